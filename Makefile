@@ -1,0 +1,95 @@
+# muster: `make help` lists the targets. Needs Python >= 3.11 and a package registry for the first `make setup`.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# The first interpreter that runs and is new enough: a version manager's shim may exist and fail. `make PYTHON=...` overrides.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+BIN   := .venv/bin
+PROTO := .venv-proto/bin
+# Done once for each state of the lock and of pyproject.toml.
+READY       := .venv/.ready
+PROTO_READY := .venv-proto/.ready
+
+CODE := $(wildcard agent supervisors probes proto/muster tests benchmarks examples scripts)
+
+.PHONY: help setup run test lint format proto check-proto bench lock clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
+
+setup: $(READY)  ## .venv with the locked dependencies and this project, editable
+
+run: $(READY)  ## the quick start: a daemon and a small job
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/run.sh
+
+test: $(READY)  ## the tests; PYTEST_ARGS="-k name -x" selects
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+lint: $(READY) check-proto  ## ruff, mypy, import rules, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(CODE)
+	$(BIN)/lint-imports --no-logo
+
+format: $(READY)  ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## benchmarks beside their peers
+	@$(BIN)/python -m benchmarks
+
+# --- environments -----------------------------------------------------------------------------------------------------------
+
+define venv
+	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 found; say which: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make: Python >= 3.11 is needed, $(PYTHON) is " + sys.version)'
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+endef
+
+$(READY): requirements-dev.lock pyproject.toml
+	$(call venv,.venv)
+	$(BIN)/python -m pip install -q --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+# grpcio-tools 1.74 holds protobuf below 7, so the generator does not live with the rest.
+$(PROTO_READY): requirements-proto.lock
+	$(call venv,.venv-proto)
+	$(PROTO)/python -m pip install -q --require-hashes -r requirements-proto.lock
+	@touch $@
+
+# Pins stay unless pyproject.toml rules them out; `make lock LOCK_FLAGS=--upgrade` takes the newest. No registry address gets in.
+COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" $(LOCK_FLAGS) pyproject.toml
+
+lock: $(READY)  ## write the requirements*.lock files anew
+	$(COMPILE) -o requirements.lock
+	$(COMPILE) --extra dev -c requirements.lock -o requirements-dev.lock
+	$(subst pyproject.toml,,$(COMPILE)) --group proto -o requirements-proto.lock
+
+# --- generated code ---------------------------------------------------------------------------------------------------------
+
+# $(1): the folder to write into; the code lands in its muster/v1.
+define protoc
+	$(PROTO)/python -m grpc_tools.protoc -I proto \
+		--plugin=protoc-gen-mypy=$(PROTO)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(PROTO)/protoc-gen-mypy_grpc \
+		--python_out=$(1) --mypy_out=quiet:$(1) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) proto/muster/v1/*.proto
+endef
+
+proto: $(PROTO_READY)  ## generate the code from proto/muster/v1/*.proto
+	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; $(call protoc,$$tmp); \
+	rm -f proto/muster/v1/*_pb2*.py*; cp "$$tmp"/muster/v1/*_pb2*.py* proto/muster/v1/
+
+check-proto: $(PROTO_READY)  ## buf lint, and is the generated code that of the .proto files?
+	$(PROTO)/buf lint proto
+	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; mkdir "$$tmp/old"; $(call protoc,$$tmp); \
+	cp proto/muster/v1/*_pb2*.py* "$$tmp/old/"; \
+	diff -r "$$tmp/old" "$$tmp/muster/v1" || { echo "make: the generated code is stale; run 'make proto'" >&2; exit 1; }
+
+clean:  ## remove environments, caches and build output
+	rm -rf .venv .venv-proto build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

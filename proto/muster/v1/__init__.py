@@ -1,0 +1,1 @@
+"""muster.v1: the .proto files and, beside them, the code generated from them (`make proto`)."""

@@ -1,0 +1,146 @@
+"""Which processes belong to a job, and how to reach all of them with a signal.
+
+Always: the ranks' process groups, and whatever descends from this supervisor, which is a subreaper, so that
+double-forked and setsid'd processes cannot leave. After a takeover a job's orphans may have landed with the nursery or
+with init: they are known by the nonce in the environment that they were started with. Where there is a cgroup of our
+own the kernel knows them all and `cgroup.kill` ends them at once.
+"""
+
+import contextlib
+import os
+import signal
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from supervisors import process
+from supervisors.lifecycle import Rank
+from supervisors.process import Stat
+
+
+def find_cgroup_root() -> Path | None:
+    """The folder of the cgroup v2 tree that this process is in, if we may make subtrees there."""
+    mount = None
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        fields = line.split()
+        if len(fields) > 2 and fields[2] == "cgroup2":
+            mount = Path(fields[1].replace("\\040", " "))
+    if mount is None:
+        return None
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        if line.startswith("0::/"):
+            folder = mount / line[4:]
+            return folder if os.access(folder, os.W_OK) else None
+    return None
+
+
+def make_cgroup(state: Path, job_id: str) -> str:
+    """Creates the job's own cgroup and returns its path; empty where there can be none. An old one is taken over.
+
+    cgroup.kill (Linux 5.14) is required: without it the sweep serves as well.
+    """
+    root = find_cgroup_root()
+    if root is None:
+        return ""
+    folder = root / f"muster-{zlib.crc32(os.fsencode(state)):08x}-{job_id}"
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        return ""
+    if not (folder / "cgroup.kill").exists():
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        return ""
+    return str(folder)
+
+
+class Containment:
+    """The processes of one job."""
+
+    def __init__(self, cgroup: str, ranks: Iterable[Rank], nonce: str, adopted: bool) -> None:
+        """`adopted`: this supervisor is not the parent of the ranks, so that orphans may be anywhere."""
+        self._cgroup = Path(cgroup) if cgroup else None
+        self._ranks = list(ranks)
+        self._entry = b"MUSTER_NONCE=" + nonce.encode()
+        self._adopted = adopted
+
+    def members(self) -> list[Stat]:
+        """All living processes of the job (zombies have ended)."""
+        if not self._adopted and not self._has_children() and not self._cgroup_pids():
+            return []
+        stats = process.all_stats()
+        children: dict[int, list[int]] = {}
+        for stat in stats.values():
+            children.setdefault(stat.ppid, []).append(stat.pid)
+        found = set(self._cgroup_pids())
+        found.update(children.get(os.getpid(), ()))
+        found.update(r.pid for r in self._ranks if r.pid in stats and stats[r.pid].start == r.start)
+        if self._adopted:
+            oldest = min((r.start for r in self._ranks if r.start), default=0)
+            found.update(s.pid for s in stats.values() if s.start >= oldest and process.environ_has(s.pid, self._entry))
+        todo = list(found)
+        while todo:
+            for pid in children.get(todo.pop(), ()):
+                if pid not in found:
+                    found.add(pid)
+                    todo.append(pid)
+        found.discard(os.getpid())
+        return [stats[pid] for pid in found if pid in stats and not stats[pid].ended]
+
+    def signal(self, number: int) -> int:
+        """Signals every process of the job once; returns to how many. A stopped process is continued, so that it can
+        act on the signal."""
+        groups = set()
+        for rank in self._ranks:
+            # A process group may be signalled by its number as long as its leader has not been waited for.
+            stat = process.read_stat(rank.pid) if rank.pid and rank.outcome is None else None
+            if stat is not None and stat.start == rank.start and stat.pgrp == rank.pid:
+                groups.add(rank.pid)
+        members = self.members()
+        for group in groups:
+            _killpg(group, number)
+        for stat in members:
+            if stat.pgrp not in groups:
+                process.send(stat.pid, stat.start, number)
+                process.send(stat.pid, stat.start, signal.SIGCONT)
+        for group in groups:
+            _killpg(group, signal.SIGCONT)
+        return len(members)
+
+    def kill(self) -> list[Stat]:
+        """SIGKILL to everything; returns what was alive before. To be repeated until nothing is."""
+        if self._cgroup is not None:
+            with contextlib.suppress(OSError):
+                (self._cgroup / "cgroup.kill").write_text("1")
+        members = self.members()
+        for stat in members:
+            process.send(stat.pid, stat.start, signal.SIGKILL)
+        return members
+
+    def remove(self) -> None:
+        """Removes the cgroup; one that is not empty (a process that cannot be killed) stays."""
+        if self._cgroup is not None:
+            with contextlib.suppress(OSError):
+                self._cgroup.rmdir()
+
+    def _cgroup_pids(self) -> list[int]:
+        if self._cgroup is None:
+            return []
+        pids: list[int] = []
+        with contextlib.suppress(OSError):
+            for folder, _, _ in os.walk(self._cgroup):
+                pids += [int(line) for line in Path(folder, "cgroup.procs").read_text().split()]
+        return pids
+
+    @staticmethod
+    def _has_children() -> bool:
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        return True
+
+
+def _killpg(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

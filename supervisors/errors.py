@@ -1,0 +1,35 @@
+"""Errors of the per-job side. Each says what went wrong with which file, value or process, and what to do about it."""
+
+
+class SupervisionError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+
+class JournalDamaged(SupervisionError):
+    """Raised when a journal has a damaged record before its end. `path` and `line` say where; nothing is guessed."""
+
+    def __init__(self, path: str, line: int, what: str) -> None:
+        super().__init__(f"{path}: line {line}: {what}")
+        self.path = path
+        self.line = line
+        self.what = what
+
+
+class IllegalTransition(SupervisionError):
+    """Raised when a record does not fit the state that a job is in (see `lifecycle.TRANSITIONS`)."""
+
+
+class StateVersionMismatch(SupervisionError):
+    """Raised when a folder was written by a version whose format this one does not know."""
+
+
+class ProtocolError(SupervisionError):
+    """Raised when the other end of a control socket says something that this version does not understand."""
+
+
+class AlreadySupervised(SupervisionError):
+    """Raised when another living process holds the lock of a job."""
+
+
+class NotStartable(SupervisionError):
+    """Raised when a job cannot be prepared: a folder, a FIFO, a user. The message is the job's verdict."""

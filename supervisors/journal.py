@@ -1,0 +1,145 @@
+"""The journal of a job: the one thing on disk that says what happened.
+
+A record is a line: eight hexadecimal digits of CRC-32 over the rest, a space, a JSON object with the keys `n` (number
+of the record, from 0), `t` (seconds since the epoch), `kind` and what belongs to the kind (see lifecycle.py). Only one
+process writes at a time: whoever holds the job's lock. A last line that is torn (a crash in the middle of a write) is
+dropped, since nobody can have relied on it; any other damage is reported.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisors.errors import JournalDamaged
+
+Record = dict[str, Any]
+
+#: Written into the first record; a reader refuses others.
+FORMAT = 1
+#: Room set aside for a job's later records, so that a full disk cannot lose an exit code: bytes, and bytes per rank.
+RESERVE = 65536
+RESERVE_PER_RANK = 1024
+_FALLOC_FL_KEEP_SIZE = 1
+
+
+def encode(record: Record) -> bytes:
+    """One line, with checksum and newline."""
+    body = json.dumps(record, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What was read: the records, and the offset behind the last whole one."""
+
+    records: list[Record]
+    end: int
+    torn: bool
+
+
+def read(path: Path, offset: int = 0, first: int = 0) -> Contents:
+    """Reads the records from `offset` on, the first of which must have the number `first`.
+
+    A last line without its newline is torn: it is left out, and `torn` says so. Raises JournalDamaged where any other
+    record is not as it was written, and OSError as open(2) does.
+    """
+    with open(path, "rb") as file:
+        file.seek(offset)
+        data = file.read()
+    records: list[Record] = []
+    end = offset
+    for line in _lines(data):
+        number = first + len(records)
+        if not line.endswith(b"\n"):
+            return Contents(records, end, torn=True)
+        record = _decode(line)
+        if record is None:
+            raise JournalDamaged(str(path), number + 1, "the checksum does not fit; the record cannot be trusted")
+        if record.get("n") != number:
+            raise JournalDamaged(str(path), number + 1, f"record {record.get('n')} where {number} belongs")
+        records.append(record)
+        end += len(line)
+    return Contents(records, end, torn=False)
+
+
+def _lines(data: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(data):
+        stop = data.find(b"\n", start)
+        stop = len(data) if stop < 0 else stop + 1
+        yield data[start:stop]
+        start = stop
+
+
+def _decode(line: bytes) -> Record | None:
+    if len(line) < 10 or line[8:9] != b" ":
+        return None
+    body = line[9:-1]
+    try:
+        if int(line[:8], 16) != zlib.crc32(body):
+            return None
+        record = json.loads(body)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+class Writer:
+    """Appends records. The caller holds the job's lock."""
+
+    def __init__(self, path: Path, contents: Contents) -> None:
+        """Opens `path` for appending after what was read from it; a torn tail is cut off. Raises OSError."""
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._end = contents.end
+        self._next = len(contents.records)
+        if contents.torn:
+            os.ftruncate(self._fd, self._end)
+            os.fdatasync(self._fd)
+
+    @property
+    def size(self) -> int:
+        """Bytes of whole records."""
+        return self._end
+
+    @property
+    def next_number(self) -> int:
+        return self._next
+
+    def reserve(self, ranks: int) -> None:
+        """Sets disk space aside, without changing the file's size. Raises OSError (ENOSPC); where the file system has
+        no such call there is no reserve."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        length = RESERVE + ranks * RESERVE_PER_RANK
+        if libc.fallocate(self._fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length)) != 0:
+            error = ctypes.get_errno()
+            if error == 28:  # ENOSPC
+                raise OSError(error, os.strerror(error))
+
+    def append(self, records: list[Record], *, sync: bool = True) -> None:
+        """Writes records (numbering them) in one go, by default onto the disk.
+
+        Raises OSError; the file then is as it was before, and the call may be tried again.
+        """
+        data = b"".join(encode({"n": self._next + i} | record) for i, record in enumerate(records))
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(self._fd, data[written:], self._end + written)
+            if sync:
+                os.fdatasync(self._fd)
+        except OSError:
+            # Should this fail too, the tail is a torn line, which the next reader drops.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+            raise
+        self._end += len(data)
+        self._next += len(records)
+
+    def close(self) -> None:
+        os.close(self._fd)

@@ -1,0 +1,80 @@
+"""What a supervisor tells the nursery that forked it, over a socket pair of its own.
+
+    ready            the control socket listens
+    ranks [pid, ..]  these are ranks: not to be waited for before `reap` says so
+    hold  + fds      keep these read ends of the FIFOs open, so that their content outlives this supervisor
+    reap  pid        the status is in the journal: wait for it
+    done             the job has ended and everything is put away
+
+The nursery may be gone; then there is nobody to tell, and the job goes on.
+"""
+
+import contextlib
+import select
+import socket
+from collections import deque
+
+from supervisors import wire
+from supervisors.loop import Loop
+
+#: Descriptors per message; the kernel's limit is 253 (SCM_MAX_FD).
+FDS = 128
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends that keep the messages' borders."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    return ours, theirs
+
+
+class NurseryLink:
+    """The supervisor's end. Sending never blocks: what does not fit is sent when the nursery reads again."""
+
+    def __init__(self, loop: Loop, sock: socket.socket) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._queue: deque[tuple[bytes, list[int]]] = deque()
+        self._waiting = False
+        loop.add(sock.fileno(), self._on_event, 0)
+
+    def tell(self, op: str, fds: list[int] | None = None, **fields: object) -> None:
+        self._queue.append((wire.encode({"op": op} | fields), fds or []))
+        self._flush()
+
+    def hold(self, fds: list[int]) -> None:
+        for i in range(0, len(fds), FDS):
+            self.tell("hold", fds[i : i + FDS])
+
+    def _on_event(self) -> None:
+        """Writable again, or the nursery is gone (a hang-up is reported without being asked for)."""
+        self._flush()
+        if self._queue or not self._gone():
+            return
+        self._loop.remove(self._sock.fileno())
+
+    def _gone(self) -> bool:
+        poll = select.poll()
+        poll.register(self._sock.fileno(), 0)
+        return bool(poll.poll(0))
+
+    def _flush(self) -> None:
+        while self._queue:
+            data, fds = self._queue[0]
+            try:
+                socket.send_fds(self._sock, [data], fds)
+            except BlockingIOError:
+                self._want(True)
+                return
+            except OSError:
+                self._queue.clear()
+                break
+            self._queue.popleft()
+        self._want(False)
+
+    def _want(self, writable: bool) -> None:
+        if writable != self._waiting:
+            self._waiting = writable
+            with contextlib.suppress(OSError, KeyError):
+                self._loop.want(self._sock.fileno(), select.EPOLLOUT if writable else 0)

@@ -1,0 +1,91 @@
+"""A small event loop: file descriptors, timers, SIGCHLD. Supervisors and nursery run on it."""
+
+import heapq
+import itertools
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+
+Callback = Callable[[], None]
+
+
+class Timer:
+    """Runs once, unless cancelled."""
+
+    __slots__ = ("_callback", "due")
+
+    def __init__(self, due: float, callback: Callback) -> None:
+        self.due = due
+        self._callback: Callback | None = callback
+
+    def cancel(self) -> None:
+        self._callback = None
+
+    def fire(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+
+class Loop:
+    """Level-triggered epoll. `after` runs once behind every batch of callbacks: decisions are taken there, when
+    everything that had happened by then was seen."""
+
+    def __init__(self, on_child: Callback, after: Callback) -> None:
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callback] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._on_child = on_child
+        self._after = after
+        self._running = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.add(self._wake_read, self._on_signal)
+
+    def add(self, fd: int, callback: Callback, events: int = select.EPOLLIN) -> None:
+        self._epoll.register(fd, events)
+        self._callbacks[fd] = callback
+
+    def want(self, fd: int, events: int) -> None:
+        """Changes what is waited for."""
+        self._epoll.modify(fd, events)
+
+    def remove(self, fd: int) -> None:
+        """Forgets a descriptor; one that is not known is passed over."""
+        if self._callbacks.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def later(self, seconds: float, callback: Callback) -> Timer:
+        timer = Timer(time.monotonic() + seconds, callback)
+        heapq.heappush(self._timers, (timer.due, next(self._order), timer))
+        return timer
+
+    def stop(self) -> None:
+        self._running = False
+
+    def run(self) -> None:
+        """Until `stop`."""
+        self._running = True
+        self._after()
+        while self._running:
+            for fd, _ in self._epoll.poll(self._wait()):
+                callback = self._callbacks.get(fd)
+                if callback is not None:
+                    callback()
+            now = time.monotonic()
+            while self._timers and self._timers[0][0] <= now:
+                heapq.heappop(self._timers)[2].fire()
+            self._after()
+
+    def _wait(self) -> float:
+        if not self._timers:
+            return -1
+        return max(0.0, self._timers[0][0] - time.monotonic())
+
+    def _on_signal(self) -> None:
+        os.read(self._wake_read, 4096)
+        self._on_child()

@@ -1,0 +1,111 @@
+"""Where everything lies. The one place that knows file names."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class JobPaths:
+    """Files of one job, in `<state>/jobs/<id>/` (mode 0700, owned by the daemon's user)."""
+
+    folder: Path
+
+    @property
+    def spec(self) -> Path:
+        """The spec as JSON, environment values included; mode 0600."""
+        return self.folder / "spec.json"
+
+    @property
+    def journal(self) -> Path:
+        """What happened, a record a line; see `journal.py`."""
+        return self.folder / "journal"
+
+    @property
+    def lock(self) -> Path:
+        """Whoever holds a POSIX lock on this file is the job's supervisor."""
+        return self.folder / "lock"
+
+    @property
+    def control(self) -> Path:
+        """Unix socket of the supervisor."""
+        return self.folder / "control"
+
+    @property
+    def unborn(self) -> Path:
+        """Lines of children that never became a rank: the gate closed before them, or their command did not execute."""
+        return self.folder / "unborn"
+
+    @property
+    def workspace(self) -> Path:
+        """Holds one working folder per rank, unless the spec names another."""
+        return self.folder / "workspace"
+
+    def fifo(self, rank: int) -> Path:
+        """stdout and stderr of a rank."""
+        return self.folder / f"rank-{rank}.fifo"
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The three folders of a node. `--root DIR` puts them below one; the system's defaults are absolute."""
+
+    run: Path
+    state: Path
+    log: Path
+
+    @classmethod
+    def under(cls, folder: Path) -> "Root":
+        """The layout of `--root`."""
+        return cls(run=folder / "run", state=folder / "state", log=folder / "log")
+
+    @classmethod
+    def system(cls) -> "Root":
+        """The layout of a service."""
+        return cls(run=Path("/run/muster"), state=Path("/var/lib/muster"), log=Path("/var/log/muster"))
+
+    @property
+    def socket(self) -> Path:
+        """The daemon's gRPC socket."""
+        return self.run / "muster.sock"
+
+    @property
+    def daemon_lock(self) -> Path:
+        """Held by the daemon: one per root."""
+        return self.run / "musterd.lock"
+
+    @property
+    def nursery_socket(self) -> Path:
+        return self.run / "nursery.sock"
+
+    @property
+    def nursery_lock(self) -> Path:
+        return self.run / "nursery.lock"
+
+    @property
+    def nursery_log(self) -> Path:
+        """What nursery and supervisors have to say that is in no journal (a defect's traceback, say)."""
+        return self.log / "nursery.log"
+
+    @property
+    def version(self) -> Path:
+        """One line: the format of the state folder."""
+        return self.state / "version"
+
+    @property
+    def jobs(self) -> Path:
+        return self.state / "jobs"
+
+    @property
+    def events(self) -> Path:
+        return self.state / "events"
+
+    def job(self, job_id: str) -> JobPaths:
+        return JobPaths(self.jobs / job_id)
+
+    def rank_log(self, job_id: str, rank: int, device: int) -> Path:
+        """The file that a rank's output goes to; the name is the one that ModelArts' launcher uses."""
+        return self.log / f"{job_id}-proc-rank-{rank}-device-{device}.txt"
+
+    def rank_index(self, job_id: str, rank: int, device: int) -> Path:
+        """The time index beside it; see `tee.py`."""
+        return self.log / f"{job_id}-proc-rank-{rank}-device-{device}.idx"

@@ -1,0 +1,208 @@
+"""Processes by their identity (boot id, pid, start time), and what the kernel tells of their end.
+
+The rule behind recovery: *a rank is waited for only after its status is in the journal*. Until then it stays a zombie,
+and the kernel holds the truth for whoever comes next. A zombie's status can be read by more than its parent:
+
+- its parent peeks with waitid(2) and WNOWAIT;
+- anyone who may ptrace it reads the last field of /proc/PID/stat (`exit_code`, proc(5));
+- the holder of a pidfd asks PIDFD_GET_INFO once the parent has waited for it (Linux 6.15 and later).
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+#: task->flags: forked but did not execute anything yet (include/linux/sched.h).
+_PF_FORKNOEXEC = 0x40
+_PIDFD_INFO_EXIT = 1 << 3
+#: _IOWR(0xFF, 11, 64 bytes); include/uapi/linux/pidfd.h.
+_PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def boot_id() -> str:
+    """Random at each boot: processes of another boot are gone."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What /proc/PID/stat says; times in clock ticks, `start` since boot."""
+
+    pid: int
+    comm: str
+    state: str
+    ppid: int
+    pgrp: int
+    session: int
+    flags: int
+    user_ticks: int
+    system_ticks: int
+    start: int
+    exit_code: int
+
+    @property
+    def ended(self) -> bool:
+        return self.state in "ZX"
+
+    @property
+    def before_exec(self) -> bool:
+        """True for a process that was forked and has not executed a program."""
+        return bool(self.flags & _PF_FORKNOEXEC)
+
+
+def read_stat(pid: int) -> Stat | None:
+    """None where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            data = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name may hold anything, parentheses and newlines too: it ends at the last one.
+    head, _, tail = data.rpartition(b")")
+    f = tail.split()
+    if len(f) < 50:
+        return None
+    return Stat(
+        pid=pid,
+        comm=head.partition(b"(")[2].decode("utf-8", "replace"),
+        state=f[0].decode(),
+        ppid=int(f[1]),
+        pgrp=int(f[2]),
+        session=int(f[3]),
+        flags=int(f[6]),
+        user_ticks=int(f[11]) + int(f[13]),
+        system_ticks=int(f[12]) + int(f[14]),
+        start=int(f[19]),
+        exit_code=int(f[49]),
+    )
+
+
+def all_stats() -> dict[int, Stat]:
+    """Every process that can be seen. Those that vanish meanwhile are left out."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            stat = read_stat(int(name))
+            if stat is not None:
+                found[stat.pid] = stat
+    return found
+
+
+def open_pidfd(pid: int, start: int) -> int | None:
+    """A pidfd for the process with this identity; None where it is gone (another may have its pid by now)."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (ProcessLookupError, OSError):
+        return None
+    stat = read_stat(pid)
+    if stat is None or stat.start != start:
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process, all its threads included, has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def send(pid: int, start: int, number: int) -> bool:
+    """Signals the process with this identity and no other; False where it is gone."""
+    pidfd = open_pidfd(pid, start)
+    if pidfd is None:
+        return False
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+        return True
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(pidfd)
+
+
+def final_status(pid: int, start: int, pidfd: int | None) -> int | None:
+    """The status, as wait(2) encodes it, of a process that has ended; None where nobody can tell any more.
+
+    Does not wait for it: a zombie stays one.
+    """
+    with contextlib.suppress(ChildProcessError):
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if info is not None:
+            if info.si_code == os.CLD_EXITED:
+                return info.si_status << 8
+            return info.si_status | (0x80 if info.si_code == os.CLD_DUMPED else 0)
+    stat = read_stat(pid)
+    # Where we may not look, exit_code reads 0; /proc/PID/io is guarded by the same right and says so.
+    if stat is not None and stat.start == start and stat.ended and _may_look(pid):
+        again = read_stat(pid)
+        if again is not None and again.start == start:
+            return again.exit_code
+    return _status_by_pidfd(pidfd) if pidfd is not None else None
+
+
+def _may_look(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            file.read()
+    except OSError:
+        return False
+    return True
+
+
+def _status_by_pidfd(pidfd: int) -> int | None:
+    request = bytearray(struct.pack("<Q", _PIDFD_INFO_EXIT) + bytes(56))
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, request)
+    except OSError:
+        return None
+    (mask,) = struct.unpack_from("<Q", request, 0)
+    if not mask & _PIDFD_INFO_EXIT:
+        return None
+    (status,) = struct.unpack_from("<i", request, 60)
+    return int(status)
+
+
+def usage(pid: int) -> dict[str, float | int]:
+    """What an ended but not waited-for process used: `lifecycle.Usage`'s fields but for `max_rss`.
+
+    Seconds and bytes, its waited-for descendants included. What cannot be read is left out.
+    """
+    found: dict[str, float | int] = {}
+    stat = read_stat(pid)
+    if stat is not None:
+        found["cpu_user_s"] = stat.user_ticks / _TICK
+        found["cpu_system_s"] = stat.system_ticks / _TICK
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/io", "rb") as file:
+        for line in file:
+            name, _, value = line.partition(b":")
+            key = name.decode()
+            if key in ("rchar", "wchar", "read_bytes", "write_bytes"):
+                found[key] = int(value)
+    return found
+
+
+def command_line(pid: int, limit: int = 120) -> str:
+    """For messages; the short name where the command line is empty or gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read(4096).replace(b"\0", b" ").strip().decode("utf-8", "replace")
+        if words:
+            return words[:limit]
+    stat = read_stat(pid)
+    return stat.comm if stat else "?"
+
+
+def environ_has(pid: int, entry: bytes) -> bool:
+    """Whether a process was started with this NAME=VALUE; False where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return entry in file.read().split(b"\0")
+    except OSError:
+        return False

@@ -1,0 +1,93 @@
+"""From how the ranks ended to why the job ended."""
+
+import os
+import signal
+
+from supervisors.lifecycle import Cause, Job, Outcome, Rank, State, Verdict
+
+#: Of muster's own failure and of an outcome that nobody knows (docker's convention for the former).
+OWN_FAILURE = 125
+_OWN = frozenset({Outcome.EXITED, Outcome.SIGNALLED, Outcome.OUT_OF_MEMORY, Outcome.HUNG, Outcome.NOT_STARTED})
+
+
+def outcome(job: Job, status: int | None, unborn: bool) -> Outcome:
+    """How a rank's end is to be called, given what was going on in the job when it came."""
+    if unborn:
+        return Outcome.NOT_STARTED
+    if status is None:
+        return Outcome.LOST
+    if job.stop is not None and job.terminated and job.stop.cause is not Cause.LEFTOVERS:
+        return Outcome.GANG_VICTIM if job.stop.cause is Cause.RANK_FAILED else Outcome.STOPPED
+    return Outcome.SIGNALLED if os.WIFSIGNALED(status) else Outcome.EXITED
+
+
+def failed(rank: Rank) -> bool:
+    """True for a rank that ended by itself, and not well."""
+    return rank.outcome is Outcome.LOST or (rank.outcome in _OWN and rank.status != 0)
+
+
+def shell_code(status: int | None) -> int:
+    """Exit code for a shell: 128 + n for a signal, 125 for what is not known."""
+    if status is None:
+        return OWN_FAILURE
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def describe(status: int | None) -> str:
+    """ "exited with code 7", "was killed by SIGSEGV (core dumped)"."""
+    if status is None:
+        return "ended in a way that nobody can tell"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in signal.valid_signals() and number < 32 else f"signal {number}"
+        return f"was killed by {name}" + (" (core dumped)" if os.WCOREDUMP(status) else "")
+    return f"exited with code {os.WEXITSTATUS(status)}"
+
+
+def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...]) -> tuple[State, Verdict]:
+    """State and verdict of a job all of whose ranks have ended. `first` is the rank that failed first, if one did."""
+    victims = tuple(r.rank for r in job.ranks if r.outcome is Outcome.GANG_VICTIM)
+    lost = [r for r in job.ranks if r.outcome is Outcome.LOST]
+    stop = job.stop
+    if stop is not None and stop.cause in (Cause.REQUESTED, Cause.MAX_RUNTIME) and first is None:
+        return State.STOPPED, _stopped(job, lost, victims)
+    if first is None:
+        return State.SUCCEEDED, Verdict(0, f"all {len(job.ranks)} ranks exited with code 0")
+    where = f"rank {first.rank} (device {first.device})"
+    if first.outcome is Outcome.LOST:
+        summary = f"the end of {where} is not known: {first.detail}"
+        return State.LOST, Verdict(
+            OWN_FAILURE, summary, first.rank, last_lines, victims, "RETRY_HERE", "the outcome is lost, not the node"
+        )
+    if first.outcome is Outcome.NOT_STARTED:
+        summary = f"{where} could not be started: {first.detail}"
+        code = shell_code(first.status) if first.status else OWN_FAILURE
+        return State.FAILED, Verdict(
+            code, summary, first.rank, (), victims, "FAIL", "the command cannot be run as it is given"
+        )
+    summary = f"{where} {describe(first.status)}"
+    others = [str(r.rank) for r in job.ranks if failed(r) and r is not first]
+    if others:
+        summary += f"; rank{'s' if len(others) > 1 else ''} {', '.join(others)} failed by themselves at nearly the same time"
+    if victims:
+        summary += f"; {len(victims)} other rank{'s were' if len(victims) > 1 else ' was'} ended for it"
+    return State.FAILED, Verdict(
+        shell_code(first.status), summary, first.rank, last_lines, victims, "FAIL",
+        "the job ended by itself, and no fault of the node is known",
+    )  # fmt: skip
+
+
+def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...]) -> Verdict:
+    assert job.stop is not None
+    by = job.stop.by or str(job.stop.cause)
+    # The first rank that did not end well gives the code, as a shell would see the job; a job that was
+    # stopped before it ran, or whose ranks all ended well, still did not do what it was started for: 143.
+    bad = [r for r in job.ranks if r.status]
+    code = shell_code(bad[0].status) if bad else (OWN_FAILURE if lost else 0)
+    if all(r.pid == 0 for r in job.ranks):
+        code = 128 + signal.SIGTERM
+    summary = f"stopped by {by}" + (f": {job.stop.reason}" if job.stop.reason else "")
+    if job.killed:
+        summary += "; SIGKILL was needed"
+    reason = "it was asked for"
+    return Verdict(code, summary, None, (), victims, "NONE", reason, stopped_by=by)
