@@ -243,7 +243,6 @@ class Gang:
 
     def _open_logs(self, account: child.Account, fresh: bool) -> None:
         job_id, ranks = self._spec.job_id, self.job.ranks
-        size = 1 << 20 if len(ranks) <= 16 else 1 << 18
         for rank in ranks:
             fifo = self._paths.fifo(rank.rank)
             log = self._root.rank_log(job_id, rank.rank, rank.device)
@@ -253,7 +252,7 @@ class Gang:
                 _set_aside(log, index)
             elif not fifo.exists():
                 continue  # drained and put away before
-            rank_log = tee.RankLog(fifo, log, index, account.uid, account.gid, size)
+            rank_log = tee.RankLog(fifo, log, index, account.uid, account.gid)
             self._logs[rank.rank] = rank_log
             self._loop.add(rank_log.fd, lambda number=rank.rank: self._on_output(number))  # type: ignore[misc]
         self._link.hold([log.fd for log in self._logs.values()])

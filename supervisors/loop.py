@@ -70,7 +70,6 @@ class Loop:
     def run(self) -> None:
         """Until `stop`."""
         self._running = True
-        self._after()
         while self._running:
             for fd, _ in self._epoll.poll(self._wait()):
                 callback = self._callbacks.get(fd)

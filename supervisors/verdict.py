@@ -68,7 +68,7 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...]) -> tuple[St
     summary = f"{where} {describe(first.status)}"
     others = [str(r.rank) for r in job.ranks if failed(r) and r is not first]
     if others:
-        summary += f"; rank{'s' if len(others) > 1 else ''} {', '.join(others)} failed by themselves at nearly the same time"
+        summary += f"; failed by themselves at nearly the same time: rank {', '.join(others)}"
     if victims:
         summary += f"; {len(victims)} other rank{'s were' if len(victims) > 1 else ' was'} ended for it"
     return State.FAILED, Verdict(

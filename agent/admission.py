@@ -1,0 +1,100 @@
+"""What a request must meet on this very node, over what its spec says by itself."""
+
+import os
+import pwd
+import secrets
+import socket
+import stat
+import time
+from dataclasses import replace
+
+from agent.config import Config
+from agent.errors import InvalidRequest, NoRoom
+from supervisors.spec import DEFAULT_GRACE_STEPS, JobSpec, Violation, violations
+
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def new_job_id() -> str:
+    """`job-`, the time (so that ids sort by it) and four random characters."""
+    number, text = int(time.time() * 1000), ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = _ALPHABET[digit] + text
+    return f"job-{text}-" + "".join(secrets.choice(_ALPHABET) for _ in range(4))
+
+
+def refuse_bad(spec: JobSpec, config: Config) -> None:
+    """Raises InvalidRequest with all that is wrong with a spec, whatever the node is like."""
+    found = violations(spec)
+    if not found and spec.local_ranks > config.jobs.max_ranks:
+        found.append(Violation("ranks", f"{spec.local_ranks}: this node allows at most {config.jobs.max_ranks}"))
+    if found:
+        raise InvalidRequest(found)
+
+
+def refuse_unfit(spec: JobSpec) -> None:
+    """Raises InvalidRequest where this node does not have the spec's folder or user. Blocks."""
+    found = [*_workdir(spec.workdir), *_user(spec.user)]
+    if found:
+        raise InvalidRequest(found)
+
+
+def resolved(spec: JobSpec, config: Config) -> JobSpec:
+    """The spec as it is carried out: with this node's default of the grace, where it differs from the usual one."""
+    if spec.grace_steps or config.jobs.grace_steps == DEFAULT_GRACE_STEPS:
+        return spec
+    return replace(spec, grace_steps=config.jobs.grace_steps)
+
+
+def free_port(taken: set[int]) -> int:
+    """A TCP port on which nobody listens and that is not in `taken`. Raises NoRoom where there is none."""
+    for _ in range(64):
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+                sock.bind(("", 0))
+                port = int(sock.getsockname()[1])
+        except OSError as error:
+            raise NoRoom(f"no free TCP port for master_port: {error.strerror}; name one in the request") from error
+        if port not in taken:
+            return port
+    raise NoRoom("no free TCP port for master_port was found in 64 tries: name one in the request")
+
+
+def _workdir(path: str) -> list[Violation]:
+    if not path:
+        return []
+    try:
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            return []
+        why = "is no folder"
+    except OSError as error:
+        why = str(error.strerror).lower()
+    return [Violation("workdir", f"{path!r}: {why}: give a folder that exists on this node")]
+
+
+def _user(user: str) -> list[Violation]:
+    if not user:
+        return []
+    try:
+        uid = int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return [Violation("user", f"{user!r}: there is no such user on this node")]
+    if not 0 <= uid < 2**32 - 1:
+        return [Violation("user", f"{user}: no number of a user")]
+    if os.geteuid() not in (0, uid):
+        ours = _name(os.geteuid())
+        return [
+            Violation(
+                "user", f"{user!r}: the daemon runs as {ours} and not as root, and so can run jobs as {ours} only"
+            )
+        ]
+    return []
+
+
+def _name(uid: int) -> str:
+    """A user's name, or its number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

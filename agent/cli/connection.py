@@ -1,0 +1,167 @@
+"""Calls to the daemon. Blocking: one command makes one call at a time, and a signal interrupts it.
+
+This module imports gRPC: import it inside commands only.
+"""
+
+import getpass
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+# Before the import below: nothing here forks, and gRPC's handlers for it cost time and can print warnings.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+from agent.cli.address import Address
+from agent.cli.errors import BadSpec, CallFailed, Exit, Failure, NoDaemon, Why
+from muster import client
+from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
+from supervisors.spec import Violation
+
+#: Seconds within which a call that waits for nothing must be answered.
+ANSWER_S = 30.0
+#: Seconds for which a command that follows or waits looks for a daemon that has gone (it is being restarted).
+PATIENCE_S = 60.0
+_MAX_MESSAGE = 64 << 20
+
+Response = TypeVar("Response")
+
+
+class Connection:
+    """The services of one daemon. Close it, or use `connect`."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", _MAX_MESSAGE),
+            ("grpc.max_send_message_length", _MAX_MESSAGE),
+            ("grpc.enable_http_proxy", 0),  # a proxy of the environment is nothing for a socket of this node
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
+        self.channel = grpc.insecure_channel(str(address), options=options)
+        self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
+        self.logs = log_pb2_grpc.LogServiceStub(self.channel)
+        self.events = event_pb2_grpc.EventServiceStub(self.channel)
+        self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
+        self._metadata = (("muster-caller", _caller()),)
+
+    def close(self) -> None:
+        self.channel.close()
+
+    def call(self, method: Callable[..., Response], request: Any, timeout: float | None = ANSWER_S) -> Response:
+        """One answer. Raises CallFailed, NoDaemon, BadSpec."""
+        try:
+            return method(request, timeout=timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self.failure(error, timeout) from None
+
+    def patiently(self, method: Callable[..., Response], request: Any, timeout: float | None = ANSWER_S) -> Response:
+        """As `call`, for a call that is safe to repeat: looks for a daemon that has gone for PATIENCE_S."""
+        patience = Patience()
+        while True:
+            began = time.monotonic()
+            try:
+                return self.call(method, request, timeout)
+            except (CallFailed, NoDaemon) as failure:
+                if time.monotonic() - began > 1:
+                    patience = Patience()  # it was there: the search begins now
+                patience.wait_or_raise(failure)
+
+    def stream(self, method: Callable[..., Iterator[Response]], request: Any) -> Iterator[Response]:
+        """The answers one after the other. Raises CallFailed, NoDaemon, BadSpec. Closing the iterator ends the call."""
+        call = method(request, metadata=self._metadata)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise self.failure(error, None) from None
+        finally:
+            cancel = getattr(call, "cancel", None)
+            if cancel is not None:
+                cancel()
+
+    def failure(self, error: grpc.RpcError, timeout: float | None) -> Failure:
+        """What the command says about a call that failed."""
+        if not isinstance(error, grpc.Call):
+            return CallFailed("UNKNOWN", str(error))
+        status = error.code().name
+        known = client.failure(error)
+        reason = "" if known.reason == status else known.reason
+        if status == "INVALID_ARGUMENT" and known.violations:
+            return BadSpec([Violation(field, text) for field, text in known.violations])
+        if status == "UNAVAILABLE" and not reason:
+            try:
+                self.address.probe()
+            except NoDaemon as failure:
+                return failure
+            return CallFailed(status, f"the connection to the daemon at {self.address} broke: {known.message}")
+        if status == "DEADLINE_EXCEEDED" and timeout is not None:
+            return CallFailed(status, f"the daemon at {self.address} did not answer within {timeout:g} s")
+        return CallFailed(status, known.message or status, reason, client.retry_after(error))
+
+
+class Patience:
+    """Bounds the attempts to reach a daemon again: PATIENCE_S from now, with pauses that grow from 0.1 to 1 s."""
+
+    def __init__(self, seconds: float = PATIENCE_S) -> None:
+        self._end = time.monotonic() + seconds
+        self._pause = 0.1
+
+    def wait_or_raise(self, failure: CallFailed | NoDaemon, *, insist: bool = False) -> None:
+        """Pauses, where another attempt may help; else raises `failure`. `insist`: also where a limit is reached."""
+        pause = self._pause
+        if isinstance(failure, CallFailed):
+            hopeful = failure.transient or (insist and failure.status == "RESOURCE_EXHAUSTED")
+            pause = max(pause, failure.retry_after or 0)
+        else:
+            hopeful = failure.why is not Why.FORBIDDEN
+        if not hopeful or time.monotonic() + pause > self._end:
+            raise failure
+        time.sleep(pause)
+        self._pause = min(self._pause * 1.5, 1.0)
+
+
+@contextmanager
+def connect(address: Address) -> Iterator[Connection]:
+    """A connection for the length of a `with`. Nothing is sent before the first call."""
+    connection = Connection(address)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def get_job(connection: Connection, job_id: str) -> job_pb2.Job:
+    """Raises CallFailed (exit code 3 for an unknown job), NoDaemon."""
+    return connection.call(connection.jobs.Get, job_pb2.GetRequest(job_id=utf8(job_id, "JOB"))).job
+
+
+def utf8(text: str, name: str) -> str:
+    """`text`, which protobuf only takes as UTF-8. Raises Failure (usage) for anything else that a shell can give."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Failure(f"{name}: {text!r} is not UTF-8, which is all that the daemon's API takes", Exit.USAGE) from None
+    return text
+
+
+def proto_duration(seconds: float) -> Duration:
+    """As protobuf wants it."""
+    value = Duration()
+    value.FromNanoseconds(round(seconds * 1e9))
+    return value
+
+
+def _caller() -> str:
+    """Who is shown as the one that asked, in journal and events."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as in containers
+        name = f"uid {os.getuid()}"
+    return "".join(c for c in f"{name} (muster, pid {os.getpid()})" if c.isascii() and c.isprintable())

@@ -1,0 +1,58 @@
+"""Reading a job's output to its end, over restarts of the daemon."""
+
+from typing import Protocol
+
+from agent.cli.connection import Connection, Patience
+from agent.cli.errors import CallFailed, NoDaemon
+from agent.cli.output import note
+from muster.v1 import log_pb2
+
+
+class Sink(Protocol):
+    """Takes the output of ranks; see labels.py."""
+
+    def feed(self, rank: int, data: bytes, time: float) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+def read(
+    connection: Connection, request: log_pb2.ReadLogsRequest, sink: Sink, *, insist: bool = False
+) -> log_pb2.ReadLogsResponse:
+    """Feeds all output that `request` asks for to `sink` and returns the last message, which has the verdict.
+
+    When the connection breaks, reading goes on at the byte where it stopped, with the next daemon, for which it looks
+    for PATIENCE_S; with `insist` it waits as long for a daemon that has too many readers. Raises CallFailed, NoDaemon,
+    BadSpec and what the sink raises.
+    """
+    patience = Patience()
+    while True:
+        try:
+            for message in connection.stream(connection.logs.ReadLogs, request):
+                patience = Patience()
+                if message.eof:
+                    sink.finish()
+                    return message
+                if message.truncated:
+                    note(f"rank {message.rank}: its log was cut to {message.offset} bytes by somebody; going on there")
+                    request.offsets[message.rank] = message.offset
+                _take(request, message, sink)
+            failure: CallFailed | NoDaemon = CallFailed("UNAVAILABLE", "the daemon ended the output before its end")
+        except (CallFailed, NoDaemon) as broken:
+            failure = broken
+        try:
+            patience.wait_or_raise(failure, insist=insist)
+        except (CallFailed, NoDaemon):
+            sink.finish()
+            raise
+
+
+def _take(request: log_pb2.ReadLogsRequest, message: log_pb2.ReadLogsResponse, sink: Sink) -> None:
+    """Feeds what is new in a message, and remembers where the rank's next byte is."""
+    data = message.data
+    if message.rank in request.offsets:
+        data = data[max(0, request.offsets[message.rank] - message.offset) :]
+    if data:
+        sink.feed(message.rank, data, message.time.ToNanoseconds() / 1e9)
+    # Only now: if the sink could not take it, nobody has seen these bytes.
+    request.offsets[message.rank] = message.offset + len(message.data)

@@ -1,0 +1,244 @@
+"""`muster start`, `stop`, `wait`, `rm`, `ps`: commands about whole jobs."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from agent.cli.address import Address, pass_address
+from agent.cli.errors import CallFailed, Exit, Failure, NoDaemon
+from agent.cli.output import as_dict, emit, emit_json, format_option, note, on_terminal
+from agent.cli.spec import Draft
+from agent.cli.spec_options import DURATION, Parsed, label_pair, spec_options
+from agent.cli.text import clean, command_line, shorten, span, table
+
+if TYPE_CHECKING:
+    from agent.cli.connection import Connection
+    from muster.v1 import job_pb2
+
+_PAGE = 500
+_COMMAND_WIDTH = 60
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@pass_address
+@spec_options
+@format_option
+def start(address: Address, draft: Draft, as_json: bool) -> None:
+    """Start a job and print its id.
+
+    The ranks get a small default environment and what --env names, and run in folders of their own unless --workdir
+    is given. The same id with the same spec again is the same job; with another spec it is refused (exit code 5).
+    """
+    spec = draft.spec()
+    from agent.cli.connection import connect
+    from agent.cli.submit import submit
+
+    with connect(address) as connection:
+        answer = submit(connection, spec)
+    if answer.already_existed and on_terminal():
+        note(f"job {answer.job.job_id} is there already, with this very spec")
+    if as_json:
+        emit_json(as_dict(answer.job))
+    else:
+        emit(f"{answer.job.job_id}\n")
+
+
+@click.command()
+@pass_address
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.option("--grace", metavar="DURATION", type=DURATION, help="From SIGTERM to SIGKILL; 0 kills at once.")
+@click.option("--timeout", metavar="DURATION", type=DURATION, help="Wait so long for the end; default: grace + 30s.")
+@click.option("--reason", metavar="TEXT", default="", help="Shown in events and by `muster why`.")
+@format_option
+def stop(
+    address: Address, jobs: tuple[str, ...], grace: float | None, timeout: float | None, reason: str, as_json: bool
+) -> None:
+    """Stop jobs and everything that they started.
+
+    Returns when they have ended and prints their states; one that has not ended in time is exit code 1. A job that has
+    ended before is left as it is.
+    """
+    from agent.cli.connection import connect, proto_duration, utf8
+    from muster.v1 import job_pb2
+
+    with connect(address) as connection:
+        stopped: list[job_pb2.Job] = []
+
+        def one(job_id: str) -> None:
+            request = job_pb2.StopRequest(job_id=utf8(job_id, "JOB"), reason=utf8(reason, "--reason"))
+            if grace is not None:
+                request.grace.CopyFrom(proto_duration(grace))
+            if timeout is not None:
+                request.timeout.CopyFrom(proto_duration(timeout))
+            answer = connection.call(connection.jobs.Stop, request, None)
+            stopped.append(answer.job)
+            if not answer.ended:
+                raise _not_ended(answer.job)
+            if not as_json:
+                emit(_line(answer.job))
+
+        code = _each(jobs, one)
+    if as_json:
+        emit_json({"jobs": [as_dict(job) for job in stopped]})
+    raise click.exceptions.Exit(code)
+
+
+@click.command(short_help="Wait for a job's end.")
+@pass_address
+@click.argument("job", metavar="JOB")
+@click.option("--timeout", metavar="DURATION", type=DURATION, help="Give up after this time, with exit code 124.")
+@format_option
+def wait(address: Address, job: str, timeout: float | None, as_json: bool) -> None:
+    """Wait for a job's end, print its state and end with its exit code.
+
+    Exit codes else: 124 the time is over, 3 no such job, 4 no daemon, 125 muster itself failed.
+    """
+    from agent.cli.connection import connect, get_job, proto_duration, utf8
+    from muster.v1 import job_pb2
+
+    end = None if timeout is None else time.monotonic() + timeout
+    with connect(address) as connection:
+        get_job(connection, job)  # says at once that there is no such job or no daemon
+        request = job_pb2.WaitRequest(job_id=utf8(job, "JOB"))
+        if end is not None:
+            request.timeout.CopyFrom(proto_duration(max(0.0, end - time.monotonic())))
+        try:
+            answer = connection.patiently(connection.jobs.Wait, request, None)
+        except (CallFailed, NoDaemon) as failure:
+            if failure.exit_code != Exit.NO_SUCH_JOB:
+                failure.exit_code = int(Exit.MUSTER_FAILED)
+            raise
+    if as_json:
+        emit_json(as_dict(answer.job))
+    if not answer.ended:
+        raise Failure(f"job {job} has not ended: it is {_state(answer.job)}", Exit.TIMEOUT)
+    if not as_json:
+        emit(_line(answer.job))
+    raise click.exceptions.Exit(answer.job.verdict.exit_code)
+
+
+@click.command(short_help="Forget ended jobs.")
+@pass_address
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.option("--keep-logs", is_flag=True, help="Leave the files with the ranks' output where they are.")
+@click.option("-f", "--force", is_flag=True, help="Stop a job that has not ended first.")
+def rm(address: Address, jobs: tuple[str, ...], keep_logs: bool, force: bool) -> None:
+    """Forget ended jobs: their record, their workspace and their logs."""
+    from agent.cli.connection import connect, utf8
+    from muster.v1 import job_pb2
+
+    with connect(address) as connection:
+
+        def one(job_id: str) -> None:
+            utf8(job_id, "JOB")
+            if force:
+                answer = connection.call(
+                    connection.jobs.Stop, job_pb2.StopRequest(job_id=job_id, reason="muster rm --force"), None
+                )
+                if not answer.ended:
+                    raise _not_ended(answer.job)
+            try:
+                connection.call(connection.jobs.Delete, job_pb2.DeleteRequest(job_id=job_id, keep_logs=keep_logs))
+            except CallFailed as failure:
+                if failure.reason == "JOB_NOT_ENDED":
+                    raise Failure(f"{failure.message}, or give --force", Exit.REFUSED) from None
+                raise
+            emit(f"{clean(job_id)}\n")
+
+        code = _each(jobs, one)
+    raise click.exceptions.Exit(code)
+
+
+@click.command()
+@pass_address
+@click.option("-a", "--all", "ended_too", is_flag=True, help="Also jobs that have ended.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
+@click.option(
+    "--label", metavar="KEY=VALUE", type=Parsed("label", label_pair), multiple=True, help="Only jobs with this label."
+)
+@format_option
+def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, str], ...], as_json: bool) -> None:
+    """List jobs, the newest first."""
+    from agent.cli.connection import connect
+
+    with connect(address) as connection:
+        found = list(_list(connection, ended_too, dict(label)))
+    if as_json:
+        emit_json({"jobs": [as_dict(job) for job in found]})
+    elif quiet:
+        emit("".join(f"{clean(job.job_id)}\n" for job in found))
+    else:
+        emit(_table(found))
+
+
+def _list(connection: "Connection", ended_too: bool, labels: dict[str, str]) -> "Iterator[job_pb2.Job]":
+    from agent.cli.connection import utf8
+    from muster.v1 import job_pb2
+
+    for text in (*labels, *labels.values()):
+        utf8(text, "--label")
+    request = job_pb2.ListRequest(page_size=_PAGE, labels=labels)
+    if not ended_too:
+        ended = {"SUCCEEDED", "FAILED", "STOPPED", "LOST", "UNSPECIFIED"}
+        names = [(name, value) for name, value in job_pb2.JobState.items()]
+        request.states.extend(value for name, value in names if name.removeprefix("JOB_STATE_") not in ended)
+    while True:
+        page = connection.call(connection.jobs.List, request)
+        yield from page.jobs
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
+
+
+def _table(jobs: "list[job_pb2.Job]") -> str:
+    from agent.cli import show
+
+    now = time.time()
+    rows = []
+    for job in jobs:
+        exit_code = str(job.verdict.exit_code) if job.HasField("ended_at") else "-"
+        accepted = show.seconds(job.accepted_at)
+        rows.append(
+            [
+                job.job_id,
+                show.state(job.state),
+                str(len(job.ranks)),
+                show.devices(job),
+                f"{span(now - accepted)} ago" if accepted else "-",
+                show.lasted(job, now),
+                exit_code,
+                shorten(command_line(job.spec.command), _COMMAND_WIDTH),
+            ]
+        )
+    return table(["JOB", "STATE", "RANKS", "CARDS", "ACCEPTED", "RAN", "EXIT", "COMMAND"], rows)
+
+
+def _each(jobs: tuple[str, ...], one: Callable[[str], None]) -> int:
+    """Does it for every job, also after a failure; the exit code is the first failure's. No daemon ends it."""
+    code = 0
+    for job_id in jobs:
+        try:
+            one(job_id)
+        except NoDaemon:
+            raise
+        except Failure as failure:
+            failure.show()
+            code = code or failure.exit_code
+    return code
+
+
+def _not_ended(job: "job_pb2.Job") -> Failure:
+    lines = [f"job {job.job_id} has not ended: it is {_state(job)}", *job.warnings]
+    return Failure("\n".join(lines))
+
+
+def _state(job: "job_pb2.Job") -> str:
+    from agent.cli import show
+
+    return show.state(job.state)
+
+
+def _line(job: "job_pb2.Job") -> str:
+    return f"{clean(job.job_id)} {_state(job)}\n"

@@ -1,0 +1,184 @@
+"""`muster status` and `muster why`: one job."""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent.cli.address import Address, pass_address
+from agent.cli.output import as_dict, coloured, emit, emit_json, format_option
+from agent.cli.text import clean, command_line, numbers, span, table
+
+if TYPE_CHECKING:
+    from muster.v1 import job_pb2
+
+_COLOURS = {"SUCCEEDED": "green", "RUNNING": "green", "FAILED": "red", "LOST": "red", "STOPPED": "yellow"}
+_FINE = frozenset({"OK", "NOT_APPLICABLE"})
+
+
+@click.command()
+@pass_address
+@click.argument("job", metavar="JOB")
+@format_option
+def status(address: Address, job: str, as_json: bool) -> None:
+    """Show a job with its ranks."""
+    from agent.cli.connection import connect, get_job
+
+    with connect(address) as connection:
+        found = get_job(connection, job)
+    if as_json:
+        emit_json(as_dict(found))
+        return
+    from agent.cli import show
+
+    now = time.time()
+    facts = [
+        ("job", clean(found.job_id)),
+        ("state", _coloured(show.state(found.state))),
+        ("command", command_line(found.spec.command)),
+        ("accepted", show.when(found.accepted_at)),
+        ("started", show.when(found.started_at)),
+        ("ended", show.when(found.ended_at)),
+        ("ran for", show.lasted(found, now)),
+        ("folder", clean(found.spec.workdir)),
+        ("user", clean(found.spec.user)),
+        ("cards", show.devices(found)),
+        ("meets at", f"{clean(found.master_addr)}:{found.master_port}" if found.master_port else ""),
+        ("node", f"{found.spec.node_rank} of {found.spec.node_count}" if found.spec.node_count > 1 else ""),
+        ("labels", clean(", ".join(f"{key}={value}" for key, value in sorted(found.spec.labels.items())))),
+        ("attempt", str(found.attempt) if found.attempt > 1 else ""),
+        ("supervisor", f"pid {found.supervisor_pid}" if found.supervisor_pid else ""),
+        ("takeovers", str(found.takeovers) if found.takeovers else ""),
+        ("verdict", clean(found.verdict.summary)),
+        *(("warning", clean(text)) for text in found.warnings),
+    ]
+    emit(_facts(facts) + "\n" + _ranks(found))
+
+
+def _ranks(job: "job_pb2.Job") -> str:
+    from agent.cli import show
+
+    rows = []
+    for rank in job.ranks:
+        known = rank.HasField("usage")
+        rows.append(
+            [
+                str(rank.rank),
+                str(rank.device),
+                str(rank.pid or "-"),
+                show.outcome(rank, job),
+                show.status(rank) or "-",
+                show.cpu(rank.usage) if known else "-",
+                show.memory(rank.usage) if known else "-",
+                show.transferred(rank.usage) if known else "-",
+                rank.log_path,
+            ]
+        )
+    text = table(["RANK", "DEVICE", "PID", "OUTCOME", "CODE", "CPU USER+SYS", "MAX RSS", "READ/WRITTEN", "LOG"], rows)
+    for rank in job.ranks:
+        if rank.detail:
+            text += f"rank {rank.rank}: {clean(rank.detail)}\n"
+        if rank.lost_log_bytes:
+            text += f"rank {rank.rank}: {rank.lost_log_bytes} bytes of its output could not be written\n"
+    return text
+
+
+@click.command()
+@pass_address
+@click.argument("job", metavar="JOB")
+@format_option
+def why(address: Address, job: str, as_json: bool) -> None:
+    """Show why a job ended, with the evidence."""
+    from agent.cli.connection import connect, get_job
+
+    with connect(address) as connection:
+        found = get_job(connection, job)
+    if as_json:
+        emit_json(_why_json(found))
+    else:
+        emit("\n".join(_why(found)) + "\n")
+
+
+def _why_json(job: "job_pb2.Job") -> dict[str, Any]:
+    whole = as_dict(job)
+    first = job.verdict.first_failed_rank if job.verdict.HasField("first_failed_rank") else None
+    return {
+        "jobId": whole["jobId"],
+        "state": whole["state"],
+        "endedAt": whole.get("endedAt"),
+        "verdict": whole.get("verdict"),
+        "firstFailure": next((rank for rank in whole["ranks"] if rank["rank"] == first), None),
+        "warnings": whole["warnings"],
+        "checks": [check for check in whole["checks"] if check["status"] not in _FINE],
+    }
+
+
+def _why(job: "job_pb2.Job") -> Iterator[str]:
+    from agent.cli import show
+    from muster.v1 import job_pb2
+
+    name, verdict = show.state(job.state), job.verdict
+    ended = job.HasField("ended_at")
+    when = f" at {show.when(job.ended_at)}" if ended else ""
+    yield f"{clean(job.job_id)}: {_coloured(name)}{when}"
+    if not job.HasField("verdict"):
+        yield "  it has not ended; nothing is known against it"
+    else:
+        yield f"  {clean(verdict.summary)}"
+    if ended:
+        yield f"  exit code {verdict.exit_code}, the ranks ran for {show.lasted(job, time.time())}"
+    if verdict.HasField("first_failed_rank"):
+        yield from _first_failure(job)
+    if verdict.victims:
+        yield ""
+        yield f"Victims: rank {numbers(verdict.victims)} (ended because another rank had failed)"
+    if verdict.stopped_by:
+        yield ""
+        yield f"Stopped by: {clean(verdict.stopped_by)}"
+    if verdict.last_lines:
+        yield ""
+        yield "Last lines:"
+        yield from (f"  | {clean(line)}" for line in verdict.last_lines)
+    failed_checks = [check for check in job.checks if check.status not in _FINE]
+    if failed_checks:
+        yield ""
+        yield "Checks of the node:"
+        for check in failed_checks:
+            yield f"  {clean(check.item)}: {clean(check.status)} ({clean(check.code)}): {clean(check.reason)}"
+    notes = [*job.warnings, *(f"rank {rank.rank}: {rank.detail}" for rank in job.ranks if rank.detail)]
+    if job.takeovers:
+        notes.append(
+            f"a supervisor died {job.takeovers} time(s) and another took over; see `muster events {job.job_id}`"
+        )
+    if notes:
+        yield ""
+        yield "Also:"
+        yield from (f"  {clean(text)}" for text in notes)
+    if ended and verdict.recommendation != job_pb2.RECOMMENDATION_NONE:
+        reason = f": {clean(verdict.recommendation_reason)}" if verdict.recommendation_reason else ""
+        yield ""
+        yield f"Recommendation: {show.recommendation(verdict.recommendation)}{reason}"
+
+
+def _first_failure(job: "job_pb2.Job") -> Iterator[str]:
+    from agent.cli import show
+
+    for rank in job.ranks:
+        if rank.rank == job.verdict.first_failed_rank:
+            started = show.seconds(job.started_at)
+            after = f", {span(show.seconds(rank.ended_at) - started)} after the start" if started and rank.pid else ""
+            at = f" at {show.when(rank.ended_at)}{after}" if rank.HasField("ended_at") else ""
+            yield ""
+            pid = f" (pid {rank.pid})" if rank.pid else ""
+            yield f"First failure: rank {rank.rank} on device {rank.device}{pid} {show.ending(rank)}{at}"
+            yield f"  log: {clean(rank.log_path)}"
+
+
+def _facts(facts: list[tuple[str, str]]) -> str:
+    """Names and values below each other; those without a value are left out."""
+    return "".join(f"{name:<11} {value}\n" for name, value in facts if value and value != "-")
+
+
+def _coloured(state: str) -> str:
+    return click.style(state, fg=_COLOURS.get(state), bold=True) if coloured() else state

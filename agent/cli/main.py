@@ -1,0 +1,74 @@
+"""The entry point of `muster`."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from agent.cli import check, completion, events, jobs, logs, look, node, run
+from agent.cli.address import address_options
+from agent.cli.errors import Exit, Failure
+from agent.cli.output import keep_descriptors, note
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="muster-agent", prog_name="muster", message="%(prog)s %(version)s")
+@address_options
+def cli() -> None:
+    """Run training jobs on this node: one process per card, kept, watched and explained.
+
+    Exit codes: 0 done, 1 failure, 2 usage, 3 no such job, 4 no daemon, 5 refused; `run` and `wait` end with the job's.
+    """
+
+
+for _command in (
+    run.run,
+    jobs.start,
+    jobs.stop,
+    jobs.wait,
+    jobs.rm,
+    jobs.ps,
+    look.status,
+    look.why,
+    logs.logs,
+    events.events,
+    node.node,
+    check.check,
+    completion.completion,
+):
+    cli.add_command(_command)
+
+
+def execute(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line (default: this process') and returns its exit code; what went wrong is on stderr."""
+    try:
+        code = cli.main(args=arguments, prog_name="muster", standalone_mode=False)
+    except Failure as failure:
+        failure.show()
+        return failure.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:  # Ctrl-C; the shell's own sign is enough
+        return Exit.INTERRUPTED
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """The command `muster`."""
+    keep_descriptors()
+    code = execute()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = code or Exit.PIPE_CLOSED
+    except OSError as error:
+        note(f"standard output: {error.strerror}")
+        code = code or Exit.FAILURE
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

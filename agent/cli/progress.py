@@ -1,0 +1,63 @@
+"""What a job in the foreground is doing, for the person at the terminal."""
+
+import threading
+
+from agent.cli.connection import Connection, Patience
+from agent.cli.errors import CallFailed, Failure, NoDaemon
+from agent.cli.output import note
+from muster.v1 import event_pb2, job_pb2
+
+#: Told as they come; acceptance and end are told by the command itself.
+_TOLD = frozenset(
+    {"job.checking", "job.checked", "job.running", "job.stopping", "job.taken_over", "job.warning", "rank.exited"}
+)
+#: Outcomes of ranks that say nothing new: all went well, or it follows from what was told before.
+_QUIET = frozenset({"GANG_VICTIM", "STOPPED"})
+
+
+class Progress:
+    """Writes a line to stderr for each event of the job that a person wants to know of, from its acceptance on."""
+
+    def __init__(self, connection: Connection, job: job_pb2.Job) -> None:
+        self._connection = connection
+        self._job = job
+        self._thread = threading.Thread(target=self._serve, name="progress", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Waits a moment for the lines up to the job's end."""
+        self._thread.join(1.0)
+
+    def _serve(self) -> None:
+        request = event_pb2.WatchRequest(job_id=self._job.job_id, from_oldest=True)
+        patience = Patience()
+        while True:
+            try:
+                for message in self._connection.stream(self._connection.events.Watch, request):
+                    patience = Patience()
+                    request.cursor = message.cursor
+                    if message.HasField("event") and self._tell(message.event):
+                        return
+                return
+            except (CallFailed, NoDaemon) as failure:
+                try:
+                    patience.wait_or_raise(failure)
+                except Failure:
+                    return  # whoever reads the output has the same trouble, and says so
+            except (Failure, ValueError):
+                return  # the same; ValueError: the channel was closed because the command is over
+
+    def _tell(self, event: event_pb2.Event) -> bool:
+        """True: this was the last one."""
+        before = self._job.accepted_at.ToNanoseconds() - 50_000_000
+        if event.time.ToNanoseconds() < before:
+            return False  # of an earlier job with this id
+        if event.kind in _TOLD and not _unremarkable(event):
+            note(event.message)
+        return event.kind == "job.ended"
+
+
+def _unremarkable(event: event_pb2.Event) -> bool:
+    if event.kind != "rank.exited":
+        return False
+    return event.attributes.get("outcome") in _QUIET or event.attributes.get("exit_code") == "0"

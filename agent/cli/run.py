@@ -1,0 +1,207 @@
+"""`muster run`: a job in the foreground."""
+
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from agent.cli.address import Address, pass_address
+from agent.cli.errors import CallFailed, Exit, Failure, NoDaemon, StdoutFailed, Why
+from agent.cli.output import note, on_terminal, write
+from agent.cli.spec import Draft
+from agent.cli.spec_options import spec_options
+from supervisors.spec import JobSpec
+
+if TYPE_CHECKING:
+    from agent.cli.connection import Connection
+    from muster.v1 import job_pb2, log_pb2
+
+#: Seconds for which a daemon whose socket is there is given time to answer: it may be being restarted.
+RESTART_S = 5.0
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@pass_address
+@spec_options
+@click.option("--standalone", "alone", is_flag=True, help="Bring a daemon for the time of the job.")
+@click.option("--log-dir", metavar="DIR", help="With --standalone: keep the ranks' logs here.")
+@click.option("--no-label", is_flag=True, help="No `[rank N] ` before the lines of several ranks.")
+@click.option("-v", "--verbose", is_flag=True, help="Show progress on stderr even if it is no terminal.")
+@click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors of muster itself.")
+def run(
+    address: Address, draft: Draft, alone: bool, log_dir: str | None, no_label: bool, verbose: bool, quiet: bool
+) -> None:
+    """Run a job and show its output; end with its exit code.
+
+    The output of the ranks goes to stdout, line by line behind `[rank N] ` when there are several. Ctrl-C (or SIGTERM)
+    stops the job, a second one kills it.
+
+    The ranks get a small default environment and what --env names. Where there is no daemon, or with --standalone,
+    muster brings one of its own for the time of the job; the ranks then get the whole environment from here and run
+    in this folder, as with `torchrun --standalone`.
+
+    Exit code: the job's (128+n for a signal; the first failure's of several ranks), 126 not executable, 127 not
+    found, 125 muster itself failed; before the job is accepted 2 wrong usage or spec, 4 no daemon, 5 refused.
+    """
+    spec = draft.spec()
+    if log_dir is not None and not alone:
+        raise click.UsageError("--log-dir goes with --standalone: another daemon has a log folder of its own")
+    show = (verbose or on_terminal()) and not quiet
+    if alone or not _answers(address, quiet):
+        code = _standalone(_with_surroundings(spec), log_dir, show, quiet, not no_label)
+    else:
+        from agent.cli.connection import connect
+
+        with connect(address) as connection:
+            code = _Attached(connection, spec, show=show, quiet=quiet, label=not no_label, own=False).run()
+    raise click.exceptions.Exit(code)
+
+
+def _answers(address: Address, quiet: bool) -> bool:
+    """Whether there is a daemon. Raises NoDaemon where there may be one that this user cannot reach, and where just
+    this address was asked for: a job that was meant for it must not run elsewhere."""
+    end = time.monotonic() + RESTART_S
+    while True:
+        try:
+            address.probe()
+            return True
+        except NoDaemon as failure:
+            if failure.why is Why.REFUSED and time.monotonic() < end:
+                time.sleep(0.1)
+                continue
+            if address.explicit or failure.why not in (Why.ABSENT, Why.REFUSED):
+                raise
+        if not quiet:
+            note(f"no daemon at {address}: bringing one for the time of this job")
+        return False
+
+
+def _with_surroundings(spec: JobSpec) -> JobSpec:
+    """The spec with this process' environment and folder, as a launcher without a daemon would use them."""
+    env = {}
+    for name, value in os.environ.items():
+        if (name + value).isascii() or _is_utf8(name + value):
+            env[name] = value
+        else:
+            note(f"environment: {name!a} is left out: its value is not UTF-8")
+    try:
+        folder = spec.workdir or os.getcwd()
+    except FileNotFoundError:
+        raise Failure("this folder was removed: go to another, or give --workdir", Exit.USAGE) from None
+    return replace(spec, env=env | spec.env, workdir=folder)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, label: bool) -> int:
+    from agent.cli import standalone
+
+    with standalone.bring(log_dir) as own:
+        from agent.cli.connection import connect  # takes a while, during which the daemon starts
+
+        own.wait_ready()
+        with connect(own.address) as connection:
+            code = _Attached(connection, spec, show=show, quiet=quiet, label=label, own=True).run()
+        own.keep_logs = code != 0
+        if own.keep_logs and log_dir is None and not quiet:
+            note(f"the logs of the ranks are kept in {own.log_dir}")
+    return code
+
+
+class _Attached:
+    """A job and the terminal (or pipe) that it runs at."""
+
+    def __init__(
+        self, connection: "Connection", spec: JobSpec, *, show: bool, quiet: bool, label: bool, own: bool
+    ) -> None:
+        self._connection = connection
+        self._spec = spec
+        self._show = show
+        self._quiet = quiet
+        self._label = label
+        self._own = own
+
+    def run(self) -> int:
+        """The exit code. Raises Failure: before the job is accepted as for any command, later with exit code 125."""
+        from agent.cli.interrupts import Interrupts
+        from agent.cli.submit import submit
+
+        with Interrupts(self._stop) as interrupts:
+            answer = submit(self._connection, self._spec)
+            interrupts.begin()
+            if self._show:
+                note(f"job {answer.job.job_id} {'is there already' if answer.already_existed else 'accepted'}")
+            try:
+                return self._follow(answer.job)
+            except StdoutFailed as failure:
+                return self._nobody_reads(failure)
+            except (CallFailed, NoDaemon) as failure:
+                raise Failure(f"{failure.message}\n{self._goes_on()}", Exit.MUSTER_FAILED) from None
+            except KeyboardInterrupt:
+                note(f"not waiting any longer; {self._goes_on()}")
+                return Exit.INTERRUPTED
+
+    def _follow(self, job: "job_pb2.Job") -> int:
+        from agent.cli import follow, labels
+        from agent.cli.progress import Progress
+        from muster.v1 import log_pb2
+
+        progress = Progress(self._connection, job) if self._show else None
+        several = len(job.ranks) > 1
+        sink = labels.Lines(write, label=self._label, timestamps=False) if several else labels.Raw(write)
+        request = log_pb2.ReadLogsRequest(job_id=job.job_id, follow=True)
+        last = follow.read(self._connection, request, sink, insist=True)
+        if progress is not None:
+            progress.finish()
+        return self._verdict(last)
+
+    def _verdict(self, last: "log_pb2.ReadLogsResponse") -> int:
+        from muster.v1 import job_pb2
+
+        verdict, state = last.verdict, last.state
+        if not last.HasField("verdict"):
+            request = job_pb2.WaitRequest(job_id=self._spec.job_id)
+            job = self._connection.patiently(self._connection.jobs.Wait, request, None).job
+            verdict, state = job.verdict, job.state
+        name = job_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
+        if self._show or (state != job_pb2.JOB_STATE_SUCCEEDED and not self._quiet):
+            note(f"job {self._spec.job_id} {name}: {verdict.summary}")
+        return verdict.exit_code
+
+    def _nobody_reads(self, failure: StdoutFailed) -> int:
+        if self._own:
+            self._stop(kill=False, wait=True)
+        if not self._quiet:
+            note(f"{failure.message}; {self._goes_on()}")
+        return failure.exit_code if failure.exit_code == Exit.PIPE_CLOSED else Exit.MUSTER_FAILED
+
+    def _goes_on(self) -> str:
+        job_id = self._spec.job_id
+        if self._own:
+            return f"job {job_id} was stopped with its daemon"
+        return f"job {job_id} goes on: see `muster logs -f {job_id}`, end it with `muster stop {job_id}`"
+
+    def _stop(self, kill: bool, wait: bool = False) -> None:
+        """Called in the thread of `Interrupts`, and here."""
+        from agent.cli.connection import proto_duration
+        from muster.v1 import job_pb2
+
+        if not self._quiet and not wait:
+            note("killing the job" if kill else "stopping the job; press Ctrl-C again to kill it")
+        request = job_pb2.StopRequest(job_id=self._spec.job_id, reason="stdout closed" if wait else "Ctrl-C")
+        if not wait:
+            request.timeout.CopyFrom(proto_duration(0))
+        if kill:
+            request.grace.CopyFrom(proto_duration(0))
+        try:
+            self._connection.patiently(self._connection.jobs.Stop, request, None)
+        except Failure as failure:
+            note(f"the job could not be stopped: {failure.message}")

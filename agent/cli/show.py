@@ -1,0 +1,106 @@
+"""The API's messages as words: names of states, how a rank ended, times."""
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from agent.cli.text import local, numbers, size, span
+from muster.v1 import job_pb2
+
+
+def state(value: "job_pb2.JobState.ValueType") -> str:
+    """RUNNING for JOB_STATE_RUNNING; a number that this version does not know stays one."""
+    try:
+        name = job_pb2.JobState.Name(value).removeprefix("JOB_STATE_")
+    except ValueError:
+        return str(value)
+    return "UNKNOWN" if name == "UNSPECIFIED" else name
+
+
+def recommendation(value: "job_pb2.Recommendation.ValueType") -> str:
+    """RETRY_HERE for RECOMMENDATION_RETRY_HERE."""
+    try:
+        return job_pb2.Recommendation.Name(value).removeprefix("RECOMMENDATION_")
+    except ValueError:
+        return str(value)
+
+
+def outcome(rank: job_pb2.Rank, job: job_pb2.Job) -> str:
+    """How a rank ended, or what it is doing."""
+    value = rank.outcome
+    if value == job_pb2.RANK_OUTCOME_UNSPECIFIED:
+        return "running" if rank.pid and job.HasField("started_at") else "waiting"
+    try:
+        return job_pb2.RankOutcome.Name(value).removeprefix("RANK_OUTCOME_").lower()
+    except ValueError:
+        return str(value)
+
+
+def status(rank: job_pb2.Rank) -> str:
+    """The exit code or signal of a rank that was waited for; "" for another."""
+    if rank.signal:
+        return signal_name(rank.signal) + (" (core dumped)" if rank.core_dumped else "")
+    waited_for = rank.outcome not in (
+        job_pb2.RANK_OUTCOME_UNSPECIFIED,
+        job_pb2.RANK_OUTCOME_LOST,
+        job_pb2.RANK_OUTCOME_NOT_STARTED,
+    )
+    return str(rank.exit_code) if waited_for or rank.exit_code else ""
+
+
+def ending(rank: job_pb2.Rank) -> str:
+    """exited with code 7; was killed by SIGSEGV (core dumped)."""
+    if rank.signal:
+        return f"was ended by {status(rank)}"
+    if rank.outcome == job_pb2.RANK_OUTCOME_LOST:
+        return "was lost"
+    if rank.outcome == job_pb2.RANK_OUTCOME_NOT_STARTED:
+        return "was not started"
+    return f"exited with code {rank.exit_code}"
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9."""
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def seconds(stamp: Timestamp) -> float:
+    """Since the epoch; 0 for one that is not set."""
+    return stamp.ToNanoseconds() / 1e9
+
+
+def when(stamp: Timestamp) -> str:
+    """Local time, "-" for one that is not set."""
+    return local(seconds(stamp))
+
+
+def lasted(job: job_pb2.Job, now: float) -> str:
+    """How long the job's ranks have run; "-" if they never did."""
+    if not job.HasField("started_at"):
+        return "-"
+    return span((seconds(job.ended_at) or now) - seconds(job.started_at))
+
+
+def devices(job: job_pb2.Job) -> str:
+    """0-3,7: the cards that the job holds; "-" on a host without."""
+    if not (job.spec.cards.count or job.spec.cards.indices):
+        return "-"
+    return numbers(rank.device for rank in job.ranks)
+
+
+def cpu(usage: job_pb2.Usage) -> str:
+    """User and system time in seconds."""
+    return f"{usage.cpu_user_seconds:.2f}+{usage.cpu_system_seconds:.2f}s"
+
+
+def memory(usage: job_pb2.Usage) -> str:
+    """Peak memory; "-" where it is not known."""
+    return size(usage.max_rss_bytes) if usage.max_rss_bytes else "-"
+
+
+def transferred(usage: job_pb2.Usage) -> str:
+    """Bytes through read- and write-like calls."""
+    return f"{size(usage.read_chars)}/{size(usage.write_chars)}"

@@ -1,0 +1,283 @@
+"""The spec of a job from options and job.toml. Both have the same keys; options win."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agent.cli import text
+from agent.cli.errors import BadSpec, Exit, Failure
+from supervisors.spec import JOB_ID, JobSpec, Violation, violations
+
+if TYPE_CHECKING:
+    from muster.v1 import job_pb2
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MAX_FILE = 4 << 20
+
+
+@dataclass(slots=True)
+class Draft:
+    """What was asked for so far; None where nothing was said. Durations are in seconds."""
+
+    job_id: str | None = None
+    command: list[str] | None = None
+    cards: int | list[int] | None = None
+    ranks: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    user: str | None = None
+    nodes: list[str] | None = None
+    node_rank: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+    skip_check: bool | None = None
+    max_runtime: float | None = None
+    grace: list[float] | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+
+    def override(self, other: "Draft") -> None:
+        """Takes over what `other` says; `env` and `labels` are joined, name by name."""
+        for name in KEYS:
+            value = getattr(other, name)
+            if name in ("env", "labels"):
+                getattr(self, name).update(value)
+            elif value is not None:
+                setattr(self, name, value)
+        if other.ranks is not None and other.cards is None:
+            self.cards = None  # `--ranks` on the command line replaces the cards of the file, and the other way round
+        elif other.cards is not None and other.ranks is None:
+            self.ranks = None
+
+    def spec(self) -> JobSpec:
+        """The whole spec; a job without an id gets one, so that a lost answer can be asked for again.
+
+        Raises BadSpec with everything that is wrong, and Failure (usage) where there is no command.
+        """
+        if self.command is None or not self.command:
+            raise Failure("no command: give it behind --, as in `muster run --ranks 2 -- python train.py`", Exit.USAGE)
+        found: list[Violation] = []
+        if self.ranks == 0:
+            found.append(Violation("ranks", "0: allowed are 1 to 4096; leave it out for one rank"))
+        if self.cards in (0, []):
+            found.append(Violation("cards", "0: give how many cards, or which"))
+        nodes = self.nodes or []
+        if len(nodes) > 1 and self.node_rank is None:
+            found.append(Violation("node_rank", f"is not set: say which of the {len(nodes)} nodes this is, from 0"))
+        spec = JobSpec(
+            job_id=self.job_id if self.job_id is not None else new_id(self.command),
+            command=tuple(self.command),
+            env=self.env,
+            ranks=self.ranks or 0,
+            card_count=self.cards if isinstance(self.cards, int) else 0,
+            card_indices=tuple(self.cards) if isinstance(self.cards, list) else (),
+            workdir=self.workdir or "",
+            user=self.user or "",
+            grace_steps=tuple(self.grace or ()),
+            master_addr=self.master_addr or (nodes[0] if nodes else ""),
+            master_port=self.master_port or 0,
+            node_rank=self.node_rank or 0,
+            node_count=len(nodes) or 1,
+            labels=self.labels,
+            skip_check=bool(self.skip_check),
+            max_runtime=self.max_runtime,
+        )
+        found += violations(spec)
+        if found:
+            raise BadSpec(found)
+        _refuse_bytes(spec)
+        return spec
+
+
+KEYS = tuple(Draft.__slots__)
+
+
+def new_id(command: list[str]) -> str:
+    """An id that nobody else has, beginning with the program's name so that people know it again."""
+    name = "".join(c for c in os.path.basename(command[0])[:24] if c.isascii() and (c.isalnum() or c in "._-"))
+    tail = os.urandom(4).hex()
+    return f"{name}-{tail}" if JOB_ID.fullmatch(name) else f"job-{tail}"
+
+
+def _refuse_bytes(spec: JobSpec) -> None:
+    """Raises BadSpec for text that is not UTF-8, which is all that the daemon's API takes."""
+    texts = {f"command[{i}]": word for i, word in enumerate(spec.command)}
+    texts |= {f"env[{name!a}]": name + value for name, value in spec.env.items()}
+    texts |= {f"labels[{key!a}]": key + value for key, value in spec.labels.items()}
+    texts |= {"workdir": spec.workdir, "user": spec.user, "master_addr": spec.master_addr}
+    if bad := [name for name, value in texts.items() if not _is_utf8(value)]:
+        raise BadSpec([Violation(name, "is not UTF-8, which is all that the daemon's API takes") for name in bad])
+
+
+def _is_utf8(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def to_proto(spec: JobSpec) -> "job_pb2.JobSpec":
+    """The message for Start."""
+    from agent.cli.connection import proto_duration
+    from muster.v1 import job_pb2
+
+    message = job_pb2.JobSpec(
+        job_id=spec.job_id,
+        command=spec.command,
+        env=spec.env,
+        ranks=spec.ranks,
+        workdir=spec.workdir,
+        user=spec.user,
+        grace_steps=[proto_duration(step) for step in spec.grace_steps],
+        master_addr=spec.master_addr,
+        master_port=spec.master_port,
+        node_rank=spec.node_rank,
+        node_count=spec.node_count,
+        labels=spec.labels,
+        skip_check=spec.skip_check,
+    )
+    if spec.max_runtime is not None:
+        message.max_runtime.CopyFrom(proto_duration(spec.max_runtime))
+    if spec.wants_cards:
+        message.cards.CopyFrom(job_pb2.CardRequest(count=spec.card_count, indices=spec.card_indices))
+    return message
+
+
+# --- job.toml ---------------------------------------------------------------------------------------------------------
+
+
+def read_file(path: str) -> Draft:
+    """The draft in a TOML file; "-" is stdin. Raises Failure (usage), which names file, key and what is allowed."""
+    import tomllib
+
+    shown = "standard input" if path == "-" else path
+    try:
+        if path == "-":
+            with open(0, "rb", closefd=False) as file:
+                raw = file.read(_MAX_FILE + 1)
+        else:
+            with open(path, "rb") as file:
+                raw = file.read(_MAX_FILE + 1)
+        if len(raw) > _MAX_FILE:
+            raise Failure(f"{shown}: is larger than {_MAX_FILE >> 20} MiB; that is no spec of a job", Exit.USAGE)
+        return from_table(tomllib.loads(raw.decode()))
+    except OSError as error:
+        raise Failure(f"{shown}: {error.strerror}", Exit.USAGE) from None
+    except ValueError as error:  # also what is no UTF-8 and no TOML
+        raise Failure(f"{shown}: {error}", Exit.USAGE) from None
+
+
+def from_table(table: Mapping[str, Any]) -> Draft:
+    """The draft that a TOML table describes; keys may be written with - or _. Raises ValueError."""
+    draft = Draft()
+    seen: dict[str, str] = {}
+    for written, value in table.items():
+        key = written.replace("-", "_")
+        if key not in _PARSERS:
+            import difflib  # takes longer to load than all the rest of this file
+
+            near = difflib.get_close_matches(key, _PARSERS, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"unknown key {written!r}: {hint}known are {', '.join(sorted(_PARSERS))}")
+        if key in seen:
+            raise ValueError(f"{written!r} and {seen[key]!r} are the same key: give one of the two")
+        seen[key] = written
+        try:
+            setattr(draft, key, _PARSERS[key](value))
+        except ValueError as error:
+            raise ValueError(f"{written}: {error}") from None
+    return draft
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r}: must be text, in quotes")
+    return value
+
+
+def _whole(value: object) -> int:
+    # The upper bound is that of a field in the API; the rules of the spec are tighter and say so better.
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
+        raise ValueError(f"{value!r}: must be a whole number from 0")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r}: must be true or false")
+    return value
+
+
+def _command(value: object) -> list[str]:
+    if isinstance(value, str):
+        raise ValueError(f'{value!r}: must be a list of words, as in ["python", "train.py"]: there is no shell')
+    return _texts(value)
+
+
+def _texts(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise ValueError(f"{value!r}: must be a list of texts")
+    return value
+
+
+def _nodes(value: object) -> list[str]:
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else _texts(value)
+    if not names or not all(names):
+        raise ValueError(f"{value!r}: must be the names of all nodes, as in a,b")
+    return names
+
+
+def cards(value: object) -> int | list[int]:
+    """A number of cards, or the indices of some: 2, "0,3", [0, 3]; "3," is card 3 alone. Raises ValueError."""
+    if isinstance(value, list):
+        return [_whole(index) for index in value]
+    if not isinstance(value, str):
+        return _whole(value)
+    parts = [part.strip() for part in value.split(",")]
+    if len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
+        raise ValueError(f"{value!r}: must be a number of cards, as in 2, or indices, as in 0,3 (3, for card 3 alone)")
+    return [int(part) for part in parts] if "," in value else int(parts[0])
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return text.duration(str(value))
+    return text.duration(_text(value))
+
+
+def _grace(value: object) -> list[float]:
+    return [_seconds(step) for step in value] if isinstance(value, list) else [_seconds(value)]
+
+
+def _table(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError(f'{value!r}: must be a table, as in {{ NAME = "value" }}')
+    found = {}
+    for name, entry in value.items():
+        if isinstance(entry, bool) or not isinstance(entry, (str, int)):
+            # The value itself is not shown: it may be a secret.
+            raise ValueError(f"{name}: must be text in quotes or a whole number, is {type(entry).__name__}")
+        found[name] = str(entry)
+    return found
+
+
+_PARSERS: dict[str, Callable[[object], Any]] = {
+    "job_id": _text,
+    "command": _command,
+    "cards": cards,
+    "ranks": _whole,
+    "env": _table,
+    "workdir": _text,
+    "user": _text,
+    "nodes": _nodes,
+    "node_rank": _whole,
+    "master_addr": _text,
+    "master_port": _whole,
+    "skip_check": _flag,
+    "max_runtime": _seconds,
+    "grace": _grace,
+    "labels": _table,
+}

@@ -1,0 +1,158 @@
+"""The options of `run` and `start` that make a spec."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from agent.cli import text
+from agent.cli.spec import Draft, cards, read_file
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """An option's type from a function that raises ValueError."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = Parsed("duration", text.duration)
+
+
+def label_pair(written: str) -> tuple[str, str]:
+    name, equals, value = written.partition("=")
+    if not equals:
+        raise ValueError(f"{written!r}: must be NAME=VALUE")
+    return name, value
+
+
+def _variable(written: str) -> tuple[str, str]:
+    """NAME=VALUE, or NAME for the caller's own value."""
+    if "=" in written:
+        return label_pair(written)
+    if written not in os.environ:
+        raise ValueError(f"{written!r} is not set here: give NAME=VALUE, or set it")
+    return written, os.environ[written]
+
+
+def _names(written: str) -> list[str]:
+    names = [name.strip() for name in written.split(",")]
+    if not all(names):
+        raise ValueError(f"{written!r}: must be the names of all nodes, as in a,b")
+    return names
+
+
+def _whole(written: str) -> int:
+    if not (written.isascii() and written.isdigit() and int(written[:11]) < 1 << 32):
+        raise ValueError(f"{written!r}: must be a whole number from 0")
+    return int(written)
+
+
+WHOLE = Parsed("number", _whole)
+
+_OPTIONS = [
+    click.option(
+        "-f", "--file", "file", metavar="FILE", help="Read the spec from a TOML file (- is stdin); options win."
+    ),
+    click.option("--job-id", metavar="ID", help="Name of the job; the same id and spec again is the same job."),
+    click.option(
+        "--cards",
+        metavar="N|I,J",
+        type=Parsed("cards", cards),
+        help="One rank per card: so many free cards, or just these (3, is card 3 alone).",
+    ),
+    click.option("--ranks", metavar="N", type=WHOLE, help="So many ranks on a host without cards; default 1."),
+    click.option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        type=Parsed("variable", _variable),
+        multiple=True,
+        help="Set a variable for the ranks; without =VALUE to what it is here. Repeatable.",
+    ),
+    click.option("--workdir", metavar="DIR", help="Working folder; default: a new one for each rank."),
+    click.option("--user", metavar="NAME", help="Run as this user; default: the daemon's."),
+    click.option(
+        "--nodes",
+        metavar="A,B",
+        type=Parsed("nodes", _names),
+        help="Names of all nodes of the job; the first is where the ranks meet.",
+    ),
+    click.option("--node-rank", metavar="I", type=WHOLE, help="Which of the nodes this is, from 0."),
+    click.option("--master-addr", metavar="ADDR", help="Where the ranks meet, if not at the first node."),
+    click.option("--master-port", metavar="PORT", type=WHOLE, help="Port for that; default: a free one."),
+    click.option("--skip-check", is_flag=True, default=None, help="Start without checking the node."),
+    click.option("--max-runtime", metavar="DURATION", type=DURATION, help="Stop the job after this time."),
+    click.option(
+        "--grace",
+        metavar="DURATION",
+        type=DURATION,
+        help="Time from SIGTERM to SIGKILL when the job is stopped; default 15s in steps.",
+    ),
+    click.option(
+        "--label",
+        metavar="KEY=VALUE",
+        type=Parsed("label", label_pair),
+        multiple=True,
+        help="A free label. Repeatable.",
+    ),
+]
+
+
+def spec_options(command: F) -> F:
+    """The options and the words of the command; the command gets one `draft` for all of them."""
+
+    @functools.wraps(command)
+    def with_draft(
+        *args: Any,
+        file: str | None,
+        words: tuple[str, ...],
+        env: tuple[tuple[str, str], ...],
+        label: tuple[tuple[str, str], ...],
+        grace: float | None,
+        workdir: str | None,
+        **others: Any,
+    ) -> Any:
+        options = Draft(
+            command=list(words) or None,
+            env=dict(env),
+            labels=dict(label),
+            grace=None if grace is None else [grace],
+            # What is typed here means a folder from here; the daemon is elsewhere.
+            workdir=os.path.abspath(workdir) if workdir else workdir,
+            **{name: others.pop(name) for name in _PLAIN},
+        )
+        draft = read_file(file) if file is not None else Draft()
+        draft.override(options)
+        return command(*args, draft=draft, **others)
+
+    wrapped = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")(with_draft)
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]  # takes `draft`'s parts in its place
+
+
+_PLAIN = (
+    "job_id",
+    "cards",
+    "ranks",
+    "user",
+    "nodes",
+    "node_rank",
+    "master_addr",
+    "master_port",
+    "skip_check",
+    "max_runtime",
+)

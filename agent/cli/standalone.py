@@ -1,0 +1,153 @@
+"""A daemon of one's own, for the length of one job."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.cli.address import Address
+from agent.cli.errors import Exit, Failure, NoDaemon
+from agent.cli.output import note
+from supervisors.paths import Root
+
+#: Seconds within which the daemon must answer after its start, and end when we have gone (longer than a usual grace).
+START_S = 30.0
+END_S = 120.0
+#: What a service's daemon on this node would be told is true for ours too.
+_SYSTEM_CONFIG = Path("/etc/muster/musterd.toml")
+#: Bytes that `Root.socket` and what is beside it need below the folder, and the limit for a socket's path.
+_SOCKET_BYTES = len("/run/nursery.sock")
+_MAX_PATH = 107
+
+
+@dataclass(slots=True)
+class Standalone:
+    """The daemon and its folder. Set `keep_logs` for a job whose logs somebody will want to read."""
+
+    root: Path
+    address: Address
+    process: subprocess.Popen[bytes]
+    keep_logs: bool = True
+
+    @property
+    def log_dir(self) -> Path:
+        return Root.under(self.root).log
+
+    def wait_ready(self) -> None:
+        """Returns when the daemon listens. Raises Failure (125) with its last words when it ends or takes too long."""
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                self.address.probe()
+                return
+            except NoDaemon:
+                pass
+            if self.process.poll() is not None:
+                code = self.process.returncode
+                raise Failure(f"its own daemon ended with code {code}:\n{self._last_words()}", Exit.MUSTER_FAILED)
+            if time.monotonic() > end:
+                raise Failure(f"its own daemon does not answer:\n{self._last_words()}", Exit.MUSTER_FAILED)
+            time.sleep(0.01)
+
+    def _last_words(self) -> str:
+        lines = _own_log(self.root).read_text("utf-8", "replace").splitlines()
+        return "\n".join(lines[-10:])
+
+
+def _own_log(root: Path) -> Path:
+    return root / "musterd.log"
+
+
+@contextmanager
+def bring(log_dir: str | None) -> Iterator[Standalone]:
+    """Starts a daemon in a new folder below $TMPDIR and ends it afterwards.
+
+    The daemon holds one end of a pipe whose other end is ours: if this process is killed, the daemon notices and stops
+    its job. Afterwards everything but the logs is removed (the spec in it holds the caller's environment), and the
+    logs too unless they are to be kept. `log_dir`: a folder for the logs, made if need be, always kept. Raises Failure.
+    """
+    root = _new_root()
+    read_end, write_end = os.pipe()
+    try:
+        if log_dir is not None:
+            _link_logs(root, Path(log_dir))
+        process = _spawn(root, read_end)
+    except BaseException:
+        os.close(write_end)
+        shutil.rmtree(root, ignore_errors=True)
+        raise
+    finally:
+        os.close(read_end)
+    own = Standalone(root, Address(Root.under(root).socket), process)
+    try:
+        yield own
+    finally:
+        os.close(write_end)
+        _end(process)
+        _tidy(own, log_dir is not None)
+
+
+def _new_root() -> Path:
+    for folder in (tempfile.gettempdir(), "/tmp"):
+        if len(os.fsencode(folder)) + len("/muster-12345678") + _SOCKET_BYTES <= _MAX_PATH:
+            try:
+                return Path(tempfile.mkdtemp(prefix="muster-", dir=folder))
+            except OSError as error:
+                raise Failure(
+                    f"{folder}: {error.strerror}: set TMPDIR to a folder with room", Exit.MUSTER_FAILED
+                ) from None
+    raise Failure("no folder for temporary files with a short enough name: set TMPDIR", Exit.MUSTER_FAILED)
+
+
+def _link_logs(root: Path, log_dir: Path) -> None:
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        Root.under(root).log.symlink_to(log_dir.resolve(), target_is_directory=True)
+    except OSError as error:
+        raise Failure(f"--log-dir {log_dir}: {error.strerror}", Exit.USAGE) from None
+
+
+def _spawn(root: Path, owner_fd: int) -> subprocess.Popen[bytes]:
+    # -P: a folder named `agent` in the caller's working folder must not be taken for ours.
+    command = [sys.executable, "-P", "-m", "agent.musterd", "--root", str(root), "--owner-fd", str(owner_fd)]
+    if os.access(_SYSTEM_CONFIG, os.R_OK):
+        command += ["--config", str(_SYSTEM_CONFIG)]
+    # A service manager that started us must not hear of this one.
+    env = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+    with open(_own_log(root), "wb") as log:
+        # A process group of its own: Ctrl-C at the terminal is for us, and we stop the job.
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=env,
+            pass_fds=(owner_fd,),
+            process_group=0,
+        )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The pipe is closed: the daemon stops what still runs, and ends."""
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        note(f"its own daemon (pid {process.pid}) did not end within {END_S:g} s: killing it")
+        process.kill()
+        process.wait()
+
+
+def _tidy(own: Standalone, logs_elsewhere: bool) -> None:
+    root = Root.under(own.root)
+    for folder in (root.run, root.state):
+        shutil.rmtree(folder, ignore_errors=True)
+    if logs_elsewhere or not own.keep_logs:
+        if root.log.is_symlink():
+            root.log.unlink()
+        shutil.rmtree(own.root, ignore_errors=True)

@@ -1,0 +1,136 @@
+"""Text for people: durations, times, sizes, tables, and harmless forms of what a job controls."""
+
+import datetime
+import re
+import shlex
+import time
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+# Escape sequences: CSI, the strings (OSC, DCS, SOS, PM, APC) with their ends, and the short ones.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"
+    r"|\x1b[ -/]*[0-~]?",
+    re.DOTALL,
+)
+# Would turn the direction of what follows, and so show another text than the one that is there.
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def clean(text: str) -> str:
+    """What a job controls (ids, words of a command, its last lines), fit for a terminal: escape sequences are dropped,
+    tabs stay, other control characters are shown as \\xNN."""
+    text = _ESCAPES.sub("", text)
+    return "".join(c if c == "\t" or not _harmful(c) else _shown(c) for c in text)
+
+
+def _harmful(char: str) -> bool:
+    return char in _BIDI or unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")
+
+
+def _shown(char: str) -> str:
+    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def duration(text: str) -> float:
+    """Seconds of `15s`, `500ms`, `10m`, `2h`, `1d`, `1h30m` or of a plain number. Raises ValueError."""
+    stripped = text.strip()
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", stripped):
+        return float(stripped)
+    if not stripped or _PART.sub("", stripped):
+        raise ValueError(f"{text!r} is no duration: write 15s, 500ms, 10m, 2h, 1d, 1h30m or a number of seconds")
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(stripped))
+
+
+def moment(text: str, now: float) -> float:
+    """Seconds since the epoch of an RFC 3339 time (local where it has no offset), or of a duration before `now`.
+    Raises ValueError."""
+    try:
+        return now - duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is neither a duration (10m, 2h) nor a time (2030-01-31T08:00:00Z)") from None
+
+
+def span(seconds: float) -> str:
+    """A duration in at most two units: 0.25s, 12s, 3m05s, 2h10m, 4d03h."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.2f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def size(count: int) -> str:
+    """Bytes with a binary unit: 512B, 3.4KiB, 1.2GiB."""
+    if count < 1024:
+        return f"{count}B"
+    power = min((count.bit_length() - 1) // 10, len(_BINARY))
+    return f"{count / 1024**power:.1f}{_BINARY[power - 1]}"
+
+
+def local(seconds: float) -> str:
+    """A time of day here, with the date unless it is today's; "-" for 0, which stands for no time."""
+    if not seconds:
+        return "-"
+    then = time.localtime(seconds)
+    same_day = time.localtime()[:3] == then[:3]
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", then)
+
+
+def rfc3339(seconds: float) -> str:
+    """UTC, with milliseconds."""
+    whole = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return whole.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def command_line(words: Iterable[str]) -> str:
+    """A command as one would type it, fit for a terminal."""
+    return clean(shlex.join(words))
+
+
+def numbers(values: Iterable[int]) -> str:
+    """0-3,7 for 0, 1, 2, 3, 7."""
+    runs: list[list[int]] = []
+    for value in sorted(values):
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def shorten(text: str, width: int) -> str:
+    """At most `width` characters, with an ellipsis where something was left out."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns, two spaces apart, ended by a newline. Cells are cleaned here; the last column is not padded."""
+    lines = [list(head), *([clean(cell) or "-" for cell in row] for row in rows)]
+    widths = [max(_columns(line[i]) for line in lines) for i in range(len(head))]
+    out = []
+    for line in lines:
+        cells = [cell + " " * (width - _columns(cell)) for cell, width in zip(line, widths, strict=True)]
+        out.append("  ".join(cells).rstrip())
+    return "\n".join(out) + "\n"
+
+
+def _columns(text: str) -> int:
+    """Columns of a terminal; wide characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

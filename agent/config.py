@@ -1,0 +1,202 @@
+"""The configuration: every key with its default, and what is said about a file that is wrong.
+
+What the keys mean for an operator is told in docs/configuration.md.
+"""
+
+import difflib
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+
+from agent.errors import StartupError
+from probes import precheck
+from probes.ulimits import When
+from supervisors.paths import Root
+from supervisors.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, MAX_RANKS
+
+#: Where a service's configuration lies; with `--root DIR` it is DIR/musterd.toml.
+SYSTEM_FILE = Path("/etc/muster/musterd.toml")
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+#: Below this gRPC could not even carry an error, above it a message would not fit into memory in any sensible way.
+MessageBytes = Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 30)]
+
+
+class Mode(int):
+    """Permission bits of a file."""
+
+
+class DaemonTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[daemon]"""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "console"] = "auto"
+
+
+class JobsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[jobs]"""
+
+    max_jobs: Count = 256
+    max_ranks: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)] = MAX_RANKS
+    grace_steps: Annotated[tuple[float, ...], msgspec.Meta(min_length=1, max_length=64)] = DEFAULT_GRACE_STEPS
+    keep_events_bytes: Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 40)] = 8 << 20
+
+
+class LimitsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[limits]"""
+
+    max_followers: Count = 256
+    max_watchers: Count = 256
+    max_message_bytes: MessageBytes = 4 << 20
+
+
+class CardsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[cards]"""
+
+    slots: Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)] = 0
+
+
+class ChecksTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[checks]: what to do with a finding, and the settings of probes/precheck.py by their names there."""
+
+    policy: Literal["enforce", "warn", "off"] = "enforce"
+    deadline_s: float = 10.0
+    root_path: str = "/"
+    root_min_gb: float = 32.0
+    root_required: bool = False
+    shm_path: str = "/dev/shm"
+    shm_min_gb: float = 1.0
+    shm_required: bool = False
+    cache_path: str = "/cache"
+    cache_min_gb: float = 32.0
+    cache_required: bool = False
+    disk_free_percent: float = 10.0
+    host_files: str = "/etc/volcano"
+    ulimits: When = "infiniband"
+    infiniband_path: str = "/sys/class/infiniband"
+    memlock_min_kb: int = 16_000
+    nofile_min: int = 1_000_000
+    stack_min_kb: int = 8_000
+    nproc_min: int = 1_000_000
+    custom_dir: str = ""
+
+    def settings(self) -> precheck.Settings:
+        """For the probes. Raises ValueError for a value that cannot be meant."""
+        return precheck.Settings(**{f.name: getattr(self, f.name) for f in fields(precheck.Settings)})
+
+
+class SocketTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[socket]"""
+
+    mode: Mode = Mode(0o660)
+    group: str = "muster"
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file; a table or key that is missing has its default."""
+
+    daemon: DaemonTable = DaemonTable()
+    jobs: JobsTable = JobsTable()
+    limits: LimitsTable = LimitsTable()
+    cards: CardsTable = CardsTable()
+    checks: ChecksTable = ChecksTable()
+    socket: SocketTable = SocketTable()
+
+
+#: Keys that are read once; a change of them is said, and takes effect with the next start of the daemon.
+NEEDS_RESTART = (
+    ("daemon", "log_format"),
+    ("limits", "max_message_bytes"),
+    ("socket", "mode"),
+    ("socket", "group"),
+)
+
+
+def default_file(root: Root) -> Path:
+    """The file that is read where none is named; it need not exist."""
+    return SYSTEM_FILE if root == Root.system() else root.run.parent / "musterd.toml"
+
+
+def load(path: Path) -> Config:
+    """Reads a file. Raises StartupError that names file, key, value and what is allowed."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise StartupError(f"{path}: is not UTF-8 text: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise StartupError(f"{path}: is not TOML: {error}") from error
+    try:
+        return parse(raw)
+    except ValueError as error:
+        raise StartupError(f"{path}: {error}") from error
+
+
+def parse(raw: dict[str, Any]) -> Config:
+    """From what a file holds. Raises ValueError with one sentence."""
+    _refuse_unknown(raw)
+    try:
+        config = msgspec.convert(raw, Config, dec_hook=_mode)
+    except msgspec.ValidationError as error:
+        raise ValueError(_plain(str(error))) from error
+    if any(not 0 <= step <= MAX_GRACE_S for step in config.jobs.grace_steps):
+        raise ValueError(f"jobs.grace_steps: {list(config.jobs.grace_steps)}: each step is 0 to {MAX_GRACE_S:.0f} s")
+    if sum(config.jobs.grace_steps) > MAX_GRACE_S:
+        raise ValueError(f"jobs.grace_steps: together they are over {MAX_GRACE_S:.0f} s")
+    try:
+        config.checks.settings()
+    except ValueError as error:
+        raise ValueError(f"checks.{error}") from error
+    return config
+
+
+def restart_needed(old: Config, new: Config) -> list[str]:
+    """Keys whose new value is not used before the daemon is started again."""
+    return [
+        f"{table}.{key}"
+        for table, key in NEEDS_RESTART
+        if getattr(getattr(old, table), key) != getattr(getattr(new, table), key)
+    ]
+
+
+def _refuse_unknown(raw: dict[str, Any]) -> None:
+    tables = {name: get_type_hints(kind) for name, kind in get_type_hints(Config).items()}
+    everywhere = [f"{table}.{key}" for table, keys in tables.items() for key in keys]
+    for name, table in raw.items():
+        if name not in tables:
+            homes = [f"{home}.{name}" for home, keys in tables.items() if name in keys]
+            raise ValueError(_unknown(name, homes or list(tables), everywhere))
+        if not isinstance(table, dict):
+            raise ValueError(f"{name}: is a table, written as [{name}]")
+        for key in table:
+            if key not in tables[name]:
+                raise ValueError(_unknown(f"{name}.{key}", [f"{name}.{k}" for k in tables[name]], everywhere))
+
+
+def _unknown(name: str, near: list[str], elsewhere: list[str]) -> str:
+    matches = difflib.get_close_matches(name, near, 1, 0.5) or difflib.get_close_matches(name, elsewhere, 1, 0.5)
+    hint = f"did you mean {matches[0]!r}?" if matches else f"known are {', '.join(near)}"
+    return f"unknown key {name!r}: {hint}"
+
+
+def _mode(kind: type, value: object) -> Mode:
+    """A mode may be written as "0660" or as 0o660."""
+    number = -1
+    if isinstance(value, str) and re.fullmatch("[0-7]{3,4}", value):
+        number = int(value, 8)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    if not 0 <= number <= 0o777 or number & 0o600 != 0o600:
+        raise ValueError(f'{value!r}: a mode is text like "0660", and lets at least the owner read and write')
+    return Mode(number)
+
+
+def _plain(message: str) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.jobs.max_jobs`" with the key in front."""
+    text, _, where = message.partition(" - at `$")
+    return f"{where.strip('`.')}: {text[0].lower()}{text[1:]}" if where else message

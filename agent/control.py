@@ -1,0 +1,117 @@
+"""A connection to a nursery or a supervisor: the messages of supervisors/wire.py, without blocking."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from anyio.abc import ByteStream
+
+from supervisors import PROTOCOL, wire
+from supervisors.errors import ProtocolError
+
+#: Seconds that a process on this node has to accept a connection and to say hello.
+HELLO_S = 5.0
+
+
+class LinkLost(Exception):
+    """Raised when the other end is not there, went away, or does not answer in time. Another try may succeed."""
+
+
+class Refused(Exception):
+    """Raised when the other end answered that it will not do what was asked; the text is its sentence."""
+
+
+class OtherProtocol(Refused):
+    """Raised when the other end speaks another version of the protocol: another try is of no use."""
+
+
+class Connection:
+    """Messages in both directions. Several tasks may send; one may receive."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._lines = wire.Lines()
+        self._received: list[bytes] = []
+        self._sending = anyio.Lock()
+        #: Of the other end, as it says itself.
+        self.pid = 0
+
+    async def send(self, message: wire.Message) -> None:
+        """Raises LinkLost."""
+        try:
+            async with self._sending:
+                await self._stream.send(wire.encode(message))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+            raise LinkLost("the connection broke") from error
+
+    async def receive(self) -> wire.Message:
+        """The next message. Raises LinkLost, also for what is no message of ours."""
+        try:
+            while not self._received:
+                self._received = self._lines.feed(await self._stream.receive())
+            return wire.decode(self._received.pop(0))
+        except anyio.EndOfStream:
+            raise LinkLost("the other end closed the connection") from None
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+            raise LinkLost("the connection broke") from error
+        except ProtocolError as error:
+            raise LinkLost(f"not understood: {error}") from error
+
+    async def ask(self, message: wire.Message) -> wire.Message:
+        """Sends a request and returns the first message back. Raises LinkLost, Refused."""
+        await self.send(message)
+        answer = await self.receive()
+        if answer.get("ok") is not True:
+            raise Refused(str(answer.get("error", "no reason was given")))
+        return answer
+
+
+@asynccontextmanager
+async def connect(path: Path) -> AsyncIterator[Connection]:
+    """A connection that has said hello. Raises LinkLost, OtherProtocol."""
+    try:
+        with anyio.fail_after(HELLO_S):
+            # The path may be longer than a socket's address: wire.SocketAt makes it short for the time of the call.
+            with wire.SocketAt(path) as name:
+                stream = await anyio.connect_unix(name)
+    except TimeoutError:
+        raise LinkLost(f"{path}: does not accept a connection within {HELLO_S:g} s") from None
+    except OSError as error:
+        raise LinkLost(f"{path}: {error.strerror}") from error
+    async with stream:
+        connection = Connection(stream)
+        try:
+            with anyio.fail_after(HELLO_S):
+                await _hello(connection)
+        except TimeoutError:
+            raise LinkLost(f"{path}: does not say hello within {HELLO_S:g} s") from None
+        yield connection
+
+
+async def _hello(connection: Connection) -> None:
+    await connection.send({"op": "hello", "protocol": PROTOCOL})
+    answer = await connection.receive()
+    theirs = answer.get("protocol")
+    if theirs != PROTOCOL:
+        raise OtherProtocol(f"pid {answer.get('pid')} speaks protocol {theirs}, this daemon {PROTOCOL}")
+    if answer.get("ok") is not True:
+        raise Refused(str(answer.get("error", "no reason was given")))
+    connection.pid = int(answer["pid"])
+
+
+class Pause:
+    """Growing waits between tries, so that what fails at once is not tried at once for ever. In seconds."""
+
+    def __init__(self, first: float = 0.05, most: float = 5.0) -> None:
+        self._first = first
+        self._most = most
+        self._next = first
+
+    async def wait(self) -> None:
+        delay, self._next = self._next, min(self._next * 2, self._most)
+        await anyio.sleep(delay)
+
+    def reset(self) -> None:
+        """After what held for a while: the next wait is short again."""
+        self._next = self._first

@@ -1,0 +1,253 @@
+"""Between protobuf messages and the data model. Nothing else knows both."""
+
+import os
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from agent.admission import new_job_id
+from agent.entry import Entry
+from agent.errors import InvalidRequest
+from agent.events import Event
+from muster.v1 import event_pb2, job_pb2
+from supervisors import lifecycle, verdict
+from supervisors.lifecycle import Cause, Outcome
+from supervisors.paths import Root
+from supervisors.spec import JobSpec, Violation, violations
+
+#: What a google.protobuf.Duration may hold, in seconds (about 10,000 years).
+MAX_DURATION_S = 315_576_000_000
+
+
+def spec_from(message: job_pb2.JobSpec) -> JobSpec:
+    """The spec of a request; one without an id gets one. Raises InvalidRequest with all that is wrong with it."""
+    found: list[Violation] = []
+    if message.HasField("cards"):
+        if message.cards.count == 0 and not message.cards.indices:
+            found.append(Violation("cards", "neither count nor indices is set: give the number of cards, or which"))
+        if message.ranks and not found:
+            count = message.cards.count or len(message.cards.indices)
+            found.append(Violation("ranks", f"{message.ranks} together with {count} cards: each card gets one rank"))
+    spec = JobSpec(
+        job_id=message.job_id or new_job_id(),
+        command=tuple(message.command),
+        env=dict(message.env),
+        ranks=0 if message.HasField("cards") else message.ranks,
+        card_count=message.cards.count,
+        card_indices=tuple(message.cards.indices),
+        workdir=message.workdir,
+        user=message.user,
+        grace_steps=tuple(seconds(step, f"grace_steps[{i}]", found) for i, step in enumerate(message.grace_steps)),
+        master_addr=message.master_addr,
+        master_port=message.master_port,
+        node_rank=message.node_rank,
+        node_count=message.node_count or 1,
+        labels=dict(message.labels),
+        skip_check=message.skip_check,
+        max_runtime=seconds(message.max_runtime, "max_runtime", found) if message.HasField("max_runtime") else None,
+    )
+    found += violations(spec)
+    if found:
+        raise InvalidRequest(found)
+    return spec
+
+
+def seconds(duration: Duration, field: str, found: list[Violation]) -> float:
+    """Length in seconds. One that protobuf itself does not allow is added to `found` and taken for 0."""
+    whole, nanos = duration.seconds, duration.nanos
+    if abs(whole) > MAX_DURATION_S or abs(nanos) > 999_999_999 or whole * nanos < 0:
+        found.append(Violation(field, f"{whole} s and {nanos} ns: is no valid google.protobuf.Duration"))
+        return 0.0
+    return whole + nanos / 1e9
+
+
+def bounded(duration: Duration, field: str, most: float) -> float:
+    """Length in seconds, from 0 to `most`. Raises InvalidRequest."""
+    found: list[Violation] = []
+    value = seconds(duration, field, found)
+    if not found and not 0 <= value <= most:
+        found.append(Violation(field, f"{value:g} s: allowed are 0 to {most:.0f} s"))
+    if found:
+        raise InvalidRequest(found)
+    return value
+
+
+def duration(value: float) -> Duration:
+    """From seconds."""
+    nanos = round(value * 1e9)
+    return Duration(seconds=nanos // 1_000_000_000, nanos=nanos % 1_000_000_000)
+
+
+def timestamp(value: float) -> Timestamp | None:
+    """From seconds since the epoch; 0, which the data model uses for "not yet", is not set."""
+    return timestamp_ns(round(value * 1e6) * 1000) if value > 0 else None
+
+
+def timestamp_ns(value: int) -> Timestamp:
+    """From nanoseconds since the epoch."""
+    return Timestamp(seconds=value // 1_000_000_000, nanos=value % 1_000_000_000)
+
+
+def plain(text: str) -> str:
+    """Text as protobuf takes it: bytes that were no UTF-8 (lone surrogates here) become U+FFFD."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if not text.isascii() else text
+
+
+def spec_to(spec: JobSpec) -> job_pb2.JobSpec:
+    """The spec as a listing may show it: without the values of its environment, which are secrets."""
+    message = job_pb2.JobSpec(
+        job_id=spec.job_id,
+        command=[plain(word) for word in spec.command],
+        env={plain(name): "" for name in spec.env},
+        ranks=spec.ranks,
+        workdir=plain(spec.workdir),
+        user=plain(spec.user),
+        grace_steps=[duration(step) for step in spec.grace_steps],
+        master_addr=plain(spec.master_addr),
+        master_port=spec.master_port,
+        node_rank=spec.node_rank,
+        node_count=spec.node_count,
+        labels={plain(key): plain(value) for key, value in spec.labels.items()},
+        skip_check=spec.skip_check,
+        max_runtime=None if spec.max_runtime is None else duration(spec.max_runtime),
+    )
+    if spec.wants_cards:
+        message.cards.CopyFrom(job_pb2.CardRequest(count=spec.card_count, indices=spec.card_indices))
+    return message
+
+
+def job_to(entry: Entry, root: Root) -> job_pb2.Job:
+    """A job as it is now. One that is damaged on disk is LOST, and its verdict and a warning say why."""
+    job = entry.job
+    message = job_pb2.Job(
+        job_id=entry.job_id,
+        state=state_to(job.state),
+        spec_digest=job.digest,
+        spec=spec_to(entry.spec),
+        attempt=job.attempt,
+        accepted_at=timestamp(job.accepted_at),
+        started_at=timestamp(job.started_at),
+        ended_at=timestamp(job.ended_at),
+        verdict=verdict_of(job),
+        supervisor_pid=job.supervisor_pid,
+        takeovers=job.takeovers,
+        warnings=[plain(text) for text in _warnings(entry)],
+        master_addr=plain(job.master_addr),
+        master_port=job.master_port,
+    )
+    for rank in job.ranks:
+        path = root.rank_log(entry.job_id, rank.rank, rank.device)
+        message.ranks.append(rank_to(rank, job.state.final, str(path)))
+    for check in job.checks:
+        message.checks.append(check_to(check))
+    return message
+
+
+def state_to(state: lifecycle.State) -> "job_pb2.JobState.ValueType":
+    return job_pb2.JobState.Value(f"JOB_STATE_{state.value}")
+
+
+def rank_to(rank: lifecycle.Rank, job_ended: bool, log_path: str) -> job_pb2.Rank:
+    """A rank; `job_ended` tells one that is still to come from one that never came."""
+    message = job_pb2.Rank(
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        device=rank.device,
+        pid=rank.pid,
+        start_ticks=rank.start,
+        outcome=_outcome(rank, job_ended),
+        started_at=timestamp(rank.started_at),
+        ended_at=timestamp(rank.ended_at),
+        log_path=plain(log_path),
+        lost_log_bytes=rank.lost_bytes,
+        detail=plain(rank.detail),
+    )
+    if rank.status is not None:
+        if os.WIFSIGNALED(rank.status):
+            message.signal = os.WTERMSIG(rank.status)
+            message.core_dumped = os.WCOREDUMP(rank.status)
+        else:
+            message.exit_code = os.WEXITSTATUS(rank.status)
+    if rank.outcome is not None:
+        message.usage.CopyFrom(_usage(rank.usage))
+    return message
+
+
+def _outcome(rank: lifecycle.Rank, job_ended: bool) -> "job_pb2.RankOutcome.ValueType":
+    if rank.outcome is not None:
+        return job_pb2.RankOutcome.Value(f"RANK_OUTCOME_{rank.outcome.value}")
+    if not job_ended:
+        return job_pb2.RANK_OUTCOME_UNSPECIFIED
+    # A process that was there and of whose end nothing was written down: unknown, and said to be.
+    return job_pb2.RANK_OUTCOME_LOST if rank.pid else job_pb2.RANK_OUTCOME_NOT_STARTED
+
+
+def _usage(usage: lifecycle.Usage) -> job_pb2.Usage:
+    return job_pb2.Usage(
+        cpu_user_seconds=usage.cpu_user_s,
+        cpu_system_seconds=usage.cpu_system_s,
+        max_rss_bytes=usage.max_rss,
+        read_bytes=usage.read_bytes,
+        write_bytes=usage.write_bytes,
+        read_chars=usage.rchar,
+        write_chars=usage.wchar,
+    )
+
+
+def verdict_of(job: lifecycle.Job) -> job_pb2.Verdict | None:
+    """Why a job ended; of one that is being stopped what is known by now, of another None."""
+    if job.verdict is not None:
+        return _verdict(job.verdict)
+    if job.stop is None or job.state is not lifecycle.State.STOPPING:
+        return None
+    failed = [rank for rank in job.ranks if rank.outcome is not None and verdict.failed(rank)]
+    first = min(failed, key=lambda rank: rank.ended_at, default=None)
+    if job.stop.cause is Cause.RANK_FAILED and first is not None:
+        code = verdict.OWN_FAILURE if first.outcome is Outcome.LOST else verdict.shell_code(first.status)
+        summary = f"is being ended: rank {first.rank} {verdict.describe(first.status)}"
+        return job_pb2.Verdict(exit_code=code, summary=summary, first_failed_rank=first.rank)
+    by = job.stop.by or str(job.stop.cause)
+    summary = f"is being stopped by {by}" + (f": {job.stop.reason}" if job.stop.reason else "")
+    return job_pb2.Verdict(summary=plain(summary), stopped_by=plain(by))
+
+
+def _verdict(known: lifecycle.Verdict) -> job_pb2.Verdict:
+    return job_pb2.Verdict(
+        exit_code=known.exit_code,
+        summary=plain(known.summary),
+        first_failed_rank=known.first_failed,
+        last_lines=[plain(line) for line in known.last_lines],
+        victims=known.victims,
+        recommendation=job_pb2.Recommendation.Value(f"RECOMMENDATION_{known.recommendation}"),
+        recommendation_reason=plain(known.recommendation_reason),
+        stopped_by=plain(known.stopped_by),
+    )
+
+
+def check_to(result: dict[str, Any]) -> job_pb2.CheckResult:
+    """A result as the journal holds it: a dictionary with the names of CheckResult; what is missing stays empty."""
+    names = ("item", "status", "code", "reason", "observed", "threshold", "action")
+    texts = {name: plain(str(result.get(name, ""))) for name in names}
+    return job_pb2.CheckResult(**texts, seconds=float(result.get("seconds", 0.0)))
+
+
+def event_to(event: Event) -> event_pb2.Event:
+    return event_pb2.Event(
+        time=timestamp(event.time),
+        kind=event.kind,
+        job_id=event.job_id,
+        rank=event.rank,
+        message=plain(event.message),
+        seconds=event.seconds,
+        attributes={plain(key): plain(str(value)) for key, value in event.attributes.items()},
+    )
+
+
+def _warnings(entry: Entry) -> list[str]:
+    lost = [
+        f"rank {rank.rank}: {rank.lost_bytes} bytes of output could not be written"
+        for rank in entry.job.ranks
+        if rank.lost_bytes
+    ]
+    return [*([entry.damaged] if entry.damaged else []), *entry.job.warnings, *lost]

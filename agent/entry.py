@@ -1,0 +1,128 @@
+"""A job as the daemon knows it: what its journal adds up to."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+from agent.events import Event
+from agent.story import Story
+from supervisors import journal
+from supervisors.errors import IllegalTransition, SupervisionError
+from supervisors.journal import Record
+from supervisors.lifecycle import Job, Kind, State, Verdict
+from supervisors.paths import JobPaths
+from supervisors.spec import JobSpec
+from supervisors.verdict import OWN_FAILURE
+
+#: Events with the numbers of the records that they were derived from.
+Told = list[tuple[int, Event]]
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A job. `damaged` is empty, or the sentence that says why what is on disk of it cannot be trusted; `job` then is a
+    stand-in with the state LOST."""
+
+    job_id: str
+    spec: JobSpec
+    job: Job
+    paths: JobPaths
+    damaged: str = ""
+    #: How far the journal was read: bytes, records; and its record `checked`, if it came.
+    end: int = 0
+    records: int = 0
+    checked: Record | None = None
+    changed: anyio.Event = field(default_factory=anyio.Event)
+    story: Story = field(default_factory=Story)
+
+    def absorb(self, records: list[Record], end: int) -> Told:
+        """Applies the journal's next records, which reach to `end`; returns what is to be told of them.
+
+        Raises IllegalTransition.
+        """
+        told: Told = []
+        for record in records:
+            try:
+                self.job.apply(record)
+                event = self.story.tell(record, self.job, self.job_id)
+            except (KeyError, TypeError, ValueError) as error:
+                text = f"{self.paths.journal}: record {record.get('n')}: {record.get('kind')}: {error!r}"
+                raise IllegalTransition(text) from error
+            except IllegalTransition as error:
+                raise IllegalTransition(f"{self.paths.journal}: {error}") from error
+            if record["kind"] == Kind.CHECKED:
+                self.checked = record
+            if event is not None:
+                told.append((record["n"], event))
+        self.records += len(records)
+        self.end = end
+        return told
+
+    def start_over(self) -> None:
+        """Forgets what was read, for reading the journal from its begin."""
+        self.job, self.story, self.checked = Job(), Story(), None
+        self.end = self.records = 0
+
+    def wake(self) -> None:
+        """For whoever waits for a change."""
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    def give_up(self, text: str) -> None:
+        """What is on disk cannot be trusted: nothing is guessed from it."""
+        self.damaged = text
+        before = self.job
+        self.job = Job(state=State.LOST, verdict=Verdict(OWN_FAILURE, text))
+        self.job.accepted_at, self.job.digest = before.accepted_at, before.digest
+
+
+def fetch(path: Path, end: int, number: int, size: int | None) -> tuple[list[Record], int]:
+    """The records of a journal from the offset `end` on, where the one with this number begins, and the offset behind
+    them. Blocks.
+
+    Stops at `size` bytes (None: takes all): what is beyond may still be taken back by its writer.
+    Raises JournalDamaged, OSError.
+    """
+    records = []
+    for record in journal.read(path, end, number).records:
+        length = len(journal.encode(record))
+        if size is not None and end + length > size:
+            break
+        records.append(record)
+        end += length
+    return records, end
+
+
+def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
+    """A job from its folder, and all that there is to tell of it. Damage is never raised: the entry says it."""
+    entry = Entry(job_id, JobSpec(job_id, ()), Job(), paths)
+    try:
+        entry.spec = JobSpec.from_json(paths.spec.read_text(encoding="utf-8"))
+    except OSError as error:
+        entry.give_up(f"{paths.spec}: cannot be read: {error.strerror}")
+    except (ValueError, TypeError) as error:
+        entry.give_up(f"{paths.spec}: is damaged: {error}")
+    told: Told = []
+    if not entry.damaged:
+        try:
+            told = entry.absorb(*fetch(paths.journal, 0, 0, None))
+            if entry.records == 0:
+                entry.give_up(f"{paths.journal}: has no record")
+        except SupervisionError as error:
+            entry.give_up(str(error))
+        except OSError as error:
+            entry.give_up(f"{paths.journal}: cannot be read: {error.strerror}")
+    if entry.damaged:
+        told = []
+        if not entry.job.accepted_at:
+            entry.job.accepted_at = _made_at(paths)
+    return entry, told
+
+
+def _made_at(paths: JobPaths) -> float:
+    """In place of a time that cannot be read, so that listings have an order."""
+    try:
+        return paths.folder.stat().st_mtime
+    except OSError:
+        return 0.0

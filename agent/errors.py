@@ -1,0 +1,205 @@
+"""The errors that the daemon raises on purpose.
+
+Each class carries the gRPC status (`code`, the name of a `grpc.StatusCode`) and the stable `reason` that a client sees;
+`boundary.py` is the one place that turns them into an answer. Codes are names, not gRPC's constants, so that whoever
+raises these needs no gRPC.
+"""
+
+from typing import ClassVar
+
+from supervisors.spec import Violation
+
+
+class MusterError(Exception):
+    """Base of all of them; never raised itself. Its text is shown to the caller: no secrets, name, value and remedy."""
+
+    code: ClassVar[str] = "INTERNAL"
+    reason: str = "DEFECT"
+    #: Seconds after which another try makes sense (google.rpc.RetryInfo); None: the same call will fail again.
+    retry_after: ClassVar[float | None] = None
+
+    def metadata(self) -> dict[str, str]:
+        """Facts for google.rpc.ErrorInfo, by name; short and safe to show."""
+        return {}
+
+
+class InvalidRequest(MusterError):
+    """Raised when fields of a request are wrong. `violations` has one entry per field, at least one."""
+
+    code = "INVALID_ARGUMENT"
+    reason = "INVALID_REQUEST"
+
+    def __init__(self, violations: list[Violation]) -> None:
+        super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
+        self.violations = violations
+
+
+class JobNotFound(MusterError):
+    """Raised when no job with this id is known."""
+
+    code = "NOT_FOUND"
+    reason = "JOB_NOT_FOUND"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"no job {_shown(job_id)} on this node: see the list of all jobs for those that are there")
+        self.job_id = job_id
+
+    def metadata(self) -> dict[str, str]:
+        return {"job_id": _shown(self.job_id)}
+
+
+class JobIdConflict(MusterError):
+    """Raised when a job id is in use by a job with another spec."""
+
+    code = "ALREADY_EXISTS"
+    reason = "JOB_ID_CONFLICT"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            f"job {_shown(job_id)} is there already, with another spec: choose another id, or delete that job"
+        )
+        self.job_id = job_id
+
+    def metadata(self) -> dict[str, str]:
+        return {"job_id": _shown(self.job_id)}
+
+
+class CardBusy(MusterError):
+    """Raised when a card is held, or fewer are free than were asked for. The message says by whom."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "CARD_BUSY"
+
+
+class NoSuchCard(MusterError):
+    """Raised when the node does not have a card, or not as many, as were asked for. The message says what it has."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "NO_SUCH_CARD"
+
+
+class JobNotEnded(MusterError):
+    """Raised when something is asked that only a job that has ended allows."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "JOB_NOT_ENDED"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"job {_shown(job_id)} has not ended: stop it first")
+        self.job_id = job_id
+
+    def metadata(self) -> dict[str, str]:
+        return {"job_id": _shown(self.job_id)}
+
+
+class TooMany(MusterError):
+    """Raised when a limit of the daemon is reached: `what` ("jobs", "log followers", ...) and how many are allowed."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "TOO_MANY_STREAMS"
+    retry_after = 5.0
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(f"too many {what}: the daemon's limit is {limit}; try again later, or raise the limit")
+        if what == "jobs":
+            self.reason = "TOO_MANY_JOBS"
+        self.what = what
+        self.limit = limit
+
+    def metadata(self) -> dict[str, str]:
+        return {"what": self.what, "limit": str(self.limit)}
+
+
+class NoRoom(MusterError):
+    """Raised when the disk that holds state or logs is full. The message names the folder."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "NO_ROOM"
+    retry_after = 30.0
+
+
+class ShuttingDown(MusterError):
+    """Raised when the daemon is ending. Jobs go on; the next daemon answers."""
+
+    code = "UNAVAILABLE"
+    reason = "STOPPING"
+    retry_after = 1.0
+
+    def __init__(self) -> None:
+        super().__init__("the daemon is stopping (jobs go on): try again when it is back")
+
+
+class SupervisorUnreachable(MusterError):
+    """Raised when a job's supervisor does not answer in time. The message names the job."""
+
+    code = "UNAVAILABLE"
+    reason = "SUPERVISOR_UNREACHABLE"
+    retry_after = 1.0
+
+
+class JournalUnreadable(MusterError):
+    """Raised when what is on disk of a job cannot be trusted. `text` names file and line."""
+
+    code = "DATA_LOSS"
+    reason = "JOURNAL_DAMAGED"
+
+    def __init__(self, job_id: str, text: str) -> None:
+        super().__init__(f"job {_shown(job_id)}: {text}")
+        self.job_id = job_id
+
+    def metadata(self) -> dict[str, str]:
+        return {"job_id": _shown(self.job_id)}
+
+
+class LogUnreadable(MusterError):
+    """Raised when a rank's file is there and cannot be read. `error` names it."""
+
+    code = "DATA_LOSS"
+    reason = "LOG_UNREADABLE"
+
+    def __init__(self, job_id: str, error: OSError) -> None:
+        super().__init__(f"job {_shown(job_id)}: {error.filename or 'its log'}: {error.strerror}")
+        self.job_id = job_id
+
+    def metadata(self) -> dict[str, str]:
+        return {"job_id": _shown(self.job_id)}
+
+
+class CursorTooOld(MusterError):
+    """Raised when the history of events no longer reaches back to a cursor. `oldest` is the first that still works."""
+
+    code = "OUT_OF_RANGE"
+    reason = "CURSOR_TOO_OLD"
+
+    def __init__(self, oldest: str) -> None:
+        super().__init__(f"the history no longer reaches back to this cursor; the oldest is {oldest}")
+        self.oldest = oldest
+
+    def metadata(self) -> dict[str, str]:
+        return {"oldest": self.oldest}
+
+
+class OffsetOutOfRange(MusterError):
+    """Raised when a log is to be read from beyond its end. Offsets in bytes."""
+
+    code = "OUT_OF_RANGE"
+    reason = "OFFSET_OUT_OF_RANGE"
+
+    def __init__(self, rank: int, offset: int, end: int) -> None:
+        super().__init__(f"rank {rank}: offset {offset} is beyond the end of its log, which is at {end}")
+        self.rank = rank
+        self.end = end
+
+    def metadata(self) -> dict[str, str]:
+        return {"rank": str(self.rank), "end": str(self.end)}
+
+
+class StartupError(MusterError):
+    """Raised when the daemon cannot start; never the answer to a call. The message is what the operator is shown."""
+
+    reason = "STARTUP"
+
+
+def _shown(text: str) -> str:
+    """An id as a message may show it: one that is no id can be long or hold anything."""
+    return repr(text) if len(text) <= 130 else f"{text[:40]!r}... ({len(text)} characters)"

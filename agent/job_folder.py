@@ -1,0 +1,161 @@
+"""A job's folder: made whole or not at all, taken up again, removed. Everything here blocks."""
+
+import os
+import re
+import secrets
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.entry import Entry
+from agent.errors import JobNotEnded, NoRoom
+from agent.state_folder import sync_folder
+from supervisors import journal, supervisor
+from supervisors.errors import AlreadySupervised
+from supervisors.journal import Contents, Record, Writer
+from supervisors.lifecycle import replay
+from supervisors.paths import JobPaths, Root
+from supervisors.spec import JOB_ID, JobSpec
+
+
+@dataclass(slots=True)
+class Held:
+    """A job that no supervisor has yet: the daemon has its lock, and writes its journal."""
+
+    lock: int
+    writer: Writer
+
+    def close(self) -> None:
+        """Lets go: from here on only a supervisor writes."""
+        self.writer.close()
+        os.close(self.lock)
+
+
+def tidy(paths: JobPaths) -> None:
+    """Removes what a supervisor that was killed right behind its job's last record could not. Raises OSError."""
+    paths.control.unlink(missing_ok=True)
+
+
+def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
+    """Makes a job's folder with the record `accepted`, on disk and locked. Raises NoRoom, with nothing left behind.
+
+    It is made under another name: a job is there with all its files, or it is not there.
+    """
+    temporary = JobPaths(root.jobs / f".{spec.job_id}.{secrets.token_hex(4)}")
+    folder = temporary.folder
+    held: Held | None = None
+    try:
+        folder.mkdir()
+        folder.chmod(0o711)  # whatever the umask is: the job's user passes through it to the working folder
+        lock = supervisor.take_lock(temporary.lock)
+        try:
+            held = Held(lock, Writer(temporary.journal, Contents([], 0, torn=False)))
+        except OSError:
+            os.close(lock)
+            raise
+        _write(temporary.spec, spec.to_json().encode())
+        held.writer.reserve(spec.local_ranks)
+        held.writer.append([accepted], sync=False)
+        _sync([temporary.spec, temporary.journal, folder])
+        folder = folder.rename(root.job(spec.job_id).folder)
+        sync_folder(root.jobs)
+    except OSError as error:
+        if held is not None:
+            held.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise NoRoom(
+            f"{root.jobs}: the job cannot be recorded: {error.strerror}; nothing was started. Make room, then try again"
+        ) from error
+    return held
+
+
+def reclaim(paths: JobPaths) -> Held | None:
+    """Takes a job up whose daemon ended before a supervisor had it; None where a supervisor has or had it.
+
+    Raises JournalDamaged, IllegalTransition, OSError.
+    """
+    try:
+        lock = supervisor.take_lock(paths.lock)
+    except AlreadySupervised:
+        return None
+    try:
+        contents = journal.read(paths.journal)
+        job = replay(contents.records)
+        if job.supervisor_pid or job.state.final:
+            os.close(lock)
+            return None
+        return Held(lock, Writer(paths.journal, contents))
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
+    """Removes a job's folder and, unless `keep_logs`, its log files. Returns a sentence about what is left.
+
+    The log files go first: should the daemon be killed meanwhile, the job is still there and can be deleted again.
+    Raises JobNotEnded for one whose journal is damaged while its supervisor lives, OSError with the job still there.
+    """
+    if entry.damaged and supervisor.lock_holder(entry.paths.lock):
+        raise JobNotEnded(entry.job_id)
+    if not keep_logs:
+        for path in _logs(root, entry):
+            path.unlink(missing_ok=True)
+    gone = root.jobs / f".{entry.job_id}.{secrets.token_hex(4)}"
+    entry.paths.folder.rename(gone)
+    return remove_tree(gone)
+
+
+def remove_tree(folder: Path) -> str:
+    """Removes as much as can be; returns a sentence about the first thing that could not, or nothing."""
+    trouble = ""
+
+    def failed(_: object, path: str, info: tuple[type[BaseException], BaseException, object]) -> None:
+        nonlocal trouble
+        trouble = trouble or f"{path}: cannot be removed: {info[1]}"
+
+    shutil.rmtree(folder, onerror=failed)
+    return trouble
+
+
+def folders(root: Root) -> tuple[list[str], list[Path], list[Path]]:
+    """What is in the folder of jobs: their ids, half-made or half-removed ones, and what does not belong there."""
+    ids, leftovers, strange = [], [], []
+    for path in sorted(root.jobs.iterdir()):
+        if path.name.startswith("."):
+            leftovers.append(path)
+        elif JOB_ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            ids.append(path.name)
+        else:
+            strange.append(path)
+    return ids, leftovers, strange
+
+
+def _logs(root: Root, entry: Entry) -> list[Path]:
+    if not entry.damaged:
+        paths = [(entry.job_id, r.rank, r.device) for r in entry.job.ranks]
+        return [p for names in paths for p in (root.rank_log(*names), root.rank_index(*names))]
+    # Its ranks cannot be known: whatever has a name that they can have.
+    pattern = re.compile(re.escape(entry.job_id) + r"-proc-rank-\d+-device-\d+\.(txt|idx)")
+    return [path for path in root.log.iterdir() if pattern.fullmatch(path.name)]
+
+
+def _write(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+
+
+def _sync(paths: list[Path]) -> None:
+    """All at the same time, which takes a file system about as long as one: a start waits for it. Raises OSError."""
+    with ThreadPoolExecutor(len(paths)) as threads:
+        list(threads.map(_sync_one, paths))
+
+
+def _sync_one(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

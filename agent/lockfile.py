@@ -1,0 +1,42 @@
+"""One daemon per root."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent.errors import StartupError
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Holds the lock on `path` as long as the context lives; the file names the pid of the holder.
+
+    Raises StartupError where another process has it, naming that process. The file stays: who removed it could not
+    know that nobody has just opened it.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise StartupError(f"{path}: the lock cannot be opened: {error.strerror}") from error
+    try:
+        _take(fd, path)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _take(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+        who = f"pid {holder}" if holder.isdigit() else "an unknown pid"
+        raise StartupError(
+            f"{path}: another musterd ({who}) serves this root: stop it first, or choose another --root"
+        ) from None
+    except OSError as error:
+        raise StartupError(f"{path}: the lock cannot be taken: {error.strerror}") from error

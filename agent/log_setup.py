@@ -1,0 +1,42 @@
+"""The daemon's own log: JSON lines on stderr, or readable ones on a terminal."""
+
+import logging
+import sys
+from typing import Any, Literal, TextIO
+
+import structlog
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(level: str, form: Literal["auto", "json", "console"], stream: TextIO | None = None) -> None:
+    """Sets level and form of all that is logged; may be called again, also by loggers that exist. `auto` is `console`
+    on a terminal and `json` elsewhere."""
+    out = stream or sys.stderr
+    console = form == "console" or (form == "auto" and out.isatty())
+    processors: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if console:
+        processors.append(structlog.dev.ConsoleRenderer(colors=out.isatty()))
+    else:
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(out),
+        # A cached logger would keep the level that a reload has changed.
+        cache_logger_on_first_use=False,
+    )
+    # What libraries have to say through `logging` (gRPC, asyncio) goes the same way.
+    root = logging.getLogger()
+    root.handlers = [_Forward()]
+    root.setLevel(max(_LEVELS[level], logging.WARNING))
+
+
+class _Forward(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = structlog.get_logger(record.name)
+        logger.log(record.levelno, record.getMessage(), exc_info=record.exc_info)

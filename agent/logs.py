@@ -1,0 +1,377 @@
+"""Reading the files of ranks: by offset, by time, from the end, several merged in the order of time, and following.
+
+Nothing is held open and no file is held in memory, however long it is: a reader keeps an offset per rank and a kilobyte
+of its time index, and opens a file for as long as one batch takes. So 200 followers of 256 ranks cost no descriptors,
+and a file that was replaced is noticed.
+"""
+
+import heapq
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+
+import anyio
+from anyio import to_thread
+from anyio.lowlevel import RunVar
+
+from agent.errors import OffsetOutOfRange
+from supervisors.tee import INDEX_INTERVAL_S, INDEX_RECORD
+
+#: Most bytes in a chunk; and most bytes and chunks in a batch, which is what one reader has in memory.
+CHUNK = 64 * 1024
+BATCH_BYTES = 4 * CHUNK
+BATCH_CHUNKS = 256
+#: Seconds between two looks at the files of a job that is followed: the first while output comes, the second at rest.
+POLL_MIN_S = 0.02
+POLL_MAX_S = 0.25
+#: A step of the search for lines from the end, in bytes; between two steps it can be cancelled.
+_TAIL_STEP = 16 << 20
+_INDEX_AHEAD = 64 * INDEX_RECORD.size
+_MAX_OPEN = 32
+#: Threads for all reading of logs: a number of their own, so that a disk that hangs or 200 followers do not keep the
+#: daemon's other threads from their work (a job's start has to reach the disk, too).
+_THREADS = 4
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+_limiter: RunVar[anyio.CapacityLimiter] = RunVar("_limiter")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """Output and time index of one rank."""
+
+    rank: int
+    path: Path
+    index: Path
+
+    def size(self) -> int:
+        """Bytes; 0 for a file that is not there (yet). Raises OSError for other reasons."""
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Output of one rank. `time` in nanoseconds since the epoch, None where no index tells it. `truncated`: the file
+    has become shorter than what was read of it; reading goes on at `offset`."""
+
+    rank: int
+    offset: int
+    data: bytes
+    time: int | None = None
+    truncated: bool = False
+
+
+class TimeIndex:
+    """Tells when the bytes at an offset were written, for offsets that grow."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        """For reading from the byte `start` on. Opens nothing yet."""
+        self._path = path
+        self._start = start
+        self._next: int | None = None
+        self._ahead: list[tuple[int, int]] = []
+        self._time: int | None = None
+
+    def segment(self, position: int, limit: int) -> tuple[int | None, int]:
+        """When the byte at `position` was written, and up to where this holds: at most `limit`."""
+        while True:
+            if not self._ahead:
+                self._read_ahead()
+            if not self._ahead:
+                return self._time, limit
+            offset, when = self._ahead[-1]
+            if offset > position:
+                return self._time, min(offset, limit)
+            self._time = when
+            self._ahead.pop()
+
+    def forget(self) -> None:
+        """The file was cut: records read ahead speak of bytes that are gone; go on with those to come."""
+        self._ahead = []
+        try:
+            self._next = self._path.stat().st_size // INDEX_RECORD.size
+        except OSError:
+            self._next = None
+
+    def _read_ahead(self) -> None:
+        fd = _open(self._path)
+        if fd is None:
+            return
+        try:
+            if self._next is None:
+                # The record before the first that is beyond `start` is the one that holds for it.
+                self._next = max(0, _bisect(fd, lambda offset, _: offset > self._start) - 1)
+            data = os.pread(fd, _INDEX_AHEAD, self._next * INDEX_RECORD.size)
+        finally:
+            os.close(fd)
+        whole = len(data) // INDEX_RECORD.size
+        self._next += whole
+        self._ahead = [INDEX_RECORD.unpack_from(data, i * INDEX_RECORD.size) for i in reversed(range(whole))]
+
+
+def offset_since(file: LogFile, when: int, size: int) -> int:
+    """Where the output at or after `when` (nanoseconds since the epoch) begins; `size` where there is none.
+
+    The index is good for 100 ms: bytes are told to be up to so much older than they are, so reading begins with the
+    record that may hold younger ones. Without an index only the file's own time helps.
+    """
+    fd = _open(file.index)
+    if fd is not None:
+        try:
+            first = when - int(INDEX_INTERVAL_S * 1e9)
+            number = _bisect(fd, lambda _, at: at > first)
+            found = os.pread(fd, INDEX_RECORD.size, number * INDEX_RECORD.size)
+            if number or len(found) == INDEX_RECORD.size:
+                return min(INDEX_RECORD.unpack(found)[0], size) if len(found) == INDEX_RECORD.size else size
+        finally:
+            os.close(fd)
+    try:
+        return size if file.path.stat().st_mtime_ns < when else 0
+    except FileNotFoundError:
+        return 0
+
+
+async def tail_offset(file: LogFile, lines: int, size: int) -> int:
+    """Where the last `lines` lines before `size` begin, found from the end. A last line without newline counts."""
+    if lines == 0:
+        return size
+    position, missing = size, lines
+    while position > 0 and missing > 0:
+        position, missing = await _in_thread(_tail_step, file.path, position, missing, position == size)
+    return position
+
+
+def _tail_step(path: Path, end: int, missing: int, at_end: bool) -> tuple[int, int]:
+    """Looks at the bytes before `end`. Returns the offset of the line sought and 0, or where to go on and the lines
+    still missing."""
+    fd = _open(path)
+    if fd is None:
+        return 0, 0
+    try:
+        lowest = max(0, end - _TAIL_STEP)
+        while end > lowest:
+            start = max(lowest, end - CHUNK)
+            block = os.pread(fd, end - start, start)
+            stop = len(block)
+            if at_end and block.endswith(b"\n"):
+                stop -= 1  # the newline that ends the last line begins no other
+            at_end = False
+            while (found := block.rfind(b"\n", 0, stop)) >= 0:
+                missing -= 1
+                if missing == 0:
+                    return start + found + 1, 0
+                stop = found
+            end = start
+        return end, missing
+    finally:
+        os.close(fd)
+
+
+async def sizes_of(files: list[LogFile]) -> dict[int, int]:
+    """Sizes in bytes by rank. Raises OSError."""
+    return await _in_thread(_sizes, files)
+
+
+async def starts(
+    files: list[LogFile],
+    sizes: dict[int, int],
+    offsets: dict[int, int],
+    tail_lines: int | None,
+    since: int | None,
+) -> dict[int, int]:
+    """Where to begin reading each rank: at its offset if it has one, else where `tail_lines` and `since` (nanoseconds
+    since the epoch) say, the later of the two. Raises OffsetOutOfRange."""
+    for rank, offset in offsets.items():
+        if offset > sizes[rank]:
+            raise OffsetOutOfRange(rank, offset, sizes[rank])
+    positions: dict[int, int] = {}
+    for file in files:
+        size = sizes[file.rank]
+        if file.rank in offsets:
+            positions[file.rank] = offsets[file.rank]
+            continue
+        positions[file.rank] = 0
+        if since is not None:
+            positions[file.rank] = await _in_thread(offset_since, file, since, size)
+        if tail_lines is not None:
+            positions[file.rank] = max(positions[file.rank], await tail_offset(file, tail_lines, size))
+    return positions
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One rank in a merge: what is to be read is [position, limit), of which [position, end) was written at `time`."""
+
+    file: LogFile
+    index: TimeIndex
+    position: int
+    limit: int = 0
+    end: int = 0
+    time: int | None = None
+
+
+class Merge:
+    """Reads several ranks in the order of time: always the rank whose next bytes are the oldest.
+
+    It goes in rounds, each up to sizes that were seen: the first is the history, those after it what came since. So
+    the order holds within a round, and a rank that writes without end keeps nobody waiting.
+    """
+
+    def __init__(self, files: list[LogFile], positions: dict[int, int]) -> None:
+        """Reading begins at `positions` (bytes, by rank)."""
+        self._streams = [_Stream(f, TimeIndex(f.index, positions[f.rank]), positions[f.rank]) for f in files]
+        self._heap: list[tuple[int, int]] | None = None
+
+    def begin(self, sizes: dict[int, int]) -> bool:
+        """Begins a round up to `sizes`. True when there is something to read (or to tell) in it."""
+        for stream in self._streams:
+            stream.limit = sizes[stream.file.rank]
+        self._heap = None
+        return any(stream.limit != stream.position for stream in self._streams)
+
+    async def batch(self) -> list[Chunk]:
+        """The next chunks of the round; none: it is over. Raises OSError."""
+        return await _in_thread(self._batch)
+
+    def _batch(self) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        if self._heap is None:
+            self._heap = []
+            for number, stream in enumerate(self._streams):
+                # The sizes of a round may be older than what was read before it: a look now tells whether it shrank.
+                if stream.limit < stream.position and (size := stream.file.size()) < stream.position:
+                    stream.position = stream.limit = size
+                    stream.index.forget()
+                    chunks.append(Chunk(stream.file.rank, size, b"", None, truncated=True))
+                self._push(number)
+        total = 0
+        with _Files() as files:
+            while self._heap and total < BATCH_BYTES and len(chunks) < BATCH_CHUNKS:
+                number = self._heap[0][1]
+                stream = self._streams[number]
+                data = files.read(stream.file.path, min(CHUNK, stream.end - stream.position), stream.position)
+                if not data:  # it shrank meanwhile: the next round tells
+                    heapq.heappop(self._heap)
+                    continue
+                chunks.append(Chunk(stream.file.rank, stream.position, data, stream.time))
+                total += len(data)
+                stream.position += len(data)
+                if stream.position >= stream.end:
+                    heapq.heappop(self._heap)
+                    self._push(number)
+        return chunks
+
+    def _push(self, number: int) -> None:
+        stream = self._streams[number]
+        if stream.position < stream.limit:
+            stream.time, stream.end = stream.index.segment(stream.position, stream.limit)
+            assert self._heap is not None
+            heapq.heappush(self._heap, (stream.time or 0, number))
+
+
+class Watcher:
+    """Sees the files of one job grow, once for all its followers. Whichever of them waits first does the looking, so
+    that there is no task that could outlive them.
+
+    It polls sizes instead of using inotify, which is silent on network file systems, has a small number of instances
+    per user, and would have to be told of files that are not there yet. A look at a rank costs about two microseconds.
+    """
+
+    def __init__(
+        self, files: list[LogFile], job_changed: Callable[[], Awaitable[None]], job_ended: Callable[[], bool]
+    ) -> None:
+        """`job_changed` returns at the next change of the job's state; after the end there is none."""
+        self.files = files
+        self.sizes: dict[int, int] = {}
+        #: Counts the changes of `sizes`.
+        self.generation = 0
+        self._job_changed = job_changed
+        self._job_ended = job_ended
+        self._lock = anyio.Lock()
+        self._interval = POLL_MIN_S
+
+    async def wait(self, seen: int) -> None:
+        """Returns once `generation` is beyond `seen`, since a file has another size, or the job has ended."""
+        async with self._lock:
+            while self.generation == seen and not self._job_ended():
+                await self._look()
+
+    async def _look(self) -> None:
+        with anyio.move_on_after(self._interval):
+            await self._job_changed()
+        began = time.monotonic()
+        sizes = await sizes_of(self.files)
+        if sizes != self.sizes:
+            self.sizes = sizes
+            self.generation += 1
+            self._interval = POLL_MIN_S
+        # With many ranks or a slow disk: never more than a tenth of a core for looking.
+        cost = time.monotonic() - began
+        self._interval = min(max(self._interval * 1.3, cost * 10), POLL_MAX_S)
+
+
+class _Files:
+    """The files that a batch reads from, open for its duration, some at a time."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def __enter__(self) -> "_Files":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._open.values():
+            os.close(fd)
+
+    def read(self, path: Path, count: int, offset: int) -> bytes:
+        """Nothing for a file that is not there. Raises OSError."""
+        fd = self._open.get(path)
+        if fd is None:
+            fd = _open(path)
+            if fd is None:
+                return b""
+            if len(self._open) == _MAX_OPEN:
+                os.close(self._open.popitem(last=False)[1])
+            self._open[path] = fd
+        return os.pread(fd, count, offset)
+
+
+def _open(path: Path) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+
+
+def _bisect(fd: int, beyond: Callable[[int, int], bool]) -> int:
+    """Number of the first record for which `beyond` is true, as it is for all after it. A torn last one is ignored."""
+    low, high = 0, os.fstat(fd).st_size // INDEX_RECORD.size
+    while low < high:
+        middle = (low + high) // 2
+        record = os.pread(fd, INDEX_RECORD.size, middle * INDEX_RECORD.size)
+        if len(record) < INDEX_RECORD.size or beyond(*INDEX_RECORD.unpack(record)):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _sizes(files: list[LogFile]) -> dict[int, int]:
+    return {file.rank: file.size() for file in files}
+
+
+async def _in_thread(function: Callable[[*_Args], _T], *args: *_Args) -> _T:
+    try:
+        limiter = _limiter.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(_THREADS)
+        _limiter.set(limiter)
+    return await to_thread.run_sync(function, *args, limiter=limiter)

@@ -1,0 +1,245 @@
+"""musterd, the daemon: its command line, its start, its end."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import click
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskStatus
+
+import agent
+from agent import config, lockfile, log_setup, state_folder
+from agent.config import Config
+from agent.errors import MusterError, StartupError
+from supervisors.paths import Root
+from supervisors.spec import DEFAULT_GRACE_STEPS
+
+if TYPE_CHECKING:
+    from agent.events import EventStore
+    from agent.registry import Registry
+
+#: Seconds over a job's grace that an orphaned daemon (--owner-fd) waits for its jobs to end.
+ORPHAN_S = 60.0
+
+_log = structlog.get_logger(__name__)
+
+
+class LiveConfig:
+    """The present configuration; SIGHUP reads it again."""
+
+    def __init__(self, root: Root, path: Path | None) -> None:
+        """Raises StartupError. A file that is named must exist, the default one need not."""
+        self._path = path or config.default_file(root)
+        self._named = path is not None
+        self.now = self._read()
+        #: Why the last reload did not work, for an operator.
+        self.trouble = ""
+
+    def __call__(self) -> Config:
+        return self.now
+
+    @property
+    def origin(self) -> str:
+        """A sentence about the file."""
+        return f"{self._path}: " + (
+            "good" if self._path.exists() else "there is no such file: every key has its default"
+        )
+
+    def reload(self) -> None:
+        """Reads the file again; a bad one is reported and changes nothing. Blocks."""
+        try:
+            new = self._read()
+        except StartupError as error:
+            self.trouble = f"the configuration was not reloaded, the one before is in force: {error}"
+            _log.error("config.refused", error=str(error))
+            return
+        late = config.restart_needed(self.now, new)
+        self.now, self.trouble = new, ""
+        if late:
+            self.trouble = f"{', '.join(late)}: the new value takes effect when musterd is started again"
+            _log.warning("config.needs_restart", keys=late)
+        _log.info("config.loaded", path=str(self._path))
+
+    def _read(self) -> Config:
+        if not self._named and not self._path.exists():
+            return Config()
+        return config.load(self._path)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="MUSTER_ROOT",
+    help="Keep run, state and log folders under DIR instead of /run/muster, /var/lib/muster and /var/log/muster. "
+    "Needs no root user. [env: MUSTER_ROOT]",
+    metavar="DIR",
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Configuration. [default: /etc/muster/musterd.toml, with --root DIR/musterd.toml; may be missing]",
+)
+@click.option("--check-config", is_flag=True, help="Say whether the configuration is good, and leave.")
+@click.option("--version", is_flag=True, help="Show the version and leave.")
+@click.option("--owner-fd", type=click.IntRange(min=0), hidden=True)
+def main(root: Path | None, config_file: Path | None, check_config: bool, version: bool, owner_fd: int | None) -> None:
+    """The node agent: takes jobs over gRPC on a unix socket and keeps them.
+
+    SIGTERM ends the daemon and leaves the jobs running; SIGHUP reads the configuration again.
+    """
+    if version:
+        click.echo(f"musterd {agent.__version__}")
+        return
+    # Absolute: the nursery, which outlives us, works in another folder.
+    places = Root.under(root.absolute()) if root is not None else Root.system()
+    failure: StartupError | None = None
+    try:
+        settings = LiveConfig(places, config_file)
+        if check_config:
+            click.echo(settings.origin)
+            return
+        log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
+        if owner_fd is not None:
+            os.set_inheritable(owner_fd, False)
+        state_folder.prepare(places)
+        with lockfile.held(places.daemon_lock):
+            # Whoever left it is dead, or could not have lost the lock.
+            places.socket.unlink(missing_ok=True)
+            # Before gRPC is imported: the daemon never forks, and gRPC's handlers for it cost and can hang.
+            os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+            anyio.run(_serve, places, settings, owner_fd, backend="asyncio", backend_options={"use_uvloop": True})
+            places.socket.unlink(missing_ok=True)
+    except* StartupError as group:
+        failure = _first(group)
+    if failure is not None:
+        click.echo(f"musterd: {failure}", err=True)
+        sys.exit(1)
+
+
+def _first(group: ExceptionGroup[StartupError]) -> StartupError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, ExceptionGroup) else error
+
+
+async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None:
+    """Everything between start and end. Raises StartupError, alone or in groups."""
+    from agent.events import Event, EventStore
+    from agent.nursery_client import NurseryClient
+    from agent.registry import Registry
+    from agent.server import ServerContext, serve
+
+    started_at = time.time()
+    stopping = anyio.Event()
+    try:
+        events = await EventStore.open(root.events, settings.now.jobs.keep_events_bytes)
+        nursery = NurseryClient(root)
+        registry = Registry(root, settings, events, nursery)
+        await registry.load()
+    except OSError as error:
+        raise StartupError(f"{error.filename or root.state}: cannot be worked with: {error.strerror}") from error
+    context = ServerContext(registry, events, settings, root, started_at, stopping)
+
+    def note(kind: str, message: str) -> None:
+        events.append([(None, Event(time.time(), kind, message=message, attributes={"pid": str(os.getpid())}))])
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(_heed_signals, settings, events, registry, stopping)
+            await tasks.start(events.run)
+            await tasks.start(nursery.run)
+            await tasks.start(registry.run)
+            async with anyio.create_task_group() as serving:
+                await serving.start(serve, context)
+                note("node.started", f"musterd {agent.__version__} started")
+                _notify("READY=1")
+                if owner_fd is not None:
+                    tasks.start_soon(_end_with_owner, owner_fd, registry, stopping)
+                await stopping.wait()
+                _notify("STOPPING=1")
+                registry.close()
+                note("node.stopping", "musterd is ending; jobs run on")
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await events.close()
+    _log.info("ended")
+
+
+async def _heed_signals(
+    settings: LiveConfig,
+    events: "EventStore",
+    registry: "Registry",
+    stopping: anyio.Event,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        task_status.started()
+        async for number in signals:
+            if number != signal.SIGHUP:
+                _log.info("ending", signal=number.name)
+                stopping.set()
+                continue
+            _notify("RELOADING=1")
+            await to_thread.run_sync(settings.reload)
+            log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
+            events.keep_bytes = settings.now.jobs.keep_events_bytes
+            registry.reload(settings.trouble)
+            _notify("READY=1")
+
+
+async def _end_with_owner(fd: int, registry: "Registry", stopping: anyio.Event) -> None:
+    """For `muster run --standalone`: when whoever holds the other end of this pipe is gone, so are the jobs."""
+    while True:
+        await anyio.wait_readable(fd)
+        if not os.read(fd, 4096):
+            break
+    _log.info("owner.gone")
+    registry.close()
+    jobs = [entry for entry in registry.entries() if not entry.job.state.final]
+    grace = max((sum(entry.spec.grace_steps or DEFAULT_GRACE_STEPS) for entry in jobs), default=0.0)
+    with anyio.move_on_after(grace + ORPHAN_S):
+        async with anyio.create_task_group() as tasks:
+            for entry in jobs:
+                tasks.start_soon(_end_job, registry, entry.job_id)
+    stopping.set()
+
+
+async def _end_job(registry: "Registry", job_id: str) -> None:
+    while True:
+        try:
+            await registry.stop(job_id, None, "musterd", "whoever had started it is gone")
+            await registry.wait_ended(job_id)
+            return
+        except MusterError as error:
+            _log.warning("orphan.not_stopped", job=job_id, error=str(error))
+            await anyio.sleep(1)
+
+
+def _notify(state: str) -> None:
+    """Tells systemd, where it asked for that (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if state.startswith("RELOADING"):
+        state += f"\nMONOTONIC_USEC={time.monotonic_ns() // 1000}"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.connect("\0" + address[1:] if address.startswith("@") else address)
+            sock.send(state.encode())
+    except OSError as error:
+        _log.warning("systemd.unreachable", error=str(error))
+
+
+if __name__ == "__main__":
+    main()

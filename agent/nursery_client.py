@@ -1,0 +1,209 @@
+"""The daemon's side of the nursery: finds it or starts it, keeps the connection, asks it to tend jobs."""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskStatus
+
+from agent import control
+from agent.control import Connection, LinkLost, OtherProtocol, Pause, Refused
+from agent.errors import StartupError
+from supervisors import wire
+from supervisors.paths import Root
+
+#: Seconds: a new nursery listens, a supervisor listens, a connection counts as one that held.
+START_S = 10.0
+TEND_S = 20.0
+HELD_S = 5.0
+#: All that the nursery, and through it a supervisor, is given of the daemon's environment.
+_ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """To a `tend`; `message` stays None where the nursery died before."""
+
+    done: anyio.Event = field(default_factory=anyio.Event)
+    message: wire.Message | None = None
+
+
+class NurseryClient:
+    """One connection for the whole daemon. `generation` counts the nurseries that this daemon was connected to: when it
+    grows, every live job must be tended again, since the new one knows none."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._connection: Connection | None = None
+        self._waiting: dict[str, _Answer] = {}
+        self._changed = anyio.Event()
+        self.generation = 0
+        self.pid = 0
+        #: A sentence for an operator while there is no nursery.
+        self.trouble = ""
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keeps a nursery there, for ever; started after the first try.
+
+        Raises StartupError where one of another protocol version serves this root: it cannot be replaced while it has
+        jobs.
+        """
+        pause = Pause()
+        started = False
+        while True:
+            since = anyio.current_time()
+            try:
+                async with self._opened() as connection:
+                    self._take(connection)
+                    if not started:
+                        started = True
+                        task_status.started()
+                    await self._listen(connection)
+            except OtherProtocol as error:
+                raise StartupError(
+                    f"{self._root.nursery_socket}: a nursery of another version serves this root: {error}; start the "
+                    "musterd that belongs to it, or end its jobs first: it then ends by itself"
+                ) from error
+            except (LinkLost, Refused, OSError) as error:
+                self.trouble = f"no nursery: {error}; trying again. Jobs run on, new ones wait"
+                _log.warning("nursery.lost", pid=self.pid, error=str(error))
+            finally:
+                self._lose()
+            if not started:
+                started = True
+                task_status.started()
+            if anyio.current_time() - since > HELD_S:
+                pause.reset()
+            await pause.wait()
+
+    async def tend(self, job_id: str) -> int:
+        """Sees to it that a job has a living supervisor; returns the generation of the nursery that now knows it.
+
+        Raises LinkLost where that could not be done in 20 s or the nursery died, Refused with the nursery's sentence.
+        """
+        try:
+            with anyio.fail_after(TEND_S):
+                while self._connection is None:
+                    await self._changed.wait()
+                generation = self.generation
+                answer = self._waiting.get(job_id)
+                if answer is None:
+                    answer = self._waiting[job_id] = _Answer()
+                    await self._connection.send({"op": "tend", "job": job_id})
+                await answer.done.wait()
+        except TimeoutError:
+            raise LinkLost(f"the nursery did not bring a supervisor up in {TEND_S:g} s") from None
+        if answer.message is None:
+            raise LinkLost("the nursery died")
+        if answer.message.get("ok") is not True:
+            raise Refused(str(answer.message.get("error", "no reason was given")))
+        return generation
+
+    async def wait_other(self, generation: int) -> None:
+        """Returns when there is a nursery of a later generation."""
+        while self._connection is None or self.generation == generation:
+            await self._changed.wait()
+
+    def _take(self, connection: Connection) -> None:
+        self._connection = connection
+        self.pid = connection.pid
+        self.generation += 1
+        self.trouble = ""
+        self._wake()
+        _log.info("nursery.found", pid=self.pid)
+
+    def _lose(self) -> None:
+        self._connection = None
+        self.pid = 0
+        for answer in self._waiting.values():
+            answer.done.set()
+        self._waiting.clear()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _listen(self, connection: Connection) -> None:
+        while True:
+            message = await connection.receive()
+            answer = self._waiting.pop(str(message.get("job")), None)
+            if answer is not None and message["op"] == "tend":
+                answer.message = message
+                answer.done.set()
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Connection]:
+        """The nursery that is there, or a new one. Raises LinkLost, Refused, OSError."""
+        async with AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(control.connect(self._root.nursery_socket))
+            except LinkLost:
+                connection = await self._start(stack)
+            yield connection
+
+    async def _start(self, stack: AsyncExitStack) -> Connection:
+        code: int | None = None
+        last = "did not listen"
+        pause = Pause(0.01, 0.2)
+        with anyio.move_on_after(START_S):
+            code = await _ended(await to_thread.run_sync(_spawn, self._root))
+            while True:
+                try:
+                    return await stack.enter_async_context(control.connect(self._root.nursery_socket))
+                except LinkLost as error:
+                    last = str(error)
+                    if code != 0:
+                        break
+                await pause.wait()
+        ended = f"ended with code {code}" if code else "did not come up"
+        raise LinkLost(f"the nursery {ended} ({last}); see {self._root.nursery_log}")
+
+
+def _spawn(root: Root) -> int:
+    """Starts a nursery, which makes itself a process of its own; returns the pid of the starter. Raises OSError."""
+    argv = [sys.executable, "-I", "-m", "supervisors.nursery"]
+    argv += ["--run", str(root.run), "--state", str(root.state), "--log", str(root.log)]
+    log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    return os.posix_spawn(
+        sys.executable,
+        argv,
+        {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, str(root.nursery_log), log_flags, 0o640),
+        ],
+        setsid=True,
+        # This thread's mask and the daemon's ignored signals are not the nursery's.
+        setsigmask=[],
+        setsigdef=sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}),
+    )
+
+
+async def _ended(pid: int) -> int:
+    """Waits for a child of ours; returns its exit code (negative for a signal)."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        await anyio.wait_readable(pidfd)
+    except BaseException:
+        # It hangs, or we are ending: no zombie and no half-started nursery is left behind.
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        raise
+    finally:
+        os.close(pidfd)
+        code = _reap(pid)
+    return code
+
+
+def _reap(pid: int) -> int:
+    """Of a child that has ended, or was killed in this moment."""
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)

@@ -1,0 +1,353 @@
+"""All jobs of this node: a cache of their journals, and what is done with a job as a whole."""
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskGroup, TaskStatus
+
+from agent import admission, cards, job_folder
+from agent.cards import Card, Cards
+from agent.config import Config
+from agent.entry import Entry, Told, load
+from agent.errors import (
+    JobIdConflict,
+    JobNotEnded,
+    JobNotFound,
+    JournalUnreadable,
+    NoRoom,
+    ShuttingDown,
+    TooMany,
+)
+from agent.events import EventStore, Key
+from agent.job_folder import Held
+from agent.job_task import JobTask, Surroundings
+from agent.nursery_client import NurseryClient
+from probes import precheck
+from probes.result import CheckResult
+from supervisors import process
+from supervisors.journal import FORMAT, Record
+from supervisors.lifecycle import Job, Kind
+from supervisors.paths import Root
+from supervisors.spec import JobSpec
+
+__all__ = ["Card", "Entry", "Registry"]
+
+#: Seconds that a supervisor has to leave after its job's end before its folder is taken away.
+LEAVE_S = 6.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Registry:
+    """Belongs to one event loop. What changes files is done in tasks of its own, so that a caller that goes away in the
+    middle of it leaves nothing half done."""
+
+    def __init__(self, root: Root, config: Callable[[], Config], events: EventStore, nursery: NurseryClient) -> None:
+        """`config` gives the present configuration. `load`, then `run` make it usable."""
+        self._root = root
+        self._config = config
+        self._events = events
+        self._nursery = nursery
+        self._entries: dict[str, Entry] = {}
+        self._tasks: dict[str, JobTask] = {}
+        self._cards = Cards(cards.find(config().cards.slots))
+        # Not the loop's own: readers of logs on a slow disk must not keep a journal from being read.
+        self._limiter = anyio.CapacityLimiter(8)
+        self._around = Surroundings(config, nursery, self._check, self._publish, self._limiter)
+        self._group: TaskGroup | None = None
+        self._busy: dict[str, tuple[anyio.Lock, int]] = {}
+        self._starting = 0
+        self._closing = False
+        self._found: list[str] = []
+        self._config_trouble = ""
+
+    # --- what is there ------------------------------------------------------------------------------------------------
+
+    def get(self, job_id: str) -> Entry:
+        """Raises JobNotFound."""
+        try:
+            return self._entries[job_id]
+        except KeyError:
+            raise JobNotFound(job_id) from None
+
+    def entries(self) -> list[Entry]:
+        """Newest accepted first."""
+        return sorted(self._entries.values(), key=lambda e: (e.job.accepted_at, e.job_id), reverse=True)
+
+    @property
+    def cards(self) -> list[Card]:
+        """By index, with who holds them."""
+        return self._cards.all()
+
+    @property
+    def nursery_pid(self) -> int:
+        """0 while there is none."""
+        return self._nursery.pid
+
+    def warnings(self) -> list[str]:
+        """Sentences for an operator: what is wrong at this moment."""
+        found = [self._config_trouble, self._nursery.trouble, *self._events.trouble, *self._found]
+        found += [task.trouble for task in self._tasks.values()]
+        found += [f"job {e.job_id}: {e.damaged}" for e in self._entries.values() if e.damaged]
+        return [text for text in found if text]
+
+    async def wait_change(self, entry: Entry) -> None:
+        """Returns at the next record of this job, or when it is deleted."""
+        await entry.changed.wait()
+
+    async def wait_ended(self, job_id: str) -> Entry:
+        """Returns when the job has ended. Raises JobNotFound, also where it is deleted meanwhile."""
+        entry = self.get(job_id)
+        while not entry.job.state.final:
+            await entry.changed.wait()
+        return entry
+
+    # --- what is done -------------------------------------------------------------------------------------------------
+
+    async def start(self, spec: JobSpec, by: str) -> tuple[Entry, bool]:
+        """Accepts a job: on disk when this returns. True with the entry of the very same job that was there before.
+
+        An empty id is replaced by a new one. Raises InvalidRequest, JobIdConflict, JournalUnreadable, NoSuchCard,
+        CardBusy, TooMany, NoRoom, ShuttingDown; nothing was started then.
+        """
+        if not spec.job_id:
+            spec = replace(spec, job_id=admission.new_job_id())
+        admission.refuse_bad(spec, self._config())
+        result: tuple[Entry, bool] = await self._apart(lambda: self._start(spec, by))
+        return result
+
+    async def stop(self, job_id: str, steps: tuple[float, ...] | None, by: str, reason: str) -> Entry:
+        """Orders a stop with these steps of grace (seconds; None: the job's own).
+
+        Returns when it is recorded, or the job has ended. Raises JobNotFound, JournalUnreadable, SupervisorUnreachable.
+        """
+        entry = self.get(job_id)
+        if entry.damaged:
+            raise JournalUnreadable(job_id, entry.damaged)
+        task = self._tasks.get(job_id)
+        if task is not None and not entry.job.state.final:
+            await task.stop(steps, by, reason)
+        return entry
+
+    async def delete(self, job_id: str, keep_logs: bool) -> None:
+        """Forgets an ended job, with its log files unless they are kept. Raises JobNotFound, JobNotEnded, NoRoom."""
+        self.get(job_id)
+        await self._apart(lambda: self._delete(job_id, keep_logs))
+
+    def close(self) -> None:
+        """From now on no job is accepted."""
+        self._closing = True
+
+    def reload(self, trouble: str) -> None:
+        """Takes over what a new configuration says of the cards; `trouble`: what an operator should know of it."""
+        self._config_trouble = trouble
+        self._cards.refresh(cards.find(self._config().cards.slots))
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Reads all journals, clears half-made folders away, and tells what happened while no daemon was there.
+
+        Raises OSError where the folder of jobs cannot be read; damage of a job is in its entry.
+        """
+        ids, leftovers, strange = await self._thread(job_folder.folders, self._root)
+        for path in leftovers:
+            if trouble := await self._thread(job_folder.remove_tree, path):
+                self._found.append(trouble)
+        self._found += [f"{path}: is no job's folder, and is left alone" for path in strange]
+        self._events.keep_only(set(ids))
+        missed: Told = []
+        keys: dict[int, Key] = {}
+        for job_id in ids:
+            entry, told = await self._thread(load, job_id, self._root.job(job_id))
+            self._entries[job_id] = entry
+            if entry.spec.wants_cards and not entry.job.state.final:
+                self._cards.restore(job_id, [rank.device for rank in entry.job.ranks])
+            if entry.damaged:
+                _log.error("journal.damaged", job=job_id, error=entry.damaged)
+            if entry.job.state.final:
+                with contextlib.suppress(OSError):
+                    await self._thread(job_folder.tidy, entry.paths)
+            for key, event in self._untold(entry, told):
+                missed.append((len(missed), event))
+                keys[len(missed) - 1] = key
+        missed.sort(key=lambda item: (item[1].time, item[0]))
+        self._events.append((keys[number], event) for number, event in missed)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Follows all jobs; for ever. Cancelled, it finishes what changes files, and leaves the jobs running."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            for entry in self._entries.values():
+                if not entry.job.state.final:
+                    self._begin(entry, None)
+            task_status.started()
+            await anyio.sleep_forever()
+
+    def _begin(self, entry: Entry, held: Held | None) -> None:
+        assert self._group is not None
+        task = self._tasks[entry.job_id] = JobTask(entry, self._around, held)
+        self._group.start_soon(self._follow, task, name=f"job {entry.job_id}")
+
+    async def _follow(self, task: JobTask) -> None:
+        try:
+            await task.run()
+        finally:
+            if self._tasks.get(task.entry.job_id) is task:
+                del self._tasks[task.entry.job_id]
+
+    async def _start(self, spec: JobSpec, by: str) -> tuple[Entry, bool]:
+        if self._closing:
+            raise ShuttingDown
+        async with self._alone(spec.job_id):
+            there = self._entries.get(spec.job_id)
+            if there is not None:
+                if there.damaged:
+                    raise JournalUnreadable(spec.job_id, there.damaged)
+                if there.job.digest != spec.digest():
+                    raise JobIdConflict(spec.job_id)
+                return there, True
+            with self._one_more():
+                await self._thread(admission.refuse_unfit, spec)
+                return await self._accept(spec, by), False
+
+    async def _accept(self, asked: JobSpec, by: str) -> Entry:
+        spec = admission.resolved(asked, self._config())
+        if spec.wants_cards:
+            self._cards.refresh(cards.find(self._config().cards.slots))
+        kind, devices = self._cards.lease(spec.job_id, spec)
+        try:
+            taken = {e.job.master_port for e in self._entries.values() if not e.job.state.final}
+            accepted: Record = {
+                "kind": Kind.ACCEPTED,
+                "t": time.time(),
+                "format": FORMAT,
+                "digest": asked.digest(),
+                "boot": process.boot_id(),
+                "card_kind": kind,
+                "master_addr": spec.master_addr or "127.0.0.1",
+                "master_port": spec.master_port or admission.free_port(taken),
+                "by": by,
+                "first_rank": spec.node_rank * spec.local_ranks,
+                "devices": devices,
+            }
+            held: Held = await self._thread(job_folder.create, self._root, spec, accepted)
+        except BaseException:
+            self._cards.release(spec.job_id)
+            raise
+        entry = Entry(spec.job_id, spec, Job(), self._root.job(spec.job_id))
+        told = entry.absorb([{"n": 0} | accepted], held.writer.size)
+        self._entries[spec.job_id] = entry
+        self._publish(entry, told)
+        self._begin(entry, held)
+        return entry
+
+    async def _delete(self, job_id: str, keep_logs: bool) -> None:
+        async with self._alone(job_id):
+            entry = self.get(job_id)
+            if not entry.job.state.final:
+                raise JobNotEnded(job_id)
+            if (task := self._tasks.get(job_id)) is not None:
+                with anyio.move_on_after(LEAVE_S):
+                    await task.done.wait()
+            try:
+                trouble = await self._thread(job_folder.remove, self._root, entry, keep_logs)
+            except OSError as error:
+                raise NoRoom(f"{error.filename or self._root.jobs}: cannot be removed: {error.strerror}") from error
+            if trouble:
+                _log.warning("job.not_removed", job=job_id, error=trouble)
+                self._found.append(f"{trouble}; it is tried again when the daemon starts")
+            del self._entries[job_id]
+            self._cards.release(job_id)
+            self._events.forget(job_id)
+            entry.wake()
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    async def _check(self, spec: JobSpec) -> list[CheckResult]:
+        found = cards.find(self._config().cards.slots)
+        return await precheck.run(
+            self._config().checks.settings(),
+            cards_wanted=spec.local_ranks if spec.wants_cards else 0,
+            cards_found=len(found),
+            hosts=(spec.master_addr,) if spec.master_addr else (),
+            user=spec.user,
+        )
+
+    def _publish(self, entry: Entry, told: Told) -> None:
+        self._events.append(self._untold(entry, told))
+        if entry.job.state.final and not entry.damaged:
+            self._cards.release(entry.job_id)
+        entry.wake()
+
+    def _untold(self, entry: Entry, told: Told) -> Iterator[tuple[Key, Any]]:
+        """Events that are not in the store yet, each with its key."""
+        if not told:
+            return
+        accepted_at = entry.job.accepted_at
+        last = self._events.last_record(entry.job_id, accepted_at)
+        for number, event in told:
+            if number > last:
+                yield Key(entry.job_id, accepted_at, number), event
+
+    async def _apart(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Does `work` in a task of the registry's own, to its end even if the caller is cancelled.
+
+        gRPC cancels handlers in a way that no shield in their own task stops. Returns and raises what `work` does.
+        """
+        if self._group is None:
+            raise ShuttingDown
+        done = anyio.Event()
+        result: list[Any] = []
+        errors: list[Exception] = []
+
+        async def run() -> None:
+            with anyio.CancelScope(shield=True):
+                try:
+                    result.append(await work())
+                except Exception as error:  # handed to the caller, whatever it is
+                    errors.append(error)
+                finally:
+                    done.set()
+
+        self._group.start_soon(run)
+        await done.wait()
+        if errors:
+            raise errors[0]
+        return result[0]
+
+    @contextmanager
+    def _one_more(self) -> Iterator[None]:
+        """Counts a job that is being accepted. Raises TooMany."""
+        limit = self._config().jobs.max_jobs
+        live = sum(not e.job.state.final for e in self._entries.values())
+        if live + self._starting >= limit:
+            raise TooMany("jobs", limit)
+        self._starting += 1
+        try:
+            yield
+        finally:
+            self._starting -= 1
+
+    @asynccontextmanager
+    async def _alone(self, job_id: str) -> AsyncIterator[None]:
+        """One start or delete of an id at a time."""
+        lock, users = self._busy.get(job_id, (anyio.Lock(), 0))
+        self._busy[job_id] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            _, users = self._busy.pop(job_id)
+            if users > 1:
+                self._busy[job_id] = (lock, users - 1)
+
+    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await to_thread.run_sync(function, *args, limiter=self._limiter)

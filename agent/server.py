@@ -1,0 +1,125 @@
+"""The gRPC server: binds the socket, serves, and ends in good order."""
+
+import os
+import shutil
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from agent.boundary import Boundary
+from agent.config import SocketTable
+from agent.errors import StartupError
+from agent.services import ServerContext
+from agent.services.event import EventService
+from agent.services.job import JobService
+from agent.services.log import LogService
+from agent.services.node import NodeService
+from muster.v1 import (
+    event_pb2,
+    event_pb2_grpc,
+    job_pb2,
+    job_pb2_grpc,
+    log_pb2,
+    log_pb2_grpc,
+    node_pb2,
+    node_pb2_grpc,
+)
+
+__all__ = ["ServerContext", "serve"]
+
+#: Seconds that calls under way have, when the daemon ends, before they are ended with UNAVAILABLE; and seconds after
+#: that until their connections are cut.
+GRACE_S = 1.0
+CUT_S = 1.0
+_SERVICES = (
+    job_pb2.DESCRIPTOR.services_by_name["JobService"].full_name,
+    log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name,
+    event_pb2.DESCRIPTOR.services_by_name["EventService"].full_name,
+    node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name,
+)
+
+_log = structlog.get_logger(__name__)
+
+
+async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    """Serves on the root's socket until `context.stopping` is set; started when calls are taken.
+
+    The caller holds the daemon's lock: gRPC takes the path of another server over without asking. Raises StartupError.
+    """
+    boundary = Boundary()
+    server = aio.server(
+        interceptors=[boundary],
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", context.config().limits.max_message_bytes),
+            ("grpc.max_send_message_length", -1),
+            # A client may see to it that its connection lives: gRPC's own rule is a ping each five minutes.
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+            ("grpc.http2.max_ping_strikes", 0),
+        ],
+    )
+    job_pb2_grpc.add_JobServiceServicer_to_server(JobService(context), server)
+    log_pb2_grpc.add_LogServiceServicer_to_server(LogService(context), server)
+    event_pb2_grpc.add_EventServiceServicer_to_server(EventService(context), server)
+    node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(context), server)
+    servicer = health.aio.HealthServicer()
+    for name in _SERVICES:
+        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+
+    _bind(server, context.root.socket, context.config().socket.mode, context.config().socket.group)
+    try:
+        await server.start()
+        task_status.started()
+        _log.info("serving", socket=str(context.root.socket))
+        await context.stopping.wait()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end(server, servicer, boundary)
+
+
+def _bind(server: aio.Server, path: Path, mode: int, group: str) -> None:
+    """Binds the socket so that at no moment anybody can connect whom `mode` keeps out. Raises StartupError."""
+    # The mode of a new socket is 0777 without the umask, and between bind and chmod whoever is quick has a connection
+    # for good. Other threads' new files are at worst too private for as long as the bind takes.
+    before = os.umask(0o177)
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        raise StartupError(f"{path}: cannot listen on this socket: {error}") from error
+    finally:
+        os.umask(before)
+    try:
+        if group:
+            shutil.chown(path, group=group)
+    except (OSError, LookupError) as error:
+        if group != SocketTable().group:
+            raise StartupError(
+                f"{path}: cannot give the socket to the group {group!r}: {error}; see [socket] in the configuration"
+            ) from error
+        # Nobody asked for the default group: a node without it, and a daemon that may not use it, do without.
+        _log.info("the socket stays with the daemon's own group", group=group, error=str(error))
+    try:
+        path.chmod(mode)
+    except OSError as error:
+        raise StartupError(f"{path}: cannot give the socket the mode {mode:04o}: {error}") from error
+
+
+async def _end(server: aio.Server, servicer: health.aio.HealthServicer, boundary: Boundary) -> None:
+    # Bounded: a client that watches the health and does not read would hold this up.
+    with anyio.move_on_after(GRACE_S):
+        await servicer.enter_graceful_shutdown()
+    boundary.end_streams()
+    async with anyio.create_task_group() as tasks:
+        # From its first moment on no new call is taken; it returns as soon as the last one has ended.
+        tasks.start_soon(server.stop, GRACE_S + CUT_S)
+        with anyio.move_on_after(GRACE_S):
+            await server.wait_for_termination()
+        boundary.end_all()

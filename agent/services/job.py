@@ -1,0 +1,176 @@
+"""JobService: start, look at, stop, wait for, forget jobs."""
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from agent import convert
+from agent.entry import Entry
+from agent.errors import InvalidRequest, JournalUnreadable, SupervisorUnreachable
+from agent.services import ServerContext, caller
+from muster.v1 import job_pb2, job_pb2_grpc
+from supervisors.spec import MAX_GRACE_S, Violation
+
+if TYPE_CHECKING:
+    from grpc import aio
+
+    _Context = aio.ServicerContext[Any, Any]
+
+DEFAULT_PAGE = 100
+MAX_PAGE = 1000
+#: A page ends here even if it has fewer jobs than asked for: gRPC clients take messages of 4 MiB.
+MAX_PAGE_BYTES = 1 << 20
+#: Seconds that a stop may take, over its grace, until the answer says that it has not ended; and seconds until a stop
+#: must be in the journal.
+STOP_MARGIN_S = 30.0
+RECORD_S = 30.0
+_MAX_TIMEOUT_S = 24 * 3600.0
+_MAX_REASON = 1024
+
+_Key = tuple[float, str]
+
+
+class JobService(job_pb2_grpc.JobServiceServicer):
+    """Turns requests into calls of the registry, and jobs into messages."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._server = context
+
+    async def Start(self, request: job_pb2.StartRequest, context: "_Context") -> job_pb2.StartResponse:
+        """See job.proto. Raises InvalidRequest and what Registry.start raises."""
+        if not request.HasField("spec"):
+            raise InvalidRequest([Violation("spec", "is not set: say what to run")])
+        spec = convert.spec_from(request.spec)
+        entry, existed = await self._server.registry.start(spec, caller(context))
+        return job_pb2.StartResponse(job=self._message(entry), already_existed=existed)
+
+    async def Get(self, request: job_pb2.GetRequest, context: "_Context") -> job_pb2.GetResponse:
+        """See job.proto. Raises JobNotFound, JournalUnreadable."""
+        return job_pb2.GetResponse(job=self._message(self._entry(request.job_id)))
+
+    async def List(self, request: job_pb2.ListRequest, context: "_Context") -> job_pb2.ListResponse:
+        """See job.proto. Raises InvalidRequest."""
+        known = set(job_pb2.JobState.values()) - {job_pb2.JOB_STATE_UNSPECIFIED}
+        bad = [Violation("states", f"{state}: is no state") for state in request.states if state not in known]
+        if bad:
+            raise InvalidRequest(bad)
+        names = {job_pb2.JobState.Name(state).removeprefix("JOB_STATE_") for state in request.states}
+        behind = last = _read_token(request) if request.page_token else (math.inf, "")
+        response = job_pb2.ListResponse()
+        most = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
+        size = 0
+        # A page begins behind the last job of the page before, not at a number: jobs that come or go between two
+        # pages neither repeat nor hide another.
+        for entry in self._server.registry.entries():
+            if _key(entry) >= behind or not _selected(entry, names, dict(request.labels)):
+                continue
+            if len(response.jobs) == most or size >= MAX_PAGE_BYTES:
+                response.next_page_token = _token(request, last)
+                break
+            message = self._message(entry)
+            response.jobs.append(message)
+            size += message.ByteSize()
+            last = _key(entry)
+            await checkpoint()  # a page may hold thousands of ranks; other calls come in between
+        return response
+
+    async def Stop(self, request: job_pb2.StopRequest, context: "_Context") -> job_pb2.StopResponse:
+        """See job.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable, SupervisorUnreachable."""
+        steps: tuple[float, ...] | None = None
+        if request.HasField("grace"):
+            steps = (convert.bounded(request.grace, "grace", MAX_GRACE_S),)
+        timeout = None
+        if request.HasField("timeout"):
+            timeout = convert.bounded(request.timeout, "timeout", _MAX_TIMEOUT_S)
+        if len(request.reason) > _MAX_REASON:
+            raise InvalidRequest(
+                [Violation("reason", f"has {len(request.reason)} characters: allowed are {_MAX_REASON}")]
+            )
+        began = anyio.current_time()
+        entry = self._entry(request.job_id)
+        registry = self._server.registry
+        # The order itself is not subject to the caller's timeout: one of 0 means "stop it and do not wait".
+        with anyio.move_on_after(RECORD_S) as recording:
+            entry = await registry.stop(request.job_id, steps, caller(context), request.reason)
+        if recording.cancelled_caught:
+            raise SupervisorUnreachable(f"job {request.job_id}: its supervisor did not take the stop in {RECORD_S:g} s")
+        if timeout is None:
+            default = self._server.config().jobs.grace_steps
+            under_way = entry.job.stop.steps if entry.job.stop is not None else ()
+            timeout = sum(steps or under_way or entry.spec.grace_steps or default) + STOP_MARGIN_S
+        entry = await self._ended(entry, began + timeout)
+        return job_pb2.StopResponse(job=self._message(entry), ended=entry.job.state.final)
+
+    async def Wait(self, request: job_pb2.WaitRequest, context: "_Context") -> job_pb2.WaitResponse:
+        """See job.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable."""
+        timeout = math.inf
+        if request.HasField("timeout"):
+            timeout = convert.bounded(request.timeout, "timeout", convert.MAX_DURATION_S)
+        began = anyio.current_time()
+        entry = await self._ended(self._entry(request.job_id), began + timeout)
+        return job_pb2.WaitResponse(job=self._message(entry), ended=entry.job.state.final)
+
+    async def Delete(self, request: job_pb2.DeleteRequest, context: "_Context") -> job_pb2.DeleteResponse:
+        """See job.proto. Raises JobNotFound, JobNotEnded."""
+        await self._server.registry.delete(request.job_id, request.keep_logs)
+        return job_pb2.DeleteResponse()
+
+    def _entry(self, job_id: str) -> Entry:
+        entry = self._server.registry.get(job_id)
+        if entry.damaged:
+            raise JournalUnreadable(job_id, entry.damaged)
+        return entry
+
+    async def _ended(self, entry: Entry, deadline: float) -> Entry:
+        """The entry, once its job has ended or the deadline (of the event loop's clock) is over."""
+        if not entry.job.state.final:
+            with anyio.CancelScope(deadline=deadline):
+                entry = await self._server.registry.wait_ended(entry.job_id)
+        if entry.damaged:
+            raise JournalUnreadable(entry.job_id, entry.damaged)
+        return entry
+
+    def _message(self, entry: Entry) -> job_pb2.Job:
+        return convert.job_to(entry, self._server.root)
+
+
+def _key(entry: Entry) -> _Key:
+    return entry.job.accepted_at, entry.job_id
+
+
+def _selected(entry: Entry, states: set[str], labels: dict[str, str]) -> bool:
+    if states and entry.job.state.value not in states:
+        return False
+    return all(entry.spec.labels.get(key) == value for key, value in labels.items())
+
+
+def _filter_digest(request: job_pb2.ListRequest) -> str:
+    asked = json.dumps([sorted(set(request.states)), sorted(request.labels.items())])
+    return hashlib.sha256(asked.encode()).hexdigest()[:16]
+
+
+def _token(request: job_pb2.ListRequest, last: _Key) -> str:
+    return base64.urlsafe_b64encode(json.dumps([*last, _filter_digest(request)]).encode()).decode()
+
+
+def _read_token(request: job_pb2.ListRequest) -> _Key:
+    """The key of the last job of the page before. Raises InvalidRequest."""
+    try:
+        accepted_at, job_id, digest = json.loads(base64.b64decode(request.page_token, altchars=b"-_", validate=True))
+        if not isinstance(accepted_at, float) or not isinstance(job_id, str):
+            raise ValueError("not a key")
+    except (binascii.Error, ValueError, TypeError):
+        raise InvalidRequest(
+            [Violation("page_token", "is not one that this daemon gave: begin again without a token")]
+        ) from None
+    if digest != _filter_digest(request):
+        raise InvalidRequest(
+            [Violation("page_token", "belongs to a list with another filter: keep states and labels over all pages")]
+        )
+    return accepted_at, job_id

@@ -1,0 +1,113 @@
+"""The folders of a node: made, checked, and marked with the version of what is in them."""
+
+import os
+import secrets
+from pathlib import Path
+
+from agent.errors import StartupError
+from supervisors.paths import Root
+
+#: First line of `<state>/version`.
+VERSION = "muster-state 1"
+#: Bytes that the address of a unix socket can have (sun_path less its NUL).
+MAX_SOCKET = 107
+
+
+def prepare(root: Root) -> None:
+    """Makes run (0755), state (0711) and log (0755) where they are missing, and checks that they can be worked with.
+
+    The folders on the way to a rank's working folder can be passed through by every user, and listed by none.
+
+    Raises StartupError: a socket path that is too long, a folder that cannot be made or written, a state folder of
+    another version. Nothing is changed in a folder that is refused.
+    """
+    size = len(os.fsencode(root.socket))
+    if size > MAX_SOCKET:
+        raise StartupError(
+            f"{root.socket}: the path of the socket has {size} bytes, and the kernel allows {MAX_SOCKET}: "
+            "choose a shorter --root"
+        )
+    _make(root.state, 0o711)
+    _check_version(root)
+    for folder, mode in ((root.run, 0o755), (root.log, 0o755), (root.jobs, 0o711), (root.events, 0o700)):
+        _make(folder, mode)
+
+
+def event_epoch(events: Path) -> str:
+    """The name of this history of events, 16 hexadecimal digits; a cursor of another one is refused. Raises OSError."""
+    path = events / "epoch"
+    try:
+        epoch = path.read_text().strip()
+        if len(epoch) == 16:
+            return epoch
+    except FileNotFoundError:
+        pass
+    epoch = secrets.token_hex(8)
+    write_synced(path, epoch + "\n")
+    return epoch
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Replaces a file as a whole: after a crash there is the old or the new one. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(fd)
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Puts names of a folder onto the disk. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _make(folder: Path, mode: int) -> None:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir()
+            folder.chmod(mode)  # the umask is not asked
+        except FileExistsError:
+            if not folder.is_dir():
+                raise StartupError(f"{folder}: is no folder; move it away, or choose another --root") from None
+    except OSError as error:
+        raise StartupError(
+            f"{error.filename or folder}: cannot make the folder {folder}: {error.strerror}; "
+            "give --root a folder that you may write to"
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StartupError(f"{folder}: no permission to write here; give --root a folder that you may write to")
+
+
+def _check_version(root: Root) -> None:
+    try:
+        found = root.version.read_text(encoding="utf-8", errors="replace").strip()
+    except FileNotFoundError:
+        if root.jobs.exists():
+            raise StartupError(
+                f"{root.version}: is missing, but {root.jobs} exists: this is no state folder of muster, or a damaged "
+                f"one; if it is one of this version, write the line {VERSION!r} into the file"
+            ) from None
+        try:
+            write_synced(root.version, VERSION + "\n")
+        except OSError as error:
+            raise StartupError(f"{root.version}: cannot be written: {error.strerror}") from error
+        return
+    except OSError as error:
+        raise StartupError(f"{root.version}: cannot be read: {error.strerror}") from error
+    if found != VERSION:
+        raise StartupError(
+            f"{root.state}: the state folder is of version {found[:60]!r}, and this musterd reads {VERSION!r}: "
+            "use the musterd that wrote it, or another state folder"
+        )

@@ -1,0 +1,43 @@
+"""What the daemon asks a supervisor for."""
+
+from pathlib import Path
+
+import anyio
+
+from agent import control
+from agent.control import Connection, LinkLost, Refused
+
+#: Seconds in which a supervisor must have written a stop into its journal.
+STOP_S = 5.0
+
+
+async def watch(connection: Connection) -> None:
+    """From now on `next_size` returns. Raises LinkLost."""
+    await connection.send({"op": "watch"})
+
+
+async def next_size(connection: Connection) -> int:
+    """Waits for the next change: bytes of the journal that are on disk. Raises LinkLost when the supervisor is gone."""
+    while True:
+        message = await connection.receive()
+        if message["op"] == "journal":
+            return int(message["size"])
+        if message.get("ok") is False:
+            raise LinkLost(f"the supervisor refused: {message.get('error')}")
+
+
+async def stop(path: Path, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
+    """Orders a stop over a connection of its own; returns when it is in the journal.
+
+    `steps` are those of the grace in seconds, None for the job's own. Raises LinkLost, Refused.
+    """
+    order = {"op": "stop", "steps": None if steps is None else list(steps), "by": by, "reason": reason}
+    try:
+        with anyio.fail_after(STOP_S):
+            async with control.connect(path) as connection:
+                await connection.ask(order)
+    except TimeoutError:
+        raise LinkLost(f"the supervisor did not take the stop in {STOP_S:g} s") from None
+
+
+__all__ = ["LinkLost", "Refused", "next_size", "stop", "watch"]

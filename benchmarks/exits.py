@@ -1,0 +1,91 @@
+"""From a rank's exit to the event at a watcher."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+
+from benchmarks import node
+from benchmarks.measure import percentile
+from benchmarks.peers import Peers
+from benchmarks.report import Row
+from muster.v1 import event_pb2
+
+RANKS = 8
+JOBS = 28
+#: The first of them are not counted.
+WARM_UP = 2
+#: Between two ranks' exits, in seconds: each of them is an event of its own.
+APART_S = 0.03
+BUDGET_MS = 5.0
+
+# The last thing that a rank does is to note the time; it writes beside its output, so that nobody is awake for it.
+_RANK = """
+import os, sys, time
+at = float(sys.argv[1]) + float(sys.argv[2]) * int(os.environ["RANK"])
+file = os.open(os.path.join(sys.argv[3], os.environ["RANK"]), os.O_WRONLY | os.O_CREAT)
+time.sleep(max(0, at - time.time()))
+os.write(file, b"%d" % time.time_ns())
+os._exit(0)
+"""
+
+
+class Watcher:
+    """Reads the stream of events in a thread, and notes when each came."""
+
+    def __init__(self, here: node.Node) -> None:
+        self._stream = here.events.Watch(event_pb2.WatchRequest())
+        #: (job, rank) -> nanoseconds since the epoch.
+        self.exits: dict[tuple[str, int], int] = {}
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stream.cancel()
+        self._thread.join()
+
+    def _read(self) -> None:
+        with contextlib.suppress(grpc.RpcError):  # that is how `close` looks from here
+            for message in self._stream:
+                now = time.time_ns()
+                event = message.event
+                if event.kind == "rank.exited":
+                    self.exits[event.job_id, event.rank] = now
+
+
+def run(peers: Peers) -> Iterator[Row]:
+    """Rows for exits one by one, and for those of a whole gang at once."""
+    with node.running() as here:
+        watcher = Watcher(here)
+        try:
+            apart = [late for _ in range(JOBS + WARM_UP) for late in _delays(here, watcher, APART_S)][WARM_UP * RANKS :]
+            at_once = [late for _ in range(JOBS + WARM_UP) for late in _delays(here, watcher, 0)][WARM_UP * RANKS :]
+        finally:
+            watcher.close()
+    peer = "torchrun and the ModelArts launcher poll: each 100 ms, each 1 s"
+    p50 = percentile(apart, 50)
+    yield Row(
+        "exit to event, p50", p50, "ms", budget=f"under {BUDGET_MS:g} ms", met=p50 < BUDGET_MS,
+        note=f"{len(apart)} exits, p90 {percentile(apart, 90):.1f} ms, largest {max(apart):.1f} ms; {peer}",
+    )  # fmt: skip
+    yield Row(
+        f"exit to event, {RANKS} ranks at once, p50", percentile(at_once, 50), "ms",
+        note=f"{len(at_once)} exits, p90 {percentile(at_once, 90):.1f} ms, largest {max(at_once):.1f} ms",
+    )  # fmt: skip
+
+
+def _delays(here: node.Node, watcher: Watcher, apart: float) -> list[float]:
+    """Milliseconds from each rank's exit to its event."""
+    at = time.time() + 0.5  # by then all ranks wait
+    folder = Path(here.folder) / f"times-{time.monotonic_ns()}"
+    folder.mkdir()
+    command = [sys.executable, "-I", "-S", "-c", _RANK, str(at), str(apart), str(folder)]
+    job_id = here.start(here.spec(command, RANKS))
+    here.wait(job_id)
+    keys = [(job_id, rank) for rank in range(RANKS)]
+    node.until(lambda: all(key in watcher.exits for key in keys), node.ANSWER_S, f"every exit of {job_id} is an event")
+    return [(watcher.exits[key] - int((folder / str(key[1])).read_text())) / 1e6 for key in keys]

@@ -1,0 +1,51 @@
+"""Readings of processes, and what many readings come to."""
+
+import math
+import os
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def median(values: Iterable[float]) -> float:
+    return statistics.median(values)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` of 100 are not above (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def pss_mb(pid: int) -> float:
+    """Proportional set size in MB (10^6 bytes). Raises OSError where the process is gone or not ours to read."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return 0.0
+
+
+def peak_rss_mb(pid: int) -> float:
+    """Largest resident set so far in MB. Raises OSError."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return 0.0
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads that a process has and had, without its children, in steps of a clock tick
+    (10 ms). Raises OSError."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+def main_thread_cpu_seconds(pid: int) -> float:
+    """The same of the main thread, to the nanosecond where the kernel keeps scheduler statistics: all there is to know
+    of a process with one thread. Raises OSError where the process is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except FileNotFoundError:
+        return cpu_seconds(pid)

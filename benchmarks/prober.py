@@ -1,0 +1,91 @@
+"""A client that asks for a job again and again, in a process of its own: what an RPC takes while the daemon has work.
+
+    python -m benchmarks.prober ADDRESS JOB
+
+Says "ready" once it was answered, goes on until its stdin is closed, then prints {"ms": [...], "failures": [...]}.
+"""
+
+import json
+import select
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import IO
+
+import grpc
+
+from benchmarks.measure import percentile
+from benchmarks.node import BenchmarkFailed, open_channel
+from muster.v1 import job_pb2, job_pb2_grpc
+
+#: Between two calls, in seconds; and how long one may take.
+EACH_S = 0.01
+LIMIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Milliseconds of each call, and what the failed ones said."""
+
+    ms: list[float]
+    failures: list[str]
+
+    @property
+    def p99(self) -> float:
+        return percentile(self.ms, 99)
+
+    def __str__(self) -> str:
+        return f"{len(self.ms)} Get, p50 {percentile(self.ms, 50):.1f} ms, p99 {self.p99:.1f} ms"
+
+
+class Prober:
+    """Starts the process and collects what it found. A context manager; `result` ends the probing."""
+
+    def __init__(self, address: str, job_id: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.prober", address, job_id],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self._stdout: IO[str] = self._process.stdout
+        if self._stdout.readline() != "ready\n":
+            raise BenchmarkFailed("the prober did not get an answer")
+
+    def __enter__(self) -> "Prober":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def result(self) -> Probed:
+        """Raises BenchmarkFailed where the process died."""
+        out, _ = self._process.communicate("", timeout=LIMIT_S * 3)
+        if self._process.returncode:
+            raise BenchmarkFailed(f"the prober ended with {self._process.returncode}")
+        found = json.loads(out)
+        return Probed(found["ms"], found["failures"])
+
+
+def main(address: str, job_id: str) -> None:
+    """See above."""
+    request = job_pb2.GetRequest(job_id=job_id)
+    ms: list[float] = []
+    failures: list[str] = []
+    with open_channel(address) as channel:
+        jobs = job_pb2_grpc.JobServiceStub(channel)
+        jobs.Get(request, timeout=LIMIT_S)
+        print("ready", flush=True)
+        while not select.select([sys.stdin], [], [], EACH_S)[0]:
+            begin = time.perf_counter()
+            try:
+                jobs.Get(request, timeout=LIMIT_S)
+            except grpc.RpcError as error:
+                failures.append(str(error)[:300])
+            ms.append((time.perf_counter() - begin) * 1e3)
+    print(json.dumps({"ms": ms, "failures": failures}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,127 @@
+"""What a check says: one shape for all of them, so that logs, journal, metrics and commands need to know only this."""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class Status(enum.StrEnum):
+    """Verdict of one check. UNKNOWN means that the check could not tell; it is never a reason to refuse or drain."""
+
+    OK = "OK"
+    WARN = "WARN"
+    CRITICAL = "CRITICAL"
+    UNKNOWN = "UNKNOWN"
+    NOT_APPLICABLE = "NOT_APPLICABLE"
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a command that reports this status; the same numbers as a Nagios plugin's."""
+        return _EXIT_CODES[self]
+
+
+_EXIT_CODES = {Status.OK: 0, Status.NOT_APPLICABLE: 0, Status.WARN: 1, Status.CRITICAL: 2, Status.UNKNOWN: 3}
+
+
+class Action(enum.StrEnum):
+    """What an operator should do.
+
+    A check that is CRITICAL says DRAIN, since ModelArts isolates a node whose pre-check failed.
+    """
+
+    NONE = "NONE"
+    RESTART_JOB = "RESTART_JOB"
+    RESET_DEVICE = "RESET_DEVICE"
+    REBOOT = "REBOOT"
+    DRAIN = "DRAIN"
+    RMA = "RMA"
+    INVESTIGATE = "INVESTIGATE"
+
+
+class Code(enum.StrEnum):
+    """Stable names of findings: alerts and scripts may depend on them, so that one is never renamed or reused."""
+
+    DNS_OK = "DNS_OK"
+    DNS_NO_NAMES = "DNS_NO_NAMES"
+    DNS_NAME_UNRESOLVED = "DNS_NAME_UNRESOLVED"
+    DNS_SERVER_FAILED = "DNS_SERVER_FAILED"
+    DNS_NAME_INVALID = "DNS_NAME_INVALID"
+    DNS_RESOLVER_ERROR = "DNS_RESOLVER_ERROR"
+    DNS_HOST_FILE_UNREADABLE = "DNS_HOST_FILE_UNREADABLE"
+
+    DISK_OK = "DISK_OK"
+    DISK_OFF = "DISK_OFF"
+    DISK_PATH_ABSENT = "DISK_PATH_ABSENT"
+    DISK_PATH_REQUIRED = "DISK_PATH_REQUIRED"
+    DISK_SIZE_TOO_SMALL = "DISK_SIZE_TOO_SMALL"
+    DISK_SPACE_LOW = "DISK_SPACE_LOW"
+    DISK_INODES_LOW = "DISK_INODES_LOW"
+    DISK_READ_ONLY = "DISK_READ_ONLY"
+    DISK_SIZE_NOT_TOLD = "DISK_SIZE_NOT_TOLD"
+    DISK_UNREADABLE = "DISK_UNREADABLE"
+
+    ULIMIT_OK = "ULIMIT_OK"
+    ULIMIT_OFF = "ULIMIT_OFF"
+    ULIMIT_NO_INFINIBAND = "ULIMIT_NO_INFINIBAND"
+    ULIMIT_TOO_LOW = "ULIMIT_TOO_LOW"
+    ULIMIT_UNREADABLE = "ULIMIT_UNREADABLE"
+
+    CARDS_OK = "CARDS_OK"
+    CARDS_NOT_WANTED = "CARDS_NOT_WANTED"
+    CARDS_NONE_FOUND = "CARDS_NONE_FOUND"
+    CARDS_TOO_FEW = "CARDS_TOO_FEW"
+
+    CUSTOM_OK = "CUSTOM_OK"
+    CUSTOM_WARN = "CUSTOM_WARN"
+    CUSTOM_CRITICAL = "CUSTOM_CRITICAL"
+    CUSTOM_UNKNOWN = "CUSTOM_UNKNOWN"
+    CUSTOM_BAD_EXIT_CODE = "CUSTOM_BAD_EXIT_CODE"
+    CUSTOM_SIGNALLED = "CUSTOM_SIGNALLED"
+    CUSTOM_NOT_EXECUTABLE = "CUSTOM_NOT_EXECUTABLE"
+    CUSTOM_TOO_MUCH_OUTPUT = "CUSTOM_TOO_MUCH_OUTPUT"
+    CUSTOM_UNSAFE = "CUSTOM_UNSAFE"
+    CUSTOM_FOLDER_UNREADABLE = "CUSTOM_FOLDER_UNREADABLE"
+
+    PROBE_TIMED_OUT = "PROBE_TIMED_OUT"
+    PROBE_FAILED = "PROBE_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Result of one check: readings and thresholds as text with their units, so that the verdict explains itself."""
+
+    item: str
+    status: Status
+    code: Code
+    reason: str
+    observed: str = ""
+    threshold: str = ""
+    action: Action = Action.NONE
+    #: How long the check took.
+    seconds: float = 0.0
+
+
+#: From harmless to grave. UNKNOWN is below CRITICAL although its exit code is higher: what is not known is no fault.
+_ORDER = (Status.OK, Status.WARN, Status.UNKNOWN, Status.CRITICAL)
+
+
+def worst(results: Iterable[CheckResult]) -> Status:
+    """The gravest status: CRITICAL, UNKNOWN, WARN, OK in this order. NOT_APPLICABLE counts as OK, as does no result."""
+    return max(
+        (Status.OK if r.status is Status.NOT_APPLICABLE else r.status for r in results),
+        key=_ORDER.index,
+        default=Status.OK,
+    )
+
+
+def one_line(text: str) -> str:
+    """`text` with everything that could break or forge a line of a log (line ends, control characters) made visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def log_lines(results: Iterable[CheckResult]) -> list[str]:
+    """One line per result for the job's log. Each has the word `item`, by which users of ModelArts search for them."""
+    return [
+        one_line(f"pre-check item: {r.item}, result: {r.status} ({r.code}), {r.seconds:.3f} s: {r.reason}")
+        for r in results
+    ]

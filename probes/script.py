@@ -1,0 +1,161 @@
+"""One run of a script whose output and lifetime are bounded, in a process group of its own that is killed whole.
+
+It is started by posix_spawn, since a process with threads must not fork, and by and from one thread that stays
+with it until it was waited for, so that neither a zombie nor a hanging execve is left to anybody else.
+"""
+
+import os
+import select
+import signal
+import threading
+from dataclasses import dataclass
+
+#: What is kept of each of stdout and stderr, and how much is read and thrown away before the script is ended, in bytes.
+KEPT = 4096
+FLOOD = 1 << 20
+#: All that can be reset; Python ignores SIGPIPE and SIGXFSZ, and a script must not inherit that.
+_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a script ended. `returncode` is negative for a signal (-9: SIGKILL)."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+    flooded: bool
+
+
+class Script:
+    """A script that is run once, by `run` in a thread; `kill` may be called from any other."""
+
+    def __init__(self, path: str, env: dict[str, str]) -> None:
+        self._path = path
+        self._env = env
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._killed = False
+
+    def run(self) -> Ended:
+        """Starts the script, waits for its end and kills what is left of its process group.
+
+        stdin is /dev/null. Raises OSError where it cannot be executed (also for `kill` before it was started).
+        """
+        out, out_w = os.pipe()
+        err, err_w = os.pipe()
+        try:
+            try:
+                pid = self._spawn(out_w, err_w)
+            finally:
+                os.close(out_w)
+                os.close(err_w)
+            return self._attend(pid, out, err)
+        finally:
+            os.close(out)
+            os.close(err)
+
+    def kill(self) -> None:
+        """Kills the script and its process group; before it was started: it then ends right after its start."""
+        with self._lock:
+            self._killed = True
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        # Under the lock, and `_pid` is reset before the leader is waited for: the number cannot be another group's.
+        if self._pid:
+            try:
+                os.killpg(self._pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass  # nothing is left, or a set-user-id program that is not ours to kill
+
+    def _spawn(self, stdout: int, stderr: int) -> int:
+        pid = os.posix_spawn(
+            self._path,
+            [self._path],
+            self._env,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, stdout, 1),
+                (os.POSIX_SPAWN_DUP2, stderr, 2),
+                *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable()),
+            ],
+            setpgroup=0,
+            setsigmask=[],
+            setsigdef=_SIGNALS,
+        )
+        with self._lock:
+            self._pid = pid
+            if self._killed:
+                self._kill_group()
+        return pid
+
+    def _attend(self, pid: int, out: int, err: int) -> Ended:
+        outputs = {out: bytearray(), err: bytearray()}
+        flooded = False
+        try:
+            pidfd = os.pidfd_open(pid)
+            try:
+                flooded = _drain(pidfd, outputs)
+            finally:
+                os.close(pidfd)
+        finally:
+            # The leader is still unreaped here. Whatever it left behind in its group goes with it.
+            with self._lock:
+                self._kill_group()
+                self._pid = 0
+            _, status = os.waitpid(pid, 0)
+        return Ended(os.waitstatus_to_exitcode(status), bytes(outputs[out]), bytes(outputs[err]), flooded)
+
+
+def _inheritable() -> list[int]:
+    """Descriptors that would leak into a script: not Python's own, but those of libraries and of whoever started us."""
+    found = []
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if fd > 2 and os.get_inheritable(fd):
+                found.append(fd)
+        except OSError:
+            pass  # closed since the folder was listed, as is the one with which it was
+    return found
+
+
+def _drain(pidfd: int, outputs: dict[int, bytearray]) -> bool:
+    """Reads until the process has ended. True: it wrote more than anybody wants to read and has to be ended.
+
+    The process's end is what counts, not the end of its output: a background child may hold that open for ever.
+    """
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    for fd in outputs:
+        os.set_blocking(fd, False)
+        poll.register(fd, select.POLLIN)
+    total = 0
+    while True:
+        ready = [fd for fd, _ in poll.poll()]
+        ended = pidfd in ready
+        # What was written before the end is in the pipes by now.
+        for fd in outputs if ended else ready:
+            total += _read(fd, outputs[fd], poll, ended)
+        if ended:
+            return False
+        if total > FLOOD:
+            return True
+
+
+def _read(fd: int, kept: bytearray, poll: select.poll, to_end: bool) -> int:
+    total = 0
+    while total <= FLOOD:
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            break
+        if not data:
+            if not to_end:
+                poll.unregister(fd)
+            break
+        total += len(data)
+        kept += data[: KEPT - len(kept)]
+        if not to_end:
+            break
+    return total

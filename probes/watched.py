@@ -1,0 +1,96 @@
+"""Calls that may hang for ever (a dead NFS server, a resolver, a sick driver), each in a thread that nobody depends on.
+
+anyio's worker threads do not serve here: an abandoned one keeps its place in the limiter that the rest of the daemon
+shares, and being no daemon thread it would keep the process from ending. A thread of this module can do neither.
+"""
+
+import asyncio
+import errno
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import anyio
+
+T = TypeVar("T")
+
+
+class StillHanging(Exception):
+    """Raised when an earlier call for the same thing was given up and has not come back: one thread is enough."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"{what}: an earlier call still hangs after {seconds:.0f} s")
+
+
+_lock = threading.Lock()
+#: What was abandoned and has not come back, with the moment (monotonic) at which it was called.
+_stuck: dict[str, float] = {}
+
+
+@dataclass(slots=True)
+class _Call(Generic[T]):
+    what: str
+    function: Callable[[], T]
+    loop: asyncio.AbstractEventLoop
+    began: float = field(default_factory=time.monotonic)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    values: list[T] = field(default_factory=list)
+    error: BaseException | None = None
+    ended: bool = False
+
+    def run(self) -> None:
+        try:
+            self.values.append(self.function())
+        except BaseException as error:  # whatever it is, it belongs to the caller
+            self.error = error
+        with _lock:
+            self.ended = True
+            if _stuck.get(self.what) == self.began:
+                del _stuck[self.what]
+        try:
+            self.loop.call_soon_threadsafe(self.done.set)
+        except RuntimeError:
+            pass  # the loop is closed: whoever asked is long gone
+
+    def abandon(self) -> None:
+        with _lock:
+            if not self.ended:
+                _stuck[self.what] = self.began
+
+    def result(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return self.values[0]
+
+
+async def call(
+    what: str, function: Callable[[], T], *, on_cancel: Callable[[], None] | None = None, linger_s: float = 0.0
+) -> T:
+    """The result of `function()`, run in a thread of its own.
+
+    When the caller is cancelled (a deadline), `on_cancel` is called to make the function return early, the call waits
+    for that at most `linger_s` seconds, and else leaves the thread behind. `what` names the thing that may hang. Raises
+    what the function raises, StillHanging when an earlier call with the same `what` was left behind and has not
+    returned, and OSError (EAGAIN) where no thread can be had.
+    """
+    with _lock:
+        since = _stuck.get(what)
+    if since is not None:
+        raise StillHanging(what, time.monotonic() - since)
+    job = _Call(what, function, asyncio.get_running_loop())
+    try:
+        threading.Thread(target=job.run, name=f"probe {what}", daemon=True).start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, f"no thread can be started: {error}") from None
+    try:
+        await job.done.wait()
+    except anyio.get_cancelled_exc_class():
+        if on_cancel is not None:
+            on_cancel()
+            with anyio.move_on_after(linger_s, shield=True):
+                await job.done.wait()
+        job.abandon()
+        raise
+    return job.result()

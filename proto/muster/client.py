@@ -1,0 +1,153 @@
+"""A thin client of muster: a channel with the right options, the stubs, and errors as they are meant to be read.
+
+    async with connect("unix:///run/muster/muster.sock") as muster:
+        answer = await muster.jobs.Start(job_pb2.StartRequest(spec=spec))
+
+It needs `grpcio`, `protobuf` and `googleapis-common-protos`, and nothing else of muster's.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+from grpc import aio
+
+from muster.v1 import event_pb2_grpc, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
+
+if TYPE_CHECKING:
+    from muster.v1.event_pb2_grpc import EventServiceAsyncStub
+    from muster.v1.job_pb2_grpc import JobServiceAsyncStub
+    from muster.v1.log_pb2_grpc import LogServiceAsyncStub
+    from muster.v1.node_pb2_grpc import NodeServiceAsyncStub
+
+    _Call = aio.UnaryUnaryCall[Any, Any]  # generic in its stubs only
+
+_DETAILS = "grpc-status-details-bin"
+#: A job of 4096 ranks is larger than the 4 MiB that gRPC takes by default. In bytes.
+_MAX_MESSAGE = 64 << 20
+
+
+class Failure(NamedTuple):
+    """Why a call failed."""
+
+    #: Stable, for programs: "JOB_NOT_FOUND", "CARD_BUSY", ... (job.proto); the status code's name where the failure did
+    #: not come from muster ("UNAVAILABLE": nobody listens).
+    reason: str
+    #: One sentence for people.
+    message: str
+    #: (field, what is wrong with it) of INVALID_ARGUMENT.
+    violations: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The services of one daemon."""
+
+    channel: aio.Channel
+    jobs: "JobServiceAsyncStub"
+    logs: "LogServiceAsyncStub"
+    events: "EventServiceAsyncStub"
+    node: "NodeServiceAsyncStub"
+
+
+def target(address: str) -> str:
+    """What gRPC wants to hear: a path is a unix socket; `unix:PATH`, `unix:///PATH`, `HOST:PORT` stay as they are."""
+    return f"unix:{address}" if address.startswith(("/", "./", "../")) else address
+
+
+@asynccontextmanager
+async def connect(address: str, caller: str = "") -> AsyncIterator[Client]:
+    """A client of the daemon at `address`. Nothing is sent before the first call, which fails with UNAVAILABLE where
+    nobody listens. `caller` is shown in journal and events as the one who asked ("slurmctld", "alice@login1").
+    """
+    options: list[tuple[str, int]] = [
+        ("grpc.max_receive_message_length", _MAX_MESSAGE),
+        ("grpc.max_send_message_length", _MAX_MESSAGE),
+        # A proxy of the environment is nothing for a socket of this node.
+        ("grpc.enable_http_proxy", 0),
+        # A daemon that was restarted is found again within a second.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    ]
+    interceptors = [_Caller(caller)] if caller else []
+    async with aio.insecure_channel(target(address), options=options, interceptors=interceptors) as channel:
+        yield Client(
+            channel,
+            job_pb2_grpc.JobServiceStub(channel),
+            log_pb2_grpc.LogServiceStub(channel),
+            event_pb2_grpc.EventServiceStub(channel),
+            node_pb2_grpc.NodeServiceStub(channel),
+        )
+
+
+class _Caller(aio.UnaryUnaryClientInterceptor):
+    """Says in each call that could be recorded who makes it."""
+
+    def __init__(self, caller: str) -> None:
+        self._caller = "".join(char for char in caller if char.isascii() and char.isprintable())
+
+    async def intercept_unary_unary(
+        self,
+        continuation: "Callable[[aio.ClientCallDetails, Any], Awaitable[_Call]]",
+        client_call_details: aio.ClientCallDetails,
+        request: Any,
+    ) -> "_Call":
+        metadata = aio.Metadata(*(client_call_details.metadata or ()), ("muster-caller", self._caller))
+        details = aio.ClientCallDetails(
+            client_call_details.method,
+            client_call_details.timeout,
+            metadata,
+            client_call_details.credentials,
+            client_call_details.wait_for_ready,
+        )
+        return await continuation(details, request)
+
+
+def failure(error: grpc.RpcError) -> Failure:
+    """What a failed call says, whether or not it was muster that answered."""
+    status = _status(error)
+    answered = isinstance(error, aio.AioRpcError | grpc.Call)
+    reason = error.code().name if answered else "UNKNOWN"
+    message = (error.details() or "") if answered else str(error)
+    violations: list[tuple[str, str]] = []
+    if status is not None:
+        info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+        for detail in status.details:
+            if detail.Unpack(info):
+                reason = info.reason
+            elif detail.Unpack(bad):
+                violations = [(entry.field, entry.description) for entry in bad.field_violations]
+    return Failure(reason, message, violations)
+
+
+def retry_after(error: grpc.RpcError) -> float | None:
+    """Seconds after which the same call may be tried again; None: it would fail again, or nothing is said."""
+    status = _status(error)
+    retry = error_details_pb2.RetryInfo()
+    for detail in status.details if status is not None else ():
+        if detail.Unpack(retry):
+            return retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+    return None
+
+
+def facts(error: grpc.RpcError) -> dict[str, str]:
+    """What the error tells programs, by name: `oldest` of CURSOR_TOO_OLD, `end` of OFFSET_OUT_OF_RANGE, `job_id`."""
+    status = _status(error)
+    info = error_details_pb2.ErrorInfo()
+    for detail in status.details if status is not None else ():
+        if detail.Unpack(info):
+            return dict(info.metadata)
+    return {}
+
+
+def _status(error: grpc.RpcError) -> status_pb2.Status | None:
+    if not isinstance(error, aio.AioRpcError | grpc.Call):
+        return None
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS and isinstance(value, bytes):
+            return status_pb2.Status.FromString(value)
+    return None

@@ -1,0 +1,206 @@
+"""A real daemon in a folder of its own, spoken to through its socket, its command line and its files."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from muster.v1 import event_pb2, event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2, log_pb2_grpc, node_pb2, node_pb2_grpc
+
+from supervisors import supervisor
+from supervisors.paths import Root
+
+BIN = Path(sys.executable).parent
+FINAL = {
+    job_pb2.JOB_STATE_SUCCEEDED,
+    job_pb2.JOB_STATE_FAILED,
+    job_pb2.JOB_STATE_STOPPED,
+    job_pb2.JOB_STATE_LOST,
+}
+
+
+def eventually(what: Callable[[], Any], seconds: float = 20.0, message: str = "") -> Any:
+    """Looks until `what` gives something true, and returns that. For what sends no event; the limit is for defects."""
+    deadline = time.monotonic() + seconds
+    while True:
+        result = what()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {message or what}")
+        time.sleep(0.005)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Daemon:
+    """One root folder with, most of the time, a daemon on it."""
+
+    def __init__(self, folder: Path, config: str = "") -> None:
+        self.folder = folder
+        self.root = Root.under(folder)
+        self.config = folder / "musterd.toml"
+        self.config.write_text('[checks]\npolicy = "off"\n' + config)
+        self.stderr = folder / "musterd.stderr"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.channel: grpc.Channel | None = None
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.root.socket}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> "Daemon":
+        """Returns once it answers."""
+        with open(self.stderr, "ab") as err:
+            self.process = subprocess.Popen(
+                [BIN / "musterd", "--root", self.folder, "--config", self.config],
+                stdin=subprocess.DEVNULL,
+                stdout=err,
+                stderr=err,
+            )
+        self.connect()
+        eventually(self._answers, 30, f"musterd answers; it said: {self.stderr.read_text()[-2000:]}")
+        return self
+
+    def connect(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+        # A pool of its own: the library would else hand out a connection that broke with an earlier daemon.
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 20)]
+        self.channel = grpc.insecure_channel(self.address, options=options)
+        self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
+        self.logs = log_pb2_grpc.LogServiceStub(self.channel)
+        self.events = event_pb2_grpc.EventServiceStub(self.channel)
+        self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"musterd ended with {self.process.returncode}: {self.stderr.read_text()[-2000:]}")
+        try:
+            self.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=5)
+        except grpc.RpcError:
+            return False
+        return True
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        """Ends the daemon by a signal and returns its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait(timeout=20)
+        self.process = None
+        return code
+
+    def restart(self) -> "Daemon":
+        return self.start()
+
+    def nursery_pid(self) -> int:
+        return supervisor.lock_holder(self.root.nursery_lock)
+
+    def supervisor_pid(self, job_id: str) -> int:
+        return supervisor.lock_holder(self.root.job(job_id).lock)
+
+    def cli(self, *args: str, **kwargs: Any) -> "subprocess.CompletedProcess[str]":
+        env = dict(os.environ, MUSTER_ROOT=str(self.folder), NO_COLOR="1")
+        env.update(kwargs.pop("env", {}))
+        return subprocess.run(
+            [str(BIN / "muster"), *args], capture_output=True, text=True, timeout=60, env=env, check=False, **kwargs
+        )
+
+    def run(self, *command: str, job_id: str = "", ranks: int = 1, **fields: Any) -> Any:
+        """Starts a job and returns it as accepted."""
+        env = {"PYTHONUNBUFFERED": "1"} | fields.pop("env", {})
+        spec = job_pb2.JobSpec(job_id=job_id, command=command, ranks=ranks, env=env, **fields)
+        return self.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job
+
+    def get(self, job_id: str) -> Any:
+        return self.jobs.Get(job_pb2.GetRequest(job_id=job_id), timeout=10).job
+
+    def wait(self, job_id: str, seconds: float = 60.0) -> Any:
+        """The job once it has ended, over restarts of the daemon."""
+        request = job_pb2.WaitRequest(job_id=job_id)
+        request.timeout.FromMilliseconds(int(seconds * 1000))
+        answer = self.jobs.Wait(request, timeout=seconds + 10, wait_for_ready=True)
+        assert answer.ended, f"{job_id} has not ended after {seconds} s: {answer.job}"
+        return answer.job
+
+    def until_running(self, job_id: str) -> Any:
+        def running() -> Any:
+            job = self.get(job_id)
+            return job if job.state not in (job_pb2.JOB_STATE_ACCEPTED, 2, 3) else None
+
+        return eventually(running, message=f"{job_id} runs")
+
+    def stop(self, job_id: str, grace_s: float | None = None, reason: str = "") -> Any:
+        request = job_pb2.StopRequest(job_id=job_id, reason=reason)
+        if grace_s is not None:
+            request.grace.FromMilliseconds(int(grace_s * 1000))
+        return self.jobs.Stop(request, timeout=90)
+
+    def output(self, job: Any, rank: int = 0) -> bytes:
+        """What is in a rank's file; nothing where there is none yet."""
+        path = Path(job.ranks[rank].log_path)
+        return path.read_bytes() if path.exists() else b""
+
+    def event_list(self, job_id: str = "") -> list[Any]:
+        request = event_pb2.WatchRequest(job_id=job_id, from_oldest=True, no_follow=True)
+        return [m.event for m in self.events.Watch(request, timeout=30) if m.HasField("event")]
+
+    def read_logs(self, job_id: str, **fields: Any) -> list[Any]:
+        return list(self.logs.ReadLogs(log_pb2.ReadLogsRequest(job_id=job_id, **fields), timeout=60))
+
+    def close(self) -> None:
+        """Ends every job, the daemon and, as its last job is gone, the nursery; nothing is left over."""
+        if self.process is None:
+            with contextlib.suppress(AssertionError):
+                self.start()
+        if self.process is not None:
+            with contextlib.suppress(grpc.RpcError):
+                for job in self.jobs.List(job_pb2.ListRequest(page_size=1000), timeout=10).jobs:
+                    if job.state not in FINAL:
+                        self.stop(job.job_id, grace_s=0)
+            self.kill(signal.SIGKILL)
+        if self.channel is not None:
+            self.channel.close()
+        nursery = self.nursery_pid()
+        if nursery:
+            os.kill(nursery, signal.SIGKILL)
+
+
+@pytest.fixture
+def make_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Daemon]]:
+    """Makes daemons with a configuration of their own; they are ended with the test."""
+    made: list[Daemon] = []
+
+    def make(config: str = "") -> Daemon:
+        daemon = Daemon(tmp_path_factory.mktemp("root"), config)
+        made.append(daemon)
+        return daemon.start()
+
+    yield make
+    for daemon in made:
+        daemon.close()
+
+
+@pytest.fixture
+def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
+    """A running daemon that skips the pre-checks."""
+    return make_daemon()

@@ -1,0 +1,500 @@
+"""The command `muster` against a real daemon."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import BIN, Daemon, alive, eventually
+
+MUSTER = str(BIN / "muster")
+
+
+def environment(daemon: Daemon | None = None, **more: str) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+    if daemon is not None:
+        env["MUSTER_ROOT"] = str(daemon.folder)
+    return env | {"NO_COLOR": "1"} | more
+
+
+@contextlib.contextmanager
+def started(daemon: Daemon | None, *args: str, **options: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    """`muster` in the background, ended with the `with`; stdout and stderr are pipes unless said otherwise."""
+    env = environment(daemon, **options.pop("env", {}))
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    with subprocess.Popen([MUSTER, *args], env=env, stdin=subprocess.DEVNULL, **pipes) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def read_until(process: "subprocess.Popen[bytes]", wanted: bytes) -> bytes:
+    assert process.stdout is not None
+    seen = b""
+    while wanted not in seen:
+        data = os.read(process.stdout.fileno(), 65536)
+        assert data, f"ended without {wanted!r}: {seen!r}"
+        seen += data
+    return seen
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def test_run_gives_one_ranks_output_byte_for_byte_and_nothing_else(daemon):
+    with started(daemon, "run", "--", "printf", r"a\377\r\nno newline") as process:
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, b"a\xff\r\nno newline", b"")
+
+
+def test_run_labels_the_lines_of_several_ranks(daemon):
+    done = daemon.cli("run", "--ranks", "3", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE; printf end")
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == [f"[rank {r}] {text}" for r in range(3) for text in (f"{r} of 3", "end")]
+    bare = daemon.cli("run", "--ranks", "2", "--no-label", "--", "echo", "x")
+    assert bare.stdout == "x\nx\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (["sh", "-c", "exit 7"], 7, "exited with code 7"),
+        (["sh", "-c", "kill -9 $$"], 137, "SIGKILL"),
+        (["no-such-program-anywhere"], 127, "not found"),
+        (["/etc/passwd"], 126, "not executable"),
+    ],
+)
+def test_run_ends_with_the_jobs_exit_code_and_says_why(daemon, command, code, said):
+    done = daemon.cli("run", "--", *command)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert daemon.cli("run", "-q", "--", *command).stderr == ""
+
+
+def test_run_takes_options_of_the_command_as_they_are(daemon):
+    assert daemon.cli("run", "echo", "--ranks", "2", "--", "-x").stdout == "--ranks 2 -- -x\n"
+
+
+def test_run_reads_a_file_and_options_win(daemon, tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_text('command = ["sh", "-c", "echo $A $B"]\nranks = 4\n[env]\nA = "file"\nB = "file"\n')
+    done = daemon.cli("run", "-f", str(file), "--ranks", "1", "--env", "B=option")
+    assert done.stdout == "file option\n"
+
+
+def test_with_a_daemon_the_callers_environment_stays_here(daemon):
+    done = daemon.cli(
+        "run", "--env", "GIVEN", "--", "sh", "-c", "echo $GIVEN-$SECRET", env={"SECRET": "1", "GIVEN": "2"}
+    )
+    assert done.stdout == "2-\n"
+
+
+def test_what_the_daemon_refuses(daemon, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    done = daemon.cli("run", "--workdir", str(file), "--", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("muster: workdir: ")
+    assert daemon.cli("run", "--cards", "2", "--", "true").returncode == 5
+    assert daemon.cli("ps", "-a", "-q").stdout == ""
+    assert daemon.cli("start", "--job-id", "x", "--", "true").stdout == "x\n"
+    assert daemon.cli("start", "--job-id", "x", "--", "true").stdout == "x\n"
+    assert daemon.cli("run", "--job-id", "x", "--", "false").returncode == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_job_and_shows_its_last_words(daemon, number):
+    script = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"
+    with started(daemon, "run", "--job-id", "x", "--", "sh", "-c", script) as process:
+        read_until(process, b"up\n")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    job = daemon.wait("x")
+    assert out.endswith(b"bye\n")  # the shell may add a word about its own child
+    assert b"press Ctrl-C again" in err
+    assert process.returncode == job.verdict.exit_code
+    assert daemon.cli("ps", "-a", "-o", "json").stdout.count("JOB_STATE_STOPPED") == 1
+
+
+def test_a_second_ctrl_c_kills_the_job(daemon):
+    script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+    with started(daemon, "run", "--job-id", "x", "--grace", "60s", "--", "sh", "-c", script) as process:
+        read_until(process, b"up\n")
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert b"again" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (137, b"")
+    assert b"killing" in err
+
+
+def test_when_nobody_reads_the_job_goes_on(daemon):
+    script = "while :; do echo line; sleep 0.01; done"
+    with started(daemon, "run", "--job-id", "x", "--", "sh", "-c", script) as process:
+        read_until(process, b"line\n")
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+        assert process.wait(30) == 141
+    assert b"goes on" in err
+    assert daemon.cli("ps", "-q").stdout == "x\n"
+
+
+def test_a_restart_of_the_daemon_loses_and_doubles_nothing(daemon):
+    script = 'i=0; while [ $i -lt 1500 ]; do echo "line $i"; i=$((i+1)); sleep 0.001; done; exit 9'
+    with started(daemon, "run", "-v", "--job-id", "x", "--ranks", "2", "--", "sh", "-c", script) as process:
+        seen = read_until(process, b"line 100\n")
+        daemon.kill(signal.SIGKILL)
+        time.sleep(0.5)
+        daemon.restart()
+        seen += read_until(process, b"line 600\n")
+        daemon.kill(signal.SIGTERM)
+        daemon.restart()
+        out, err = process.communicate(timeout=60)
+    lines = (seen + out).decode().splitlines()
+    for rank in range(2):
+        mine = [line for line in lines if line.startswith(f"[rank {rank}] ")]
+        last = int(mine[-1].split()[-1])
+        assert mine == [f"[rank {rank}] line {i}" for i in range(last + 1)]
+    assert "[rank 0] line 1499" in lines or "[rank 1] line 1499" in lines
+    assert process.returncode == 9, err
+
+
+def test_progress_is_for_terminals(daemon):
+    master, slave = pty.openpty()
+    with started(daemon, "run", "--ranks", "2", "--", "sh", "-c", "exit $RANK", stderr=slave) as process:
+        os.close(slave)
+        out, _ = process.communicate(timeout=30)
+    told = b""
+    with contextlib.suppress(OSError):
+        while data := os.read(master, 65536):
+            told += data
+    os.close(master)
+    assert out == b""
+    assert b"accepted" in told
+    assert b"rank 1 exited with code 1" in told
+    assert b"FAILED" in told
+
+
+# --- run with a daemon of its own -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A folder whose name is short enough for a socket in it."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def standalone(short_tmp: Path, *args: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    env = environment(TMPDIR=str(short_tmp), MUSTER_ROOT=str(short_tmp / "none"), HERE="here")
+    return subprocess.run(
+        [MUSTER, "run", *args], env=env, capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+def no_muster_below(folder: Path) -> bool:
+    """No process is left that knows the folder."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if str(folder).encode() in (entry / "cmdline").read_bytes():
+                    return False
+    return True
+
+
+@pytest.mark.parametrize("how", [["--standalone"], []])
+def test_standalone_is_a_drop_in_launcher(short_tmp, how):
+    done = standalone(
+        short_tmp, *how, "--skip-check", "--ranks", "2", "--", "sh", "-c", "pwd; echo $HERE", cwd=short_tmp
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(
+        f"[rank {r}] {t}" for r in (0, 1) for t in (str(short_tmp), "here")
+    )
+    assert done.stderr.count("\n") == (0 if how else 1), done.stderr
+    assert list(short_tmp.iterdir()) == []
+    eventually(lambda: no_muster_below(short_tmp))
+
+
+def test_standalone_keeps_only_the_logs_of_a_job_that_failed(short_tmp):
+    done = standalone(short_tmp, "--standalone", "--skip-check", "--job-id", "x", "--", "sh", "-c", "echo oh; exit 5")
+    assert done.returncode == 5
+    (root,) = short_tmp.iterdir()
+    assert str(root / "log") in done.stderr
+    assert (root / "log" / "x-proc-rank-0-device-0.txt").read_text() == "oh\n"
+    assert not (root / "state").exists()
+    assert not (root / "run").exists()
+
+
+def test_standalone_puts_the_logs_where_they_are_wanted(short_tmp):
+    logs = short_tmp / "a" / "b"
+    done = standalone(
+        short_tmp, "--standalone", "--log-dir", str(logs), "--skip-check", "--job-id", "x", "--", "echo", "hi"
+    )
+    assert done.returncode == 0, done.stderr
+    assert (logs / "x-proc-rank-0-device-0.txt").read_text() == "hi\n"
+    assert [entry.name for entry in short_tmp.iterdir()] == ["a"]
+
+
+def test_standalone_refuses_a_wrong_spec_without_leaving_anything(short_tmp):
+    done = standalone(short_tmp, "--standalone", "--workdir", "/etc/passwd", "--", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_standalone_that_is_killed_takes_its_job_along(short_tmp):
+    env = {"TMPDIR": str(short_tmp)}
+    script = "echo $$; exec sleep 1000"
+    with started(None, "run", "--standalone", "--skip-check", "--", "sh", "-c", script, env=env) as process:
+        pid = int(read_until(process, b"\n"))
+        process.kill()
+        process.wait()
+    eventually(lambda: not alive(pid))
+    eventually(lambda: no_muster_below(short_tmp))
+
+
+def test_standalone_stops_its_job_at_ctrl_c_of_the_whole_terminal(short_tmp):
+    env = {"TMPDIR": str(short_tmp)}
+    script = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"
+    with started(
+        None, "run", "--standalone", "--skip-check", "--", "sh", "-c", script, env=env, process_group=0
+    ) as process:
+        read_until(process, b"up\n")
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert out.endswith(b"bye\n")  # the shell may add a word about its own child
+    assert process.returncode in (3, 143)
+
+
+def test_a_named_address_is_the_only_place(short_tmp):
+    done = standalone(short_tmp, "--address", f"unix:{short_tmp}/nobody", "--", "true")
+    assert done.returncode == 4
+    assert "no daemon at" in done.stderr
+
+
+# --- looking at jobs --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failed(daemon: Daemon) -> Daemon:
+    """With the job x, of whose three ranks the second has failed."""
+    script = "echo out $RANK; printf 'esc\\033[31m\\n'; [ $RANK = 1 ] && sleep 0.2 && exit 7; sleep 100"
+    daemon.cli("run", "--job-id", "x", "--ranks", "3", "--label", "k=v", "--", "sh", "-c", script)
+    return daemon
+
+
+def test_why(failed):
+    shown = failed.cli("why", "x").stdout
+    assert shown.startswith("x: FAILED at ")
+    assert "First failure: rank 1 on device 1" in shown
+    assert "exited with code 7" in shown
+    assert "Victims: rank 0,2" in shown
+    assert "  | out 1\n  | esc\n" in shown
+    assert "Recommendation: FAIL" in shown
+    told = json.loads(failed.cli("why", "x", "-o", "json").stdout)
+    assert told["firstFailure"]["rank"] == 1
+    assert told["verdict"]["exitCode"] == 7
+
+
+def test_status(failed):
+    lines = failed.cli("status", "x").stdout.splitlines()
+    assert "state       FAILED" in lines
+    assert "labels      k=v" in lines
+    (rank,) = (line.split() for line in lines if line.startswith("1 "))
+    assert rank[3:5] == ["exited", "7"]
+    told = json.loads(failed.cli("status", "x", "-o", "json").stdout)
+    assert (told["jobId"], told["state"], told["ranks"][0]["rank"]) == ("x", "JOB_STATE_FAILED", 0)
+    assert told["acceptedAt"].endswith("Z")
+
+
+def test_ps(failed):
+    assert failed.cli("ps").stdout.splitlines()[1:] == []
+    (row,) = failed.cli("ps", "-a").stdout.splitlines()[1:]
+    assert row.split()[:3] == ["x", "FAILED", "3"]
+    assert failed.cli("ps", "-aq", "--label", "k=v").stdout == "x\n"
+    assert failed.cli("ps", "-aq", "--label", "k=other").stdout == ""
+    assert [job["jobId"] for job in json.loads(failed.cli("ps", "-a", "-o", "json").stdout)["jobs"]] == ["x"]
+    assert json.loads(failed.cli("ps", "-o", "json").stdout) == {"jobs": []}
+
+
+def test_ps_shows_every_page(daemon, monkeypatch):
+    from agent.cli import jobs, main
+
+    for i in range(5):
+        daemon.run("true", job_id=f"x{i}")
+    monkeypatch.setattr(jobs, "_PAGE", 2)
+    monkeypatch.setenv("MUSTER_ROOT", str(daemon.folder))
+    written: list[str] = []
+    monkeypatch.setattr(jobs, "emit", written.append)
+    assert main.execute(["ps", "-aq"]) == 0
+    assert "".join(written).split() == [f"x{i}" for i in (4, 3, 2, 1, 0)]
+
+
+def test_logs(failed):
+    shown = failed.cli("logs", "x").stdout
+    assert sorted(line for line in shown.splitlines() if "out" in line) == [f"[rank {r}] out {r}" for r in range(3)]
+    assert "\x1b[31m" in shown  # passed on as it is
+    assert failed.cli("logs", "x", "-r", "1").stdout == "out 1\nesc\x1b[31m\n"
+    assert failed.cli("logs", "x", "-r", "1", "--tail", "1").stdout == "esc\x1b[31m\n"
+    assert failed.cli("logs", "x", "-r", "0", "-r", "2", "--tail", "0").stdout == ""
+    assert failed.cli("logs", "x", "--since", "2100-01-01T00:00:00Z").stdout == ""
+    stamped = failed.cli("logs", "x", "-r", "1", "--timestamps").stdout.splitlines()[0]
+    assert stamped.endswith("Z out 1")
+    assert failed.cli("logs", "x", "-r", "9").returncode == 2
+
+
+def test_logs_follow_to_the_end(daemon):
+    daemon.run("sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.1; done", job_id="x")
+    assert daemon.cli("logs", "-f", "x").stdout == "1\n2\n3\n"
+
+
+def test_events(failed):
+    shown = failed.cli("events", "x").stdout
+    assert [line.split()[2] for line in shown.splitlines()][0::9] == [
+        "job.accepted:",
+        "job.ended:",
+    ] or "job.ended" in shown
+    told = [json.loads(line) for line in failed.cli("events", "-o", "json").stdout.splitlines()]
+    assert told[0]["event"]["kind"] == "node.started"
+    assert told[-1]["event"]["kind"] == "job.ended"
+    again = failed.cli("events", "-o", "json", "--cursor", told[-2]["cursor"]).stdout.splitlines()
+    assert [json.loads(line) for line in again] == told[-1:]
+
+
+def test_events_follow_over_a_restart(daemon):
+    with started(daemon, "events", "-f", "-o", "json") as process:
+        read_until(process, b"node.started")
+        daemon.kill(signal.SIGKILL)
+        daemon.restart()
+        seen = read_until(process, b"node.started")
+        daemon.run("true", job_id="x")
+        seen += read_until(process, b"job.ended")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    assert seen.count(b"job.accepted") == 1
+
+
+def test_node(daemon):
+    assert f"pid {daemon.pid}" in daemon.cli("node").stdout
+    assert json.loads(daemon.cli("node", "-o", "json").stdout)["apiVersion"] == "muster.v1"
+
+
+@pytest.mark.parametrize("words", ["status", "why", "logs", "wait", "stop", "rm", "rm -f", "logs -f"])
+def test_no_such_job(daemon, words):
+    done = daemon.cli(*words.split(), "nobody")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no job 'nobody'" in done.stderr
+
+
+# --- ending jobs ------------------------------------------------------------------------------------------------------
+
+
+def test_wait(daemon):
+    daemon.run("sh", "-c", "sleep 0.3; exit 4", job_id="x")
+    done = daemon.cli("wait", "x")
+    assert (done.returncode, done.stdout) == (4, "x FAILED\n")
+    daemon.run("sleep", "100", job_id="y")
+    done = daemon.cli("wait", "y", "--timeout", "100ms")
+    assert (done.returncode, done.stdout) == (124, "")
+    assert json.loads(daemon.cli("wait", "x", "-o", "json").stdout)["jobId"] == "x"
+
+
+def test_wait_over_a_restart(daemon):
+    daemon.run("sh", "-c", "sleep 2; exit 4", job_id="x")
+    with started(daemon, "wait", "x") as process:
+        time.sleep(0.7)
+        daemon.kill(signal.SIGKILL)
+        time.sleep(0.2)
+        daemon.restart()
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (4, b"x FAILED\n"), err
+
+
+def test_stop_and_rm(daemon):
+    for name in ("x", "y", "z"):
+        daemon.run("sleep", "100", job_id=name)
+    assert daemon.cli("rm", "x").returncode == 5
+    done = daemon.cli("stop", "x", "nobody", "y", "--reason", "enough")
+    assert (done.returncode, done.stdout) == (3, "x STOPPED\ny STOPPED\n")
+    assert "enough" in daemon.cli("why", "x").stdout
+    log = Path(daemon.get("x").ranks[0].log_path)
+    assert daemon.cli("rm", "x", "--keep-logs").stdout == "x\n"
+    assert log.exists()
+    log = Path(daemon.get("z").ranks[0].log_path)
+    assert daemon.cli("rm", "--force", "y", "z").stdout == "y\nz\n"
+    assert not log.exists()
+    assert daemon.cli("ps", "-aq").stdout == ""
+
+
+def test_stop_that_does_not_end_in_time(daemon):
+    script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+    daemon.run("sh", "-c", script, job_id="x")
+    eventually(lambda: daemon.cli("logs", "x").stdout)
+    done = daemon.cli("stop", "x", "--grace", "30s", "--timeout", "100ms")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "has not ended: it is STOPPING" in done.stderr
+    assert daemon.cli("stop", "x", "--grace", "0").stdout == "x STOPPED\n"
+
+
+# --- where the output goes --------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_said(failed):
+    for words in (["ps", "-a"], ["logs", "x"], ["--help"]):
+        with open("/dev/full", "wb") as full, started(failed, *words, stdout=full) as process:
+            _, err = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert b"No space left" in err
+
+
+def test_nobody_reads(failed):
+    for words in (["ps", "-a"], ["logs", "x"], ["events"], ["status", "x"]):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        with started(failed, *words, stdout=write_end) as process:
+            os.close(write_end)
+            _, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (141, b"")
+
+
+def test_without_a_stdout_the_job_runs_all_the_same(daemon):
+    done = subprocess.run(
+        ["sh", "-c", f"{MUSTER} run -- sh -c 'echo x; exit 3' >&-"],
+        env=environment(daemon),
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 3
+
+
+def test_check(tmp_path, daemon):
+    config = tmp_path / "musterd.toml"
+    for status, code in (("warn", 1), ("critical", 2), ("unknown", 3)):
+        folder = tmp_path / status
+        folder.mkdir()
+        probe = folder / "mine"
+        probe.write_text(f"#!/bin/sh\necho it is so\nexit {code}\n")
+        probe.chmod(0o755)
+        config.write_text(f'[checks]\ncustom_dir = "{folder}"\n')
+        done = daemon.cli("check", "--config", str(config), "custom")
+        assert done.returncode == code, done
+        told = json.loads(daemon.cli("check", "--config", str(config), "-o", "json", "custom").stdout)
+        assert told["status"] == status.upper()
+        assert told["checks"][0]["reason"]
+    assert daemon.cli("check", "--list").returncode == 0
+    assert "disk-size root" in daemon.cli("check", "--list").stdout

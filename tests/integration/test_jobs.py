@@ -1,0 +1,296 @@
+"""Jobs as a scheduler sees them: started, ended, stopped, with all that belongs to them."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_status import rpc_status
+from google.rpc import error_details_pb2
+from muster.v1 import job_pb2
+
+from tests.conftest import Daemon, alive, eventually
+
+PYTHON = (sys.executable, "-S", "-c")
+
+
+def reason(error: grpc.RpcError) -> str:
+    status = rpc_status.from_call(error)
+    for detail in status.details:
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info):
+            assert info.domain == "muster"
+            return info.reason
+    return ""
+
+
+def test_all_ranks_succeed(daemon: Daemon) -> None:
+    daemon.run("sh", "-c", "echo out $RANK; echo err $RANK >&2", job_id="good", ranks=4)
+    job = daemon.wait("good")
+    assert job.state == job_pb2.JOB_STATE_SUCCEEDED
+    assert job.verdict.exit_code == 0
+    assert job.verdict.recommendation == job_pb2.RECOMMENDATION_NONE
+    for rank in job.ranks:
+        assert (rank.outcome, rank.exit_code) == (job_pb2.RANK_OUTCOME_EXITED, 0)
+        assert Path(rank.log_path).name == f"good-proc-rank-{rank.rank}-device-{rank.device}.txt"
+        assert daemon.output(job, rank.rank) == f"out {rank.rank}\nerr {rank.rank}\n".encode()
+        assert rank.usage.max_rss_bytes > 1 << 20
+        assert rank.ended_at.ToNanoseconds() >= rank.started_at.ToNanoseconds()
+
+
+def test_environment_of_a_rank(daemon: Daemon) -> None:
+    job = daemon.run("env", "-0", job_id="envs", ranks=2, env={"MINE": "a b=c\nd"}, node_rank=1, node_count=3,
+                     master_addr="10.1.2.3", master_port=2222)  # fmt: skip
+    job = daemon.wait("envs")
+    for local, rank in enumerate(job.ranks):
+        env = dict(e.split("=", 1) for e in daemon.output(job, local).decode().split("\0") if e)
+        expected = {
+            "RANK": str(2 + local),
+            "LOCAL_RANK": str(local),
+            "WORLD_SIZE": "6",
+            "LOCAL_WORLD_SIZE": "2",
+            "GROUP_RANK": "1",
+            "MASTER_ADDR": "10.1.2.3",
+            "MASTER_PORT": "2222",
+            "TORCHELASTIC_RUN_ID": "envs",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "MUSTER_JOB_ID": "envs",
+            "MUSTER_ATTEMPT": "0",
+            "MINE": "a b=c\nd",
+        }
+        assert expected.items() <= env.items()
+        assert rank.rank == 2 + local
+        # Nothing of the daemon's own environment: what a rank has is given or told.
+        allowed = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "MUSTER_NONCE", "PYTHONUNBUFFERED"}
+        assert set(env) <= set(expected) | allowed
+
+
+def test_a_rank_inherits_nothing(daemon: Daemon) -> None:
+    program = (
+        "import os, json\n"
+        "print(json.dumps([os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid(),"
+        " open('/proc/self/oom_score_adj').read().strip(), os.getcwd()]))"
+    )
+    # A C program shows what execve was given; Python itself ignores SIGPIPE and SIGXFSZ.
+    daemon.run("sh", "-c", "grep -E 'SigIgn|SigBlk|SigCgt' /proc/self/status; ls -l /proc/self/fd", job_id="raw")
+    raw = daemon.output(daemon.wait("raw")).decode()
+    masks = dict(line.split(":\t") for line in raw.splitlines() if line.startswith("Sig"))
+    # Signals 32 and 33 are libc's own: no program can set them, so they are as the daemon itself was given them.
+    assert int(masks["SigIgn"], 16) & ~0x180000000 == 0 and int(masks["SigBlk"], 16) == 0
+    assert len([line for line in raw.splitlines() if " -> " in line]) == 4  # 0, 1, 2 and the folder that ls reads
+    daemon.run(*PYTHON, program, job_id="bare", ranks=2)
+    job = daemon.wait("bare")
+    assert job.state == job_pb2.JOB_STATE_SUCCEEDED, daemon.output(job)
+    own_session, own_group, oom, cwd = json.loads(daemon.output(job, 1))
+    assert (own_session, own_group, oom) == (True, True, "0")
+    assert cwd == str(daemon.root.job("bare").workspace / "device1")
+
+
+def test_arguments_are_given_as_they_are(daemon: Daemon) -> None:
+    words = ["", " ", "$HOME", "*", "a'b\"c", "line\nbreak", "\u00e4\u4e2d"]
+    daemon.run(*PYTHON, "import sys; print(ascii(sys.argv[1:]))", *words, job_id="words")
+    job = daemon.wait("words")
+    assert daemon.output(job).decode().strip() == ascii(words)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (["no-such-program-here"], 127, "not found in the PATH"),
+        (["/no/such/file"], 127, "not found"),
+        (["/etc/passwd"], 126, "not executable"),
+        (["/"], 126, "not executable"),
+    ],
+)
+def test_commands_that_cannot_be_executed(daemon: Daemon, command: list[str], code: int, words: str) -> None:
+    daemon.run(*command, job_id="bad", ranks=2)
+    job = daemon.wait("bad")
+    assert job.state == job_pb2.JOB_STATE_FAILED
+    assert job.verdict.exit_code == code
+    assert words in job.verdict.summary and command[0] in job.verdict.summary
+    assert {r.outcome for r in job.ranks} == {job_pb2.RANK_OUTCOME_NOT_STARTED}
+
+
+def test_a_missing_interpreter_is_told(daemon: Daemon, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    daemon.run(str(script), job_id="shebang")
+    job = daemon.wait("shebang")
+    assert job.verdict.exit_code == 127 and "interpreter" in job.verdict.summary
+
+
+def test_exit_code_127_of_the_program_itself_is_its_own(daemon: Daemon) -> None:
+    daemon.run("sh", "-c", "exit 127", job_id="own127")
+    job = daemon.wait("own127")
+    assert (job.ranks[0].outcome, job.ranks[0].exit_code) == (job_pb2.RANK_OUTCOME_EXITED, 127)
+
+
+def test_the_first_failure_ends_the_gang(daemon: Daemon, tmp_path: Path) -> None:
+    # The others wait for ever: only being ended ends them. The failing one waits until they are there.
+    program = (
+        "import os, sys, time, pathlib\n"
+        f"d = pathlib.Path({str(tmp_path)!r})\n"
+        "r = int(os.environ['RANK'])\n"
+        "(d / str(r)).touch()\n"
+        "while r == 2 and len(list(d.iterdir())) < 4: time.sleep(0.001)\n"
+        "if r == 2: print('dying words', flush=True); sys.exit(9)\n"
+        "time.sleep(3600)\n"
+    )
+    daemon.run(*PYTHON, program, job_id="gang", ranks=4)
+    job = daemon.wait("gang")
+    assert (job.state, job.verdict.exit_code, job.verdict.first_failed_rank) == (job_pb2.JOB_STATE_FAILED, 9, 2)
+    assert list(job.verdict.victims) == [0, 1, 3]
+    assert job.verdict.last_lines == ["dying words"]
+    assert job.ranks[0].outcome == job_pb2.RANK_OUTCOME_GANG_VICTIM
+    assert job.ranks[0].signal == signal.SIGTERM
+    assert "rank 2" in job.verdict.summary and "code 9" in job.verdict.summary
+
+
+def test_a_signal_is_told_from_a_code(daemon: Daemon) -> None:
+    daemon.run("sh", "-c", "kill -SEGV $$", job_id="segv")
+    job = daemon.wait("segv")
+    assert (job.ranks[0].outcome, job.ranks[0].signal) == (job_pb2.RANK_OUTCOME_SIGNALLED, signal.SIGSEGV)
+    assert job.verdict.exit_code == 128 + signal.SIGSEGV
+    assert "SIGSEGV" in job.verdict.summary
+
+
+def test_stop_is_sigterm_then_sigkill(daemon: Daemon) -> None:
+    program = (
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('term', flush=True))\n"
+        "print('ready', flush=True)\n"
+        "while True: time.sleep(3600)\n"
+    )
+    daemon.run(*PYTHON, program, job_id="stubborn")
+    eventually(lambda: b"ready" in daemon.output(daemon.get("stubborn")))
+    answer = daemon.stop("stubborn", grace_s=0.3, reason="no longer needed")
+    assert answer.ended
+    job = answer.job
+    assert job.state == job_pb2.JOB_STATE_STOPPED
+    assert (job.ranks[0].outcome, job.ranks[0].signal) == (job_pb2.RANK_OUTCOME_STOPPED, signal.SIGKILL)
+    assert daemon.output(job) == b"ready\nterm\n"
+    assert "no longer needed" in job.verdict.summary and "SIGKILL" in job.verdict.summary
+    assert daemon.stop("stubborn").job.state == job_pb2.JOB_STATE_STOPPED  # idempotent
+
+
+def test_a_stop_with_a_shorter_grace_shortens_the_first(daemon: Daemon) -> None:
+    daemon.run("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 3600; done", job_id="hurry")
+    eventually(lambda: b"ready" in daemon.output(daemon.get("hurry")))
+    request = job_pb2.StopRequest(job_id="hurry")
+    request.grace.FromSeconds(3600)
+    request.timeout.FromSeconds(0)
+    assert not daemon.jobs.Stop(request, timeout=20).ended
+    assert daemon.get("hurry").state == job_pb2.JOB_STATE_STOPPING
+    assert daemon.stop("hurry", grace_s=0).ended
+
+
+def test_a_stopped_process_can_still_be_ended_gently(daemon: Daemon) -> None:
+    job = daemon.run("sh", "-c", "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.01; done", job_id="frozen")
+    eventually(lambda: b"ready" in daemon.output(daemon.get("frozen")))
+    job = daemon.get("frozen")
+    os.kill(job.ranks[0].pid, signal.SIGSTOP)
+    job = daemon.stop("frozen", grace_s=20).job
+    assert daemon.output(job).endswith(b"bye\n")
+    assert job.ranks[0].exit_code == 0 and job.ranks[0].signal == 0
+
+
+STRAY = (
+    "import os, time\n"
+    "def stray():\n"
+    "    if os.fork(): return\n"
+    "    os.setsid()\n"
+    "    if os.fork(): os._exit(0)\n"
+    "    open('stray', 'a').write(f'{os.getpid()}\\n'); time.sleep(3600)\n"
+    "stray()\n"
+    "while not os.path.exists('stray') or not open('stray').read().endswith('\\n'): time.sleep(0.001)\n"
+    "os.wait()\n"
+)
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_nothing_survives(daemon: Daemon, stopped: bool) -> None:
+    daemon.run(*PYTHON, STRAY + ("print('up', flush=True); time.sleep(3600)" if stopped else ""), job_id="stray", ranks=2)
+    home = daemon.root.job("stray").workspace
+    pids = [int(eventually(lambda f=home / f"device{i}" / "stray": f.exists() and f.read_text().strip())) for i in (0, 1)]  # type: ignore[misc]
+    if stopped:
+        assert all(alive(pid) for pid in pids)
+        daemon.stop("stray", grace_s=0.2)
+    job = daemon.wait("stray")
+    assert job.state == (job_pb2.JOB_STATE_STOPPED if stopped else job_pb2.JOB_STATE_SUCCEEDED)
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_dev_stdout_can_be_opened_again(daemon: Daemon) -> None:
+    daemon.run("sh", "-c", "echo one > /dev/stdout; echo two > /dev/stderr; echo three", job_id="again")
+    assert daemon.output(daemon.wait("again")) == b"one\ntwo\nthree\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as another user")
+def test_another_user(make_daemon: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+    daemon: Daemon = make_daemon()  # type: ignore[operator]
+    for folder in (daemon.folder, *list(daemon.folder.parents)[:-2]):
+        if str(folder).startswith("/tmp/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    daemon.run("sh", "-c", "id -un; id -gn; echo $HOME $USER; echo again > /dev/stdout; touch here; umask", user="nobody",
+               job_id="nobody")  # fmt: skip
+    job = daemon.wait("nobody")
+    assert job.state == job_pb2.JOB_STATE_SUCCEEDED, (job, daemon.output(job))
+    assert daemon.output(job).decode().split("\n")[:4] == ["nobody", "nogroup", "/nonexistent nobody", "again"]
+    assert (daemon.root.job("nobody").workspace / "device0" / "here").stat().st_uid != 0
+    # The secrets of the spec are not the job's user's to read from the folder.
+    assert daemon.root.job("nobody").spec.stat().st_mode & 0o077 == 0
+
+
+def test_start_is_idempotent(daemon: Daemon) -> None:
+    spec = job_pb2.JobSpec(job_id="same", command=["sh", "-c", "echo once"], env={"A": "1", "B": "2"})
+    first = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
+    again = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
+    assert not first.already_existed and again.already_existed
+    job = daemon.wait("same")
+    assert daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20).already_existed
+    assert daemon.output(job) == b"once\n"
+    spec.env["A"] = "other"
+    with pytest.raises(grpc.RpcError) as info:
+        daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
+    assert info.value.code() == grpc.StatusCode.ALREADY_EXISTS
+    assert reason(info.value) == "JOB_ID_CONFLICT"
+
+
+def test_max_runtime(daemon: Daemon) -> None:
+    spec = job_pb2.JobSpec(job_id="late", command=["sleep", "3600"])
+    spec.max_runtime.FromMilliseconds(200)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
+    job = daemon.wait("late")
+    assert (job.state, job.verdict.stopped_by) == (job_pb2.JOB_STATE_STOPPED, "max_runtime")
+
+
+def test_a_working_folder_that_vanished_is_told(daemon: Daemon, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    daemon.run("pwd", job_id="there", workdir=str(home))
+    assert daemon.output(daemon.wait("there")).decode().strip() == str(home)
+
+
+def test_many_ranks(daemon: Daemon) -> None:
+    daemon.run("sh", "-c", "echo $RANK", job_id="many", ranks=256)
+    job = daemon.wait("many")
+    assert job.state == job_pb2.JOB_STATE_SUCCEEDED
+    assert [daemon.output(job, r) for r in range(256)] == [f"{r}\n".encode() for r in range(256)]
+
+
+def test_delete(daemon: Daemon) -> None:
+    daemon.run("echo", "x", job_id="gone")
+    job = daemon.wait("gone")
+    daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="gone"), timeout=20)
+    assert not Path(job.ranks[0].log_path).exists() and not daemon.root.job("gone").folder.exists()
+    with pytest.raises(grpc.RpcError) as info:
+        daemon.get("gone")
+    assert info.value.code() == grpc.StatusCode.NOT_FOUND and reason(info.value) == "JOB_NOT_FOUND"
+    daemon.run("sleep", "3600", job_id="busy")
+    with pytest.raises(grpc.RpcError) as info:
+        daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="busy"), timeout=20)
+    assert reason(info.value) == "JOB_NOT_ENDED"

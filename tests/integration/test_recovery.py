@@ -1,0 +1,205 @@
+"""What is killed, and what must still be true. The random version of this is tests/chaos/."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import zlib
+from pathlib import Path
+
+import grpc
+import pytest
+from muster.v1 import job_pb2
+
+from tests.conftest import Daemon, alive, eventually
+
+#: Waits for a file, then writes on and exits with 5.
+PATIENT = "import sys, os, time\nprint('before', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.005)\nprint('after')\nsys.exit(5)\n"
+COMMAND = (sys.executable, "-S", "-c", PATIENT)
+
+
+def start(daemon: Daemon, job_id: str = "job") -> int:
+    """A running job that has written its first line; returns the rank's pid."""
+    daemon.run(*COMMAND, job_id=job_id)
+    eventually(lambda: daemon.get(job_id).state == job_pb2.JOB_STATE_RUNNING)
+    log = Path(daemon.get(job_id).ranks[0].log_path)
+    eventually(lambda: log.exists() and log.read_bytes() == b"before\n")
+    return int(daemon.get(job_id).ranks[0].pid)
+
+
+def release(daemon: Daemon, job_id: str = "job") -> None:
+    (daemon.root.job(job_id).workspace / "device0" / "go").touch()
+
+
+def expect_five(daemon: Daemon, job_id: str = "job") -> None:
+    job = daemon.wait(job_id)
+    assert (job.state, job.verdict.exit_code) == (job_pb2.JOB_STATE_FAILED, 5), job
+    assert daemon.output(job) == b"before\nafter\n"
+    assert job.ranks[0].outcome == job_pb2.RANK_OUTCOME_EXITED
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_daemon_goes_and_comes_back(daemon: Daemon, number: int) -> None:
+    pid = start(daemon)
+    code = daemon.kill(number)
+    assert code == (0 if number != signal.SIGKILL else -9)
+    assert alive(pid)
+    daemon.start()
+    assert daemon.get("job").ranks[0].pid == pid
+    release(daemon)
+    expect_five(daemon)
+
+
+def test_a_job_ends_while_the_daemon_is_down(daemon: Daemon) -> None:
+    pid = start(daemon)
+    daemon.kill()
+    release(daemon)
+    eventually(lambda: not alive(pid))
+    daemon.start()
+    expect_five(daemon)
+    kinds = [e.kind for e in daemon.event_list("job")]
+    assert kinds.count("job.accepted") == kinds.count("rank.exited") == kinds.count("job.ended") == 1
+
+
+def test_a_supervisor_is_replaced(daemon: Daemon) -> None:
+    pid = start(daemon)
+    first = daemon.supervisor_pid("job")
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: daemon.supervisor_pid("job") not in (0, first))
+    assert alive(pid)
+    release(daemon)
+    expect_five(daemon)
+    assert daemon.get("job").takeovers == 1
+    assert "job.taken_over" in [e.kind for e in daemon.event_list("job")]
+
+
+def test_the_nursery_is_replaced_and_then_the_supervisor(daemon: Daemon) -> None:
+    pid = start(daemon)
+    first = daemon.nursery_pid()
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: daemon.nursery_pid() not in (0, first))
+    supervisor = daemon.supervisor_pid("job")
+    assert supervisor and alive(pid)
+    # The new nursery must have taken the job up before its supervisor dies, else nobody would notice.
+    eventually(lambda: _has_open(daemon.nursery_pid(), f"{daemon.root.job('job').folder}/rank-0.fifo"))
+    os.kill(supervisor, signal.SIGKILL)
+    eventually(lambda: daemon.supervisor_pid("job") not in (0, supervisor))
+    release(daemon)
+    expect_five(daemon)
+
+
+def _has_open(pid: int, path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return any(os.readlink(f"/proc/{pid}/fd/{fd}") == path for fd in os.listdir(f"/proc/{pid}/fd"))
+    return False
+
+
+def test_nursery_and_supervisor_go_while_the_daemon_is_down(daemon: Daemon) -> None:
+    pid = start(daemon)
+    daemon.kill()
+    os.kill(daemon.nursery_pid(), signal.SIGKILL)
+    os.kill(daemon.supervisor_pid("job"), signal.SIGKILL)
+    assert alive(pid)
+    daemon.start()
+    eventually(lambda: daemon.supervisor_pid("job"))
+    release(daemon)
+    expect_five(daemon)
+
+
+def test_a_stop_goes_on_after_the_supervisor_was_killed(daemon: Daemon) -> None:
+    daemon.run("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 3600; done", job_id="job", ranks=2)
+    eventually(lambda: all(daemon.output(daemon.get("job"), r) for r in (0, 1)))
+    request = job_pb2.StopRequest(job_id="job")
+    request.grace.FromMilliseconds(800)
+    request.timeout.FromSeconds(0)
+    daemon.jobs.Stop(request, timeout=20)
+    os.kill(daemon.supervisor_pid("job"), signal.SIGKILL)
+    job = daemon.wait("job")
+    assert job.state == job_pb2.JOB_STATE_STOPPED
+    assert {(r.outcome, r.signal) for r in job.ranks} == {(job_pb2.RANK_OUTCOME_STOPPED, signal.SIGKILL)}
+
+
+def test_nothing_survives_a_stop_after_a_takeover(daemon: Daemon) -> None:
+    program = (
+        "import os, time\n"
+        "while not os.path.exists('go'): time.sleep(0.005)\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork(): os._exit(0)\n"
+        "    open('stray', 'w').write(f'{os.getpid()}\\n'); time.sleep(3600)\n"
+        "os.wait(); time.sleep(3600)\n"
+    )
+    daemon.run(sys.executable, "-S", "-c", program, job_id="job")
+    daemon.until_running("job")
+    first = daemon.supervisor_pid("job")
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: daemon.supervisor_pid("job") not in (0, first))
+    release(daemon)
+    stray = int(eventually(lambda: _read(daemon.root.job("job").workspace / "device0" / "stray")))
+    daemon.stop("job", grace_s=0.2)
+    assert not alive(stray)
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        text = path.read_text()
+        return text if text.endswith("\n") else ""
+    return ""
+
+
+def test_after_a_reboot_running_jobs_are_lost_and_ended_ones_keep_their_verdict(daemon: Daemon) -> None:
+    daemon.run("sh", "-c", "exit 3", job_id="ended")
+    daemon.wait("ended")
+    pid = start(daemon)
+    daemon.kill()
+    for victim in (daemon.nursery_pid(), daemon.supervisor_pid("job"), pid):
+        os.kill(victim, signal.SIGKILL)
+    eventually(lambda: not alive(pid))
+    for job_id in ("ended", "job"):
+        _as_of_another_boot(daemon.root.job(job_id).journal)
+    daemon.start()
+    job = daemon.wait("job")
+    assert (job.state, job.verdict.exit_code) == (job_pb2.JOB_STATE_LOST, 125)
+    assert "reboot" in job.verdict.summary
+    assert job.ranks[0].outcome == job_pb2.RANK_OUTCOME_LOST
+    ended = daemon.get("ended")
+    assert (ended.state, ended.verdict.exit_code) == (job_pb2.JOB_STATE_FAILED, 3)
+
+
+def _as_of_another_boot(journal: Path) -> None:
+    lines = journal.read_bytes().splitlines()
+    record = json.loads(lines[0][9:]) | {"boot": "00000000-0000-0000-0000-000000000000"}
+    body = json.dumps(record, separators=(",", ":")).encode()
+    lines[0] = b"%08x %s" % (zlib.crc32(body), body)
+    journal.write_bytes(b"\n".join(lines) + b"\n")
+
+
+def test_a_damaged_journal_is_reported_and_never_guessed(daemon: Daemon) -> None:
+    daemon.run("true", job_id="broken")
+    daemon.wait("broken")
+    daemon.run("true", job_id="fine")
+    daemon.wait("fine")
+    daemon.kill()
+    journal = daemon.root.job("broken").journal
+    data = bytearray(journal.read_bytes())
+    data[len(data) // 2] ^= 1
+    journal.write_bytes(data)
+    daemon.start()
+    with pytest.raises(grpc.RpcError) as info:
+        daemon.get("broken")
+    assert info.value.code() == grpc.StatusCode.DATA_LOSS and "checksum" in info.value.details()
+    listed = {job.job_id: job for job in daemon.jobs.List(job_pb2.ListRequest(), timeout=10).jobs}
+    assert listed["broken"].state == job_pb2.JOB_STATE_LOST and "checksum" in listed["broken"].verdict.summary
+    assert daemon.get("fine").state == job_pb2.JOB_STATE_SUCCEEDED
+    daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="broken"), timeout=10)
+
+
+def test_the_nursery_ends_when_it_has_nothing_to_do(daemon: Daemon) -> None:
+    daemon.run("true", job_id="job")
+    daemon.wait("job")
+    nursery = daemon.nursery_pid()
+    assert nursery
+    daemon.kill(signal.SIGTERM)
+    eventually(lambda: not alive(nursery), 30)
+    assert not daemon.root.nursery_socket.exists()

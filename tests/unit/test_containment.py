@@ -1,0 +1,335 @@
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from supervisors import containment, process
+from supervisors.containment import Containment, make_cgroup
+from supervisors.lifecycle import Outcome, Rank
+from tests.unit.supervision import in_own_process, until
+
+NONCE = "0badcafe-job-1"
+
+#: A rank with a process that left it: double-forked, in a session of its own. Writes both pids, then a T for each
+#: SIGTERM that either of them gets. Arguments: a cgroup to enter, or nothing; "bare" to drop the environment.
+_RANK = """
+import os, signal, sys, time
+if sys.argv[1]:
+    with open(sys.argv[1] + "/cgroup.procs", "w") as file:
+        file.write("0")
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"T"))
+read, write = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    pid = os.fork()
+    if pid:
+        os.write(write, b"%d" % pid)
+        os._exit(0)
+    while True:
+        time.sleep(600)
+os.wait()
+os.write(1, b"%d %s\\n" % (os.getpid(), os.read(read, 100)))
+while True:
+    time.sleep(600)
+"""
+
+#: Starts its arguments and keeps them, as a nursery does. Ends, and all that is left with it, with its stdin.
+_KEEPER = """
+import ctypes, os, signal, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+subprocess.Popen(sys.argv[1:], start_new_session=True, stdin=subprocess.DEVNULL)
+sys.stdin.read()
+me = str(os.getpid())
+while True:
+    for pid in open(f"/proc/{me}/task/{me}/children").read().split():
+        os.kill(int(pid), signal.SIGKILL)
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+"""
+
+
+@dataclass
+class Tree:
+    """A rank and the process that left it."""
+
+    rank: int
+    escaped: int
+    output: IO[bytes]
+
+    def ranks(self) -> list[Rank]:
+        stat = process.read_stat(self.rank)
+        assert stat is not None
+        return [Rank(0, 0, 0, pid=self.rank, start=stat.start)]
+
+    @property
+    def pids(self) -> list[int]:
+        return sorted((self.rank, self.escaped))
+
+
+def alive(pid: int) -> bool:
+    stat = process.read_stat(pid)
+    return stat is not None and not stat.ended
+
+
+def pids_of(job: Containment) -> list[int]:
+    return sorted(stat.pid for stat in job.members())
+
+
+def plant(nonce: str = NONCE, cgroup: str = "") -> Tree:
+    """A rank of this very process, which must be a subreaper."""
+    env = {"PATH": os.environ["PATH"], "MUSTER_NONCE": nonce}
+    rank = subprocess.Popen([sys.executable, "-c", _RANK, cgroup], start_new_session=True, stdout=subprocess.PIPE, env=env)
+    assert rank.stdout is not None
+    pid, escaped = rank.stdout.readline().split()
+    rank.returncode = 0  # not Popen's to wait for
+    return Tree(int(pid), int(escaped), rank.stdout)
+
+
+@contextlib.contextmanager
+def kept(nonce: str = NONCE, cgroup: str = "") -> Iterator[Tree]:
+    """A rank of somebody else, no descendant of who looks for it."""
+    env = {"PATH": os.environ["PATH"], "MUSTER_NONCE": nonce}
+    argv = [sys.executable, "-c", _KEEPER, sys.executable, "-c", _RANK, cgroup]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as keeper:
+        assert keeper.stdout is not None
+        pid, escaped = keeper.stdout.readline().split()
+        yield Tree(int(pid), int(escaped), keeper.stdout)
+        keeper.communicate(b"")
+
+
+@pytest.fixture
+def no_cgroup(monkeypatch):
+    monkeypatch.setattr(containment, "find_cgroup_root", lambda: None)
+
+
+@pytest.fixture
+def cgroup(tmp_path) -> Iterator[str]:
+    """A job's own cgroup."""
+    folder = make_cgroup(tmp_path, "job")
+    if not folder:
+        pytest.skip("needs a cgroup v2 tree that we may make subtrees in, and cgroup.kill")
+    yield folder
+    for path, _, _ in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+
+def kill_all(job: Containment) -> None:
+    until(lambda: not job.kill(), "all processes of the job killed")
+
+
+# --- our own ranks ----------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_left_its_rank_is_found_and_killed(no_cgroup):
+    def work() -> Any:
+        tree = plant()
+        job = Containment(make_cgroup(Path("/x"), "job"), tree.ranks(), NONCE, adopted=False)
+        found = pids_of(job)
+        kill_all(job)
+        return [found == tree.pids, alive(tree.rank), alive(tree.escaped), pids_of(job)]
+
+    assert in_own_process(work) == [True, False, False, []]
+
+
+def test_what_is_left_of_a_rank_that_has_ended_is_found(no_cgroup):
+    def work() -> Any:
+        tree = plant()
+        ranks = tree.ranks()
+        os.kill(tree.rank, signal.SIGKILL)
+        os.waitpid(tree.rank, 0)
+        ranks[0].outcome = Outcome.SIGNALLED
+        job = Containment("", ranks, NONCE, adopted=False)
+        found = pids_of(job)
+        sent = job.signal(signal.SIGTERM)
+        word = tree.output.read(1)
+        kill_all(job)
+        return [found == [tree.escaped], sent, word.decode(), alive(tree.escaped)]
+
+    assert in_own_process(work) == [True, 1, "T", False]
+
+
+def test_zombies_are_no_members(no_cgroup):
+    def work() -> Any:
+        tree = plant()
+        job = Containment("", tree.ranks(), NONCE, adopted=False)
+        for pid in tree.pids:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not any(alive(pid) for pid in tree.pids), "both ended")
+        return [process.read_stat(tree.rank) is not None, pids_of(job), job.kill()]
+
+    assert in_own_process(work) == [True, [], []]
+
+
+def test_a_job_without_processes_has_none(no_cgroup):
+    assert in_own_process(lambda: pids_of(Containment("", [Rank(0, 0, 0)], NONCE, adopted=False))) == []
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_each_process_gets_a_signal_once(no_cgroup, adopted):
+    def work() -> Any:
+        tree = plant()
+        job = Containment("", tree.ranks(), NONCE, adopted=adopted)
+        sent = job.signal(signal.SIGTERM)
+        first = tree.output.read(2)
+        kill_all(job)
+        return [sent, (first + tree.output.read()).decode()]
+
+    assert in_own_process(work) == [2, "TT"]
+
+
+def test_a_stopped_process_can_act_on_a_signal(no_cgroup):
+    def work() -> Any:
+        tree = plant()
+        job = Containment("", tree.ranks(), NONCE, adopted=False)
+        for pid in tree.pids:
+            os.kill(pid, signal.SIGSTOP)
+            until(lambda pid=pid: (s := process.read_stat(pid)) and s.state == "T", "stopped")  # type: ignore[misc]
+        job.signal(signal.SIGTERM)
+        answer = tree.output.read(2)
+        kill_all(job)
+        return answer.decode()
+
+    assert in_own_process(work) == "TT"
+
+
+# --- strangers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_stranger_that_looks_the_same_is_never_touched(no_cgroup, adopted):
+    """The same program, the same environment but for the nonce; and one whose pid a rank had before."""
+    with kept(nonce=NONCE + "0") as stranger, kept(nonce=NONCE[:-1]) as other:
+        reused = stranger.ranks()[0]
+        reused.start -= 1
+
+        def work() -> Any:
+            tree = plant()
+            job = Containment("", [*tree.ranks(), reused], NONCE, adopted=adopted)
+            found = pids_of(job)
+            job.signal(signal.SIGTERM)
+            kill_all(job)
+            return found == tree.pids
+
+        assert in_own_process(work) is True
+        assert all(alive(pid) for pid in (*stranger.pids, *other.pids))
+        for tree in (stranger, other):  # SIGTERM would have been answered before this
+            os.kill(tree.rank, signal.SIGTERM)
+            assert tree.output.read(1) == b"T"
+            os.killpg(tree.rank, signal.SIGKILL)
+            os.kill(tree.escaped, signal.SIGKILL)
+            assert tree.output.read() == b""
+
+
+# --- after a takeover -------------------------------------------------------------------------------------------------
+
+
+def test_orphans_of_a_dead_supervisor_are_found_by_the_nonce(no_cgroup):
+    with kept() as tree:
+        ranks = tree.ranks()
+
+        def work() -> Any:
+            job = Containment("", ranks, NONCE, adopted=True)
+            found = pids_of(job)
+            kill_all(job)
+            return found
+
+        assert in_own_process(work) == tree.pids
+        assert not any(alive(pid) for pid in tree.pids)
+
+
+def test_an_orphan_is_found_though_its_rank_is_gone(no_cgroup):
+    with kept() as tree:
+        ranks = tree.ranks()
+        os.kill(tree.rank, signal.SIGKILL)
+        until(lambda: not alive(tree.rank), "the rank's end")
+        ranks[0].outcome = Outcome.SIGNALLED
+        assert in_own_process(lambda: pids_of(Containment("", ranks, NONCE, adopted=True))) == [tree.escaped]
+
+
+def test_without_a_takeover_only_descendants_count(no_cgroup):
+    """The search through all processes is for orphans alone: our own cannot leave, and it costs."""
+    with kept() as tree:
+        assert in_own_process(lambda: pids_of(Containment("", [], NONCE, adopted=False))) == []
+        assert alive(tree.rank)
+
+
+# --- cgroup -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_kernel_knows_who_is_in_the_cgroup_whatever_it_did(cgroup):
+    """Nobody's descendant here, another nonce: only the cgroup tells."""
+    with kept(nonce="other", cgroup=cgroup) as tree:
+
+        def work() -> Any:
+            job = Containment(cgroup, [], NONCE, adopted=False)
+            found = pids_of(job)
+            sent = job.signal(signal.SIGTERM)
+            kill_all(job)
+            return [found, sent]
+
+        assert in_own_process(work) == [tree.pids, 2]
+        assert not any(alive(pid) for pid in tree.pids)
+
+
+def test_cgroup_kill_reaches_all_at_once(cgroup, monkeypatch):
+    """And not only who could be listed and signalled one by one."""
+    with kept(nonce="other", cgroup=cgroup) as tree:
+        job = Containment(cgroup, [], NONCE, adopted=False)
+        monkeypatch.setattr(job.__class__, "members", lambda _: [])
+        job.kill()
+        until(lambda: not any(alive(pid) for pid in tree.pids), "both killed")
+
+
+def test_an_empty_cgroup_is_removed_and_a_full_one_stays(cgroup):
+    with kept(cgroup=cgroup) as tree:
+        job = Containment(cgroup, [], NONCE, adopted=False)
+        job.remove()
+        assert os.path.isdir(cgroup)
+        for pid in tree.pids:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not Path(cgroup, "cgroup.procs").read_text(), "the cgroup to be empty")
+        job.remove()
+        assert not os.path.exists(cgroup)
+        job.remove()
+
+
+def test_cgroups_that_the_job_made_in_its_own_are_searched_and_removed(cgroup):
+    inner = os.path.join(cgroup, "a", "b")
+    os.makedirs(inner)
+    with kept(cgroup=inner) as tree:
+
+        def work() -> Any:
+            job = Containment(cgroup, [], NONCE, adopted=False)
+            found = pids_of(job)
+            kill_all(job)
+            return found
+
+        assert in_own_process(work) == tree.pids
+        until(lambda: not Path(inner, "cgroup.procs").read_text(), "the cgroup to be empty")
+        Containment(cgroup, [], NONCE, adopted=False).remove()
+        assert not os.path.exists(cgroup)
+
+
+def test_a_jobs_cgroup_is_taken_over_and_others_have_another(cgroup, tmp_path):
+    assert make_cgroup(tmp_path, "job") == cgroup
+    for state, job_id in ((tmp_path, "job2"), (tmp_path / "other", "job")):
+        other = make_cgroup(state, job_id)
+        assert other not in ("", cgroup)
+        os.rmdir(other)
+
+
+def test_where_there_is_no_cgroup_there_is_none(tmp_path, monkeypatch):
+    for root in (None, tmp_path / "missing", tmp_path):  # none; cannot be made; no cgroup.kill
+        monkeypatch.setattr(containment, "find_cgroup_root", lambda root=root: root)
+        assert make_cgroup(tmp_path, "job") == ""
+    assert list(tmp_path.iterdir()) == [], "nothing is left of the attempt"

@@ -1,0 +1,500 @@
+import errno
+import fcntl
+import itertools
+import os
+import re
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisors import tee
+from supervisors.tee import INDEX_RECORD, Gap, RankLog, tail
+from tests.unit.supervision import fill, small_disk
+
+GAP = re.compile(rb"\[muster: (\d+) bytes lost \d\d:\d\d:\d\d-\d\d:\d\d:\d\d: ([^\]]+)\]\n")
+
+
+class Bench:
+    """A FIFO that a rank holds read-write, and the files that it is drained into."""
+
+    def __init__(self, folder: Path, logs: Path | None = None) -> None:
+        self.fifo, self.log, self.idx = folder / "fifo", (logs or folder) / "log", (logs or folder) / "idx"
+        tee.make_fifo(self.fifo, os.geteuid(), os.getegid())
+        self.rank = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK)
+
+    def open(self) -> RankLog:
+        return RankLog(self.fifo, self.log, self.idx, os.geteuid(), os.getegid())
+
+    def write(self, data: bytes) -> None:
+        """As a rank does; `data` must fit into the FIFO."""
+        assert os.write(self.rank, data) == len(data)
+
+    def hang_up(self) -> None:
+        if self.rank >= 0:
+            os.close(self.rank)
+        self.rank = -1
+
+    def index(self) -> list[tuple[int, int]]:
+        return list(INDEX_RECORD.iter_unpack(self.idx.read_bytes()))
+
+    def __enter__(self) -> "Bench":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hang_up()
+
+
+@pytest.fixture
+def bench(tmp_path) -> Iterator[Bench]:
+    with Bench(tmp_path) as bench:
+        yield bench
+
+
+def soon() -> float:
+    return time.monotonic() + 20
+
+
+def refuse(error: int):
+    def call(*_: object, **__: object) -> int:
+        raise OSError(error, os.strerror(error))
+
+    return call
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+_CHUNKS = st.lists(st.binary(min_size=1, max_size=3000) | st.sampled_from([b"\n", b"\0" * 5000, b"x" * 70000]))
+
+
+@pytest.mark.parametrize("way", ["splice", "copy"])
+@given(chunks=_CHUNKS, drains=st.lists(st.booleans()), successors=st.lists(st.booleans()))
+@settings(deadline=None, max_examples=40)
+def test_bytes_arrive_as_they_were_written(way, chunks, drains, successors):
+    """Whatever is written when, whoever drains: with `successors` the RankLog in between is another one."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder, Bench(Path(folder)) as bench:
+        if way == "copy":
+            patch.setattr(os, "splice", refuse(errno.EINVAL))
+        log = bench.open()
+        pending = 0
+        for chunk, drain, successor in itertools.zip_longest(chunks, drains, successors):
+            if chunk:
+                if pending + len(chunk) > 200_000:
+                    assert log.drain_all(soon()) == []
+                    pending = 0
+                bench.write(chunk)
+                pending += len(chunk)
+            if drain:
+                log.drain()
+            if successor:
+                log.close()
+                log = bench.open()
+        assert log.drain_all(soon()) == []
+        assert not log.ended
+        log.close()
+        assert bench.log.read_bytes() == b"".join(chunks)
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_splice_is_copied_into(bench, monkeypatch, error):
+    calls = []
+
+    def splice(*args: object, **how: object) -> int:
+        calls.append(args)
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "splice", splice)
+    log = bench.open()
+    bench.write(b"a" * 100_000)
+    log.drain()
+    bench.write(b"b")
+    log.drain()
+    assert len(calls) == 1, "it is not asked again"
+    assert not log.stalled
+    log.close()
+    assert bench.log.read_bytes() == b"a" * 100_000 + b"b"
+
+
+def test_nothing_there_does_not_block(bench):
+    log = bench.open()
+    assert log.drain() is None
+    assert log.drain_all(soon()) == []
+    assert not log.ended
+    log.close()
+
+
+def test_one_drain_moves_a_batch_at_most(bench, monkeypatch):
+    monkeypatch.setattr(tee, "BATCH", 4096)
+    log = bench.open()
+    bench.write(b"x" * 10_000)
+    log.drain()
+    assert bench.log.stat().st_size == 4096
+    log.drain_all(soon())
+    log.close()
+    assert bench.log.stat().st_size == 10_000
+
+
+def test_drain_all_stops_at_its_deadline(bench):
+    log = bench.open()
+    bench.write(b"x")
+    log.drain_all(time.monotonic() - 1)
+    assert bench.log.stat().st_size == 0
+    log.close()
+
+
+@pytest.mark.parametrize("way", ["splice", "copy"])
+def test_the_end_comes_when_nobody_can_write_any_more_and_all_is_read(bench, monkeypatch, way):
+    if way == "copy":
+        monkeypatch.setattr(os, "splice", refuse(errno.EINVAL))
+    log = bench.open()
+    bench.write(b"last words")
+    bench.hang_up()
+    log.drain()
+    assert not log.ended
+    log.drain()
+    assert log.ended
+    log.close()
+    assert bench.log.read_bytes() == b"last words"
+
+
+def test_a_file_that_is_there_is_gone_on_with_at_its_end(bench):
+    bench.log.write_bytes(b"before\n")
+    log = bench.open()
+    bench.write(b"after\n")
+    log.drain()
+    log.close()
+    assert bench.log.read_bytes() == b"before\nafter\n"
+
+
+def test_a_successor_keeps_what_the_dead_one_left_in_the_fifo(bench):
+    first = bench.open()
+    bench.write(b"one\n")
+    first.drain()
+    bench.write(b"two\n")
+    first.close()
+    bench.write(b"three\n")
+    second = bench.open()
+    second.drain_all(soon())
+    second.close()
+    assert bench.log.read_bytes() == b"one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("way", ["splice", "copy"])
+@pytest.mark.parametrize("size", [0, 3])
+def test_a_file_that_somebody_cut_goes_on_at_its_end(bench, monkeypatch, way, size):
+    """As `: > file` and logrotate's copytruncate do: no hole of zeros."""
+    if way == "copy":
+        monkeypatch.setattr(os, "splice", refuse(errno.EINVAL))
+    monkeypatch.setattr(tee, "INDEX_INTERVAL_S", 0.0)
+    log = bench.open()
+    bench.write(b"before\n" * 10)
+    log.drain()
+    os.truncate(bench.log, size)
+    bench.write(b"one\n")
+    log.drain()
+    bench.write(b"two\n")
+    log.drain()
+    log.close()
+    content = bench.log.read_bytes()
+    assert b"\0" not in content
+    assert content == b"before\n"[:size] + b"one\ntwo\n"
+
+
+# --- the rank's side --------------------------------------------------------------------------------------------------
+
+_RANK = """
+import os, sys
+fifo = os.open(sys.argv[1], os.O_RDWR)
+for i in range(int(sys.argv[2])):
+    line = b"line %07d\\n" % i
+    assert os.write(fifo, line) == len(line)
+    if i == 0:
+        os.write(1, b"begun\\n")
+os.write(1, b"done\\n")
+sys.stdin.read()
+"""
+
+
+def test_a_rank_notices_nothing_when_readers_come_and_go(bench):
+    """No SIGPIPE, no error, no byte lost, with a FIFO that is full in between."""
+    lines = 100_000
+    bench.hang_up()
+    log = bench.open()
+    with subprocess.Popen(
+        [sys.executable, "-c", _RANK, str(bench.fifo), str(lines)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == b"begun\n"
+        poll = select.poll()
+        poll.register(rank.stdout, select.POLLIN)
+        deadline, rounds = soon(), 0
+        while not poll.poll(0):
+            assert time.monotonic() < deadline
+            rounds += 1
+            if rounds % 3 == 0:  # the supervisor dies; only the rank has the FIFO open now
+                log.close()
+                log = bench.open()
+            log.drain()
+        assert rank.stdout.readline() == b"done\n"
+        log.drain_all(soon())
+        assert not log.ended
+        rank.communicate(b"")
+        assert rank.returncode == 0
+    log.drain_all(soon())
+    assert log.ended
+    log.close()
+    assert bench.log.read_bytes() == b"".join(b"line %07d\n" % i for i in range(lines))
+
+
+def test_a_rank_is_not_held_up_by_a_disk_that_takes_nothing(bench, monkeypatch):
+    """All of a full FIFO is read away each time, so that the rank can always write again."""
+    monkeypatch.setattr(os, "splice", refuse(errno.EIO))
+    log = bench.open()
+    for _ in range(20):
+        bench.write(b"x" * 65536)
+        log.drain()
+    assert log.stalled
+    log.close()
+
+
+def test_the_fifo_has_room_for_a_burst(bench):
+    log = bench.open()
+    assert fcntl.fcntl(log.fd, fcntl.F_GETPIPE_SZ) >= 1 << 18
+    log.close()
+
+
+def test_the_file_is_the_jobs_users_and_a_link_is_not_followed(bench, tmp_path):
+    log = bench.open()
+    log.close()
+    assert bench.log.stat().st_mode & 0o777 == 0o640 & ~_umask()
+    bench.log.unlink()
+    bench.log.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic link"):
+        bench.open()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_files_of_another_user(tmp_path):
+    fifo = tmp_path / "fifo"
+    tee.make_fifo(fifo, 65534, 65534)
+    tee.make_fifo(fifo, 65534, 65534)  # a successor finds it there
+    log = RankLog(fifo, tmp_path / "log", tmp_path / "idx", 65534, 65534)
+    log.close()
+    for name in ("fifo", "log", "idx"):
+        stat = (tmp_path / name).stat()
+        assert (stat.st_uid, stat.st_gid) == (65534, 65534), name
+    assert fifo.is_fifo()
+    assert fifo.stat().st_mode & 0o777 == 0o600
+
+
+# --- the index --------------------------------------------------------------------------------------------------------
+
+
+def test_the_index_says_from_where_on_bytes_are_of_which_time(bench, monkeypatch):
+    clock = iter(range(1_000, 2_000))
+    monkeypatch.setattr(tee, "INDEX_INTERVAL_S", 0.0)
+    monkeypatch.setattr(time, "time_ns", lambda: next(clock) * 10**9)
+    log = bench.open()
+    for data in (b"a", b"bb", b"ccc"):
+        bench.write(data)
+        log.drain()
+    log.close()
+    log = bench.open()
+    bench.write(b"dddd")
+    log.drain()
+    log.close()
+    assert bench.index() == [(0, 1000 * 10**9), (1, 1001 * 10**9), (3, 1002 * 10**9), (6, 1003 * 10**9)]
+
+
+def test_the_index_is_sparse_and_rises(bench, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    log = bench.open()
+    begin = time.time_ns()
+    for _ in range(50):
+        bench.write(b"0123456789")
+        log.drain()
+        now[0] += tee.INDEX_INTERVAL_S / 9.5
+    log.close()
+    entries = bench.index()
+    assert [offset for offset, _ in entries] == [0, 100, 200, 300, 400]
+    assert begin <= entries[0][1]
+    assert entries == sorted(entries)
+
+
+def test_nothing_drained_is_not_noted(bench):
+    log = bench.open()
+    log.drain()
+    bench.hang_up()
+    log.drain()
+    log.close()
+    assert bench.index() == []
+
+
+def test_a_torn_index_record_is_cut_off_by_the_successor(bench):
+    bench.log.write_bytes(b"12345")
+    bench.idx.write_bytes(INDEX_RECORD.pack(0, 7) + b"torn")
+    log = bench.open()
+    bench.write(b"x")
+    log.drain()
+    log.close()
+    assert [offset for offset, _ in bench.index()] == [0, 5]
+
+
+# --- gaps -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_gap_is_told_in_one_line():
+    since = time.mktime((2024, 2, 3, 4, 5, 6, 0, 0, -1))
+    gap = Gap(since, "No space left on device", 4711, since + 61)
+    assert gap.line() == "[muster: 4711 bytes lost 04:05:06-04:06:07: No space left on device]\n"
+
+
+@pytest.mark.parametrize("way", ["splice", "copy"])
+@pytest.mark.parametrize("newline", [True, False])
+def test_a_full_disk_costs_counted_bytes_and_writing_resumes_by_itself(tmp_path, monkeypatch, way, newline):
+    if way == "copy":
+        monkeypatch.setattr(os, "splice", refuse(errno.EINVAL))
+    with small_disk(tmp_path / "disk", "64k") as disk, Bench(tmp_path, disk) as bench:
+        fill(disk / "filler", leave=20 * 1024)
+        log = bench.open()
+        line = b"0123456789abcde\n" if newline else b"0123456789abcdef"
+        data = line * (100_000 // len(line))
+        bench.write(data[:1600])
+        log.drain()  # makes the first record of the index, while there is room
+        bench.write(data[1600:])
+        began = time.time()
+        assert log.drain_all(time.monotonic() + 5) == []
+        assert log.stalled
+        kept = bench.log.stat().st_size
+        assert 1600 < kept <= 20 * 1024
+        bench.write(data)  # the rank goes on
+        log.drain_all(time.monotonic() + 5)
+        assert log.stalled
+
+        (disk / "filler").unlink()
+        assert log.drain() is None, "it is not tried all the time"
+        monkeypatch.setattr(log, "_retry_at", 0.0)
+        bench.write(b"after\n")
+        (gap,) = log.drain_all(soon())
+        assert not log.stalled
+        log.close()
+
+        lost = 2 * len(data) - kept
+        assert (gap.bytes, gap.error) == (lost, "No space left on device")
+        assert began - 1 <= gap.since <= gap.until <= time.time()
+        middle = b"" if data[:kept].endswith(b"\n") else b"\n"
+        assert bench.log.read_bytes() == data[:kept] + middle + gap.line().encode() + b"after\n"
+        (told,) = GAP.findall(bench.log.read_bytes())
+        assert told == (b"%d" % lost, b"No space left on device")
+        offsets = [offset for offset, _ in bench.index()]
+        assert offsets == sorted(offsets)
+        assert offsets[0] == 0
+
+
+def test_a_gap_stays_open_while_its_line_does_not_fit(tmp_path):
+    with small_disk(tmp_path / "disk", "64k") as disk, Bench(tmp_path, disk) as bench:
+        fill(disk / "filler", leave=8192)
+        log = bench.open()
+        bench.write(b"x" * 65536)
+        log.drain_all(time.monotonic() + 5)
+        size = bench.log.stat().st_size
+        assert log.resume(force=True) is None
+        assert log.stalled
+        assert bench.log.stat().st_size == size
+        gap = log.abandon()
+        assert gap is not None
+        assert gap.bytes == 65536 - size
+        assert gap.until >= gap.since
+        assert not log.stalled
+        assert log.abandon() is None
+        log.close()
+
+
+def test_an_error_that_passed_before_anything_was_lost_leaves_no_line(bench, monkeypatch):
+    log = bench.open()
+    splice = os.splice
+    read = os.read
+    monkeypatch.setattr(os, "splice", refuse(errno.EIO))
+    monkeypatch.setattr(os, "read", refuse(errno.EAGAIN))
+    bench.write(b"kept\n")
+    assert log.drain() is None
+    assert log.stalled
+    monkeypatch.setattr(os, "splice", splice)
+    monkeypatch.setattr(os, "read", read)
+    assert log.resume(force=True) is None
+    assert not log.stalled
+    log.drain()
+    log.close()
+    assert bench.log.read_bytes() == b"kept\n"
+
+
+def test_gaps_of_different_times_each_have_a_line(bench, monkeypatch):
+    splice = os.splice
+    log = bench.open()
+    gaps = []
+    for error in (errno.ENOSPC, errno.EIO):
+        monkeypatch.setattr(os, "splice", refuse(error))
+        bench.write(b"lost")
+        log.drain()
+        monkeypatch.setattr(os, "splice", splice)
+        gaps.append(log.resume(force=True))
+        bench.write(b"kept\n")
+        log.drain()
+    log.close()
+    assert [g and (g.bytes, g.error) for g in gaps] == [(4, "No space left on device"), (4, "Input/output error")]
+    kept = GAP.sub(b"<gap>", bench.log.read_bytes())
+    assert kept == b"<gap>kept\n<gap>kept\n"
+
+
+def test_the_end_is_seen_while_output_is_lost(bench, monkeypatch):
+    monkeypatch.setattr(os, "splice", refuse(errno.ENOSPC))
+    log = bench.open()
+    bench.write(b"x" * 100)
+    bench.hang_up()
+    log.drain_all(soon())
+    assert log.ended
+    gap = log.resume(force=True)
+    assert gap is not None
+    assert gap.bytes == 100
+    log.close()
+
+
+# --- the last lines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", ()),
+        (b"one", ("one",)),
+        (b"one\ntwo\n", ("one", "two")),
+        (b"".join(b"%d\n" % i for i in range(30)), tuple(str(i) for i in range(10, 30))),
+        (b"\xff\n", ("\ufffd",)),
+        (b"x" * 5000, ("x" * 4096,)),
+        (b"x" * 5000 + b"\nlast\n", ("last",)),
+    ],
+)
+def test_tail(tmp_path, content, lines):
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    assert tail(path) == lines
+
+
+def test_tail_of_nothing(tmp_path):
+    assert tail(tmp_path / "missing") == ()
+    assert tail(tmp_path) == ()

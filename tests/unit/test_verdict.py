@@ -1,0 +1,199 @@
+import itertools
+import signal
+
+import pytest
+
+from supervisors.lifecycle import Cause, Job, Outcome, Rank, State, Stop
+from supervisors.verdict import describe, failed, outcome, reach, shell_code
+
+EXIT_0, EXIT_7, SEGV, SEGV_CORE, TERM, KILL = 0, 7 << 8, 11, 11 | 0x80, 15, 9
+
+
+def job_with(stop: Stop | None, *statuses: int | None, terminated: bool = True) -> Job:
+    """A job whose ranks ended so, during `stop`."""
+    job = Job(state=State.RUNNING if stop is None else State.STOPPING, stop=stop)
+    job.terminated = terminated and stop is not None
+    for i, status in enumerate(statuses):
+        job.ranks.append(Rank(i, i, i, pid=100 + i, outcome=outcome(job, status, unborn=False), status=status))
+    return job
+
+
+STOP = {cause: Stop(cause, by="me", reason="so") for cause in Cause}
+
+
+# --- what a rank's end is called --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cause", "terminated", "status", "expected"),
+    [
+        (None, False, EXIT_0, Outcome.EXITED),
+        (None, False, EXIT_7, Outcome.EXITED),
+        (None, False, SEGV, Outcome.SIGNALLED),
+        (None, False, SEGV_CORE, Outcome.SIGNALLED),
+        (None, False, None, Outcome.LOST),
+        # A stop is recorded, but no signal has been sent yet: it ended by itself.
+        (Cause.REQUESTED, False, EXIT_7, Outcome.EXITED),
+        (Cause.RANK_FAILED, False, EXIT_7, Outcome.EXITED),
+        (Cause.REQUESTED, True, TERM, Outcome.STOPPED),
+        (Cause.REQUESTED, True, EXIT_0, Outcome.STOPPED),
+        (Cause.REQUESTED, True, KILL, Outcome.STOPPED),
+        (Cause.MAX_RUNTIME, True, TERM, Outcome.STOPPED),
+        (Cause.RANK_FAILED, True, TERM, Outcome.GANG_VICTIM),
+        (Cause.RANK_FAILED, True, EXIT_0, Outcome.GANG_VICTIM),
+        (Cause.LEFTOVERS, True, EXIT_7, Outcome.EXITED),
+        *((cause, True, None, Outcome.LOST) for cause in Cause),
+    ],
+)
+def test_outcome(cause, terminated, status, expected):
+    job = Job(stop=STOP[cause] if cause else None, terminated=terminated)
+    assert outcome(job, status, unborn=False) is expected
+
+
+@pytest.mark.parametrize("stop", [None, *STOP.values()])
+def test_a_child_that_never_became_a_rank_was_not_started(stop):
+    assert outcome(Job(stop=stop, terminated=True), 127 << 8, unborn=True) is Outcome.NOT_STARTED
+
+
+@pytest.mark.parametrize("what", Outcome)
+def test_who_failed(what):
+    """By status 0, by another, and by one that nobody knows."""
+    expected = {
+        Outcome.EXITED: (False, True),
+        Outcome.SIGNALLED: (False, True),
+        Outcome.OUT_OF_MEMORY: (False, True),
+        Outcome.HUNG: (False, True),
+        Outcome.NOT_STARTED: (False, True),
+        Outcome.GANG_VICTIM: (False, False),
+        Outcome.STOPPED: (False, False),
+        Outcome.LOST: (True, True),
+    }[what]
+    assert tuple(failed(Rank(0, 0, 0, outcome=what, status=status)) for status in (EXIT_0, EXIT_7)) == expected
+
+
+def test_a_rank_that_has_not_ended_has_not_failed():
+    assert not failed(Rank(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "text"),
+    [
+        (EXIT_0, 0, "exited with code 0"),
+        (EXIT_7, 7, "exited with code 7"),
+        (255 << 8, 255, "exited with code 255"),
+        (SEGV, 139, "was killed by SIGSEGV"),
+        (SEGV_CORE, 139, "was killed by SIGSEGV (core dumped)"),
+        (KILL, 137, "was killed by SIGKILL"),
+        (signal.SIGRTMIN, 128 + signal.SIGRTMIN, f"was killed by signal {int(signal.SIGRTMIN)}"),
+        (33, 161, "was killed by signal 33"),
+        (None, 125, "ended in a way that nobody can tell"),
+    ],
+)
+def test_status_as_code_and_in_words(status, code, text):
+    assert (shell_code(status), describe(status)) == (code, text)
+
+
+# --- why the job ended ------------------------------------------------------------------------------------------------
+
+
+def test_all_zero_is_success():
+    state, verdict = reach(job_with(None, EXIT_0, EXIT_0), None, ())
+    assert (state, verdict.exit_code, verdict.recommendation) == (State.SUCCEEDED, 0, "NONE")
+    assert verdict.first_failed is None
+
+
+def test_leftovers_of_good_ranks_do_not_make_a_failure():
+    state, verdict = reach(job_with(STOP[Cause.LEFTOVERS], EXIT_0), None, ())
+    assert (state, verdict.exit_code) == (State.SUCCEEDED, 0)
+
+
+@pytest.mark.parametrize(("status", "code"), [(EXIT_7, 7), (SEGV_CORE, 139)])
+def test_the_first_failure_is_the_jobs(status, code):
+    job = job_with(STOP[Cause.RANK_FAILED], TERM, EXIT_0, KILL)
+    first = Rank(3, 3, 5, outcome=Outcome.EXITED, status=status)
+    job.ranks.append(first)
+    state, verdict = reach(job, first, ("last", "words"))
+    assert (state, verdict.exit_code, verdict.first_failed) == (State.FAILED, code, 3)
+    assert (verdict.victims, verdict.last_lines) == ((0, 1, 2), ("last", "words"))
+    assert f"rank 3 (device 5) {describe(status)}" in verdict.summary
+    assert "3 other ranks" in verdict.summary
+    assert (verdict.recommendation, bool(verdict.recommendation_reason)) == ("FAIL", True)
+
+
+def test_others_that_failed_by_themselves_are_named_and_are_no_victims():
+    job = job_with(None, EXIT_7, EXIT_0, SEGV)
+    state, verdict = reach(job, job.ranks[2], ())
+    assert (state, verdict.exit_code, verdict.victims) == (State.FAILED, 139, ())
+    assert "rank 0" in verdict.summary
+    assert "rank 1" not in verdict.summary
+
+
+def test_a_lost_rank_is_a_lost_job_and_never_a_success():
+    job = job_with(None, EXIT_0, None)
+    job.ranks[1].detail = "nobody was there"
+    state, verdict = reach(job, job.ranks[1], ())
+    assert (state, verdict.exit_code, verdict.first_failed) == (State.LOST, 125, 1)
+    assert "nobody was there" in verdict.summary
+    assert verdict.recommendation == "RETRY_HERE"
+
+
+@pytest.mark.parametrize(("status", "code"), [(127 << 8, 127), (126 << 8, 126), (125 << 8, 125), (None, 125)])
+def test_a_command_that_cannot_be_run(status, code):
+    job = Job(state=State.RUNNING)
+    job.ranks = [Rank(0, 0, 0, outcome=Outcome.NOT_STARTED, status=status, detail="x: not found")]
+    state, verdict = reach(job, job.ranks[0], ("nonsense",))
+    assert (state, verdict.exit_code) == (State.FAILED, code)
+    assert verdict.summary == "rank 0 (device 0) could not be started: x: not found"
+    assert verdict.last_lines == (), "no line of the file is its own"
+
+
+@pytest.mark.parametrize("cause", [Cause.REQUESTED, Cause.MAX_RUNTIME])
+@pytest.mark.parametrize(
+    ("statuses", "code"), [((TERM, TERM), 143), ((EXIT_0, KILL), 137), ((EXIT_0, EXIT_7), 7), ((EXIT_0, EXIT_0), 0)]
+)
+def test_a_stop_that_was_asked_for(cause, statuses, code):
+    state, verdict = reach(job_with(STOP[cause], *statuses), None, ())
+    assert (state, verdict.exit_code, verdict.first_failed) == (State.STOPPED, code, None)
+    assert (verdict.stopped_by, verdict.recommendation) == ("me", "NONE")
+    assert verdict.summary == "stopped by me: so"
+    assert verdict.victims == ()
+
+
+def test_a_stop_with_a_kill_says_so():
+    job = job_with(STOP[Cause.REQUESTED], KILL)
+    job.killed = True
+    assert "SIGKILL" in reach(job, None, ())[1].summary
+
+
+def test_a_stop_before_the_ranks_ran():
+    job = Job(state=State.STOPPING, stop=STOP[Cause.REQUESTED], ranks=[Rank(0, 0, 0)])
+    state, verdict = reach(job, None, ())
+    assert (state, verdict.exit_code) == (State.STOPPED, 143)
+
+
+def test_a_failure_before_the_stop_is_a_failure():
+    job = Job(state=State.STOPPING, stop=STOP[Cause.REQUESTED], terminated=True)
+    first = Rank(0, 0, 0, pid=1, outcome=Outcome.EXITED, status=EXIT_7)
+    job.ranks = [first, Rank(1, 1, 1, pid=2, outcome=Outcome.STOPPED, status=TERM)]
+    state, verdict = reach(job, first, ())
+    assert (state, verdict.exit_code) == (State.FAILED, 7)
+
+
+_STATUSES = list(itertools.product((EXIT_0, EXIT_7, SEGV, None), repeat=3))
+
+
+@pytest.mark.parametrize("cause", [None, *Cause])
+@pytest.mark.parametrize("terminated", [False, True])
+def test_success_is_never_invented(cause, terminated):
+    """Over every way in which three ranks can end: SUCCEEDED and code 0 only where each was seen to exit with 0."""
+    for statuses in _STATUSES:
+        job = job_with(STOP[cause] if cause else None, *statuses, terminated=terminated)
+        first = next((r for r in job.ranks if failed(r)), None)
+        if cause is Cause.RANK_FAILED and first is None:
+            continue  # somebody has failed in such a job
+        state, verdict = reach(job, first, ())
+        assert state.final
+        if state is State.SUCCEEDED or verdict.exit_code == 0:
+            assert set(statuses) == {EXIT_0}
+        if None in statuses and state is not State.FAILED:
+            assert state is State.LOST
