@@ -165,23 +165,24 @@ def restart_needed(old: Config, new: Config) -> list[str]:
 
 
 def _refuse_unknown(raw: dict[str, Any]) -> None:
-    tables = {name: get_type_hints(kind) for name, kind in get_type_hints(Config).items()}
-    everywhere = [f"{table}.{key}" for table, keys in tables.items() for key in keys]
+    tables = {name: list(get_type_hints(kind)) for name, kind in get_type_hints(Config).items()}
     for name, table in raw.items():
         if name not in tables:
             homes = [f"{home}.{name}" for home, keys in tables.items() if name in keys]
-            raise ValueError(_unknown(name, homes or list(tables), everywhere))
+            raise ValueError(_unknown(name, homes or difflib.get_close_matches(name, tables, 1), list(tables)))
         if not isinstance(table, dict):
             raise ValueError(f"{name}: is a table, written as [{name}]")
         for key in table:
             if key not in tables[name]:
-                raise ValueError(_unknown(f"{name}.{key}", [f"{name}.{k}" for k in tables[name]], everywhere))
+                # In this table first: a slip of the key is likelier than one of the table.
+                for home in (name, *tables):
+                    if near := difflib.get_close_matches(key, tables[home], 1):
+                        raise ValueError(_unknown(f"{name}.{key}", [f"{home}.{near[0]}"], []))
+                raise ValueError(_unknown(f"{name}.{key}", [], tables[name]))
 
 
-def _unknown(name: str, near: list[str], elsewhere: list[str]) -> str:
-    matches = difflib.get_close_matches(name, near, 1, 0.5) or difflib.get_close_matches(name, elsewhere, 1, 0.5)
-    hint = f"did you mean {matches[0]!r}?" if matches else f"known are {', '.join(near)}"
-    return f"unknown key {name!r}: {hint}"
+def _unknown(name: str, near: list[str], known: list[str]) -> str:
+    return f"unknown key {name!r}: " + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}")
 
 
 def _mode(kind: type, value: object) -> Mode:

@@ -18,7 +18,8 @@ ROUNDS = 25
 TORCHRUN_ROUNDS = 5
 #: Not counted: the first of everything is slower.
 WARM_UP = 3
-#: A step of a job, and the records that begin and end it; the first begins with the call, the last ends with the answer.
+#: The steps of a job, with the records that begin and end each; the first begins with the call, the last ends with the
+#: answer.
 _STEPS = (
     ("accept", "", "accepted"),
     ("supervisor", "accepted", "taken"),

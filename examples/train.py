@@ -31,7 +31,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 CHECKPOINT_NAME = "checkpoint.json"
 TERM_EXIT_CODE = 128 + signal.SIGTERM
@@ -147,13 +147,16 @@ class StopRequest:
 
 
 class Link:
-    """A connection to one other rank."""
+    """A connection to one other rank. It stays open until the process ends: see the end of `main`."""
+
+    kept: ClassVar[list[Link]] = []
 
     def __init__(self, connection: socket.socket, rank: int) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connection = connection
         self.rank = rank
         self._received = b""
+        self.kept.append(self)
 
     def fileno(self) -> int:
         return self.connection.fileno()
@@ -625,8 +628,8 @@ def main() -> NoReturn:
         code = args.exit_code if isinstance(error, InjectedFaultError) else 1
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit(): the interpreter would close the connections some milliseconds before the process ends,
-    # and the peers, which see that at once, could be seen to fail first.
+    # Not sys.exit(), and the links are kept until here: the interpreter would close the connections some
+    # milliseconds before the process ends, and the peers, which see that at once, could seem to fail first.
     os._exit(code)
 
 

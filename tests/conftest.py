@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 import pytest
-from muster.v1 import event_pb2, event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2, log_pb2_grpc, node_pb2, node_pb2_grpc
 
+from muster.v1 import event_pb2, event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2, log_pb2_grpc, node_pb2, node_pb2_grpc
 from supervisors import supervisor
 from supervisors.paths import Root
 
@@ -204,3 +204,11 @@ def make_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
     """A running daemon that skips the pre-checks."""
     return make_daemon()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One running daemon for a module whose tests leave nothing behind."""
+    daemon = Daemon(tmp_path_factory.mktemp("shared"))
+    yield daemon.start()
+    daemon.close()

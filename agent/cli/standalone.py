@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from supervisors.paths import Root
 #: Seconds within which the daemon must answer after its start, and end when we have gone (longer than a usual grace).
 START_S = 30.0
 END_S = 120.0
+#: Seconds that a daemon without a job may take to end; for so long nothing disturbs us.
+TIDY_S = 5.0
 #: What a service's daemon on this node would be told is true for ours too.
 _SYSTEM_CONFIG = Path("/etc/muster/musterd.toml")
 #: Bytes that `Root.socket` and what is beside it need below the folder, and the limit for a socket's path.
@@ -89,8 +92,12 @@ def bring(log_dir: str | None) -> Iterator[Standalone]:
         yield own
     finally:
         os.close(write_end)
-        _end(process)
-        _tidy(own, log_dir is not None)
+        with _deaf():
+            ended = _ends(process, TIDY_S)
+        if not ended:
+            _end(process)
+        with _deaf():
+            _tidy(own, log_dir is not None)
 
 
 def _new_root() -> Path:
@@ -133,11 +140,29 @@ def _spawn(root: Path, owner_fd: int) -> subprocess.Popen[bytes]:
         )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The pipe is closed: the daemon stops what still runs, and ends."""
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Inside, SIGINT and SIGTERM do nothing: one Ctrl-C too many must not keep us from tidying up."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        process.wait(END_S)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Waits for a daemon that has a job to stop, which takes the job's grace. The pipe is closed already."""
+    note("waiting for its own daemon, which stops the job")
+    if not _ends(process, END_S):
         note(f"its own daemon (pid {process.pid}) did not end within {END_S:g} s: killing it")
         process.kill()
         process.wait()

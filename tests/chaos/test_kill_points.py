@@ -1,8 +1,8 @@
 """Kill -9 at random moments, and an oracle that knows what must be true afterwards.
 
 MUSTER_CHAOS_POINTS says how many points (CI: 200), MUSTER_CHAOS_SEED which ones; the seed is printed. Whatever is
-killed: no output byte is lost or doubled, every exit code is right or LOST (never invented, and LOST only where supervisor and
-nursery were both gone), no rank is started twice, no process and no FIFO is left.
+killed: no output byte is lost or doubled, every exit code is right or LOST (never invented, and only where supervisor
+and nursery were both gone), no rank is started twice, no process and no FIFO is left.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from muster.v1 import job_pb2
 
+from muster.v1 import job_pb2
 from tests.chaos import rank as program
 from tests.conftest import Daemon, alive, eventually
 
@@ -91,7 +91,8 @@ def strike(daemon: Daemon, plan: Plan, target: str) -> bool:
 
 
 def point(daemon: Daemon, plan: Plan) -> None:
-    command = (sys.executable, "-S", program.__file__, str(plan.lines), str(plan.code), str(plan.failing), str(int(plan.stray)))
+    numbers = (plan.lines, plan.code, plan.failing, int(plan.stray))
+    command = (sys.executable, "-S", program.__file__, *map(str, numbers))
     spec = job_pb2.JobSpec(job_id=plan.job_id, command=command, ranks=RANKS)
     for step in (0.2, 0.3):
         spec.grace_steps.add().FromMilliseconds(int(step * 1000))
@@ -140,7 +141,7 @@ def check(daemon: Daemon, plan: Plan, job: Any, struck: list[str]) -> None:
             for pid in (home / "stray").read_text().split():
                 assert not alive(int(pid)), f"stray {pid} lives on: {told}"
     if job.state == job_pb2.JOB_STATE_SUCCEEDED:
-        assert plan.code == 0 and "rank" not in struck, told
+        assert plan.code == 0, told  # also where "rank" was struck: it can have ended just before
     if not plan.stop and "rank" not in struck and plan.code and not blind:
         assert (job.state, job.verdict.exit_code) == (job_pb2.JOB_STATE_FAILED, plan.code), told
     left = eventually(lambda: not _left_over(folder) or None, message=f"{_left_over(folder)} left: {told}")

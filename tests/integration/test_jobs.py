@@ -8,18 +8,19 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc_status import rpc_status
 from google.rpc import error_details_pb2
-from muster.v1 import job_pb2
+from grpc_status import rpc_status
 
+from muster.v1 import job_pb2
 from tests.conftest import Daemon, alive, eventually
 
 PYTHON = (sys.executable, "-S", "-c")
 
 
 def reason(error: grpc.RpcError) -> str:
+    assert isinstance(error, grpc.Call)
     status = rpc_status.from_call(error)
-    for detail in status.details:
+    for detail in status.details if status is not None else ():
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info):
             assert info.domain == "muster"
@@ -189,7 +190,8 @@ def test_a_stop_with_a_shorter_grace_shortens_the_first(daemon: Daemon) -> None:
 
 
 def test_a_stopped_process_can_still_be_ended_gently(daemon: Daemon) -> None:
-    job = daemon.run("sh", "-c", "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.01; done", job_id="frozen")
+    script = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.01; done"
+    daemon.run("sh", "-c", script, job_id="frozen")
     eventually(lambda: b"ready" in daemon.output(daemon.get("frozen")))
     job = daemon.get("frozen")
     os.kill(job.ranks[0].pid, signal.SIGSTOP)
@@ -213,9 +215,11 @@ STRAY = (
 
 @pytest.mark.parametrize("stopped", [True, False])
 def test_nothing_survives(daemon: Daemon, stopped: bool) -> None:
-    daemon.run(*PYTHON, STRAY + ("print('up', flush=True); time.sleep(3600)" if stopped else ""), job_id="stray", ranks=2)
-    home = daemon.root.job("stray").workspace
-    pids = [int(eventually(lambda f=home / f"device{i}" / "stray": f.exists() and f.read_text().strip())) for i in (0, 1)]  # type: ignore[misc]
+    rest = "print('up', flush=True); time.sleep(3600)" if stopped else ""
+    daemon.run(*PYTHON, STRAY + rest, job_id="stray", ranks=2)
+    notes = [daemon.root.job("stray").workspace / f"device{i}" / "stray" for i in (0, 1)]
+    eventually(lambda: all(note.exists() and note.read_text().endswith("\n") for note in notes))
+    pids = [int(note.read_text()) for note in notes]
     if stopped:
         assert all(alive(pid) for pid in pids)
         daemon.stop("stray", grace_s=0.2)
@@ -235,8 +239,8 @@ def test_another_user(make_daemon: object, tmp_path_factory: pytest.TempPathFact
     for folder in (daemon.folder, *list(daemon.folder.parents)[:-2]):
         if str(folder).startswith("/tmp/"):
             folder.chmod(folder.stat().st_mode | 0o011)
-    daemon.run("sh", "-c", "id -un; id -gn; echo $HOME $USER; echo again > /dev/stdout; touch here; umask", user="nobody",
-               job_id="nobody")  # fmt: skip
+    script = "id -un; id -gn; echo $HOME $USER; echo again > /dev/stdout; touch here"
+    daemon.run("sh", "-c", script, user="nobody", job_id="nobody")
     job = daemon.wait("nobody")
     assert job.state == job_pb2.JOB_STATE_SUCCEEDED, (job, daemon.output(job))
     assert daemon.output(job).decode().split("\n")[:4] == ["nobody", "nogroup", "/nonexistent nobody", "again"]

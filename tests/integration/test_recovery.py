@@ -10,12 +10,18 @@ from pathlib import Path
 
 import grpc
 import pytest
-from muster.v1 import job_pb2
 
+from muster.v1 import job_pb2
 from tests.conftest import Daemon, alive, eventually
 
 #: Waits for a file, then writes on and exits with 5.
-PATIENT = "import sys, os, time\nprint('before', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.005)\nprint('after')\nsys.exit(5)\n"
+PATIENT = (
+    "import sys, os, time\n"
+    "print('before', flush=True)\n"
+    "while not os.path.exists('go'): time.sleep(0.005)\n"
+    "print('after')\n"
+    "sys.exit(5)\n"
+)
 COMMAND = (sys.executable, "-S", "-c", PATIENT)
 
 
@@ -188,7 +194,7 @@ def test_a_damaged_journal_is_reported_and_never_guessed(daemon: Daemon) -> None
     daemon.start()
     with pytest.raises(grpc.RpcError) as info:
         daemon.get("broken")
-    assert info.value.code() == grpc.StatusCode.DATA_LOSS and "checksum" in info.value.details()
+    assert info.value.code() == grpc.StatusCode.DATA_LOSS and "checksum" in str(info.value.details())
     listed = {job.job_id: job for job in daemon.jobs.List(job_pb2.ListRequest(), timeout=10).jobs}
     assert listed["broken"].state == job_pb2.JOB_STATE_LOST and "checksum" in listed["broken"].verdict.summary
     assert daemon.get("fine").state == job_pb2.JOB_STATE_SUCCEEDED

@@ -83,12 +83,12 @@ def _work(work: Callable[[], Any], write: int) -> None:
     try:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
-            answer = {"result": work()}
+            answer: dict[str, Any] = {"result": work()}
         except BaseException:  # pytest.fail is one too; all of it goes to the test
             answer = {"error": traceback.format_exc()}
+        _kill_children()  # before the answer: after it our own end comes
         with contextlib.suppress(OSError), os.fdopen(write, "w") as file:
             json.dump(answer, file)
-        _kill_children()
     finally:
         os._exit(0)
 

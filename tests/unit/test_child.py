@@ -5,6 +5,7 @@ import os
 import pwd
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def job(ranks: int = 2, **changes: Any) -> Job:
 
 
 def env_of(rank: int = 1, account: Account = ACCOUNT, card_kind: str = "slot", **changes: Any) -> dict[str, str]:
-    spec = JobSpec(**{"job_id": "train", "command": ("x",), "node_count": 3, "node_rank": 2} | changes)
+    spec = replace(JobSpec("train", ("x",), node_count=3, node_rank=2), **changes)
     made = job(card_kind=card_kind)
     return environment(ROOT, spec, made, made.ranks[rank], account)
 
@@ -105,7 +106,12 @@ def test_ascend_ranks_have_what_modelarts_launcher_gives():
 
 
 def test_on_ascend_some_may_be_given_by_the_spec():
-    given = {"HCCL_CONNECT_TIMEOUT": "60", "ASCEND_PROCESS_LOG_PATH": "/p", "MA_VJ_NAME": "ma-job-x-ma-job", "JOB_ID": "q"}
+    given = {
+        "HCCL_CONNECT_TIMEOUT": "60",
+        "ASCEND_PROCESS_LOG_PATH": "/p",
+        "MA_VJ_NAME": "ma-job-x-ma-job",
+        "JOB_ID": "q",
+    }
     env = env_of(card_kind="ascend", card_count=2, env=given)
     assert (env["HCCL_CONNECT_TIMEOUT"], env["ASCEND_PROCESS_LOG_PATH"]) == ("60", "/p")
     assert env["JOB_ID"] == "modelarts-job-x-ma-job"
@@ -168,8 +174,8 @@ def birth(folder: Path, *argv: str, gate: bytes | None = b"1", before: Any = Non
         out = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
         read, write = os.pipe()
         notes = os.open(unborn, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        told = {"rank": 3, "argv": argv, "env": {"PATH": os.environ["PATH"]}, "workdir": "/", "fifo": fifo}
-        pid = child.fork(Birth(**told | {"cgroup": "", "account": account} | changes), read, write, notes)
+        usual = Birth(3, argv, {"PATH": os.environ["PATH"]}, "/", fifo, cgroup="", account=account)
+        pid = child.fork(replace(usual, **changes), read, write, notes)
         os.close(read)
         if gate is not None:
             os.write(write, gate)
@@ -267,7 +273,12 @@ def script_in(folder: Path, name: str, content: str, mode: int) -> str:
         (lambda _: "no-such-program", 127, errno.ENOENT, "no-such-program: not found in the PATH"),
         (lambda _: "./no/such", 127, errno.ENOENT, "./no/such: not found"),
         (lambda _: "/etc/passwd/x", 127, errno.ENOTDIR, "/etc/passwd/x: not found"),
-        (lambda d: script_in(d, "plain", "#!/bin/sh\n", 0o644), 126, errno.EACCES, "not executable (permission denied)"),
+        (
+            lambda d: script_in(d, "plain", "#!/bin/sh\n", 0o644),
+            126,
+            errno.EACCES,
+            "not executable (permission denied)",
+        ),
         (lambda _: "/", 126, errno.EACCES, "not executable (permission denied)"),
         (lambda d: script_in(d, "noform", "echo hi\n", 0o755), 126, errno.ENOEXEC, "no program, and no #! line"),
         (lambda d: script_in(d, "lost", "#!/no/such/sh\n", 0o755), 127, errno.ENOENT, "the interpreter or loader"),

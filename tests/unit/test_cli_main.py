@@ -128,6 +128,15 @@ def test_a_socket_without_a_listener_is_told_from_none(tmp_path):
     assert caught.value.why is Why.REFUSED
 
 
+def test_a_socket_of_somebody_else_is_no_reason_to_bring_a_daemon(monkeypatch, capfd):
+    def refuse(self: Address, timeout: float = 5.0) -> None:
+        raise NoDaemon("permission denied", Why.FORBIDDEN)
+
+    monkeypatch.setattr(Address, "probe", refuse)
+    assert main.execute(["run", "--", "true"]) == Exit.NO_DAEMON
+    assert "bringing" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("status", "reason", "code"),
     [

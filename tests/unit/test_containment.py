@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,13 +19,17 @@ from tests.unit.supervision import in_own_process, until
 NONCE = "0badcafe-job-1"
 
 #: A rank with a process that left it: double-forked, in a session of its own. Writes both pids, then a T for each
-#: SIGTERM that either of them gets. Arguments: a cgroup to enter, or nothing; "bare" to drop the environment.
+#: SIGTERM that either of them gets. The argument is a cgroup to enter, or empty.
 _RANK = """
-import os, signal, sys, time
+import os, signal, sys
 if sys.argv[1]:
     with open(sys.argv[1] + "/cgroup.procs", "w") as file:
         file.write("0")
-signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"T"))
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+def answer():
+    while True:
+        signal.sigwait({signal.SIGTERM})
+        os.write(1, b"T")
 read, write = os.pipe()
 if os.fork() == 0:
     os.setsid()
@@ -32,12 +37,10 @@ if os.fork() == 0:
     if pid:
         os.write(write, b"%d" % pid)
         os._exit(0)
-    while True:
-        time.sleep(600)
+    answer()
 os.wait()
 os.write(1, b"%d %s\\n" % (os.getpid(), os.read(read, 100)))
-while True:
-    time.sleep(600)
+answer()
 """
 
 #: Starts its arguments and keeps them, as a nursery does. Ends, and all that is left with it, with its stdin.
@@ -63,7 +66,18 @@ class Tree:
 
     rank: int
     escaped: int
-    output: IO[bytes]
+    output: FileIO
+    #: What the two wrote after `kept` was left.
+    rest: bytes = b""
+
+    def answers(self, count: int) -> str:
+        """So many words from the output."""
+        words = b""
+        while len(words) < count:
+            word = self.output.read(1)
+            assert word, "all writers have ended"
+            words += word
+        return words.decode()
 
     def ranks(self) -> list[Rank]:
         stat = process.read_stat(self.rank)
@@ -73,6 +87,12 @@ class Tree:
     @property
     def pids(self) -> list[int]:
         return sorted((self.rank, self.escaped))
+
+
+def _raw(pipe: IO[bytes] | None) -> FileIO:
+    """Of Popen with bufsize=0: what one of us does not read, the next can."""
+    assert isinstance(pipe, FileIO)
+    return pipe
 
 
 def alive(pid: int) -> bool:
@@ -87,11 +107,13 @@ def pids_of(job: Containment) -> list[int]:
 def plant(nonce: str = NONCE, cgroup: str = "") -> Tree:
     """A rank of this very process, which must be a subreaper."""
     env = {"PATH": os.environ["PATH"], "MUSTER_NONCE": nonce}
-    rank = subprocess.Popen([sys.executable, "-c", _RANK, cgroup], start_new_session=True, stdout=subprocess.PIPE, env=env)
+    rank = subprocess.Popen(
+        [sys.executable, "-c", _RANK, cgroup], start_new_session=True, stdout=subprocess.PIPE, env=env, bufsize=0
+    )
     assert rank.stdout is not None
     pid, escaped = rank.stdout.readline().split()
     rank.returncode = 0  # not Popen's to wait for
-    return Tree(int(pid), int(escaped), rank.stdout)
+    return Tree(int(pid), int(escaped), _raw(rank.stdout))
 
 
 @contextlib.contextmanager
@@ -99,11 +121,14 @@ def kept(nonce: str = NONCE, cgroup: str = "") -> Iterator[Tree]:
     """A rank of somebody else, no descendant of who looks for it."""
     env = {"PATH": os.environ["PATH"], "MUSTER_NONCE": nonce}
     argv = [sys.executable, "-c", _KEEPER, sys.executable, "-c", _RANK, cgroup]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as keeper:
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, bufsize=0) as keeper:
         assert keeper.stdout is not None
         pid, escaped = keeper.stdout.readline().split()
-        yield Tree(int(pid), int(escaped), keeper.stdout)
-        keeper.communicate(b"")
+        tree = Tree(int(pid), int(escaped), _raw(keeper.stdout))
+        try:
+            yield tree
+        finally:
+            tree.rest = keeper.communicate(b"")[0]
 
 
 @pytest.fixture
@@ -151,9 +176,9 @@ def test_what_is_left_of_a_rank_that_has_ended_is_found(no_cgroup):
         job = Containment("", ranks, NONCE, adopted=False)
         found = pids_of(job)
         sent = job.signal(signal.SIGTERM)
-        word = tree.output.read(1)
+        word = tree.answers(1)
         kill_all(job)
-        return [found == [tree.escaped], sent, word.decode(), alive(tree.escaped)]
+        return [found == [tree.escaped], sent, word, alive(tree.escaped)]
 
     assert in_own_process(work) == [True, 1, "T", False]
 
@@ -180,9 +205,9 @@ def test_each_process_gets_a_signal_once(no_cgroup, adopted):
         tree = plant()
         job = Containment("", tree.ranks(), NONCE, adopted=adopted)
         sent = job.signal(signal.SIGTERM)
-        first = tree.output.read(2)
+        first = tree.answers(2)
         kill_all(job)
-        return [sent, (first + tree.output.read()).decode()]
+        return [sent, first + tree.output.readall().decode()]
 
     assert in_own_process(work) == [2, "TT"]
 
@@ -195,9 +220,9 @@ def test_a_stopped_process_can_act_on_a_signal(no_cgroup):
             os.kill(pid, signal.SIGSTOP)
             until(lambda pid=pid: (s := process.read_stat(pid)) and s.state == "T", "stopped")  # type: ignore[misc]
         job.signal(signal.SIGTERM)
-        answer = tree.output.read(2)
+        answer = tree.answers(2)
         kill_all(job)
-        return answer.decode()
+        return answer
 
     assert in_own_process(work) == "TT"
 
@@ -222,12 +247,11 @@ def test_a_stranger_that_looks_the_same_is_never_touched(no_cgroup, adopted):
 
         assert in_own_process(work) is True
         assert all(alive(pid) for pid in (*stranger.pids, *other.pids))
-        for tree in (stranger, other):  # SIGTERM would have been answered before this
-            os.kill(tree.rank, signal.SIGTERM)
-            assert tree.output.read(1) == b"T"
-            os.killpg(tree.rank, signal.SIGKILL)
-            os.kill(tree.escaped, signal.SIGKILL)
-            assert tree.output.read() == b""
+        for tree in (stranger, other):  # an earlier SIGTERM would have been answered before this one
+            for pid in tree.pids:
+                os.kill(pid, signal.SIGTERM)
+            assert tree.answers(2) == "TT"
+    assert stranger.rest == other.rest == b""
 
 
 # --- after a takeover -------------------------------------------------------------------------------------------------

@@ -1,0 +1,185 @@
+"""The daemon itself: what it refuses to start on, and how it ends."""
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from tests.conftest import BIN, Daemon, eventually
+
+
+def musterd(*args: str, **kwargs: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([str(BIN / "musterd"), *args], capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_second_daemon_on_the_same_root_is_refused(daemon: Daemon) -> None:
+    second = musterd("--root", str(daemon.folder))
+    assert second.returncode == 1
+    assert str(daemon.pid) in second.stderr and "musterd" in second.stderr
+    assert daemon.cli("node").returncode == 0  # the first one does not notice
+
+
+def test_a_socket_path_that_is_too_long(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 120)
+    refused = musterd("--root", str(folder))
+    assert refused.returncode == 1 and "107" in refused.stderr and "--root" in refused.stderr
+    assert not folder.exists()
+
+
+def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("[jobs]\nmax_job = 3\n")
+    refused = musterd("--root", str(tmp_path / "r"), "--config", str(config))
+    assert refused.returncode == 1 and "max_job" in refused.stderr and "max_jobs" in refused.stderr
+    config.write_text('[jobs]\nmax_jobs = "many"\n')
+    refused = musterd("--root", str(tmp_path / "r"), "--config", str(config))
+    assert refused.returncode == 1 and "max_jobs" in refused.stderr
+
+
+def test_a_state_folder_of_another_version(daemon: Daemon) -> None:
+    daemon.kill()
+    daemon.root.version.write_text("muster-state 99\n")
+    refused = musterd("--root", str(daemon.folder))
+    assert refused.returncode == 1 and "99" in refused.stderr and str(daemon.root.state) in refused.stderr
+    daemon.root.version.write_text("muster-state 1\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv to give rights up")
+def test_a_root_without_write_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    refused = subprocess.run(
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(BIN / "python"), "-c",
+         "import sys; sys.argv[0] = 'musterd'; from agent.musterd import main; sys.exit(main())",
+         "--root", "/proc/muster"],
+        capture_output=True, text=True, timeout=30, check=False, cwd="/",
+    )  # fmt: skip
+    if (
+        "Permission denied" in refused.stderr
+        and "python" in refused.stderr.lower()
+        and "musterd:" not in refused.stderr
+    ):
+        pytest.skip("this interpreter cannot be run by another user")
+    assert refused.returncode == 1 and "/proc/muster" in refused.stderr
+
+
+def test_modes_of_what_is_made(daemon: Daemon) -> None:
+    daemon.run("sleep", "3600", job_id="job", env={"TOKEN": "hunter2"})
+    daemon.until_running("job")
+
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    paths = daemon.root.job("job")
+    assert mode(daemon.root.socket) == 0o660
+    assert mode(paths.spec) == mode(paths.journal) == mode(paths.control) == 0o600
+    assert mode(paths.folder) == 0o711 and mode(daemon.root.jobs) == 0o711
+    assert mode(Path(daemon.get("job").ranks[0].log_path)) == 0o640
+    # The value of a variable is in the spec alone, which nobody else can read.
+    for path in (paths.journal, daemon.stderr, *daemon.root.events.iterdir()):
+        if path.is_file():
+            assert b"hunter2" not in path.read_bytes(), path
+    assert "hunter2" not in str(daemon.get("job")) and "hunter2" not in daemon.cli("status", "job").stdout
+    assert list(daemon.get("job").spec.env) == ["PYTHONUNBUFFERED", "TOKEN"] or "TOKEN" in daemon.get("job").spec.env
+
+
+def test_sigterm_ends_the_daemon_and_not_the_job(daemon: Daemon) -> None:
+    daemon.run("sleep", "3600", job_id="job")
+    pid = daemon.until_running("job").ranks[0].pid
+    assert daemon.kill(signal.SIGTERM) == 0
+    assert Path(f"/proc/{pid}").exists()
+    assert not daemon.root.socket.exists()
+
+
+def test_sighup_reloads_and_a_bad_file_changes_nothing(daemon: Daemon) -> None:
+    text = daemon.config.read_text()
+    daemon.config.write_text(text + "[cards]\nslots = 3\n")
+    os.kill(daemon.pid, signal.SIGHUP)
+    eventually(
+        lambda: (
+            '"index": 2' in daemon.cli("node", "-o", "json").stdout
+            or '"index":2' in daemon.cli("node", "-o", "json").stdout
+        )
+    )
+    daemon.config.write_text(text + "[cards]\nslosts = 4\n")
+    os.kill(daemon.pid, signal.SIGHUP)
+    eventually(lambda: "slosts" in daemon.cli("node").stdout + daemon.cli("node").stderr)
+    assert daemon.cli("node").returncode == 0
+
+
+def test_health_and_reflection(daemon: Daemon) -> None:
+    with grpc.insecure_channel(daemon.address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "muster.v1.JobService"):
+            answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        names = set(ProtoReflectionDescriptorDatabase(channel).get_services())
+        assert {f"muster.v1.{n}Service" for n in ("Job", "Log", "Event", "Node")} <= names
+
+
+def test_paging(daemon: Daemon) -> None:
+    from muster.v1 import job_pb2
+
+    for i in range(7):
+        daemon.run("true", job_id=f"job-{i}", labels={"odd": str(i % 2)})
+    seen, token = [], ""
+    while True:
+        page = daemon.jobs.List(job_pb2.ListRequest(page_size=3, page_token=token), timeout=10)
+        assert len(page.jobs) <= 3
+        seen += [job.job_id for job in page.jobs]
+        token = page.next_page_token
+        if not token:
+            break
+    assert seen == [f"job-{i}" for i in reversed(range(7))]
+    odd = daemon.jobs.List(job_pb2.ListRequest(labels={"odd": "1"}), timeout=10).jobs
+    assert {job.job_id for job in odd} == {"job-1", "job-3", "job-5"}
+
+
+def test_events_resume_by_cursor_over_a_restart(daemon: Daemon) -> None:
+    from muster.v1 import event_pb2
+
+    daemon.run("true", job_id="first")
+    daemon.wait("first")
+    request = event_pb2.WatchRequest(from_oldest=True, no_follow=True)
+    before = list(daemon.events.Watch(request, timeout=10))
+    cursor = before[-1].cursor
+    daemon.kill()
+    daemon.start()
+    daemon.run("sh", "-c", "exit 4", job_id="second")
+    daemon.wait("second")
+    later = list(daemon.events.Watch(event_pb2.WatchRequest(cursor=cursor, no_follow=True), timeout=10))
+    kinds = [(m.event.job_id, m.event.kind) for m in later if m.HasField("event") and m.event.job_id]
+    assert kinds[0] == ("second", "job.accepted") and kinds[-1] == ("second", "job.ended")
+    assert not any(job_id == "first" for job_id, _ in kinds)
+    [exited] = [m.event for m in later if m.event.kind == "rank.exited"]
+    assert exited.rank == 0 and exited.attributes["exit_code"] == "4"
+
+
+def test_unary_calls_get_through_with_many_followers(daemon: Daemon) -> None:
+    from muster.v1 import log_pb2
+
+    daemon.run("sleep", "3600", job_id="job")
+    streams = [daemon.logs.ReadLogs(log_pb2.ReadLogsRequest(job_id="job", follow=True)) for _ in range(300)]
+    codes = []
+    try:
+        refused = 0
+        for stream in streams[256:]:
+            try:
+                next(stream)
+            except grpc.RpcError as error:
+                assert isinstance(error, grpc.Call)
+                codes.append(error.code())
+                refused += error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+                if refused >= 5:
+                    break
+        assert set(codes) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert daemon.stop("job", grace_s=0).ended
+    finally:
+        for stream in streams:
+            stream.cancel()

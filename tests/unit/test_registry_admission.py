@@ -1,0 +1,66 @@
+"""What a request must meet on this node."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agent import admission
+from agent.config import Config
+from agent.errors import InvalidRequest, NoRoom
+from supervisors.spec import JOB_ID, JobSpec
+
+
+def test_new_ids_are_ids_and_sort_by_time():
+    ids = [admission.new_job_id() for _ in range(50)]
+    assert all(JOB_ID.fullmatch(i) for i in ids)
+    assert len(set(ids)) == 50
+    times = [i.split("-")[1] for i in ids]
+    assert times == sorted(times)
+
+
+def test_a_spec_that_is_wrong_and_one_that_is_too_large():
+    config = msgspec.structs.replace(Config(), jobs=msgspec.structs.replace(Config().jobs, max_ranks=4))
+    admission.refuse_bad(JobSpec("a", ("true",), ranks=4), config)
+    with pytest.raises(InvalidRequest, match="ranks: 5: this node allows at most 4"):
+        admission.refuse_bad(JobSpec("a", ("true",), ranks=5), config)
+    with pytest.raises(InvalidRequest, match="command"):
+        admission.refuse_bad(JobSpec("a", ()), config)
+
+
+def test_the_working_folder_must_be_one(tmp_path: Path):
+    admission.refuse_unfit(JobSpec("a", ("true",), workdir=str(tmp_path)))
+    (tmp_path / "file").touch()
+    for path, why in ((tmp_path / "none", "no such file"), (tmp_path / "file", "is no folder")):
+        with pytest.raises(InvalidRequest, match=why) as caught:
+            admission.refuse_unfit(JobSpec("a", ("true",), workdir=str(path)))
+        assert caught.value.violations[0].field == "workdir"
+        assert str(path) in str(caught.value)
+
+
+def test_the_user_must_exist_and_be_allowed(monkeypatch: pytest.MonkeyPatch):
+    admission.refuse_unfit(JobSpec("a", ("true",), user=str(os.geteuid())))
+    with pytest.raises(InvalidRequest, match="user: 'no-such-user': there is no such user"):
+        admission.refuse_unfit(JobSpec("a", ("true",), user="no-such-user"))
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    with pytest.raises(InvalidRequest, match="not as root"):
+        admission.refuse_unfit(JobSpec("a", ("true",), user="root"))
+    admission.refuse_unfit(JobSpec("a", ("true",), user="4242"))
+
+
+def test_the_nodes_grace_is_filled_in_only_where_it_differs():
+    spec = JobSpec("a", ("true",))
+    assert admission.resolved(spec, Config()) is spec
+    config = msgspec.structs.replace(Config(), jobs=msgspec.structs.replace(Config().jobs, grace_steps=(3.0,)))
+    assert admission.resolved(spec, config).grace_steps == (3.0,)
+    own = JobSpec("a", ("true",), grace_steps=(9.0,))
+    assert admission.resolved(own, config) is own
+
+
+def test_a_free_port_is_not_one_that_is_taken():
+    port = admission.free_port(set())
+    assert 0 < port < 65536
+    assert admission.free_port({port}) != port
+    with pytest.raises(NoRoom, match="name one in the request"):
+        admission.free_port(set(range(65536)))

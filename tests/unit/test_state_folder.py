@@ -1,0 +1,75 @@
+"""The folders of a node and the daemon's lock."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent import lockfile, state_folder
+from agent.errors import StartupError
+from supervisors.paths import Root
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_folders_are_made_whatever_the_umask(tmp_path: Path):
+    root = Root.under(tmp_path / "new" / "root")
+    before = os.umask(0o077)
+    try:
+        state_folder.prepare(root)
+    finally:
+        os.umask(before)
+    assert (mode(root.run), mode(root.log), mode(root.events)) == (0o755, 0o755, 0o700)
+    assert not mode(root.state) & 0o066
+    assert root.version.read_text() == "muster-state 1\n"
+    state_folder.prepare(root)  # again
+
+
+def test_another_version_is_refused_and_left_alone(tmp_path: Path):
+    root = Root.under(tmp_path)
+    root.state.mkdir()
+    root.version.write_text("muster-state 2\n")
+    with pytest.raises(StartupError, match=r"muster-state 2.*muster-state 1"):
+        state_folder.prepare(root)
+    assert list(root.state.iterdir()) == [root.version]
+
+
+def test_a_state_folder_without_its_mark_is_refused(tmp_path: Path):
+    root = Root.under(tmp_path)
+    root.jobs.mkdir(parents=True)
+    with pytest.raises(StartupError, match="version: is missing"):
+        state_folder.prepare(root)
+
+
+def test_a_socket_path_that_is_too_long(tmp_path: Path):
+    root = Root.under(tmp_path / ("x" * 100))
+    with pytest.raises(StartupError, match=rf"has {len(str(root.socket))} bytes.*allows 107.*shorter --root"):
+        state_folder.prepare(root)
+    assert not root.run.parent.exists()
+
+
+def test_a_file_in_the_way_and_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "state").touch()
+    with pytest.raises(StartupError, match="is no folder"):
+        state_folder.prepare(Root.under(tmp_path))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(StartupError, match="no permission"):
+        state_folder.prepare(Root.under(tmp_path / "other"))
+
+
+def test_the_epoch_stays(tmp_path: Path):
+    epoch = state_folder.event_epoch(tmp_path)
+    assert len(epoch) == 16
+    assert state_folder.event_epoch(tmp_path) == epoch
+
+
+def test_one_daemon_per_root(tmp_path: Path):
+    path = tmp_path / "lock"
+    with lockfile.held(path):
+        with pytest.raises(StartupError, match=rf"another musterd \(pid {os.getpid()}\)"), lockfile.held(path):
+            pass
+        assert path.read_text() == f"{os.getpid()}\n"
+    with lockfile.held(path):
+        pass
