@@ -1,7 +1,7 @@
 """The daemon's share in keeping output: it holds a read end of every FIFO of its live jobs.
 
-When a rank ends, what it wrote last may still be in its FIFO, and the kernel throws that away with the last descriptor. The
-supervisor and the nursery hold one as well; with the daemon's, any two of the three may be killed.
+When a rank ends, what it wrote last may still be in its FIFO, and the kernel throws that away with the last
+descriptor. The supervisor and the nursery hold one as well; with the daemon's, any two of the three may be killed.
 """
 
 import contextlib

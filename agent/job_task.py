@@ -20,6 +20,7 @@ from agent.holds import Holds
 from agent.job_folder import Held
 from agent.nursery_client import NurseryClient
 from probes.result import CheckResult, Status
+from supervisors import process
 from supervisors.errors import SupervisionError
 from supervisors.journal import Record
 from supervisors.lifecycle import Cause, Kind, State
@@ -198,7 +199,8 @@ class JobTask:
             "recommendation_reason": "it was asked for",
             "stopped_by": order.by,
         }
-        cause = {"cause": Cause.REQUESTED, "by": order.by, "reason": order.reason, "steps": list(steps)}
+        cause: Record = {"cause": Cause.REQUESTED, "by": order.by, "reason": order.reason, "steps": list(steps)}
+        cause |= {"up": process.uptime()}
         return [{"kind": Kind.STOPPING} | cause, {"kind": Kind.ENDED, "state": State.STOPPED, "verdict": verdict}]
 
     async def _write(self, held: Held, records: list[Record], *, sync: bool = True) -> None:

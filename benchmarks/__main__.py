@@ -2,11 +2,14 @@
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import grpc
 
 from benchmarks import exits, load, memory, output, start
 from benchmarks.node import BenchmarkFailed
@@ -48,9 +51,10 @@ def main() -> int:
             try:
                 rows.extend(FIGURES[name](peers))
                 print(f" {time.monotonic() - begin:.0f} s", file=sys.stderr)
-            except BenchmarkFailed as error:
+            except (BenchmarkFailed, grpc.RpcError, subprocess.TimeoutExpired) as error:
                 failed = True
-                print(f" FAILED: {error}", file=sys.stderr)
+                said = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
+                print(f" FAILED: {said}", file=sys.stderr)
     where = machine(Path(tempfile.gettempdir()), load_before)
     print(f"{table(rows)}\n\n{where}")
     if arguments.json is not None:

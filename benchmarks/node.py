@@ -21,7 +21,7 @@ from supervisors.paths import Root
 BIN = Path(sys.executable).parent
 #: Longest time that a daemon may take to answer, and that a call may take, in seconds; for defects only.
 ANSWER_S = 30.0
-CALL_S = 120.0
+CALL_S = 60.0
 ENDED = frozenset(
     {job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_LOST}
 )

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from supervisors import limits
 from supervisors.errors import NotStartable
+from supervisors.journal import set_aside
 from supervisors.lifecycle import Job, Rank
 from supervisors.paths import Root
 from supervisors.spec import JobSpec
@@ -54,7 +56,9 @@ class Account:
                 raise NotStartable(f"user {user!r} does not exist on this node") from None
             uid = int(user) if user else os.geteuid()
             return cls(str(uid), uid, uid if user else os.getegid(), "/", "/bin/sh")
-        return cls(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir, entry.pw_shell)
+        # Our own user is as it is, whatever its entry says of groups (a container's uid 1000, gid 0).
+        gid = entry.pw_gid if user else os.getegid()
+        return cls(entry.pw_name, entry.pw_uid, gid, entry.pw_dir, entry.pw_shell)
 
 
 def nonce(root: Root, job_id: str, job: Job) -> str:
@@ -130,8 +134,15 @@ class Birth:
 
 def fork(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> int:
     """Forks the child and returns its pid. The child never returns. Raises OSError (EAGAIN: limit on processes)."""
-    pid = os.fork()
+    # A signal that comes before the child is a program of its own must wait, and not fall to our own disposition.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return pid
     try:
         _live(birth, gate_read, gate_write, unborn)
@@ -154,6 +165,7 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
     os.dup2(out, 2)
     _write_into(f"{birth.cgroup}/cgroup.procs" if birth.cgroup else "", "0")
     _write_into("/proc/self/oom_score_adj", "0")
+    limits.restore_descriptors()
 
     if os.read(gate_read, 1) != b"1":
         _give_up(birth, unborn, GATE_CLOSED, 0, "the supervisor died before the ranks were let go")
@@ -197,6 +209,17 @@ def _give_up(birth: Birth, unborn: int, reason: str, number: int, text: str) -> 
     with contextlib.suppress(OSError):
         os.write(unborn, json.dumps(line).encode() + b"\n")
     os._exit({2: NOT_FOUND, 20: NOT_FOUND}.get(number, NOT_EXECUTABLE) if reason == "exec" else _UNBORN)
+
+
+def open_unborn(path: Path, ranks: int) -> int:
+    """The file for the lines of children that give up, emptied, with room for one line of each. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        set_aside(fd, ranks * 1024)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def read_unborn(path: Path) -> dict[int, dict[str, Any]]:

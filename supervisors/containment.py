@@ -63,11 +63,26 @@ class Containment:
         self._ranks = list(ranks)
         self._entry = b"MUSTER_NONCE=" + nonce.encode()
         self._adopted = adopted
+        self._empty_scans = 0
+
+    def gone(self) -> bool:
+        """Whether nothing of the job lives, by those who know. An empty scan of /proc proves nothing: a process that
+        forks and exits can be missed by it for ever.
+
+        The cgroup counts its processes; who has no children and is a subreaper has no descendants. After a takeover
+        without a cgroup nobody knows, and two empty scans in a row must do.
+        """
+        if self._cgroup is not None and self._populated():
+            return False
+        if not self._adopted:
+            return not self._has_children()
+        if self._cgroup is not None:
+            return not self._living_children()
+        self._empty_scans = 0 if self.members() else self._empty_scans + 1
+        return self._empty_scans >= 2
 
     def members(self) -> list[Stat]:
-        """All living processes of the job (zombies have ended)."""
-        if not self._adopted and not self._has_children() and not self._cgroup_pids():
-            return []
+        """The living processes of the job that can be seen at this moment (zombies have ended)."""
         stats = process.all_stats()
         children: dict[int, list[int]] = {}
         for stat in stats.values():
@@ -85,6 +100,10 @@ class Containment:
                     found.add(pid)
                     todo.append(pid)
         found.discard(os.getpid())
+        for pid in found - stats.keys():  # born since /proc was listed
+            born = process.read_stat(pid)
+            if born is not None:
+                stats[pid] = born
         return [stats[pid] for pid in found if pid in stats and not stats[pid].ended]
 
     def signal(self, number: int) -> int:
@@ -108,11 +127,17 @@ class Containment:
         return len(members)
 
     def kill(self) -> list[Stat]:
-        """SIGKILL to everything; returns what was alive before. To be repeated until nothing is."""
+        """SIGKILL to everything; returns what was alive before. To be repeated until nothing is.
+
+        A group dies at once, whatever it forks. All groups of the job's processes are its own: each rank began
+        a session, and groups do not reach over sessions.
+        """
         if self._cgroup is not None:
             with contextlib.suppress(OSError):
                 (self._cgroup / "cgroup.kill").write_text("1")
         members = self.members()
+        for group in {stat.pgrp for stat in members} - {os.getpgrp(), 0}:
+            _killpg(group, signal.SIGKILL)
         for stat in members:
             process.send(stat.pid, stat.start, signal.SIGKILL)
         return members
@@ -120,8 +145,19 @@ class Containment:
     def remove(self) -> None:
         """Removes the cgroup; one that is not empty (a process that cannot be killed) stays."""
         if self._cgroup is not None:
-            with contextlib.suppress(OSError):
-                self._cgroup.rmdir()
+            for folder, _, _ in os.walk(self._cgroup, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+
+    def _populated(self) -> bool:
+        assert self._cgroup is not None
+        try:
+            return "populated 1" in (self._cgroup / "cgroup.events").read_text()
+        except OSError:
+            return False  # removed: by a predecessor, when it was empty
+
+    def _living_children(self) -> list[Stat]:
+        return [s for s in process.all_stats().values() if s.ppid == os.getpid() and not s.ended]
 
     def _cgroup_pids(self) -> list[int]:
         if self._cgroup is None:

@@ -14,6 +14,8 @@ from supervisors.loop import Loop
 
 #: A client that lets so much pile up does not read; it is dropped.
 MAX_BACKLOG = 65536
+#: How long nobody is accepted after there was no descriptor for it, in seconds.
+REST_S = 1.0
 _UCRED = struct.Struct("iII")
 
 #: Answers a request: takes the message, returns the reply.
@@ -70,7 +72,10 @@ class ControlServer:
     def _accept(self) -> None:
         try:
             sock, _ = self._sock.accept()
-        except OSError:
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptor to be had
+            self._loop.rest(self._sock.fileno(), REST_S)
             return
         _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid not in (0, os.geteuid()):

@@ -8,8 +8,10 @@ records and goes on from there: a fresh start is only the special case in which 
 import contextlib
 import os
 import signal
+import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from supervisors import child, process, tee, verdict
@@ -21,7 +23,7 @@ from supervisors.lifecycle import Cause, Job, Kind, Outcome, Rank, State, Verdic
 from supervisors.link import NurseryLink
 from supervisors.loop import Loop, Timer
 from supervisors.paths import Root
-from supervisors.spec import DEFAULT_GRACE_STEPS, JobSpec
+from supervisors.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, JobSpec
 from supervisors.wire import Message
 
 #: How long SIGKILL may take before a process counts as one that cannot be killed, and how often it is sent, in seconds.
@@ -33,6 +35,10 @@ LEFTOVER_LOOK_S = 0.05
 DRAIN_WAIT_S = 60.0
 #: Journal and node are tried again this often after an error, in seconds.
 AGAIN_S = 1.0
+#: How long the status of a rank that is not our child, and that we may not read, is waited for, in seconds.
+ASK_S, ASK_LOOK_S = 10.0, 0.01
+#: How soon it is looked again where somebody must be left, but cannot be seen (it is just being born), in seconds.
+GONE_LOOK_S = 0.002
 _GATE_LOOK_S = 0.002
 _GATE_WAIT_S = 10.0
 
@@ -40,22 +46,29 @@ _GATE_WAIT_S = 10.0
 class Gang:
     """Owns the journal, the ranks, their output and the control socket of one job."""
 
-    def __init__(self, root: Root, spec: JobSpec, contents: Contents, loop: Loop, link: NurseryLink) -> None:
-        """The caller holds the job's lock. Raises IllegalTransition for a journal that makes no sense, and OSError."""
+    def __init__(self, root: Root, spec: JobSpec, contents: Contents, loop: Loop, sock: socket.socket) -> None:
+        """The caller holds the job's lock; `sock` leads to the nursery. Raises OSError."""
         self._root = root
         self._spec = spec
         self._paths = root.job(spec.job_id)
         self._loop = loop
-        self._link = link
+        self._link = NurseryLink(loop, sock, self._on_told)
         self.job: Job = replay(contents.records)
         self._adopted = any(r["kind"] == Kind.TAKEN for r in contents.records)
+        self._exits = [r["rank"] for r in contents.records if r["kind"] == Kind.EXITED]
         self._writer = Writer(self._paths.journal, contents)
+        with contextlib.suppress(OSError):
+            self._writer.reserve(len(self.job.ranks))  # a predecessor's is gone if it cut a torn line off
         self._control = ControlServer(loop, self._paths.control, {"stop": self._on_stop})
         self._containment = self._make_containment()
+        self._lost: tee.LostCounter | None = None
         self._logs: dict[int, tee.RankLog] = {}
         self._pidfds: dict[int, int] = {}
         self._readable: list[int] = []
-        self._gaps: list[tuple[int, tee.Gap]] = []
+        self._told: dict[int, int] = {}
+        self._ask_until: dict[int, float] = {}
+        self._gaps: dict[int, tee.Gap] = {}
+        self._begun = False
         self._first: int | None = None
         self._settling = False
         self._look_due = True
@@ -66,6 +79,7 @@ class Gang:
 
     def begin(self) -> None:
         """Takes the job over in whatever state it is. Raises OSError where the journal cannot be written."""
+        self._begun = True
         self._commit({"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": self._adopted})
         self._link.tell("ready")
         job = self.job
@@ -82,19 +96,18 @@ class Gang:
 
     def after(self) -> None:
         """Behind every batch of events: notes who has ended, then decides."""
-        if self.job.state.final:
+        if self.job.state.final or self._retrying or not self._begun:
             return
         try:
             self._commit_gaps()
             self._collect()
             self._decide()
         except OSError as error:
-            # The journal takes no record (its disk is full or broken). Nothing is lost: ranks that have ended stay
-            # zombies with their status until it does.
-            self._say(f"journal: {error}")
-            if not self._retrying:
-                self._retrying = True
-                self._loop.later(AGAIN_S, self._retry)
+            # Most likely the journal takes no record (its disk is full or broken). Nothing is lost: ranks that have
+            # ended stay zombies with their status until it does.
+            self._say(f"{error}; trying again")
+            self._retrying = True
+            self._loop.later(AGAIN_S, self._retry)
 
     def on_child(self) -> None:
         """Waits for orphans that came to us; ranks are waited for in `_collect` only."""
@@ -110,30 +123,57 @@ class Gang:
         self._retrying = False
         self._look_due = True
 
+    def _later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """A timer whose work, should the journal or the node refuse it, is tried again until it is done."""
+        return self._loop.later(seconds, lambda: self._attempt(callback))
+
+    def _attempt(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except OSError as error:
+            self._say(f"{error}; trying again")
+            self._later(AGAIN_S, callback)
+
+    def _on_end_of(self, number: int) -> None:
+        """A rank's pidfd is ready, and stays so: it has said all that it will."""
+        self._loop.remove(self._pidfds[number])
+        self._readable.append(number)
+
+    def _on_told(self, pid: int, status: int) -> None:
+        """The nursery, as the parent, knows how a rank ended that is not our child."""
+        self._told[pid] = status
+
     def _on_output(self, number: int) -> None:
         log = self._logs[number]
-        gap = log.drain()
-        if gap is not None:
-            self._gaps.append((number, gap))
-        if log.ended:
-            self._loop.remove(log.fd)
-        elif log.stalled:
-            self._loop.later(tee.RETRY_S, lambda: self._resume(number))
+        before = log.stalled
+        self._note_gap(number, log.drain())
+        if log.stalled and not before:
+            self._later(tee.RETRY_S, lambda: self._resume(number))
 
     def _resume(self, number: int) -> None:
         log = self._logs.get(number)
-        gap = log.resume() if log is not None else None
-        if gap is not None:
-            self._gaps.append((number, gap))
+        if log is not None:
+            self._note_gap(number, log.resume())
+            if log.stalled:
+                self._later(tee.RETRY_S, lambda: self._resume(number))
+
+    def _note_gap(self, number: int, gap: tee.Gap | None) -> None:
+        """One record tells of all gaps of a rank since the last: a disk that flaps must not fill the journal."""
+        if gap is None:
+            return
+        before = self._gaps.setdefault(number, gap)
+        if before is not gap:
+            before.bytes += gap.bytes
+            before.until, before.error = gap.until, gap.error
 
     def _on_stop(self, message: Message) -> Message:
         steps = message.get("steps")
-        if steps is not None and not (isinstance(steps, list) and all(isinstance(s, int | float) for s in steps)):
-            return {"ok": False, "error": "steps must be a list of seconds"}
+        if steps is not None and not _are_seconds(steps):
+            return {"ok": False, "error": f"steps must be a list of seconds, together at most {MAX_GRACE_S:.0f}"}
         try:
             self._stop(Cause.REQUESTED, str(message.get("by", "")), str(message.get("reason", "")), steps)
         except OSError as error:
-            return {"ok": False, "error": f"the journal cannot be written: {error.strerror}"}
+            return {"ok": False, "error": f"the stop cannot be recorded: {error}"}
         return {"ok": True}
 
     # --- records ------------------------------------------------------------------------------------------------------
@@ -149,8 +189,7 @@ class Gang:
         self._control.publish(self._writer.size)
 
     def _commit_gaps(self) -> None:
-        while self._gaps:
-            number, gap = self._gaps[0]
+        for number, gap in list(self._gaps.items()):
             self._commit(
                 {
                     "kind": Kind.LOST_BYTES,
@@ -162,11 +201,13 @@ class Gang:
                 },
                 sync=False,
             )
-            self._gaps.pop(0)
+            del self._gaps[number]
 
     def _say(self, text: str) -> None:
         """Into the nursery's log: for what belongs in no journal."""
-        print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} supervisor {self._spec.job_id}: {text}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            print(f"{now} supervisor {self._spec.job_id}: {text}", file=sys.stderr, flush=True)
 
     # --- birth --------------------------------------------------------------------------------------------------------
 
@@ -179,9 +220,9 @@ class Gang:
             self._commit({"kind": Kind.PREPARING, "attempt": self.job.attempt, "cgroup": cgroup}, sync=False)
             self._containment = self._make_containment()
             workdirs = [self._workdir(rank, account) for rank in self.job.ranks]
-            self._open_logs(account, fresh=True)
+            self._open_logs((account.uid, account.gid), fresh=True)
             gate = os.pipe()
-            unborn = os.open(self._paths.unborn, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+            unborn = child.open_unborn(self._paths.unborn, len(self.job.ranks))
             for rank, workdir in zip(self.job.ranks, workdirs, strict=True):
                 birth = child.Birth(
                     rank=rank.rank,
@@ -194,12 +235,18 @@ class Gang:
                 )
                 children.append(child.fork(birth, gate[0], gate[1], unborn))
             os.close(unborn)
+            self._record_births(children)
+            self._watch_ranks()
         except (OSError, NotStartable) as error:
             self._cannot_start(error, children, gate)
             return
-        self._let_go(children, gate)
+        # One write, so that all ranks are let go or none: at most 4096 ranks, and PIPE_BUF is 4096.
+        os.write(gate[1], b"1" * len(children))
+        os.close(gate[0])
+        os.close(gate[1])
+        self._attempt(self._run)
 
-    def _let_go(self, children: list[int], gate: tuple[int, int]) -> None:
+    def _record_births(self, children: list[int]) -> None:
         spawned = []
         for rank, pid in zip(self.job.ranks, children, strict=True):
             stat = process.read_stat(pid)
@@ -207,15 +254,10 @@ class Gang:
             spawned.append([rank.rank, pid, stat.start])
         self._link.tell("ranks", pids=children)
         self._commit({"kind": Kind.SPAWNED, "ranks": spawned})
-        self._watch_ranks()
-        # One write, so that all ranks are let go or none: at most 4096 ranks, and PIPE_BUF is 4096.
-        os.write(gate[1], b"1" * len(children))
-        os.close(gate[0])
-        os.close(gate[1])
-        self._run()
 
     def _run(self) -> None:
-        self._commit({"kind": Kind.RUNNING}, sync=False)
+        if self.job.state is State.PREPARING:
+            self._commit({"kind": Kind.RUNNING, "up": process.uptime()}, sync=False)
         self._arm_max_runtime()
 
     def _cannot_start(self, error: Exception, children: list[int], gate: tuple[int, int] | None) -> None:
@@ -241,19 +283,22 @@ class Gang:
             os.chown(folder, account.uid, account.gid, follow_symlinks=False)
         return str(folder)
 
-    def _open_logs(self, account: child.Account, fresh: bool) -> None:
+    def _open_logs(self, owner: tuple[int, int], fresh: bool) -> None:
         job_id, ranks = self._spec.job_id, self.job.ranks
+        self._lost = tee.LostCounter(self._paths.lost, len(ranks))
         for rank in ranks:
             fifo = self._paths.fifo(rank.rank)
             log = self._root.rank_log(job_id, rank.rank, rank.device)
             index = self._root.rank_index(job_id, rank.rank, rank.device)
             if fresh:
-                tee.make_fifo(fifo, account.uid, account.gid)
+                tee.make_fifo(fifo, *owner)
                 _set_aside(log, index)
             elif not fifo.exists():
                 continue  # drained and put away before
-            rank_log = tee.RankLog(fifo, log, index, account.uid, account.gid)
+            rank_log = tee.RankLog(fifo, log, index, owner, self._lost, rank.local_rank)
             self._logs[rank.rank] = rank_log
+            if rank_log.stalled:
+                self._later(0, lambda number=rank.rank: self._resume(number))  # type: ignore[misc]
             self._loop.add(rank_log.fd, lambda number=rank.rank: self._on_output(number))  # type: ignore[misc]
         self._link.hold([log.fd for log in self._logs.values()])
 
@@ -262,10 +307,10 @@ class Gang:
     def _adopt(self) -> None:
         """Goes on with ranks that a predecessor started."""
         self._link.tell("ranks", pids=[r.pid for r in self.job.ranks if r.outcome is None])
-        self._open_logs(child.Account.of(self._spec.user), fresh=False)
+        # As the FIFOs are owned: who the job's user is need not be asked again, and may not be known at this moment.
+        self._open_logs(self._owner(), fresh=False)
         self._watch_ranks()
-        failed = [r for r in self.job.ranks if verdict.failed(r)]
-        self._first = min(failed, key=lambda r: r.ended_at).rank if failed else None
+        self._first = self._first_failed()
         if self.job.state is State.PREPARING:
             self._settling = True
             self._settle(time.monotonic() + _GATE_WAIT_S)
@@ -274,6 +319,17 @@ class Gang:
         else:
             self._arm_max_runtime()
 
+    def _owner(self) -> tuple[int, int]:
+        for rank in self.job.ranks:
+            with contextlib.suppress(FileNotFoundError):
+                stat = self._paths.fifo(rank.rank).stat()
+                return stat.st_uid, stat.st_gid
+        return os.geteuid(), os.getegid()
+
+    def _first_failed(self) -> int | None:
+        """By the order of the records, which is the order in which the kernel reported the ends."""
+        return next((number for number in self._exits if verdict.failed(self.job.rank(number))), None)
+
     def _settle(self, deadline: float) -> None:
         """Finds out whether the predecessor opened the gate: once no child is before its exec any more, the `unborn`
         file tells."""
@@ -281,13 +337,12 @@ class Gang:
             stat = process.read_stat(rank.pid)
             waiting = stat is not None and stat.start == rank.start and stat.before_exec and not stat.ended
             if waiting and time.monotonic() < deadline:
-                self._loop.later(_GATE_LOOK_S, lambda: self._settle(deadline))
+                self._later(_GATE_LOOK_S, lambda: self._settle(deadline))
                 return
         self._settling = False
         entries = child.read_unborn(self._paths.unborn)
         if not any(entries.get(r.pid, {}).get("reason") == child.GATE_CLOSED for r in self.job.ranks):
-            if self.job.state is State.PREPARING:
-                self._run()
+            self._run()
             return
         pids = [r.pid for r in self.job.ranks]
         self._commit({"kind": Kind.UNBORN})
@@ -296,10 +351,7 @@ class Gang:
         for pid in pids:
             self._link.tell("reap", pid=pid)
         self._close_logs()
-        if self.job.stop is not None:
-            self._conclude()
-        else:
-            self._prepare()
+        self._attempt(self._conclude if self.job.stop is not None else self._prepare)
 
     def _end_after_reboot(self) -> None:
         """Nothing of another boot lives: what had not ended by then is lost, what never ran has failed."""
@@ -310,9 +362,9 @@ class Gang:
         if ran:
             self._commit(*(self._lost_record(r, text) for r in self.job.ranks if r.outcome is None))
         self._put_away()
-        if ran:
-            failed = [r for r in self.job.ranks if verdict.failed(r)]
-            self._first = min(failed, key=lambda r: r.ended_at).rank if failed else None
+        if ran or self.job.stop is not None:
+            lost = [r.rank for r in self.job.ranks if r.outcome is Outcome.LOST]
+            self._first = self._first_failed() if self._first_failed() is not None else next(iter(lost), None)
             self._reach()
         else:
             self._end(
@@ -339,16 +391,18 @@ class Gang:
                 self._readable.append(rank.rank)
                 continue
             self._pidfds[rank.rank] = pidfd
-            self._loop.add(pidfd, lambda number=rank.rank: self._readable.append(number))  # type: ignore[misc]
+            self._loop.add(pidfd, lambda number=rank.rank: self._on_end_of(number))  # type: ignore[misc]
 
     def _collect(self) -> None:
         """Commits how ranks ended, in the order in which the kernel reported them; then they are waited for."""
         if self._settling or not self._readable:
             return
-        numbers = [n for n in dict.fromkeys(self._readable) if self.job.rank(n).outcome is None]
+        self._readable = [n for n in dict.fromkeys(self._readable) if self.job.rank(n).outcome is None]
+        found = {n: self._status(self.job.rank(n)) for n in self._readable}
+        numbers = [n for n in self._readable if not self._may_yet_be_told(n, found[n])]
         if numbers:
-            self._commit(*(self._exit_record(self.job.rank(n)) for n in numbers))
-        self._readable.clear()
+            self._commit(*(self._exit_record(self.job.rank(n), found[n]) for n in numbers))
+        self._readable = [n for n in self._readable if n not in numbers]
         for number in numbers:
             rank = self.job.rank(number)
             self._forget(number)
@@ -357,8 +411,22 @@ class Gang:
                 self._first = number
             self._look_due = True
 
-    def _exit_record(self, rank: Rank) -> Record:
-        status = process.final_status(rank.pid, rank.start, self._pidfds.get(rank.rank))
+    def _status(self, rank: Rank) -> int | None:
+        told = self._told.get(rank.pid)
+        return told if told is not None else process.final_status(rank.pid, rank.start, self._pidfds.get(rank.rank))
+
+    def _may_yet_be_told(self, number: int, status: int | None) -> bool:
+        """True while a status that we cannot read is still with somebody: the nursery, or a zombie's parent."""
+        rank = self.job.rank(number)
+        if status is not None or not process.is_zombie(rank.pid, rank.start):
+            return False
+        until = self._ask_until.setdefault(number, time.monotonic() + ASK_S)
+        if time.monotonic() >= until:
+            return False
+        self._loop.later(ASK_LOOK_S, lambda: None)
+        return True
+
+    def _exit_record(self, rank: Rank, status: int | None) -> Record:
         entry = None
         if status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) in (125, 126, 127):
             entry = child.read_unborn(self._paths.unborn).get(rank.pid)
@@ -403,16 +471,17 @@ class Gang:
         if not self._look_due:
             return
         self._look_due = False
-        left = self._containment.members()
-        if not left:
+        self.on_child()
+        if self._containment.gone():
             self._conclude()
             return
-        if job.stop is None:
+        left = self._containment.members()
+        if left and job.stop is None:
             names = ", ".join(f"{s.pid} ({s.comm})" for s in left[:5])
             self._stop(
                 Cause.LEFTOVERS, "muster", f"all ranks have ended, but {len(left)} process(es) live on: {names}", None
             )
-        self._loop.later(LEFTOVER_LOOK_S, self._look_again)
+        self._loop.later(LEFTOVER_LOOK_S if left else GONE_LOOK_S, self._look_again)
 
     def _look_again(self) -> None:
         self._look_due = True
@@ -423,9 +492,7 @@ class Gang:
         limit = self._spec.max_runtime
         if limit is None:
             return
-        # By the wall clock, since it must hold over a takeover; a clock that was set cannot make it longer than asked.
-        ran = min(max(0.0, time.time() - self.job.started_at), limit)
-        self._loop.later(limit - ran, self._out_of_time)
+        self._later(max(0.0, limit - (process.uptime() - self.job.started_up)), self._out_of_time)
 
     def _out_of_time(self) -> None:
         if self.job.stop is None and not self.job.state.final:
@@ -437,37 +504,39 @@ class Gang:
             return
         own = tuple(self._spec.grace_steps) or DEFAULT_GRACE_STEPS
         wanted = own if steps is None else tuple(float(s) for s in steps)
-        record = {"kind": Kind.STOPPING, "cause": cause, "by": by, "reason": reason, "steps": wanted}
+        up = process.uptime()
+        record = {"kind": Kind.STOPPING, "cause": cause, "by": by, "reason": reason, "steps": wanted, "up": up}
         if self.job.stop is not None:
             if time.monotonic() + sum(wanted) < self._kill_at:
                 self._commit(record)
                 self._arm_kill(sum(wanted))
             return
         self._commit(record)
-        # Whoever has ended by now did so by itself, and is no victim.
-        self._readable += [number for number, pidfd in self._pidfds.items() if process.has_ended(pidfd)]
-        self._collect()
-        if sum(wanted) > 0:
-            count = self._containment.signal(signal.SIGTERM)
-            self._commit({"kind": Kind.ESCALATED, "signal": "SIGTERM", "processes": count}, sync=False)
-        self._look_due = True
-        self._arm_kill(sum(wanted))
+        self._resume_stop()
 
     def _resume_stop(self) -> None:
-        """Goes on with a predecessor's stop: what is left of its grace, SIGTERM again should it not have been sent."""
+        """What follows the record of a stop, ours or a predecessor's: SIGTERM if not sent, the rest of the grace."""
         stop = self.job.stop
         assert stop is not None
-        if not self.job.terminated and sum(stop.steps) > 0:
-            count = self._containment.signal(signal.SIGTERM)
+        total = sum(stop.steps)
+        self._arm_kill(max(0.0, total - max(0.0, process.uptime() - stop.up)))
+        self._look_due = True
+        if self.job.terminated or total == 0:
+            return
+        # Whoever has ended by now did so by itself, and is no victim.
+        self._readable += [number for number, pidfd in self._pidfds.items() if process.has_ended(pidfd)]
+        with contextlib.suppress(OSError):  # tried again behind this batch; the signal must not wait for it
+            self._collect()
+        count = self._containment.signal(signal.SIGTERM)
+        self.job.terminated = True
+        with contextlib.suppress(OSError):
             self._commit({"kind": Kind.ESCALATED, "signal": "SIGTERM", "processes": count}, sync=False)
-        passed = min(max(0.0, time.time() - stop.at), sum(stop.steps))
-        self._arm_kill(sum(stop.steps) - passed)
 
     def _arm_kill(self, seconds: float) -> None:
         if self._kill_timer is not None:
             self._kill_timer.cancel()
         self._kill_at = time.monotonic() + seconds
-        self._kill_timer = self._loop.later(seconds, self._kill)
+        self._kill_timer = self._later(seconds, self._kill)
 
     def _kill(self) -> None:
         if self.job.state.final:
@@ -475,18 +544,20 @@ class Gang:
         self._give_up_at = time.monotonic() + KILL_WAIT_S
         members = self._containment.kill()
         self._look_due = True
+        self.job.terminated = True
         with contextlib.suppress(OSError):
             self._commit({"kind": Kind.ESCALATED, "signal": "SIGKILL", "processes": len(members)}, sync=False)
-        self._loop.later(KILL_AGAIN_S, self._kill_again)
+        self._later(KILL_AGAIN_S, self._kill_again)
 
     def _kill_again(self) -> None:
         if self.job.state.final:
             return
         left = self._containment.kill()
         self._look_due = True
-        if not left or time.monotonic() < self._give_up_at:
-            self._loop.later(KILL_AGAIN_S, self._kill_again)
+        if time.monotonic() < self._give_up_at:
+            self._later(KILL_AGAIN_S, self._kill_again)
             return
+        self._collect()
         # Each is waited for in the kernel (state D, mostly); only the driver or a reboot can end them.
         pids = {stat.pid: stat for stat in left}
         warnings = [
@@ -496,8 +567,9 @@ class Gang:
         ]
         self._commit(*({"kind": Kind.WARNING, "text": text} for text in warnings))
         for rank in self.job.ranks:
-            if rank.outcome is None and rank.pid in pids:
-                self._commit(self._lost_record(rank, "it cannot be killed"))
+            if rank.outcome is None:
+                seen = "it cannot be killed" if rank.pid in pids else "it was killed, and its end was not reported"
+                self._commit(self._lost_record(rank, seen))
         self._conclude()
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -505,10 +577,9 @@ class Gang:
     def _conclude(self) -> None:
         """All processes are gone: the rest of the output, then everything is put away, then the verdict."""
         for number, log in self._logs.items():
-            self._gaps += [(number, gap) for gap in log.drain_all(time.monotonic() + DRAIN_WAIT_S)]
-            gap = log.resume(force=True) or log.abandon()
-            if gap is not None:
-                self._gaps.append((number, gap))
+            for gap in log.drain_all(time.monotonic() + DRAIN_WAIT_S):
+                self._note_gap(number, gap)
+            self._note_gap(number, log.abandon())
         self._commit_gaps()
         self._put_away()
         self._reach()
@@ -528,8 +599,9 @@ class Gang:
             with contextlib.suppress(FileNotFoundError):
                 self._paths.fifo(rank.rank).unlink()
         self._containment.remove()
-        with contextlib.suppress(FileNotFoundError):
-            self._paths.unborn.unlink()
+        for path in (self._paths.unborn, self._paths.lost):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
 
     def _end(self, state: State, end: Verdict) -> None:
         self._commit(
@@ -554,10 +626,20 @@ class Gang:
             self._loop.remove(log.fd)
             log.close()
         self._logs.clear()
+        if self._lost is not None:
+            self._lost.close()
+            self._lost = None
 
     def _make_containment(self) -> Containment:
         mark = child.nonce(self._root, self._spec.job_id, self.job)
         return Containment(self.job.cgroup, self.job.ranks, mark, self._adopted)
+
+
+def _are_seconds(steps: object) -> bool:
+    """Whether these are steps of a grace: finite, none negative, together no longer than is allowed."""
+    if not isinstance(steps, list) or not all(type(s) in (int, float) and 0 <= s <= MAX_GRACE_S for s in steps):
+        return False
+    return sum(steps) <= MAX_GRACE_S
 
 
 def _set_aside(log: Path, index: Path) -> None:

@@ -8,6 +8,7 @@ dropped, since nobody can have relied on it; any other damage is reported.
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import zlib
@@ -90,11 +91,24 @@ def _decode(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
+def set_aside(fd: int, length: int) -> None:
+    """Reserves disk space for the first `length` bytes of a file without changing its size.
+
+    Raises OSError where there is no room; does nothing on a file system that has no such call.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length)) != 0:
+        error = ctypes.get_errno()
+        if error in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(error, os.strerror(error))
+
+
 class Writer:
     """Appends records. The caller holds the job's lock."""
 
     def __init__(self, path: Path, contents: Contents) -> None:
         """Opens `path` for appending after what was read from it; a torn tail is cut off. Raises OSError."""
+        self._ranks = 0
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._end = contents.end
         self._next = len(contents.records)
@@ -114,12 +128,8 @@ class Writer:
     def reserve(self, ranks: int) -> None:
         """Sets disk space aside, without changing the file's size. Raises OSError (ENOSPC); where the file system has
         no such call there is no reserve."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        length = RESERVE + ranks * RESERVE_PER_RANK
-        if libc.fallocate(self._fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length)) != 0:
-            error = ctypes.get_errno()
-            if error == 28:  # ENOSPC
-                raise OSError(error, os.strerror(error))
+        self._ranks = ranks
+        set_aside(self._fd, RESERVE + ranks * RESERVE_PER_RANK)
 
     def append(self, records: list[Record], *, sync: bool = True) -> None:
         """Writes records (numbering them) in one go, by default onto the disk.
@@ -137,6 +147,7 @@ class Writer:
             # Should this fail too, the tail is a torn line, which the next reader drops.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._end)
+                self.reserve(self._ranks)  # which the truncation gave back
             raise
         self._end += len(data)
         self._next += len(records)

@@ -131,13 +131,15 @@ class Rank:
 
 @dataclass(slots=True)
 class Stop:
-    """A stop under way: why, asked by whom, and the steps of its grace in seconds."""
+    """A stop under way: why, asked by whom, the steps of its grace in seconds, and when it began: seconds of
+    CLOCK_BOOTTIME, which no one can set."""
 
     cause: Cause
     by: str = ""
     reason: str = ""
     steps: tuple[float, ...] = ()
     at: float = 0.0
+    up: float = 0.0
 
 
 @dataclass(slots=True)
@@ -167,6 +169,7 @@ class Job:
     accepted_by: str = ""
     accepted_at: float = 0.0
     started_at: float = 0.0
+    started_up: float = 0.0
     ended_at: float = 0.0
     attempt: int = 0
     takeovers: int = 0
@@ -253,8 +256,8 @@ def _unborn(job: Job, r: Record) -> None:
 
 
 def _running(job: Job, r: Record) -> None:
-    """The gate was opened."""
-    job.started_at = r["t"]
+    """up (seconds of CLOCK_BOOTTIME): the gate was opened."""
+    job.started_at, job.started_up = r["t"], r["up"]
 
 
 def _exited(job: Job, r: Record) -> None:
@@ -271,11 +274,12 @@ def _usage(job: Job, r: Record) -> None:
 
 
 def _stopping(job: Job, r: Record) -> None:
-    """cause, by, reason, steps[]. May come again: a person's stop replaces another cause, and shortens the grace."""
+    """cause, by, reason, steps[], up (seconds of CLOCK_BOOTTIME). May come again: a person's stop replaces another
+    cause, and shortens the grace."""
     if job.stop is None:
-        job.stop = Stop(Cause(r["cause"]), r["by"], r["reason"], tuple(r["steps"]), r["t"])
+        job.stop = Stop(Cause(r["cause"]), r["by"], r["reason"], tuple(r["steps"]), r["t"], r["up"])
     else:
-        job.stop.steps = tuple(r["steps"])
+        job.stop.steps, job.stop.up = tuple(r["steps"]), r["up"]
         if job.stop.cause is Cause.LEFTOVERS:
             job.stop.by, job.stop.reason = r["by"], r["reason"]
 

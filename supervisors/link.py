@@ -6,6 +6,10 @@
     reap  pid        the status is in the journal: wait for it
     done             the job has ended and everything is put away
 
+and what the nursery tells it:
+
+    ended pid status   a rank that is the nursery's child by now has ended so; it is kept until `reap`
+
 The nursery may be gone; then there is nobody to tell, and the job goes on.
 """
 
@@ -13,6 +17,7 @@ import contextlib
 import select
 import socket
 from collections import deque
+from collections.abc import Callable
 
 from supervisors import wire
 from supervisors.loop import Loop
@@ -32,32 +37,40 @@ def pair() -> tuple[socket.socket, socket.socket]:
 class NurseryLink:
     """The supervisor's end. Sending never blocks: what does not fit is sent when the nursery reads again."""
 
-    def __init__(self, loop: Loop, sock: socket.socket) -> None:
+    def __init__(self, loop: Loop, sock: socket.socket, on_ended: Callable[[int, int], None]) -> None:
+        """`on_ended` is called with the pid and the status, as wait(2) encodes it, of a rank."""
         self._loop = loop
         self._sock = sock
+        self._on_ended = on_ended
         self._queue: deque[tuple[bytes, list[int]]] = deque()
         self._waiting = False
-        loop.add(sock.fileno(), self._on_event, 0)
+        loop.add(sock.fileno(), self._on_event)
 
     def tell(self, op: str, fds: list[int] | None = None, **fields: object) -> None:
         self._queue.append((wire.encode({"op": op} | fields), fds or []))
         self._flush()
 
     def hold(self, fds: list[int]) -> None:
+        """Replaces what the nursery holds of this job."""
         for i in range(0, len(fds), FDS):
-            self.tell("hold", fds[i : i + FDS])
+            self.tell("hold", fds[i : i + FDS], last=i + FDS >= len(fds))
 
     def _on_event(self) -> None:
-        """Writable again, or the nursery is gone (a hang-up is reported without being asked for)."""
         self._flush()
-        if self._queue or not self._gone():
-            return
-        self._loop.remove(self._sock.fileno())
-
-    def _gone(self) -> bool:
-        poll = select.poll()
-        poll.register(self._sock.fileno(), 0)
-        return bool(poll.poll(0))
+        while True:
+            try:
+                data = self._sock.recv(wire.MAX_LINE)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:  # the nursery is gone
+                self._queue.clear()
+                self._loop.remove(self._sock.fileno())
+                return
+            message = wire.decode(data)
+            if message["op"] == "ended":
+                self._on_ended(int(message["pid"]), int(message["status"]))
 
     def _flush(self) -> None:
         while self._queue:
@@ -77,4 +90,4 @@ class NurseryLink:
         if writable != self._waiting:
             self._waiting = writable
             with contextlib.suppress(OSError, KeyError):
-                self._loop.want(self._sock.fileno(), select.EPOLLOUT if writable else 0)
+                self._loop.want(self._sock.fileno(), select.EPOLLIN | (select.EPOLLOUT if writable else 0))

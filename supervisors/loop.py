@@ -59,6 +59,14 @@ class Loop:
         if self._callbacks.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
+    def rest(self, fd: int, seconds: float) -> None:
+        """Leaves a descriptor alone for a while: a listening socket whose accept(2) finds no free descriptor stays
+        readable, and would keep us busy."""
+        callback = self._callbacks.get(fd)
+        if callback is not None:
+            self.remove(fd)
+            self.later(seconds, lambda: self.add(fd, callback))
+
     def later(self, seconds: float, callback: Callback) -> Timer:
         timer = Timer(time.monotonic() + seconds, callback)
         heapq.heappush(self._timers, (timer.due, next(self._order), timer))
@@ -83,7 +91,8 @@ class Loop:
     def _wait(self) -> float:
         if not self._timers:
             return -1
-        return max(0.0, self._timers[0][0] - time.monotonic())
+        # epoll takes milliseconds in an int: a timer weeks away is looked at again each hour.
+        return min(3600.0, max(0.0, self._timers[0][0] - time.monotonic()))
 
     def _on_signal(self) -> None:
         os.read(self._wake_read, 4096)

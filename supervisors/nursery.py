@@ -20,7 +20,7 @@ import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisors import PROTOCOL, journal, process, supervisor, wire
+from supervisors import PROTOCOL, journal, limits, process, supervisor, wire
 from supervisors.errors import AlreadySupervised, ProtocolError, SupervisionError
 from supervisors.lifecycle import replay
 from supervisors.link import FDS, pair
@@ -33,6 +33,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 IDLE_S = 5.0
 #: A supervisor that dies sooner than this after its start is started again only after a pause.
 EARLY_S = 2.0
+#: How long nobody is accepted after there was no descriptor for it, in seconds.
+REST_S = 1.0
 PAUSES_S = (0.0, 0.1, 0.5, 2.0, 10.0)
 
 
@@ -50,7 +52,9 @@ class Ward:
     failures: int = 0
     done: bool = False
     ranks: set[int] = field(default_factory=set)
+    told: set[int] = field(default_factory=set)
     holds: list[int] = field(default_factory=list)
+    fresh: list[int] = field(default_factory=list)
     waiting: list["Client"] = field(default_factory=list)
 
 
@@ -91,7 +95,10 @@ class Nursery:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptor to be had
+            self._loop.rest(self._listener.fileno(), REST_S)
             return
         client = Client(sock)
         self._clients[sock.fileno()] = client
@@ -197,7 +204,7 @@ class Nursery:
         # Not waited for yet, so the pid is its own.
         ward = Ward(job_id, pid, os.pidfd_open(pid), own=True, started=time.monotonic(), sock=ours)
         if before is not None:
-            ward.ranks, ward.holds = before.ranks, before.holds
+            ward.ranks, ward.holds = before.ranks, before.holds + before.fresh
             ward.waiting, ward.failures = before.waiting, before.failures
         elif any(self._root.job(job_id).folder.glob("rank-*.fifo")):
             self._hold_by_path(ward)
@@ -215,13 +222,16 @@ class Nursery:
                 return
             except OSError:
                 data, fds = b"", []
-            ward.holds += fds
-            if not data:
+            ward.fresh += fds
+            try:
+                if not data:
+                    raise ProtocolError("it has closed the link")
+                self._hear(ward, wire.decode(data))
+            except ProtocolError:
                 self._loop.remove(ward.sock.fileno())
                 ward.sock.close()
                 ward.sock = None
                 return
-            self._hear(ward, wire.decode(data))
 
     def _hear(self, ward: Ward, message: wire.Message) -> None:
         op = message["op"]
@@ -230,12 +240,28 @@ class Nursery:
             self._announce(ward)
         elif op == "ranks":
             ward.ranks = set(message["pids"])
-        elif op == "reap":
+            self._tell_ended(ward)
+        elif op == "hold" and message.get("last"):
+            ward.holds, ward.fresh, old = ward.fresh, [], ward.holds
+            for fd in old:
+                os.close(fd)
+        elif op == "reap" and message["pid"] in ward.ranks:
             ward.ranks.discard(message["pid"])
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(message["pid"], os.WNOHANG)
         elif op == "done":
             ward.done = True
+
+    def _tell_ended(self, ward: Ward) -> None:
+        """What the supervisor of an adopted rank may not be able to read, its parent can: how it ended."""
+        if ward.sock is None:
+            return
+        for pid in ward.ranks - ward.told:
+            status = process.peek_child(pid)
+            if status is not None:
+                with contextlib.suppress(OSError):  # a supervisor that does not read is told again
+                    ward.sock.send(wire.encode({"op": "ended", "pid": pid, "status": status}))
+                    ward.told.add(pid)
 
     def _announce(self, ward: Ward) -> None:
         for client in ward.waiting:
@@ -247,8 +273,11 @@ class Nursery:
         self._on_word(ward)
         code = None
         if ward.own:
-            _, status = os.waitpid(ward.pid, 0)
-            code = os.waitstatus_to_exitcode(status)
+            with contextlib.suppress(ChildProcessError):
+                pid, status = os.waitpid(ward.pid, os.WNOHANG)
+                if pid == 0:
+                    return
+                code = os.waitstatus_to_exitcode(status)
         self._loop.remove(ward.pidfd)
         os.close(ward.pidfd)
         if ward.sock is not None:
@@ -259,8 +288,13 @@ class Nursery:
             return
         if code == supervisor.BUSY:  # lost a race against another nursery's: look who has the job
             self._wards.pop(ward.job_id)
+            self._tend(ward.job_id, None)
             for client in ward.waiting:
                 self._tend(ward.job_id, client)
+            successor = self._wards.get(ward.job_id)
+            if successor is not None:
+                successor.ranks |= ward.ranks
+                successor.holds += ward.holds + ward.fresh
             return
         early = time.monotonic() - ward.started < EARLY_S
         ward.failures = min(ward.failures + 1, len(PAUSES_S) - 1) if early else 0
@@ -289,7 +323,7 @@ class Nursery:
 
     def _close(self, ward: Ward, why: str) -> None:
         self._wards.pop(ward.job_id, None)
-        for fd in ward.holds:
+        for fd in ward.holds + ward.fresh:
             os.close(fd)
         for client in ward.waiting:
             client.send({"op": "tend", "job": ward.job_id, "ok": False, "error": why})
@@ -302,6 +336,7 @@ class Nursery:
         """Waits for orphans that are nobody's rank. Supervisors are seen through their pidfds."""
         for ward in list(self._wards.values()):
             self._on_word(ward)
+            self._tell_ended(ward)
         kept = {ward.pid for ward in self._wards.values() if ward.own}
         kept.update(*(ward.ranks for ward in self._wards.values()))
         for pid in _children():
@@ -340,7 +375,8 @@ def _become_supervisor(root: Root, job_id: str, sock: socket.socket) -> None:
         _set_subreaper()
         status = supervisor.supervise(root, job_id, sock)
     except BaseException:
-        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
     finally:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
@@ -353,7 +389,8 @@ def _set_subreaper() -> None:
 
 
 def _say(text: str) -> None:
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} nursery: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+        print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} nursery: {text}", file=sys.stderr, flush=True)
 
 
 def _listen(root: Root) -> socket.socket:
@@ -380,6 +417,7 @@ def main() -> int:
     args = parser.parse_args()
     root = Root(args.run, args.state, args.log)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    limits.raise_descriptors()
     read, write = os.pipe()
     if os.fork():
         os.close(write)

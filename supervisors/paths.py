@@ -36,6 +36,11 @@ class JobPaths:
         return self.folder / "unborn"
 
     @property
+    def lost(self) -> Path:
+        """Bytes of output that could not be written, per rank; see `tee.LostCounter`."""
+        return self.folder / "lost"
+
+    @property
     def workspace(self) -> Path:
         """Holds one working folder per rank, unless the spec names another."""
         return self.folder / "workspace"

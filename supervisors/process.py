@@ -9,11 +9,13 @@ and the kernel holds the truth for whoever comes next. A zombie's status can be 
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
 import signal
 import struct
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,11 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+def uptime() -> float:
+    """Seconds since the boot, suspended time included: a clock that no one can set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @dataclass(frozen=True, slots=True)
 class Stat:
     """What /proc/PID/stat says; times in clock ticks, `start` since boot."""
@@ -43,12 +50,14 @@ class Stat:
     flags: int
     user_ticks: int
     system_ticks: int
+    threads: int
     start: int
     exit_code: int
 
     @property
     def ended(self) -> bool:
-        return self.state in "ZX"
+        """A process whose first thread has ended is a zombie to look at, but lives as long as its other threads."""
+        return self.state == "X" or (self.state == "Z" and self.threads <= 1)
 
     @property
     def before_exec(self) -> bool:
@@ -57,11 +66,11 @@ class Stat:
 
 
 def read_stat(pid: int) -> Stat | None:
-    """None where there is no such process."""
+    """None where there is no such process, or where it is hidden from us (hidepid)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             data = file.read()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The name may hold anything, parentheses and newlines too: it ends at the last one.
     head, _, tail = data.rpartition(b")")
@@ -78,6 +87,7 @@ def read_stat(pid: int) -> Stat | None:
         flags=int(f[6]),
         user_ticks=int(f[11]) + int(f[13]),
         system_ticks=int(f[12]) + int(f[14]),
+        threads=int(f[17]),
         start=int(f[19]),
         exit_code=int(f[49]),
     )
@@ -95,12 +105,23 @@ def all_stats() -> dict[int, Stat]:
 
 
 def open_pidfd(pid: int, start: int) -> int | None:
-    """A pidfd for the process with this identity; None where it is gone (another may have its pid by now)."""
+    """A pidfd for the process with this identity; None where it is gone (another may have its pid by now).
+
+    Raises OSError where there is no descriptor to be had: that says nothing of the process.
+    """
     try:
         pidfd = os.pidfd_open(pid)
-    except (ProcessLookupError, OSError):
+    except ProcessLookupError:
         return None
-    stat = read_stat(pid)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # a thread of another process by now
+            return None
+        raise
+    try:
+        stat = read_stat(pid)
+    except OSError:
+        os.close(pidfd)
+        raise
     if stat is None or stat.start != start:
         os.close(pidfd)
         return None
@@ -128,24 +149,39 @@ def send(pid: int, start: int, number: int) -> bool:
         os.close(pidfd)
 
 
-def final_status(pid: int, start: int, pidfd: int | None) -> int | None:
-    """The status, as wait(2) encodes it, of a process that has ended; None where nobody can tell any more.
-
-    Does not wait for it: a zombie stays one.
-    """
+def peek_child(pid: int) -> int | None:
+    """The status, as wait(2) encodes it, of a child that has ended; it stays a zombie. None: not ended, no child."""
     with contextlib.suppress(ChildProcessError):
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if info is not None:
             if info.si_code == os.CLD_EXITED:
                 return info.si_status << 8
             return info.si_status | (0x80 if info.si_code == os.CLD_DUMPED else 0)
+    return None
+
+
+def final_status(pid: int, start: int, pidfd: int | None) -> int | None:
+    """The status, as wait(2) encodes it, of a process that has ended; None where we cannot tell.
+
+    Does not wait for it: a zombie stays one.
+    """
+    status = peek_child(pid)
+    if status is not None:
+        return status
     stat = read_stat(pid)
-    # Where we may not look, exit_code reads 0; /proc/PID/io is guarded by the same right and says so.
-    if stat is not None and stat.start == start and stat.ended and _may_look(pid):
+    # Where we may not look, exit_code reads 0; /proc/PID/io is guarded by the same right and says so. (A zombie's is
+    # root's alone: for others a 0 needs the parent's word.)
+    if stat is not None and stat.start == start and stat.ended and (stat.exit_code or _may_look(pid)):
         again = read_stat(pid)
-        if again is not None and again.start == start:
-            return again.exit_code
+        if again is not None and again.start == start and again.exit_code == stat.exit_code:
+            return stat.exit_code
     return _status_by_pidfd(pidfd) if pidfd is not None else None
+
+
+def is_zombie(pid: int, start: int) -> bool:
+    """Whether the process with this identity has ended and nobody has waited for it yet."""
+    stat = read_stat(pid)
+    return stat is not None and stat.start == start and stat.ended
 
 
 def _may_look(pid: int) -> bool:

@@ -1,5 +1,6 @@
 """The process of one job: forked by the nursery, ended by the job."""
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -12,9 +13,8 @@ from supervisors import journal
 from supervisors.errors import AlreadySupervised, SupervisionError
 from supervisors.gang import Gang
 from supervisors.lifecycle import replay
-from supervisors.link import NurseryLink
 from supervisors.loop import Loop
-from supervisors.paths import JobPaths, Root
+from supervisors.paths import Root
 from supervisors.spec import JobSpec
 
 #: How a supervisor leaves: the job has ended; another one has the job; the job's files cannot be worked with.
@@ -70,19 +70,21 @@ def supervise(root: Root, job_id: str, sock: socket.socket) -> int:
     except AlreadySupervised:
         return BUSY
     try:
-        return _run(root, paths, job_id, sock)
+        # Only here can a job be given up: whatever goes wrong later, its ranks live, and a successor tries again.
+        contents = journal.read(paths.journal)
+        if replay(contents.records).state.final:
+            return DONE
+        spec = JobSpec.from_json(paths.spec.read_text())
     except (SupervisionError, ValueError, TypeError) as error:
-        print(f"supervisor {job_id}: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print(f"supervisor {job_id}: {error}", file=sys.stderr)
         return UNUSABLE
-    finally:
-        os.close(lock)
+    _run(root, spec, contents, sock)
+    os.close(lock)
+    return DONE
 
 
-def _run(root: Root, paths: JobPaths, job_id: str, sock: socket.socket) -> int:
-    contents = journal.read(paths.journal)
-    if replay(contents.records).state.final:
-        return DONE
-    spec = JobSpec.from_json(paths.spec.read_text())
+def _run(root: Root, spec: JobSpec, contents: journal.Contents, sock: socket.socket) -> None:
     gang: Gang | None = None
 
     def on_child() -> None:
@@ -94,8 +96,7 @@ def _run(root: Root, paths: JobPaths, job_id: str, sock: socket.socket) -> int:
             gang.after()
 
     loop = Loop(on_child, after)
-    gang = Gang(root, spec, contents, loop, NurseryLink(loop, sock))
+    gang = Gang(root, spec, contents, loop, sock)
     # The first thing that the loop does, so that what already ended counts as an event like any other.
     loop.later(0, gang.begin)
     loop.run()
-    return DONE

@@ -1,7 +1,8 @@
 """From a rank's FIFO into its file, by splice(2), without ever blocking or breaking the rank.
 
 The rank holds the FIFO read-write, so it never gets SIGPIPE, and what is in the FIFO stays while supervisors come and
-go. The file is written at an offset that we keep (splice refuses O_APPEND); a successor goes on at the file's end.
+go. So do we, so that it never has an end: the output is complete when it is empty and all processes are gone. The file
+is written at an offset that we keep (splice refuses O_APPEND); a successor goes on at the file's end.
 
 Beside the file lies a time index: records of 16 bytes, little endian, `u64 offset, u64 nanoseconds since the epoch`,
 at most one each 100 ms: "from this offset on, the bytes were written at this time". It is what reading by time
@@ -46,7 +47,7 @@ class Gap:
 
 def make_fifo(path: Path, uid: int, gid: int) -> None:
     """Creates the FIFO of a rank, owned by the job's user so that the rank can open /dev/stdout again. Keeps one that
-    is there (a predecessor made it). Raises OSError."""
+    is there (the daemon or a predecessor made it). Raises OSError."""
     with contextlib.suppress(FileExistsError):
         os.mkfifo(path, 0o600)
     if (uid, gid) != (os.geteuid(), os.getegid()):
@@ -54,28 +55,71 @@ def make_fifo(path: Path, uid: int, gid: int) -> None:
 
 
 def open_reader(path: Path) -> int:
-    """The read end; never blocks. Raises OSError."""
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    """A read end, to hold or to drain; never blocks. Raises OSError.
+
+    Opened for writing too: a FIFO of which somebody is a writer has no end, so that a writer that comes later finds the
+    reader still there, and a poll on it is never ready for the mere absence of writers.
+    """
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+class LostCounter:
+    """Keeps what is lost of each rank's output in a small file, so that a successor knows of a gap that is still open.
+
+    Per rank 24 bytes, little endian: `u64 lost`, `u64 told` (how much of it a gap line tells), `f64 since` (of the open
+    gap, seconds since the epoch). Made with all its bytes before the ranks start: it needs no room later.
+    """
+
+    RECORD = struct.Struct("<QQd")
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        """Raises OSError where it cannot be made."""
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        missing = ranks * self.RECORD.size - os.fstat(self._fd).st_size
+        if missing > 0:
+            os.pwrite(self._fd, bytes(missing), os.fstat(self._fd).st_size)
+
+    def load(self, index: int) -> tuple[int, int, float]:
+        return self.RECORD.unpack(os.pread(self._fd, self.RECORD.size, index * self.RECORD.size))
+
+    def store(self, index: int, lost: int, told: int, since: float) -> None:
+        """Best effort: a count that cannot be kept must not stop the output."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._fd, self.RECORD.pack(lost, told, since), index * self.RECORD.size)
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 class RankLog:
     """Drains one FIFO into one file."""
 
-    def __init__(self, fifo: Path, log: Path, index: Path, uid: int, gid: int) -> None:
-        """Opens everything; the file goes on at its end. Raises OSError where FIFO or file cannot be opened."""
-        self.fd = open_reader(fifo)
-        with contextlib.suppress(OSError):  # over the user's limit for pipes: the kernel's default size serves too
-            fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, FIFO_SIZE)
-        self.path = log
-        self._file = _open(log, uid, gid, 0)
-        self._index = _open(index, uid, gid, os.O_APPEND)
-        self._offset = os.fstat(self._file).st_size
-        os.ftruncate(self._index, os.fstat(self._index).st_size // INDEX_RECORD.size * INDEX_RECORD.size)
+    def __init__(
+        self, fifo: Path, log: Path, index: Path, owner: tuple[int, int], counter: LostCounter, slot: int
+    ) -> None:
+        """Opens everything; the file goes on at its end. `owner`: uid and gid of new files. `slot`: the rank's place in
+        `counter`. Raises OSError where FIFO or file cannot be opened."""
+        self._counter, self._slot = counter, slot
+        self._fds: list[int] = []
+        try:
+            self.fd = self._keep(open_reader(fifo))
+            with contextlib.suppress(OSError):  # over the user's limit for pipes: the kernel's default size serves too
+                fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, FIFO_SIZE)
+            self._file = self._keep(_open(log, owner, os.O_RDWR))
+            self._index = self._keep(_open(index, owner, os.O_WRONLY | os.O_APPEND))
+            self._offset = os.fstat(self._file).st_size
+            os.ftruncate(self._index, os.fstat(self._index).st_size // INDEX_RECORD.size * INDEX_RECORD.size)
+        except OSError:
+            self.close()
+            raise
         self._indexed = 0.0
         self._splice = True
-        self._gap: Gap | None = None
         self._retry_at = 0.0
-        self.ended = False
+        self._lost, self._told, since = counter.load(slot)
+        # A predecessor was killed while output was being lost.
+        self._gap = (
+            Gap(since, "the file could not be written", self._lost - self._told) if self._lost > self._told else None
+        )
 
     @property
     def stalled(self) -> bool:
@@ -83,30 +127,22 @@ class RankLog:
         return self._gap is not None
 
     def drain(self) -> Gap | None:
-        """Moves what is there, at most BATCH bytes. Sets `ended` when nobody can write any more.
-
-        Returns the gap that was just closed by a line in the file, if one was.
-        """
-        closed = self.resume() if self._gap is not None else None
-        try:
-            moved = self._move() if self._gap is None else self._lose()
-        except BlockingIOError:
-            return closed
-        if moved == 0:
-            self.ended = True
+        """Moves what is there, at most BATCH bytes. Returns the gap that was closed by a line in the file, if any."""
+        closed = self.resume()
+        with contextlib.suppress(BlockingIOError):
+            self._move()
         return closed
 
     def drain_all(self, deadline: float) -> list[Gap]:
         """Empties the FIFO, until `deadline` (time.monotonic()) at most. Returns the gaps closed meanwhile."""
-        closed = []
-        while not self.ended and time.monotonic() < deadline:
-            before = self._offset, self._gap.bytes if self._gap else 0
-            gap = self.drain()
-            if gap is not None:
-                closed.append(gap)
-            if before == (self._offset, self._gap.bytes if self._gap else 0):
-                break
-        return closed
+        closed = [self.resume(force=True)]
+        try:
+            while time.monotonic() < deadline:
+                self._move()
+        except BlockingIOError:
+            pass
+        closed.append(self.resume(force=True))
+        return [gap for gap in closed if gap is not None]
 
     def resume(self, force: bool = False) -> Gap | None:
         """Tries to close a gap: writes its line. Returns it, or None where there is none or the file still refuses."""
@@ -120,9 +156,9 @@ class RankLog:
             return None
         gap.until = time.time()
         data = gap.line().encode()
-        if self._offset and not self._ends_with_newline():
-            data = b"\n" + data
         try:
+            if self._offset and os.pread(self._file, 1, self._offset - 1) != b"\n":
+                data = b"\n" + data
             written = os.pwrite(self._file, data, self._offset)
             if written < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -131,41 +167,47 @@ class RankLog:
                 os.ftruncate(self._file, self._offset)
             return None
         self._offset += len(data)
-        self._gap = None
+        self._settle_gap()
         return gap
 
     def abandon(self) -> Gap | None:
         """The gap whose line could not be written to the end, if any: only the journal can tell of it then."""
-        gap, self._gap = self._gap, None
+        gap = self._gap
         if gap is None or not gap.bytes:
             return None
         gap.until = time.time()
+        self._settle_gap()
         return gap
 
     def close(self) -> None:
-        for fd in (self.fd, self._file, self._index):
-            os.close(fd)
+        while self._fds:
+            os.close(self._fds.pop())
 
-    def _move(self) -> int:
+    def _keep(self, fd: int) -> int:
+        self._fds.append(fd)
+        return fd
+
+    def _move(self) -> None:
+        """One batch into the file, or, in a gap, away. Raises BlockingIOError where the FIFO is empty."""
+        if self._gap is not None:
+            self._lose()
+            return
         start = self._offset
         try:
-            moved = self._splice_once() if self._splice else self._copy_once()
+            self._offset += self._splice_once() if self._splice else self._copy_once()
         except BlockingIOError:
             raise
         except OSError as error:
             if self._splice and error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
                 self._splice = False  # a file system without splice
-                return self._move()
-            self._gap = Gap(time.time(), error.strerror or str(error))
-            self._retry_at = time.monotonic() + RETRY_S
-            return self._lose()
-        self._offset += moved
-        if moved:
+                return
+            self._open_gap(error)
+            return
+        if self._offset > start:
             self._note(start)
-        return moved
 
     def _splice_once(self) -> int:
-        return os.splice(self.fd, self._file, BATCH, offset_dst=self._offset)
+        return os.splice(self.fd, self._file, BATCH, offset_dst=self._offset, flags=os.SPLICE_F_NONBLOCK)
 
     def _copy_once(self) -> int:
         """Without splice there is a moment in which the bytes are only in our memory: what a full disk refuses then is
@@ -176,15 +218,27 @@ class RankLog:
             while written < len(data):
                 written += os.pwrite(self._file, data[written:], self._offset + written)
         except OSError as error:
-            self._gap = Gap(time.time(), error.strerror or str(error), len(data) - written)
-            self._retry_at = time.monotonic() + RETRY_S
-        return written if written or not data else self._lose()
+            self._open_gap(error)
+            self._count(len(data) - written)
+        return written
 
-    def _lose(self) -> int:
-        data = os.read(self.fd, BATCH)
-        if self._gap is not None:
-            self._gap.bytes += len(data)
-        return len(data)
+    def _open_gap(self, error: OSError) -> None:
+        self._gap = Gap(time.time(), error.strerror or str(error))
+        self._retry_at = time.monotonic() + RETRY_S
+
+    def _lose(self) -> None:
+        self._count(len(os.read(self.fd, BATCH)))
+
+    def _count(self, size: int) -> None:
+        assert self._gap is not None
+        self._gap.bytes += size
+        self._lost += size
+        self._counter.store(self._slot, self._lost, self._told, self._gap.since)
+
+    def _settle_gap(self) -> None:
+        self._gap = None
+        self._told = self._lost
+        self._counter.store(self._slot, self._lost, self._told, 0.0)
 
     def _note(self, offset: int) -> None:
         now = time.monotonic()
@@ -203,13 +257,6 @@ class RankLog:
         except OSError:
             return  # no room for the index: times become coarser, the output goes on
 
-    def _ends_with_newline(self) -> bool:
-        fd = os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.pread(fd, 1, self._offset - 1) == b"\n"
-        finally:
-            os.close(fd)
-
 
 def tail(path: Path) -> tuple[str, ...]:
     """The last lines of a rank's file, at most 20 of at most 4 KiB in all; none where it cannot be read."""
@@ -224,8 +271,8 @@ def tail(path: Path) -> tuple[str, ...]:
     return tuple(lines[1 if start and len(lines) > 1 else 0 :][-_TAIL_LINES:])
 
 
-def _open(path: Path, uid: int, gid: int, flags: int) -> int:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o640)
-    if (uid, gid) != (os.geteuid(), os.getegid()):
-        os.fchown(fd, uid, gid)
+def _open(path: Path, owner: tuple[int, int], flags: int) -> int:
+    fd = os.open(path, os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o640)
+    if owner != (os.geteuid(), os.getegid()):
+        os.fchown(fd, *owner)
     return fd

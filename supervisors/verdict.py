@@ -51,6 +51,8 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...]) -> tuple[St
     stop = job.stop
     if stop is not None and stop.cause in (Cause.REQUESTED, Cause.MAX_RUNTIME) and first is None:
         return State.STOPPED, _stopped(job, lost, victims)
+    if first is None and any(r.outcome is not Outcome.EXITED or r.status != 0 for r in job.ranks):
+        raise AssertionError(f"no rank failed, yet not all succeeded: {job.ranks}")  # success is never invented
     if first is None:
         return State.SUCCEEDED, Verdict(0, f"all {len(job.ranks)} ranks exited with code 0")
     where = f"rank {first.rank} (device {first.device})"

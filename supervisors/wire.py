@@ -38,7 +38,7 @@ def decode(line: bytes) -> Message:
     """Raises ProtocolError for anything but a JSON object with a text `op`."""
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"not JSON: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("op"), str):
         raise ProtocolError("not an object with an 'op'")

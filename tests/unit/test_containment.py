@@ -227,6 +227,43 @@ def test_a_stopped_process_can_act_on_a_signal(no_cgroup):
     assert in_own_process(work) == "TT"
 
 
+# --- is anything left? ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_job_is_gone_when_nothing_of_it_lives_and_no_sooner(no_cgroup, adopted):
+    def work() -> Any:
+        tree = plant()
+        job = Containment("", tree.ranks(), NONCE, adopted=adopted)
+        answers = [job.gone(), job.gone()]
+        os.kill(tree.rank, signal.SIGKILL)
+        os.waitpid(tree.rank, 0)
+        answers += [job.gone(), job.gone()]
+        os.kill(tree.escaped, signal.SIGKILL)
+        os.waitpid(tree.escaped, 0)
+        return [*answers, [job.gone() for _ in range(3)]]
+
+    # After a takeover one empty look at all processes is not believed.
+    assert in_own_process(work) == [False, False, False, False, [not adopted, True, True]]
+
+
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_job_is_not_gone_while_its_cgroup_is_populated(cgroup, adopted):
+    with kept(nonce="other", cgroup=cgroup) as tree:
+        assert in_own_process(lambda: _kill_with_gone(cgroup, adopted)) == [False, True]
+        assert not any(alive(pid) for pid in tree.pids)
+    Containment(cgroup, [], NONCE, adopted).remove()
+    assert in_own_process(lambda: Containment(cgroup, [], NONCE, adopted).gone()) is True
+
+
+def _kill_with_gone(cgroup: str, adopted: bool) -> Any:
+    job = Containment(cgroup, [], NONCE, adopted=adopted)
+    before = job.gone()
+    job.kill()
+    until(job.gone, "the end of all in the cgroup")
+    return [before, job.gone()]
+
+
 # --- strangers --------------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,8 @@ class Nursery:
         self.sock = sock
         self.heard: list[wire.Message] = []
         self.fds: list[int] = []
+        #: What came of its words at the supervisor's end.
+        self.told: list[tuple[int, int]] = []
 
     def listen(self) -> bool:
         """Takes one message, if there is one."""
@@ -39,7 +41,9 @@ def linked(story: Callable[[Loop, NurseryLink, Nursery], Any]) -> Any:
     def work() -> Any:
         ours, theirs = pair()
         loop = Loop(lambda: None, lambda: None)
-        return story(loop, NurseryLink(loop, theirs), Nursery(ours))
+        nursery = Nursery(ours)
+        link = NurseryLink(loop, theirs, lambda pid, status: nursery.told.append((pid, status)))
+        return story(loop, link, nursery)
 
     return in_own_process(work)
 
@@ -64,6 +68,11 @@ def test_messages_keep_their_borders_and_their_order():
     ]  # fmt: skip
 
 
+def _lasts(count: int) -> list[bool]:
+    messages = -(-count // FDS)
+    return [i == messages - 1 for i in range(messages)]
+
+
 @pytest.mark.parametrize("count", [0, 1, FDS, FDS + 1, 3 * FDS])
 def test_descriptors_come_as_many_as_they_are(count):
     def story(loop: Loop, link: NurseryLink, nursery: Nursery) -> Any:
@@ -71,9 +80,9 @@ def test_descriptors_come_as_many_as_they_are(count):
         link.hold([read] * count)
         nursery.listen_to_all()
         same = all(os.fstat(fd).st_ino == os.fstat(read).st_ino for fd in nursery.fds)
-        return [len(nursery.fds), len(nursery.heard), same]
+        return [len(nursery.fds), [m["last"] for m in nursery.heard], same]
 
-    assert linked(story) == [count, -(-count // FDS), True]
+    assert linked(story) == [count, _lasts(count), True]
 
 
 def test_the_biggest_job_fits_into_one_message():
@@ -101,6 +110,21 @@ def test_a_nursery_that_does_not_read_holds_nobody_up_and_misses_nothing():
         return [waiting > 0, [m["pid"] for m in nursery.heard] == list(range(5000)), len(link._queue)]
 
     assert linked(story) == [True, True, 0]
+
+
+def test_what_the_nursery_says_of_ended_ranks_is_heard():
+    def story(loop: Loop, link: NurseryLink, nursery: Nursery) -> Any:
+        for word in (
+            {"op": "ended", "pid": 7, "status": 0x700},
+            {"op": "later"},
+            {"op": "ended", "pid": 8, "status": 9},
+        ):
+            nursery.sock.send(wire.encode(word))
+        nursery.sock.close()
+        turn(loop)
+        return nursery.told
+
+    assert linked(story) == [[7, 0x700], [8, 9]]
 
 
 def test_an_idle_link_does_not_keep_the_loop_busy():
@@ -162,7 +186,7 @@ def test_descriptors_may_be_closed_as_soon_as_they_were_told():
         def last() -> bool:
             nursery.listen_to_all()
             turn(loop)
-            return nursery.heard[-1]["op"] == "done"
+            return bool(nursery.heard[-1]["op"] == "done")
 
         until(last, "the word 'done'", seconds=1)
         return [os.fstat(fd).st_ino == inode for fd in nursery.fds]

@@ -160,6 +160,39 @@ def test_removing_what_is_not_there_is_passed_over():
     assert "fd" not in on_a_loop(story)
 
 
+def test_what_rests_is_left_alone_for_a_while():
+    def story(loop: Loop, notes: list[Any]) -> None:
+        fd = ready()
+        loop.add(fd, does(note(notes, "fd"), partial(os.read, fd, 1), loop.stop))
+        loop.rest(fd, 0.03)
+        loop.later(0.01, note(notes, "meanwhile"))
+        loop.rest(9999, 0.01)
+
+    assert [n for n in on_a_loop(story) if n != "after"] == ["meanwhile", "fd"]
+
+
+def test_what_is_removed_while_it_rests_does_not_come_back():
+    """The listening socket of a job that ends just then: its number may be another file's by the time."""
+
+    def story(loop: Loop, notes: list[Any]) -> None:
+        fd = ready()
+        loop.add(fd, note(notes, "fd"))
+        loop.rest(fd, 0.01)
+        loop.remove(fd)
+        loop.later(0.03, loop.stop)
+
+    assert "fd" not in on_a_loop(story)
+
+
+def test_a_timer_may_be_weeks_away():
+    def story(loop: Loop, notes: list[Any]) -> None:
+        loop.later(10 * 365 * 24 * 3600, note(notes, "never"))
+        assert 0 <= loop._wait() <= 24 * 24 * 3600, "epoll(7) takes milliseconds in an int"
+        loop.later(0.01, loop.stop)
+
+    assert set(on_a_loop(story)) == {"after"}
+
+
 def test_what_is_waited_for_can_be_changed():
     def story(loop: Loop, notes: list[Any]) -> None:
         _, write = os.pipe()

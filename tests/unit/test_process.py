@@ -18,10 +18,15 @@ from tests.unit.supervision import in_own_process, until, wait_ended
 EXIT_7 = 7 << 8
 
 
-def start_of(pid: int) -> int:
+def stat_of(pid: int) -> process.Stat:
+    """Of a process that was not waited for."""
     stat = process.read_stat(pid)
     assert stat is not None
-    return stat.start
+    return stat
+
+
+def start_of(pid: int) -> int:
+    return stat_of(pid).start
 
 
 @contextlib.contextmanager
@@ -81,8 +86,8 @@ def test_boot_id_is_a_uuid_and_stays():
 
 def test_stat_of_a_child():
     with running(start_new_session=True) as child:
-        stat = until(lambda: (s := process.read_stat(child.pid)) and s.comm == "cat" and s, "exec of cat")
-        assert stat is not None
+        until(lambda: stat_of(child.pid).comm == "cat", "exec of cat")
+        stat = stat_of(child.pid)
         assert (stat.pid, stat.ppid, stat.pgrp, stat.session) == (child.pid, os.getpid(), child.pid, child.pid)
         assert not stat.ended
         assert not stat.before_exec
@@ -98,8 +103,8 @@ def test_stat_of_a_process_with_any_name(tmp_path, name):
     if os.path.basename(os.path.realpath(program)) != "cat":
         pytest.skip("cat is one program among others in a single file here, and looks at its name")
     with running(str(program)) as child:
-        stat = until(lambda: (s := process.read_stat(child.pid)) and s.comm == name and s, f"exec of {name!r}")
-        assert stat is not None
+        until(lambda: stat_of(child.pid).comm == name, f"exec of {name!r}")
+        stat = stat_of(child.pid)
         assert (stat.ppid, stat.pgrp) == (os.getpid(), os.getpgrp())
         assert stat.start == start_of(child.pid)
 
@@ -112,13 +117,10 @@ def test_a_process_is_seen_before_its_exec():
             os.close(write)
             os.read(read, 1)
             os.execvp("sleep", ["sleep", "60"])
-        stat = process.read_stat(pid)
-        assert stat is not None
-        before = stat.before_exec
+        before = stat_of(pid).before_exec
         os.write(write, b"1")
-        until(lambda: (s := process.read_stat(pid)) and s.comm == "sleep", "exec")
-        stat = process.read_stat(pid)
-        return [before, stat is not None and stat.before_exec]
+        until(lambda: stat_of(pid).comm == "sleep", "exec")
+        return [before, stat_of(pid).before_exec]
 
     assert in_own_process(work) == [True, False]
 
@@ -209,9 +211,7 @@ def test_status_of_our_own_child_which_stays_a_zombie(script, status):
         wait_ended(pidfd)
         assert final_status(child.pid, start, pidfd) == status
         assert final_status(child.pid, start, None) == status
-        stat = process.read_stat(child.pid)
-        assert stat is not None
-        assert stat.ended
+        assert stat_of(child.pid).ended
         os.close(pidfd)
 
 
@@ -299,6 +299,33 @@ def test_where_we_may_not_look_nothing_is_guessed():
 
         assert in_own_process(as_nobody) == [0, None]
         assert final_status(pid, start, None) == EXIT_7
+
+
+@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="the number of exit(2) is not known here")
+def test_a_process_lives_while_any_of_its_threads_does():
+    """Its first thread may end before: /proc/PID/stat then says Z, but nobody can wait for it."""
+    number = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
+    script = f"""
+        import ctypes, os, sys, threading
+        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(7))).start()
+        ctypes.CDLL(None).syscall({number}, 0)
+    """
+    with running(sys.executable, "-c", textwrap.dedent(script)) as child:
+        start = start_of(child.pid)
+        until(lambda: stat_of(child.pid).state == "Z", "the end of the first thread")
+        assert not stat_of(child.pid).ended
+        pidfd = process.open_pidfd(child.pid, start)
+        assert pidfd is not None
+        assert not process.has_ended(pidfd)
+        assert final_status(child.pid, start, pidfd) is None
+        assert child.stdin is not None
+        child.stdin.close()
+        wait_ended(pidfd)
+        assert stat_of(child.pid).ended
+        assert final_status(child.pid, start, pidfd) == EXIT_7
+        os.close(pidfd)
+        child.wait()
+        child.stdin = None
 
 
 # --- what it used -----------------------------------------------------------------------------------------------------

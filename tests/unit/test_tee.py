@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisors import tee
-from supervisors.tee import INDEX_RECORD, Gap, RankLog, tail
+from supervisors.tee import INDEX_RECORD, Gap, LostCounter, RankLog, tail
 from tests.unit.supervision import fill, small_disk
 
 GAP = re.compile(rb"\[muster: (\d+) bytes lost \d\d:\d\d:\d\d-\d\d:\d\d:\d\d: ([^\]]+)\]\n")
@@ -29,9 +29,15 @@ class Bench:
         self.fifo, self.log, self.idx = folder / "fifo", (logs or folder) / "log", (logs or folder) / "idx"
         tee.make_fifo(self.fifo, os.geteuid(), os.getegid())
         self.rank = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK)
+        self.counter = LostCounter(folder / "lost", 2)
 
     def open(self) -> RankLog:
-        return RankLog(self.fifo, self.log, self.idx, os.geteuid(), os.getegid())
+        return RankLog(self.fifo, self.log, self.idx, (os.geteuid(), os.getegid()), self.counter, 1)
+
+    def lost(self) -> tuple[int, int]:
+        """Bytes lost of this rank, and how many of them were told."""
+        lost, told, _ = self.counter.load(1)
+        return lost, told
 
     def write(self, data: bytes) -> None:
         """As a rank does; `data` must fit into the FIFO."""
@@ -50,6 +56,7 @@ class Bench:
 
     def __exit__(self, *_: object) -> None:
         self.hang_up()
+        self.counter.close()
 
 
 @pytest.fixture
@@ -97,7 +104,7 @@ def test_bytes_arrive_as_they_were_written(way, chunks, drains, successors):
                 log.close()
                 log = bench.open()
         assert log.drain_all(soon()) == []
-        assert not log.ended
+        assert not log.stalled
         log.close()
         assert bench.log.read_bytes() == b"".join(chunks)
 
@@ -126,8 +133,8 @@ def test_nothing_there_does_not_block(bench):
     log = bench.open()
     assert log.drain() is None
     assert log.drain_all(soon()) == []
-    assert not log.ended
     log.close()
+    assert bench.log.read_bytes() == b""
 
 
 def test_one_drain_moves_a_batch_at_most(bench, monkeypatch):
@@ -150,18 +157,24 @@ def test_drain_all_stops_at_its_deadline(bench):
 
 
 @pytest.mark.parametrize("way", ["splice", "copy"])
-def test_the_end_comes_when_nobody_can_write_any_more_and_all_is_read(bench, monkeypatch, way):
+def test_without_writers_there_is_nothing_to_read_and_no_end(bench, monkeypatch, way):
+    """A rank that closes its streams may have children that write later; an end would keep the loop busy until then."""
     if way == "copy":
         monkeypatch.setattr(os, "splice", refuse(errno.EINVAL))
     log = bench.open()
-    bench.write(b"last words")
+    bench.write(b"one\n")
     bench.hang_up()
+    log.drain_all(soon())
+    poll = select.poll()
+    poll.register(log.fd, select.POLLIN)
+    assert poll.poll(0) == []
     log.drain()
-    assert not log.ended
+    with open(bench.fifo, "wb", buffering=0) as late:
+        late.write(b"two\n")
+    assert poll.poll(0)
     log.drain()
-    assert log.ended
     log.close()
-    assert bench.log.read_bytes() == b"last words"
+    assert bench.log.read_bytes() == b"one\ntwo\n"
 
 
 def test_a_file_that_is_there_is_gone_on_with_at_its_end(bench):
@@ -243,12 +256,9 @@ def test_a_rank_notices_nothing_when_readers_come_and_go(bench):
                 log = bench.open()
             log.drain()
         assert rank.stdout.readline() == b"done\n"
-        log.drain_all(soon())
-        assert not log.ended
         rank.communicate(b"")
         assert rank.returncode == 0
     log.drain_all(soon())
-    assert log.ended
     log.close()
     assert bench.log.read_bytes() == b"".join(b"line %07d\n" % i for i in range(lines))
 
@@ -292,8 +302,10 @@ def test_files_of_another_user(tmp_path):
     fifo = tmp_path / "fifo"
     tee.make_fifo(fifo, 65534, 65534)
     tee.make_fifo(fifo, 65534, 65534)  # a successor finds it there
-    log = RankLog(fifo, tmp_path / "log", tmp_path / "idx", 65534, 65534)
+    counter = LostCounter(tmp_path / "lost", 1)
+    log = RankLog(fifo, tmp_path / "log", tmp_path / "idx", (65534, 65534), counter, 0)
     log.close()
+    counter.close()
     for name in ("fifo", "log", "idx"):
         stat = (tmp_path / name).stat()
         assert (stat.st_uid, stat.st_gid) == (65534, 65534), name
@@ -339,8 +351,7 @@ def test_the_index_is_sparse_and_rises(bench, monkeypatch):
 def test_nothing_drained_is_not_noted(bench):
     log = bench.open()
     log.drain()
-    bench.hang_up()
-    log.drain()
+    log.drain_all(soon())
     log.close()
     assert bench.index() == []
 
@@ -427,20 +438,17 @@ def test_a_gap_stays_open_while_its_line_does_not_fit(tmp_path):
 
 def test_an_error_that_passed_before_anything_was_lost_leaves_no_line(bench, monkeypatch):
     log = bench.open()
-    splice = os.splice
-    read = os.read
-    monkeypatch.setattr(os, "splice", refuse(errno.EIO))
-    monkeypatch.setattr(os, "read", refuse(errno.EAGAIN))
-    bench.write(b"kept\n")
-    assert log.drain() is None
-    assert log.stalled
-    monkeypatch.setattr(os, "splice", splice)
-    monkeypatch.setattr(os, "read", read)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "splice", refuse(errno.EIO))
+        bench.write(b"kept\n")
+        assert log.drain() is None
+        assert log.stalled
     assert log.resume(force=True) is None
     assert not log.stalled
     log.drain()
     log.close()
     assert bench.log.read_bytes() == b"kept\n"
+    assert bench.lost() == (0, 0)
 
 
 def test_gaps_of_different_times_each_have_a_line(bench, monkeypatch):
@@ -450,6 +458,7 @@ def test_gaps_of_different_times_each_have_a_line(bench, monkeypatch):
     for error in (errno.ENOSPC, errno.EIO):
         monkeypatch.setattr(os, "splice", refuse(error))
         bench.write(b"lost")
+        log.drain()
         log.drain()
         monkeypatch.setattr(os, "splice", splice)
         gaps.append(log.resume(force=True))
@@ -461,17 +470,80 @@ def test_gaps_of_different_times_each_have_a_line(bench, monkeypatch):
     assert kept == b"<gap>kept\n<gap>kept\n"
 
 
-def test_the_end_is_seen_while_output_is_lost(bench, monkeypatch):
+@pytest.mark.parametrize("way", ["splice", "copy"])
+def test_a_successor_tells_the_gap_of_one_that_was_killed(bench, monkeypatch, way):
+    """What was thrown away by then is counted in a file, with the time since when."""
+    monkeypatch.setattr(os, "splice", refuse(errno.ENOSPC if way == "splice" else errno.EINVAL))
+    first = bench.open()
+    if way == "copy":
+        monkeypatch.setattr(os, "pwrite", _refuse_for(first, os.pwrite))
+    began = time.time()
+    bench.write(b"x" * 100)
+    while not bench.lost()[0]:
+        first.drain()
+    assert bench.lost() == (100, 0)
+    first.close()  # killed: no line, no word
+    monkeypatch.undo()
+
+    second = bench.open()
+    assert second.stalled
+    bench.write(b"after\n")
+    (gap,) = second.drain_all(soon())
+    assert gap.bytes == 100
+    assert began <= gap.since <= gap.until
+    assert bench.lost() == (100, 100)
+    second.close()
+    third = bench.open()
+    assert not third.stalled
+    third.close()
+    assert bench.log.read_bytes() == gap.line().encode() + b"after\n"
+
+
+def _refuse_for(log: RankLog, pwrite: Callable[[int, bytes, int], int]) -> Callable[[int, bytes, int], int]:
+    """A pwrite(2) that finds no room for the output, but all the room for the rest."""
+
+    def call(fd: int, data: bytes, offset: int) -> int:
+        if fd == log._file:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(fd, data, offset)
+
+    return call
+
+
+def test_a_gap_that_only_the_journal_can_tell_of_is_told_once(bench, monkeypatch):
     monkeypatch.setattr(os, "splice", refuse(errno.ENOSPC))
     log = bench.open()
     bench.write(b"x" * 100)
-    bench.hang_up()
-    log.drain_all(soon())
-    assert log.ended
-    gap = log.resume(force=True)
+    log.drain()
+    log.drain()
+    gap = log.abandon()
     assert gap is not None
-    assert gap.bytes == 100
+    assert (gap.bytes, gap.error, bench.lost()) == (100, "No space left on device", (100, 100))
     log.close()
+    monkeypatch.undo()
+    log = bench.open()
+    assert not log.stalled
+    log.close()
+
+
+def test_ranks_are_counted_apart_and_a_counter_that_is_there_is_kept(tmp_path):
+    path = tmp_path / "lost"
+    counter = LostCounter(path, 3)
+    assert [counter.load(i) for i in range(3)] == [(0, 0, 0.0)] * 3
+    counter.store(1, 7, 3, 1.5)
+    counter.close()
+    counter = LostCounter(path, 4)
+    assert [counter.load(i) for i in range(4)] == [(0, 0, 0.0), (7, 3, 1.5), (0, 0, 0.0), (0, 0, 0.0)]
+    counter.close()
+    assert path.stat().st_size == 4 * LostCounter.RECORD.size
+
+
+def test_what_cannot_be_opened_leaves_nothing_open(bench):
+    before = len(os.listdir("/proc/self/fd"))
+    bench.log.mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
+        bench.open()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # --- the last lines ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,24 @@
+"""Descriptors: nursery and supervisors take all they may have (a rank costs a supervisor four); ranks get what was
+given."""
+
+import contextlib
+import resource
+
+#: The soft limit that the nursery was started with; None until it was raised.
+_given: int | None = None
+
+
+def raise_descriptors() -> None:
+    """To the hard limit. Remembers the limit that ranks are to have."""
+    global _given  # noqa: PLW0603  (a property of the process, inherited by fork)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _given = soft
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def restore_descriptors() -> None:
+    """In a rank to be."""
+    if _given is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_given, hard))
