@@ -29,6 +29,8 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 #: Of a child that never became a rank; never taken for a rank's own code, the `unborn` file tells them apart.
 _UNBORN = 125
 GATE_CLOSED = "gate"
+#: Exit codes for which it is worth a look into the `unborn` file.
+GIVEN_UP = (_UNBORN, NOT_EXECUTABLE, NOT_FOUND)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,11 @@ def pair() -> tuple[socket.socket, socket.socket]:
 class NurseryLink:
     """The supervisor's end. Sending never blocks: what does not fit is sent when the nursery reads again."""
 
-    def __init__(self, loop: Loop, sock: socket.socket, on_ended: Callable[[int, int], None]) -> None:
-        """`on_ended` is called with the pid and the status, as wait(2) encodes it, of a rank."""
+    def __init__(self, loop: Loop, sock: socket.socket) -> None:
         self._loop = loop
         self._sock = sock
-        self._on_ended = on_ended
+        #: Called with the pid and the status, as wait(2) encodes it, of a rank of which the nursery knows the end.
+        self.on_ended: Callable[[int, int], None] = lambda _pid, _status: None
         self._queue: deque[tuple[bytes, list[int]]] = deque()
         self._waiting = False
         loop.add(sock.fileno(), self._on_event)
@@ -70,7 +70,7 @@ class NurseryLink:
                 return
             message = wire.decode(data)
             if message["op"] == "ended":
-                self._on_ended(int(message["pid"]), int(message["status"]))
+                self.on_ended(int(message["pid"]), int(message["status"]))
 
     def _flush(self) -> None:
         while self._queue:

@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 Callback = Callable[[], None]
 
+#: What the disk or the node refused is tried again this often, in seconds.
+AGAIN_S = 1.0
+
 
 class Timer:
     """Runs once, unless cancelled."""
@@ -33,13 +36,15 @@ class Loop:
     """Level-triggered epoll. `after` runs once behind every batch of callbacks: decisions are taken there, when
     everything that had happened by then was seen."""
 
-    def __init__(self, on_child: Callback, after: Callback) -> None:
+    def __init__(self, on_child: Callback, after: Callback, on_trouble: Callable[[OSError], None]) -> None:
+        """`on_child`: behind SIGCHLD. `on_trouble` is told of an OSError that a timer's work ran into."""
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callback] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._on_child = on_child
         self._after = after
+        self._on_trouble = on_trouble
         self._running = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -67,8 +72,21 @@ class Loop:
             self.remove(fd)
             self.later(seconds, lambda: self.add(fd, callback))
 
+    def once(self, callback: Callback) -> None:
+        """Calls it as soon as the loop runs; whatever it raises ends the loop."""
+        heapq.heappush(self._timers, (0.0, next(self._order), Timer(0.0, callback)))
+
+    def attempt(self, callback: Callback) -> None:
+        """Calls it now; should the disk or the node refuse its work (OSError), again and again until it is done."""
+        try:
+            callback()
+        except OSError as error:
+            self._on_trouble(error)
+            self.later(AGAIN_S, callback)
+
     def later(self, seconds: float, callback: Callback) -> Timer:
-        timer = Timer(time.monotonic() + seconds, callback)
+        """Attempts it once the seconds are over."""
+        timer = Timer(time.monotonic() + seconds, lambda: self.attempt(callback))
         heapq.heappush(self._timers, (timer.due, next(self._order), timer))
         return timer
 

@@ -78,7 +78,7 @@ class Nursery:
     def __init__(self, root: Root, listener: socket.socket) -> None:
         self._root = root
         self._listener = listener
-        self._loop = Loop(self._on_child, self._after)
+        self._loop = Loop(self._on_child, self._after, _say)
         self._loop.add(listener.fileno(), self._accept)
         self._wards: dict[str, Ward] = {}
         self._clients: dict[int, Client] = {}
@@ -388,7 +388,7 @@ def _set_subreaper() -> None:
         raise OSError(0, "prctl(PR_SET_CHILD_SUBREAPER) was refused")
 
 
-def _say(text: str) -> None:
+def _say(text: object) -> None:
     with contextlib.suppress(OSError):
         print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} nursery: {text}", file=sys.stderr, flush=True)
 

@@ -13,7 +13,6 @@ from supervisors import journal
 from supervisors.errors import AlreadySupervised, SupervisionError
 from supervisors.gang import Gang
 from supervisors.lifecycle import replay
-from supervisors.loop import Loop
 from supervisors.paths import Root
 from supervisors.spec import JobSpec
 
@@ -79,24 +78,6 @@ def supervise(root: Root, job_id: str, sock: socket.socket) -> int:
         with contextlib.suppress(OSError):
             print(f"supervisor {job_id}: {error}", file=sys.stderr)
         return UNUSABLE
-    _run(root, spec, contents, sock)
+    Gang(root, spec, contents, sock).loop.run()
     os.close(lock)
     return DONE
-
-
-def _run(root: Root, spec: JobSpec, contents: journal.Contents, sock: socket.socket) -> None:
-    gang: Gang | None = None
-
-    def on_child() -> None:
-        if gang is not None:
-            gang.on_child()
-
-    def after() -> None:
-        if gang is not None:
-            gang.after()
-
-    loop = Loop(on_child, after)
-    gang = Gang(root, spec, contents, loop, sock)
-    # The first thing that the loop does, so that what already ended counts as an event like any other.
-    loop.later(0, gang.begin)
-    loop.run()

@@ -79,6 +79,20 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...]) -> tuple[St
     )  # fmt: skip
 
 
+def not_prepared(summary: str, elsewhere: bool) -> tuple[State, Verdict]:
+    """Of a job whose ranks never ran; `elsewhere`: this node is to blame."""
+    if elsewhere:
+        return State.FAILED, Verdict(
+            OWN_FAILURE,
+            summary,
+            recommendation="RETRY_ELSEWHERE",
+            recommendation_reason="this node could not prepare it",
+        )
+    return State.FAILED, Verdict(
+        OWN_FAILURE, summary, recommendation="RETRY_HERE", recommendation_reason="the job did not run"
+    )
+
+
 def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...]) -> Verdict:
     assert job.stop is not None
     by = job.stop.by or str(job.stop.cause)

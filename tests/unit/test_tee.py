@@ -386,7 +386,7 @@ def test_a_full_disk_costs_counted_bytes_and_writing_resumes_by_itself(tmp_path,
         line = b"0123456789abcde\n" if newline else b"0123456789abcdef"
         data = line * (100_000 // len(line))
         bench.write(data[:1600])
-        log.drain()  # makes the first record of the index, while there is room
+        log.drain_all(soon())  # makes the first record of the index, while there is room
         bench.write(data[1600:])
         began = time.time()
         assert log.drain_all(time.monotonic() + 5) == []

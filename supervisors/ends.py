@@ -1,0 +1,133 @@
+"""How ranks end: seen through pidfds, written down, and only then waited for."""
+
+import contextlib
+import os
+import time
+
+from supervisors import child, process, verdict
+from supervisors.ledger import Ledger
+from supervisors.lifecycle import Kind, Outcome, Rank
+from supervisors.link import NurseryLink
+from supervisors.loop import Loop
+from supervisors.paths import JobPaths
+
+#: How long the status of a rank that is not our child, and that we may not read, is waited for, in seconds.
+ASK_S, ASK_LOOK_S = 10.0, 0.01
+
+
+class Ends:
+    """Watches the ranks of one job."""
+
+    def __init__(self, paths: JobPaths, command: str, loop: Loop, ledger: Ledger, link: NurseryLink) -> None:
+        """`command`: the first word of what ranks execute, for messages."""
+        self._paths = paths
+        self._command = command
+        self._loop = loop
+        self._ledger = ledger
+        self._link = link
+        self._pidfds: dict[int, int] = {}
+        self._readable: list[int] = []
+        self._told: dict[int, int] = {}
+        self._ask_until: dict[int, float] = {}
+        link.on_ended = self._told.__setitem__
+
+    def watch(self) -> None:
+        """All ranks that have not ended. One that is gone counts as readable: nobody can tell its status.
+
+        Raises OSError where there is no descriptor to be had.
+        """
+        for rank in self._ledger.job.ranks:
+            if rank.outcome is not None:
+                continue
+            pidfd = process.open_pidfd(rank.pid, rank.start)
+            if pidfd is None:
+                self._readable.append(rank.rank)
+            else:
+                self._watch(rank.rank, pidfd)
+
+    def collect(self, *, look: bool = False) -> list[int]:
+        """Commits how ranks ended, in the order in which the kernel reported it; then they are waited for.
+
+        `look`: at all of them, also where no event has told yet. Returns their numbers. Raises OSError where the
+        journal cannot be written; they stay zombies with their status then.
+        """
+        if look:
+            self._readable += [number for number, pidfd in self._pidfds.items() if process.has_ended(pidfd)]
+        self._readable = [n for n in dict.fromkeys(self._readable) if self._rank(n).outcome is None]
+        found = {n: self._status(self._rank(n)) for n in self._readable}
+        numbers = [n for n in self._readable if not self._may_yet_be_told(n, found[n])]
+        if numbers:
+            self._ledger.commit(*(self._record(self._rank(n), found[n]) for n in numbers))
+        self._readable = [n for n in self._readable if n not in numbers]
+        for number in numbers:
+            self.forget(number)
+            self._wait_for(self._rank(number))
+        return numbers
+
+    def lose(self, ranks: list[Rank], detail: str) -> None:
+        """Commits that nobody can tell how these ended. Raises OSError."""
+        records = [
+            {"kind": Kind.EXITED, "rank": r.rank, "outcome": Outcome.LOST, "status": None, "detail": detail}
+            for r in ranks
+        ]
+        if records:
+            self._ledger.commit(*records)
+
+    def forget(self, number: int) -> None:
+        pidfd = self._pidfds.pop(number, None)
+        if pidfd is not None:
+            self._loop.remove(pidfd)
+            os.close(pidfd)
+
+    def _rank(self, number: int) -> Rank:
+        return self._ledger.job.rank(number)
+
+    def _watch(self, number: int, pidfd: int) -> None:
+        self._pidfds[number] = pidfd
+
+        def on_end() -> None:
+            self._loop.remove(pidfd)  # it stays ready, and has said all that it will
+            self._readable.append(number)
+
+        self._loop.add(pidfd, on_end)
+
+    def _status(self, rank: Rank) -> int | None:
+        told = self._told.get(rank.pid)
+        return told if told is not None else process.final_status(rank.pid, rank.start, self._pidfds.get(rank.rank))
+
+    def _may_yet_be_told(self, number: int, status: int | None) -> bool:
+        """True while a status that we cannot read is still with somebody: the nursery, or a zombie's parent."""
+        rank = self._rank(number)
+        if status is not None or not process.is_zombie(rank.pid, rank.start):
+            return False
+        until = self._ask_until.setdefault(number, time.monotonic() + ASK_S)
+        if time.monotonic() >= until:
+            return False
+        self._loop.later(ASK_LOOK_S, lambda: None)  # wakes us up: `collect` is called behind every batch of events
+        return True
+
+    def _record(self, rank: Rank, status: int | None) -> dict[str, object]:
+        entry = None
+        if status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) in child.GIVEN_UP:
+            entry = child.read_unborn(self._paths.unborn).get(rank.pid)
+        detail = child.explain_exec(self._command, entry) if entry else ""
+        if status is None:
+            detail = "it ended while neither its supervisor nor the nursery was there to see how"
+        return {
+            "kind": Kind.EXITED,
+            "rank": rank.rank,
+            "outcome": verdict.outcome(self._ledger.job, status, unborn=entry is not None),
+            "status": status,
+            "usage": process.usage(rank.pid) if status is not None else {},
+            "detail": detail,
+        }
+
+    def _wait_for(self, rank: Rank) -> None:
+        try:
+            _, _, used = os.wait4(rank.pid, os.WNOHANG)
+        except ChildProcessError:
+            self._link.tell("reap", pid=rank.pid)
+            return
+        # Only the one who waits learns the peak (KiB); nothing depends on it, so it need not be on the disk yet.
+        with contextlib.suppress(OSError):
+            self._ledger.commit({"kind": Kind.USAGE, "rank": rank.rank, "max_rss": used.ru_maxrss * 1024}, sync=False)

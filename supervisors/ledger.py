@@ -1,0 +1,32 @@
+"""The journal in the hands of the supervisor: what is committed moves the job, and is told to whoever watches."""
+
+import time
+from collections.abc import Callable
+
+from supervisors.journal import Contents, Record, Writer
+from supervisors.lifecycle import Job, replay
+from supervisors.paths import JobPaths
+
+
+class Ledger:
+    """The job as its records add up to, and the only way to add one. The caller holds the job's lock."""
+
+    def __init__(self, paths: JobPaths, contents: Contents, publish: Callable[[int], None]) -> None:
+        """`publish` is called with the size of the journal after each commit. Raises OSError."""
+        self.job: Job = replay(contents.records)
+        self._writer = Writer(paths.journal, contents)
+        self._publish = publish
+
+    def reserve(self) -> None:
+        """Sets room aside for what is to come. Raises OSError where there is none."""
+        self._writer.reserve(len(self.job.ranks))
+
+    def commit(self, *records: Record, sync: bool = True) -> None:
+        """Appends to the journal, then moves the job, then tells the watchers. Raises OSError with nothing changed."""
+        now = time.time()
+        number = self._writer.next_number
+        stamped = [{"t": now} | record for record in records]
+        self._writer.append(stamped, sync=sync)
+        for i, record in enumerate(stamped):
+            self.job.apply({"n": number + i} | record)
+        self._publish(self._writer.size)

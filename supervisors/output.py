@@ -1,0 +1,119 @@
+"""The output of all ranks of a job: their FIFOs, their files, and what was lost of it."""
+
+import contextlib
+import time
+from pathlib import Path
+
+from supervisors import tee
+from supervisors.ledger import Ledger
+from supervisors.lifecycle import Kind, Rank
+from supervisors.loop import Loop
+from supervisors.paths import Root
+
+#: How long output may take to be drained at the end, in seconds. Nobody writes any more by then.
+DRAIN_WAIT_S = 60.0
+
+
+class Output:
+    """Drains every rank's FIFO as it fills."""
+
+    def __init__(self, root: Root, job_id: str, loop: Loop, ledger: Ledger) -> None:
+        self._root = root
+        self._job_id = job_id
+        self._paths = root.job(job_id)
+        self._loop = loop
+        self._ledger = ledger
+        self._lost: tee.LostCounter | None = None
+        self._logs: dict[int, tee.RankLog] = {}
+        self._gaps: dict[int, tee.Gap] = {}
+
+    def open(self, ranks: list[Rank], owner: tuple[int, int], fresh: bool) -> list[int]:
+        """Opens FIFO and file of each rank and returns descriptors of the FIFOs, for others to hold.
+
+        `owner`: uid and gid of files that are made. `fresh`: the ranks are yet to be born, so that FIFOs are made and
+        files of an earlier job of that name set aside. Raises OSError; `close` then puts away what was opened.
+        """
+        self._lost = tee.LostCounter(self._paths.lost, len(ranks))
+        for rank in ranks:
+            fifo = self._paths.fifo(rank.rank)
+            log = self._root.rank_log(self._job_id, rank.rank, rank.device)
+            index = self._root.rank_index(self._job_id, rank.rank, rank.device)
+            if fresh:
+                tee.make_fifo(fifo, *owner)
+                _set_aside(log, index)
+            elif not fifo.exists():
+                continue  # drained to its end and put away
+            self._follow(rank.rank, tee.RankLog(fifo, log, index, owner, self._lost, rank.local_rank))
+        return [log.fd for log in self._logs.values()]
+
+    def owner(self, ranks: list[Rank]) -> tuple[int, int] | None:
+        """Uid and gid that the FIFOs belong to: the job's user, who need not be looked up again and may not be known at
+        this moment. None where there is no FIFO any more."""
+        for rank in ranks:
+            with contextlib.suppress(FileNotFoundError):
+                stat = self._paths.fifo(rank.rank).stat()
+                return stat.st_uid, stat.st_gid
+        return None
+
+    def drain(self) -> None:
+        """All that is left, once nobody can write any more."""
+        for number, log in self._logs.items():
+            for gap in log.drain_all(time.monotonic() + DRAIN_WAIT_S):
+                self._note(number, gap)
+            self._note(number, log.abandon())
+
+    def commit_gaps(self) -> None:
+        """Raises OSError where the journal cannot be written; the gaps are kept then."""
+        for number, gap in list(self._gaps.items()):
+            lost = {"bytes": gap.bytes, "since": gap.since, "until": gap.until, "error": gap.error}
+            self._ledger.commit({"kind": Kind.LOST_BYTES, "rank": number} | lost, sync=False)
+            del self._gaps[number]
+
+    def close(self) -> None:
+        for log in self._logs.values():
+            self._loop.remove(log.fd)
+            log.close()
+        self._logs.clear()
+        if self._lost is not None:
+            self._lost.close()
+            self._lost = None
+
+    def _follow(self, number: int, log: tee.RankLog) -> None:
+        self._logs[number] = log
+        self._loop.add(log.fd, lambda: self._on_output(number, log))
+        if log.stalled:
+            self._loop.later(0, lambda: self._resume(number, log))
+
+    def _on_output(self, number: int, log: tee.RankLog) -> None:
+        before = log.stalled
+        self._note(number, log.drain())
+        if log.stalled and not before:
+            self._loop.later(tee.RETRY_S, lambda: self._resume(number, log))
+
+    def _resume(self, number: int, log: tee.RankLog) -> None:
+        if self._logs.get(number) is not log:
+            return
+        self._note(number, log.resume())
+        if log.stalled:
+            self._loop.later(tee.RETRY_S, lambda: self._resume(number, log))
+
+    def _note(self, number: int, gap: tee.Gap | None) -> None:
+        """One record tells of all gaps of a rank since the last: a disk that flaps must not fill the journal."""
+        if gap is None:
+            return
+        before = self._gaps.setdefault(number, gap)
+        if before is not gap:
+            before.bytes += gap.bytes
+            before.until, before.error = gap.until, gap.error
+
+
+def _set_aside(log: Path, index: Path) -> None:
+    """A file of that name is the output of an earlier job whose record was removed: it is kept under another name."""
+    try:
+        stat = log.stat()
+    except FileNotFoundError:
+        return
+    if stat.st_size:
+        log.rename(f"{log}.{int(stat.st_mtime)}")
+        with contextlib.suppress(FileNotFoundError):
+            index.rename(f"{index}.{int(stat.st_mtime)}")
