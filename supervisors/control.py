@@ -1,4 +1,4 @@
-"""The control socket of a supervisor: who may speak, and the messages of wire.py."""
+"""Control sockets, of supervisors and of the nursery: who may speak, and who is answered how (wire.py)."""
 
 import contextlib
 import os
@@ -12,60 +12,100 @@ from supervisors import PROTOCOL, wire
 from supervisors.errors import ProtocolError
 from supervisors.loop import Loop
 
-#: A client that lets so much pile up does not read; it is dropped.
+#: A client that lets so many bytes pile up does not read; it is dropped.
 MAX_BACKLOG = 65536
 #: How long nobody is accepted after there was no descriptor for it, in seconds.
 REST_S = 1.0
 _UCRED = struct.Struct("iII")
 
-#: Answers a request: takes the message, returns the reply.
-Handler = Callable[[wire.Message], wire.Message]
+
+def listen(path: Path) -> socket.socket:
+    """A socket at `path` that only its owner can connect to. One that is there is a dead predecessor's and goes: the
+    caller holds the lock that says so. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    before = os.umask(0o177)
+    try:
+        with wire.SocketAt(path) as name:
+            sock.bind(name)
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    sock.listen(64)
+    return sock
 
 
-class _Client:
-    def __init__(self, sock: socket.socket) -> None:
+class Client:
+    """One connection. What is sent to one that has gone is dropped."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, on_gone: Callable[["Client"], None]) -> None:
         self.sock = sock
         self.lines = wire.Lines()
         self.greeted = False
-        self.watching = False
-        self.out = b""
-
-
-class ControlServer:
-    """Serves the socket on a `Loop`; every client has its own buffer, and none can make us wait."""
-
-    def __init__(self, loop: Loop, path: Path, handlers: dict[str, Handler]) -> None:
-        """Binds and listens, in place of a dead predecessor (the caller holds the job's lock). Raises OSError."""
         self._loop = loop
-        self._handlers = handlers
-        self._clients: dict[int, _Client] = {}
-        self._size = 0
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        with wire.SocketAt(path) as name:
-            self._sock.bind(name)
-        path.chmod(0o600)
-        self._sock.listen(64)
-        loop.add(self._sock.fileno(), self._accept)
+        self._on_gone = on_gone
+        self._out = b""
 
-    def publish(self, size: int) -> None:
-        """Tells all watchers how many bytes of the journal are on disk."""
-        if size == self._size:
+    @property
+    def gone(self) -> bool:
+        return self.sock.fileno() < 0
+
+    def send(self, message: wire.Message) -> None:
+        """Never blocks."""
+        if self.gone:
             return
-        self._size = size
-        for client in list(self._clients.values()):
-            if client.watching:
-                self._send(client, {"op": "journal", "size": size})
+        self._out += wire.encode(message)
+        if len(self._out) > MAX_BACKLOG:
+            self.drop()
+        else:
+            self.flush()
 
-    def close(self, deadline_s: float = 1.0) -> None:
-        """Lets the clients have what is still in their buffers, then closes."""
-        for client in list(self._clients.values()):
-            if client.out:
-                with contextlib.suppress(OSError):
-                    client.sock.settimeout(deadline_s)
-                    client.sock.sendall(client.out)
-            self._drop(client)
+    def flush(self) -> None:
+        try:
+            self._out = self._out[self.sock.send(self._out) :] if self._out else b""
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.drop()
+            return
+        self._loop.want(self.sock.fileno(), select.EPOLLIN | (select.EPOLLOUT if self._out else 0))
+
+    def finish(self, seconds: float) -> None:
+        """Gives it so long to take what is still to be sent, then drops it."""
+        if self._out and not self.gone:
+            with contextlib.suppress(OSError):
+                self.sock.settimeout(seconds)
+                self.sock.sendall(self._out)
+        self.drop()
+
+    def drop(self) -> None:
+        if not self.gone:
+            self._on_gone(self)
+            self._loop.remove(self.sock.fileno())
+            self.sock.close()
+
+
+#: Answers a request. None: the answer is sent later.
+Handler = Callable[[wire.Message, Client], wire.Message | None]
+
+
+class Server:
+    """Serves a listening socket on a `Loop`. Every client has its own buffer, and none can make us wait."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, handlers: dict[str, Handler]) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._handlers = handlers
+        self.clients: set[Client] = set()
+        loop.add(sock.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Lets clients have what is still in their buffers, for a second each at most, then closes."""
+        for client in list(self.clients):
+            client.finish(1.0)
         self._loop.remove(self._sock.fileno())
         self._sock.close()
 
@@ -82,74 +122,64 @@ class ControlServer:
             sock.close()
             return
         sock.setblocking(False)
-        client = _Client(sock)
-        self._clients[sock.fileno()] = client
+        client = Client(self._loop, sock, self.clients.discard)
+        self.clients.add(client)
         self._loop.add(sock.fileno(), lambda: self._serve(client))
 
-    def _serve(self, client: _Client) -> None:
+    def _serve(self, client: Client) -> None:
+        client.flush()
+        if client.gone:
+            return
         try:
-            if client.out:
-                self._flush(client)
             data = client.sock.recv(65536)
             if not data:
-                self._drop(client)
+                client.drop()
                 return
             for line in client.lines.feed(data):
-                self._answer(client, wire.decode(line))
-                if client.sock.fileno() < 0:
-                    return
+                if not client.gone:
+                    self._answer(client, wire.decode(line))
         except BlockingIOError:
             return
         except ProtocolError as error:
-            self._send(client, {"op": "error", "ok": False, "error": str(error)})
-            self._drop(client)
+            client.send({"op": "error", "ok": False, "error": str(error)})
+            client.drop()
         except OSError:
-            self._drop(client)
+            client.drop()
 
-    def _answer(self, client: _Client, message: wire.Message) -> None:
+    def _answer(self, client: Client, message: wire.Message) -> None:
         op = message["op"]
+        reply: wire.Message | None
         if op == "hello":
             theirs = message.get("protocol")
             client.greeted = theirs == PROTOCOL
-            reply: wire.Message = {"op": "hello", "ok": client.greeted, "protocol": PROTOCOL, "pid": os.getpid()}
+            reply = {"ok": client.greeted, "protocol": PROTOCOL, "pid": os.getpid()}
             if not client.greeted:
-                reply["error"] = f"this supervisor speaks protocol {PROTOCOL}, not {theirs}"
-            self._send(client, reply)
+                reply["error"] = f"protocol {PROTOCOL} is spoken here, not {theirs}"
         elif not client.greeted:
             raise ProtocolError("say hello first")
-        elif op == "watch":
-            client.watching = True
-            self._send(client, {"op": "journal", "size": self._size})
         elif op in self._handlers:
-            self._send(client, {"op": op} | self._handlers[op](message))
+            reply = self._handlers[op](message, client)
         else:
-            self._send(client, {"op": op, "ok": False, "error": f"unknown operation {op!r}"})
+            reply = {"ok": False, "error": f"unknown operation {op!r}"}
+        if reply is not None:
+            client.send({"op": op} | reply)
 
-    def _send(self, client: _Client, message: wire.Message) -> None:
-        if client.sock.fileno() < 0:
-            return
-        client.out += wire.encode(message)
-        if len(client.out) > MAX_BACKLOG:
-            self._drop(client)
-            return
-        self._flush(client)
 
-    def _flush(self, client: _Client) -> None:
-        try:
-            sent = client.sock.send(client.out)
-            client.out = client.out[sent:]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._drop(client)
-            return
-        events = select.EPOLLIN | (select.EPOLLOUT if client.out else 0)
-        self._loop.want(client.sock.fileno(), events)
+class JournalServer(Server):
+    """A supervisor's: whoever watches is told how many bytes of the journal are on disk."""
 
-    def _drop(self, client: _Client) -> None:
-        fd = client.sock.fileno()
-        if fd < 0:
-            return
-        self._loop.remove(fd)
-        self._clients.pop(fd, None)
-        client.sock.close()
+    def __init__(self, loop: Loop, path: Path, stop: Callable[[wire.Message], wire.Message]) -> None:
+        """Raises OSError where the socket cannot be made."""
+        super().__init__(loop, listen(path), {"watch": self._watch, "stop": lambda message, _: stop(message)})
+        self._watchers: set[Client] = set()
+        self._size = 0
+
+    def publish(self, size: int) -> None:
+        self._size = size
+        self._watchers &= self.clients
+        for client in list(self._watchers):
+            client.send({"op": "journal", "size": size})
+
+    def _watch(self, _: wire.Message, client: Client) -> None:
+        self._watchers.add(client)
+        client.send({"op": "journal", "size": self._size})

@@ -13,7 +13,7 @@ import time
 
 from supervisors import child, process, tee, verdict
 from supervisors.containment import Containment, make_cgroup
-from supervisors.control import ControlServer
+from supervisors.control import JournalServer
 from supervisors.ends import Ends
 from supervisors.errors import NotStartable
 from supervisors.escalation import KILL_WAIT_S, Escalation
@@ -44,8 +44,9 @@ class Gang:
         self._root = root
         self._spec = spec
         self._paths = root.job(spec.job_id)
-        self.loop = loop = Loop(self._wait_for_orphans, self._after, self._say)
-        self._control = ControlServer(loop, self._paths.control, {"stop": self._on_stop})
+        self.loop = loop = Loop(self._say)
+        loop.on_child, loop.after = self._wait_for_orphans, self._after
+        self._control = JournalServer(loop, self._paths.control, self._on_stop)
         self._ledger = ledger = Ledger(self._paths, contents, self._control.publish)
         self.job = ledger.job
         self._link = NurseryLink(loop, sock)

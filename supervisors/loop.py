@@ -32,18 +32,23 @@ class Timer:
             callback()
 
 
+def _nothing() -> None:
+    """Nobody asked."""
+
+
 class Loop:
     """Level-triggered epoll. `after` runs once behind every batch of callbacks: decisions are taken there, when
     everything that had happened by then was seen."""
 
-    def __init__(self, on_child: Callback, after: Callback, on_trouble: Callable[[OSError], None]) -> None:
-        """`on_child`: behind SIGCHLD. `on_trouble` is told of an OSError that a timer's work ran into."""
+    def __init__(self, on_trouble: Callable[[OSError], None]) -> None:
+        """`on_trouble` is told of an OSError that a timer's work ran into."""
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callback] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
-        self._on_child = on_child
-        self._after = after
+        #: Called behind SIGCHLD, and behind every batch of callbacks.
+        self.on_child: Callback = _nothing
+        self.after: Callback = _nothing
         self._on_trouble = on_trouble
         self._running = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -104,7 +109,7 @@ class Loop:
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
                 heapq.heappop(self._timers)[2].fire()
-            self._after()
+            self.after()
 
     def _wait(self) -> float:
         if not self._timers:
@@ -114,4 +119,4 @@ class Loop:
 
     def _on_signal(self) -> None:
         os.read(self._wake_read, 4096)
-        self._on_child()
+        self.on_child()

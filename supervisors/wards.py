@@ -1,0 +1,285 @@
+"""The jobs that a nursery tends: their supervisors, their ranks when these are orphans, and the FIFOs held for them."""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisors import journal, process, supervisor, wire
+from supervisors.control import Client
+from supervisors.errors import ProtocolError, SupervisionError
+from supervisors.lifecycle import replay
+from supervisors.link import FDS, pair
+from supervisors.loop import Loop
+from supervisors.paths import Root
+from supervisors.subreaper import become_subreaper
+from supervisors.tee import open_reader
+
+#: A supervisor that dies sooner than this after its start is started again only after a pause; both in seconds.
+EARLY_S = 2.0
+PAUSES_S = (0.0, 0.1, 0.5, 2.0, 10.0)
+
+
+@dataclass(slots=True)
+class Ward:
+    """A job that is tended. `own`: the supervisor is our child; else another nursery forked it."""
+
+    job_id: str
+    pid: int
+    pidfd: int
+    own: bool
+    started: float
+    sock: socket.socket | None = None
+    ready: bool = False
+    failures: int = 0
+    done: bool = False
+    ranks: set[int] = field(default_factory=set)
+    told: set[int] = field(default_factory=set)
+    holds: list[int] = field(default_factory=list)
+    fresh: list[int] = field(default_factory=list)
+    waiting: list[Client] = field(default_factory=list)
+
+
+class Wards:
+    """All jobs of one nursery."""
+
+    def __init__(self, root: Root, loop: Loop) -> None:
+        self._root = root
+        self._loop = loop
+        loop.on_child = self.reap
+        self._wards: dict[str, Ward] = {}
+
+    def __len__(self) -> int:
+        return len(self._wards)
+
+    def reap(self) -> None:
+        """Waits for orphans that are nobody's rank. Supervisors are seen through their pidfds."""
+        for ward in list(self._wards.values()):
+            self._on_word(ward)
+            self._tell_ended(ward)
+        kept = {ward.pid for ward in self._wards.values() if ward.own}
+        kept.update(*(ward.ranks for ward in self._wards.values()))
+        for pid in _children():
+            if pid not in kept:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    def tend(self, job_id: str, client: Client | None) -> None:
+        """Sees to it that the job has a living supervisor; `client` is told once that listens, or why there is none."""
+        ward = self._wards.get(job_id)
+        if ward is None:
+            try:
+                ward = self._take_up(job_id)
+            except (OSError, SupervisionError) as error:
+                if client is not None:
+                    client.send({"op": "tend", "job": job_id, "ok": False, "error": str(error)})
+                return
+        if client is not None:
+            ward.waiting.append(client)
+        if ward.ready:
+            self._announce(ward)
+
+    def _take_up(self, job_id: str) -> Ward:
+        """A ward for a job that we do not know: another nursery's supervisor that lives, or a new one of ours."""
+        paths = self._root.job(job_id)
+        if not paths.journal.exists():
+            raise FileNotFoundError(f"{paths.journal}: there is no such job")
+        holder = supervisor.lock_holder(paths.lock)
+        stat = process.read_stat(holder) if holder else None
+        pidfd = process.open_pidfd(holder, stat.start) if stat is not None else None
+        if pidfd is None:
+            return self._fork(job_id)
+        ward = Ward(job_id, holder, pidfd, own=False, started=time.monotonic(), ready=True)
+        self._adopt(ward)
+        self._hold_by_path(ward)
+        return ward
+
+    def _adopt(self, ward: Ward) -> None:
+        self._wards[ward.job_id] = ward
+        self._loop.add(ward.pidfd, lambda: self._on_supervisor_end(ward))
+        if ward.sock is not None:
+            self._loop.add(ward.sock.fileno(), lambda: self._on_word(ward))
+
+    def _hold_by_path(self, ward: Ward) -> None:
+        """For a supervisor that cannot tell us of its FIFOs: another nursery forked it, or it is not born yet."""
+        for path in self._root.job(ward.job_id).folder.glob("rank-*.fifo"):
+            with contextlib.suppress(OSError):
+                ward.holds.append(open_reader(path))
+
+    def _fork(self, job_id: str, before: Ward | None = None) -> Ward:
+        """Forks a supervisor; `before` is the ward of the one that it succeeds, whose holds go on. Raises OSError."""
+        ours, theirs = pair()
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        if pid == 0:
+            _become_supervisor(self._root, job_id, theirs)
+        theirs.close()
+        # Not waited for yet, so the pid is its own.
+        ward = Ward(job_id, pid, os.pidfd_open(pid), own=True, started=time.monotonic(), sock=ours)
+        if before is not None:
+            ward.ranks, ward.holds = before.ranks, before.holds + before.fresh
+            ward.waiting, ward.failures = before.waiting, before.failures
+        elif any(self._root.job(job_id).folder.glob("rank-*.fifo")):
+            self._hold_by_path(ward)
+        self._adopt(ward)
+        return ward
+
+    def _on_word(self, ward: Ward) -> None:
+        """Takes what the supervisor has said; all of it, since it may be dead already."""
+        if ward.sock is None:
+            return
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(ward.sock, wire.MAX_LINE * 2, FDS)
+            except BlockingIOError:
+                return
+            except OSError:
+                data, fds = b"", []
+            ward.fresh += fds
+            try:
+                if not data:
+                    raise ProtocolError("it has closed the link")
+                self._hear(ward, wire.decode(data))
+            except ProtocolError:
+                self._loop.remove(ward.sock.fileno())
+                ward.sock.close()
+                ward.sock = None
+                return
+
+    def _hear(self, ward: Ward, message: wire.Message) -> None:
+        op = message["op"]
+        if op == "ready":
+            ward.ready = True
+            self._announce(ward)
+        elif op == "ranks":
+            ward.ranks = set(message["pids"])
+            self._tell_ended(ward)
+        elif op == "hold" and message.get("last"):
+            ward.holds, ward.fresh, old = ward.fresh, [], ward.holds
+            for fd in old:
+                os.close(fd)
+        elif op == "reap" and message["pid"] in ward.ranks:
+            ward.ranks.discard(message["pid"])
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(message["pid"], os.WNOHANG)
+        elif op == "done":
+            ward.done = True
+
+    def _tell_ended(self, ward: Ward) -> None:
+        """What the supervisor of an adopted rank may not be able to read, its parent can: how it ended."""
+        if ward.sock is None:
+            return
+        for pid in ward.ranks - ward.told:
+            status = process.peek_child(pid)
+            if status is not None:
+                with contextlib.suppress(OSError):  # a supervisor that does not read is told again
+                    ward.sock.send(wire.encode({"op": "ended", "pid": pid, "status": status}))
+                    ward.told.add(pid)
+
+    def _announce(self, ward: Ward) -> None:
+        for client in ward.waiting:
+            client.send({"op": "tend", "job": ward.job_id, "ok": True, "pid": ward.pid})
+        ward.waiting.clear()
+
+    def _on_supervisor_end(self, ward: Ward) -> None:
+        """A supervisor is gone. Its successor starts only now, when it is dead for sure: two must never write."""
+        self._on_word(ward)
+        code = None
+        if ward.own:
+            with contextlib.suppress(ChildProcessError):
+                pid, status = os.waitpid(ward.pid, os.WNOHANG)
+                if pid == 0:
+                    return
+                code = os.waitstatus_to_exitcode(status)
+        self._loop.remove(ward.pidfd)
+        os.close(ward.pidfd)
+        if ward.sock is not None:
+            self._loop.remove(ward.sock.fileno())
+            ward.sock.close()
+        if ward.done or code in (supervisor.DONE, supervisor.UNUSABLE) or self._has_ended(ward.job_id):
+            self._close(ward, "the journal cannot be used" if code == supervisor.UNUSABLE else "the job has ended")
+            return
+        if code == supervisor.BUSY:  # lost a race against another nursery's: look who has the job
+            self._wards.pop(ward.job_id)
+            self.tend(ward.job_id, None)
+            for client in ward.waiting:
+                self.tend(ward.job_id, client)
+            successor = self._wards.get(ward.job_id)
+            if successor is not None:
+                successor.ranks |= ward.ranks
+                successor.holds += ward.holds + ward.fresh
+            return
+        early = time.monotonic() - ward.started < EARLY_S
+        ward.failures = min(ward.failures + 1, len(PAUSES_S) - 1) if early else 0
+        ward.ready = False
+        self._loop.later(PAUSES_S[ward.failures], lambda: self._succeed(ward))
+
+    def _succeed(self, ward: Ward) -> None:
+        try:
+            self._fork(ward.job_id, before=ward)
+        except OSError as error:  # EAGAIN, ENOMEM: the job's processes live on, and so we try until it works
+            say(f"cannot fork a supervisor for {ward.job_id}: {error}")
+            self._loop.later(PAUSES_S[-2], lambda: self._succeed(ward))
+
+    def _has_ended(self, job_id: str) -> bool:
+        """Read from the journal, since a killed supervisor cannot say it. A damaged one is not worked with either."""
+        try:
+            return replay(journal.read(self._root.job(job_id).journal).records).state.final
+        except FileNotFoundError:
+            return True
+        except SupervisionError as error:
+            say(f"{job_id}: {error}")
+            return True
+        except OSError as error:
+            say(f"{job_id}: {error}")
+            return False
+
+    def _close(self, ward: Ward, why: str) -> None:
+        self._wards.pop(ward.job_id, None)
+        for fd in ward.holds + ward.fresh:
+            os.close(fd)
+        with contextlib.suppress(OSError):  # left by a supervisor that was killed behind its job's last record
+            self._root.job(ward.job_id).control.unlink()
+        for client in ward.waiting:
+            client.send({"op": "tend", "job": ward.job_id, "ok": False, "error": why})
+        self.reap()
+
+
+def _children() -> list[int]:
+    me = os.getpid()
+    try:
+        return [int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [stat.pid for stat in process.all_stats().values() if stat.ppid == me]
+
+
+def _become_supervisor(root: Root, job_id: str, sock: socket.socket) -> None:
+    """In the child; never returns. Closes all that is the nursery's: other jobs' FIFOs above all."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        os.closerange(3, sock.fileno())
+        os.closerange(sock.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        become_subreaper()
+        status = supervisor.supervise(root, job_id, sock)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def say(text: object) -> None:
+    with contextlib.suppress(OSError):
+        print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} nursery: {text}", file=sys.stderr, flush=True)
