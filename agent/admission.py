@@ -10,6 +10,8 @@ from dataclasses import replace
 
 from agent.config import Config
 from agent.errors import InvalidRequest, NoRoom
+from supervisors.child import Account
+from supervisors.errors import NotStartable
 from supervisors.spec import DEFAULT_GRACE_STEPS, JobSpec, Violation, violations
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -77,11 +79,9 @@ def _user(user: str) -> list[Violation]:
     if not user:
         return []
     try:
-        uid = int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid
-    except KeyError:
-        return [Violation("user", f"{user!r}: there is no such user on this node")]
-    if not 0 <= uid < 2**32 - 1:
-        return [Violation("user", f"{user}: no number of a user")]
+        uid = Account.of(user).uid
+    except NotStartable as error:
+        return [Violation("user", str(error))]
     if os.geteuid() not in (0, uid):
         ours = _name(os.geteuid())
         return [

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import signal
 import zlib
 from collections.abc import Callable
@@ -28,6 +29,9 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 #: Of a child that never became a rank; never taken for a rank's own code, the `unborn` file tells them apart.
 _UNBORN = 125
+_NUMBER = re.compile(r"[0-9]{1,12}")
+#: The last one, 2**32 - 1, means "unchanged" to setuid(2).
+_MAX_ID = 2**32 - 2
 GATE_CLOSED = "gate"
 #: Exit codes for which it is worth a look into the `unborn` file.
 GIVEN_UP = (_UNBORN, NOT_EXECUTABLE, NOT_FOUND)
@@ -46,18 +50,15 @@ class Account:
     @classmethod
     def of(cls, user: str) -> "Account":
         """Looks `user` (a name, a number, or empty for our own) up. Raises NotStartable for one that does not exist."""
+        number = os.geteuid() if not user else int(user) if _NUMBER.fullmatch(user) else None
+        if number is not None and number > _MAX_ID:
+            raise NotStartable(f"user {user}: the largest number of a user is {_MAX_ID}")
         try:
-            if not user:
-                entry = pwd.getpwuid(os.geteuid())
-            elif user.isdigit():
-                entry = pwd.getpwuid(int(user))
-            else:
-                entry = pwd.getpwnam(user)
-        except KeyError:
-            if user and not user.isdigit():
+            entry = pwd.getpwnam(user) if number is None else pwd.getpwuid(number)
+        except (KeyError, ValueError):
+            if number is None:
                 raise NotStartable(f"user {user!r} does not exist on this node") from None
-            uid = int(user) if user else os.geteuid()
-            return cls(str(uid), uid, uid if user else os.getegid(), "/", "/bin/sh")
+            return cls(str(number), number, number if user else os.getegid(), "/", "/bin/sh")
         # Our own user is as it is, whatever its entry says of groups (a container's uid 1000, gid 0).
         gid = entry.pw_gid if user else os.getegid()
         return cls(entry.pw_name, entry.pw_uid, gid, entry.pw_dir, entry.pw_shell)

@@ -79,14 +79,12 @@ def _lines(data: bytes) -> Iterator[bytes]:
 
 
 def _decode(line: bytes) -> Record | None:
-    if len(line) < 10 or line[8:9] != b" ":
-        return None
     body = line[9:-1]
+    if line[:9] != b"%08x " % zlib.crc32(body):
+        return None
     try:
-        if int(line[:8], 16) != zlib.crc32(body):
-            return None
         record = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

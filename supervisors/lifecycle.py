@@ -86,7 +86,7 @@ TRANSITIONS: dict[Kind, tuple[frozenset[State], State | None]] = {
     Kind.TAKEN: (_LIVE, None),
     Kind.PREPARING: (frozenset({State.ACCEPTED, State.CHECKING, State.PREPARING, State.RESTARTING}), State.PREPARING),
     Kind.SPAWNED: (frozenset({State.PREPARING}), None),
-    Kind.UNBORN: (frozenset({State.PREPARING, State.RUNNING, State.STOPPING}), None),
+    Kind.UNBORN: (frozenset({State.PREPARING, State.STOPPING}), None),
     Kind.RUNNING: (frozenset({State.PREPARING}), State.RUNNING),
     Kind.EXITED: (_WITH_RANKS, None),
     Kind.USAGE: (_LIVE, None),
@@ -198,6 +198,7 @@ class Job:
             kind = Kind(record["kind"])
         except ValueError:
             raise IllegalTransition(f"record {record.get('n')}: unknown kind {record.get('kind')!r}") from None
+        target: State | None = None
         if kind is Kind.ACCEPTED:
             if record["n"] != 0:
                 raise IllegalTransition("a job is accepted once, by its first record")
@@ -205,10 +206,10 @@ class Job:
             states, target = TRANSITIONS[kind]
             if self.state not in states:
                 raise IllegalTransition(f"record {record['n']}: {kind} in state {self.state}")
-            if target is not None:
-                self.state = target
-        self.last_time = record["t"]
         _HANDLERS[kind](self, record)
+        if target is not None:
+            self.state = target
+        self.last_time = record["t"]
 
 
 def _accepted(job: Job, r: Record) -> None:
@@ -251,8 +252,6 @@ def _unborn(job: Job, r: Record) -> None:
     for rank in job.ranks:
         rank.pid, rank.start, rank.started_at = 0, 0, 0.0
     job.spawned = False
-    if job.state is State.RUNNING:
-        raise IllegalTransition(f"record {r['n']}: ranks that run cannot be unborn")
 
 
 def _running(job: Job, r: Record) -> None:
@@ -302,13 +301,14 @@ def _lost_bytes(job: Job, r: Record) -> None:
 
 def _ended(job: Job, r: Record) -> None:
     """state, verdict{}."""
-    job.state = State(r["state"])
-    if not job.state.final:
-        raise IllegalTransition(f"record {r['n']}: ended with {job.state}, which is no final state")
+    state = State(r["state"])
+    if not state.final:
+        raise IllegalTransition(f"record {r['n']}: ended with {state}, which is no final state")
     verdict = dict(r["verdict"])
     verdict["last_lines"] = tuple(verdict.get("last_lines", ()))
     verdict["victims"] = tuple(verdict.get("victims", ()))
     job.verdict = Verdict(**verdict)
+    job.state = state
     job.ended_at = r["t"]
     job.supervisor_pid = 0
 

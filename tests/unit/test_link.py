@@ -40,7 +40,7 @@ class Nursery:
 def linked(story: Callable[[Loop, NurseryLink, Nursery], Any]) -> Any:
     def work() -> Any:
         ours, theirs = pair()
-        loop = Loop(lambda: None, lambda: None)
+        loop = Loop(lambda: None, lambda: None, lambda _: None)
         nursery = Nursery(ours)
         link = NurseryLink(loop, theirs, lambda pid, status: nursery.told.append((pid, status)))
         return story(loop, link, nursery)

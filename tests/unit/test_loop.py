@@ -1,3 +1,4 @@
+import errno
 import os
 import select
 import signal
@@ -6,16 +7,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
+
+import supervisors.loop
 from supervisors.loop import Loop
 from tests.unit.supervision import in_own_process
 
 
 def on_a_loop(story: Callable[[Loop, list[Any]], None]) -> list[Any]:
-    """Runs a loop in a process of its own until it is stopped; what was noted, `after` and `child` among it."""
+    """Runs a loop in a process of its own until it is stopped; what was noted, `after` and `child` and errors among it."""
 
     def work() -> Any:
         notes: list[Any] = []
-        loop = Loop(lambda: notes.append("child"), lambda: notes.append("after"))
+        loop = Loop(note(notes, "child"), note(notes, "after"), lambda error: notes.append(error.strerror))
         story(loop, notes)
         loop.run()
         return notes
@@ -103,6 +107,69 @@ def test_a_timer_set_by_a_timer_waits_for_the_next_batch():
     notes = on_a_loop(story)
     assert notes[:2] == ["first", "after"]
     assert notes[-2:] == ["second", "after"]
+
+
+class Refusing:
+    """Work that the disk refuses so many times."""
+
+    def __init__(self, times: int, then: Callable[[], None]) -> None:
+        self.times, self.then = times, then
+
+    def __call__(self) -> None:
+        self.times -= 1
+        if self.times >= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.then()
+
+
+FULL = "No space left on device"
+
+
+@pytest.mark.parametrize("how", ["later", "attempt"])
+def test_work_that_the_disk_refuses_is_done_again_until_it_is_done(monkeypatch, how):
+    monkeypatch.setattr(supervisors.loop, "AGAIN_S", 0.01)
+
+    def story(loop: Loop, notes: list[Any]) -> None:
+        work = Refusing(2, does(note(notes, "done"), loop.stop))
+        if how == "later":
+            loop.later(0, work)
+        else:
+            loop.attempt(work)
+
+    assert [n for n in on_a_loop(story) if n != "after"] == [FULL, FULL, "done"]
+
+
+def test_work_that_is_tried_again_can_be_cancelled(monkeypatch):
+    """A kill that was put off, say, while the first try ran into a full disk."""
+    monkeypatch.setattr(supervisors.loop, "AGAIN_S", 0.02)
+
+    def story(loop: Loop, notes: list[Any]) -> None:
+        timer = loop.later(0, Refusing(1, note(notes, "done")))
+        loop.later(0.01, timer.cancel)
+        loop.later(0.05, loop.stop)
+
+    assert [n for n in on_a_loop(story) if n != "after"] == [FULL]
+
+
+def test_another_error_ends_the_loop():
+    def story(loop: Loop, notes: list[Any]) -> None:
+        loop.later(0, lambda: notes.remove("what is not there"))
+        with pytest.raises(ValueError, match="not in list"):
+            loop.run()
+        loop.later(0, loop.stop)
+
+    assert on_a_loop(story) == ["after"]
+
+
+def test_what_is_done_once_comes_first_and_its_error_ends_the_loop():
+    def story(loop: Loop, notes: list[Any]) -> None:
+        loop.later(0, note(notes, "later"))
+        loop.once(does(note(notes, "once"), Refusing(1, loop.stop)))
+        with pytest.raises(OSError, match=FULL):
+            loop.run()
+        loop.later(0, loop.stop)
+
+    assert on_a_loop(story) == ["once", "later", "after"]
 
 
 def test_after_runs_once_behind_all_that_happened_at_once():
