@@ -40,9 +40,10 @@ class Nursery:
 def linked(story: Callable[[Loop, NurseryLink, Nursery], Any]) -> Any:
     def work() -> Any:
         ours, theirs = pair()
-        loop = Loop(lambda: None, lambda: None, lambda _: None)
+        loop = Loop(lambda _: None)
         nursery = Nursery(ours)
-        link = NurseryLink(loop, theirs, lambda pid, status: nursery.told.append((pid, status)))
+        link = NurseryLink(loop, theirs)
+        link.on_ended = lambda pid, status: nursery.told.append((pid, status))
         return story(loop, link, nursery)
 
     return in_own_process(work)
@@ -135,7 +136,7 @@ def test_an_idle_link_does_not_keep_the_loop_busy():
         def count() -> None:
             batches[0] += 1
 
-        loop._after = count
+        loop.after = count
         loop.later(0.05, loop.stop)
         loop.run()
         nursery.sock.close()

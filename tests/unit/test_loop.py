@@ -15,11 +15,12 @@ from tests.unit.supervision import in_own_process
 
 
 def on_a_loop(story: Callable[[Loop, list[Any]], None]) -> list[Any]:
-    """Runs a loop in a process of its own until it is stopped; what was noted, `after` and `child` and errors among it."""
+    """Runs a loop in a process of its own until it is stopped; what was noted, `after`, `child` and errors too."""
 
     def work() -> Any:
         notes: list[Any] = []
-        loop = Loop(note(notes, "child"), note(notes, "after"), lambda error: notes.append(error.strerror))
+        loop = Loop(lambda error: notes.append(error.strerror))
+        loop.on_child, loop.after = note(notes, "child"), note(notes, "after")
         story(loop, notes)
         loop.run()
         return notes
@@ -87,7 +88,7 @@ def test_a_cancelled_timer_does_not_fire_nor_one_twice():
     def story(loop: Loop, notes: list[Any]) -> None:
         doomed = loop.later(0.01, lambda: notes.append("never"))
         once = loop.later(0, does(note(notes, "once"), doomed.cancel))
-        loop.later(0.02, does(once.cancel, once.fire, doomed.fire, loop.stop))
+        loop.later(0.02, does(once.fire, once.cancel, doomed.fire, loop.stop))
 
     assert [n for n in on_a_loop(story) if n != "after"] == ["once"]
 
@@ -286,7 +287,7 @@ def test_a_hang_up_is_reported_without_being_asked_for():
 
 def test_a_child_that_ends_is_told_between_batches():
     def story(loop: Loop, notes: list[Any]) -> None:
-        loop._on_child = does(note(notes, "child"), loop.stop)
+        loop.on_child = does(note(notes, "child"), loop.stop)
         pid = os.fork()
         if pid == 0:
             os._exit(0)
