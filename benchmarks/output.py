@@ -78,8 +78,8 @@ def run(peers: Peers) -> Iterator[Row]:
 
 
 def _touch_memory(size: int) -> None:
-    """Uses so many bytes for a moment. A virtual machine gives free memory back to its host, and the first use of each
-    page then costs more than all that is measured here: a round must find the pages that it needs for the page cache."""
+    """Uses so many bytes for a moment. A virtual machine gives free memory back to its host, and the first use of a page
+    then costs more than all that is measured here: a round must find the pages that it needs for the page cache."""
     with mmap.mmap(-1, size) as memory:
         memory[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
 

@@ -15,6 +15,7 @@ Exit codes: 0 trained to the end, 143 stopped by SIGTERM (or --exit-on-term), 1 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -27,17 +28,13 @@ import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MEET_TIMEOUT_S = 60.0
-"""Longest wait for all ranks to meet."""
+MEET_TIMEOUT_S = 60.0  # longest wait for all ranks to meet
+PEER_TIMEOUT_S = 600.0  # longest wait for a peer in a step
+STEP_PATIENCE_S = 2  # how long after SIGTERM the step under way may take: a peer may be stuck, and SIGKILL follows
+PEER_LOST_PAUSE_S = 0.5  # from a lost peer to the exit: the agent is to see the culprit end first
 
-PEER_TIMEOUT_S = 600.0
-"""Longest wait for a peer in a step."""
-
-STEP_PATIENCE_S = 2
-"""How long after SIGTERM the step under way may take: a peer may be stuck, and SIGKILL follows."""
-
-PEER_LOST_PAUSE_S = 0.5
-"""From a lost peer to the exit: the agent is to see the culprit end first, and its SIGTERM may come."""
+TRUE_PARAMETERS = (1.5, -2.0, 0.5, 3.0, 0.7)  # what the training is to find; the last one is the bias
+LEARNING_RATE = 0.15
 
 
 class PeerError(Exception):
@@ -46,9 +43,6 @@ class PeerError(Exception):
 
 class InjectedFaultError(RuntimeError):
     """Raised by --fail-rank: stands for any error in a user's training code."""
-
-
-# --- SIGTERM --------------------------------------------------------------------------------------------------
 
 
 class Term:
@@ -68,19 +62,11 @@ class Term:
     def _on_alarm(self, _number: int, _frame: object) -> None:
         raise PeerError(f"the step did not end within {STEP_PATIENCE_S} s of SIGTERM")
 
-    def done(self) -> None:
-        """From now on neither SIGTERM nor the alarm disturbs: the checkpoint is being saved."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.alarm(0)
-
     def sleep(self, seconds: float) -> None:
         """Sleeps, but not on after SIGTERM. In slices: Python goes on with a sleep that a signal interrupts."""
         end = time.monotonic() + seconds
         while not self.asked and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
-
-
-# --- the ranks together: one JSON text a line over TCP, rank 0 in the middle ----------------------------------
 
 
 class Peer:
@@ -124,38 +110,36 @@ class Group:
 
     def join(self) -> None:
         """Meets the other ranks."""
-        if self.size == 1:
-            return
-        address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-        deadline = time.monotonic() + MEET_TIMEOUT_S
-        self.peers = self._accept_all(address, deadline) if self.rank == 0 else [self._connect(address, deadline)]
+        if self.size > 1:
+            address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+            self.peers = self._accept_all(address) if self.rank == 0 else [self._connect(address)]
 
-    def _accept_all(self, address: tuple[str, int], deadline: float) -> list[Peer]:
+    def _accept_all(self, address: tuple[str, int]) -> list[Peer]:
         family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
         peers: dict[int, Peer] = {}
         with socket.create_server(address, family=family, backlog=self.size) as listener:
+            listener.settimeout(MEET_TIMEOUT_S)
             while len(peers) < self.size - 1:
-                listener.settimeout(max(0.001, deadline - time.monotonic()))
                 try:
                     peer = Peer(listener.accept()[0])
                 except TimeoutError:
-                    missing = [rank for rank in range(1, self.size) if rank not in peers]
+                    missing = sorted(set(range(1, self.size)) - set(peers))
                     raise PeerError(f"these ranks did not connect in {MEET_TIMEOUT_S:g} s: {missing}") from None
                 peer.rank = peer.receive()
                 peers[peer.rank] = peer
         return [peers[rank] for rank in sorted(peers)]
 
-    def _connect(self, address: tuple[str, int], deadline: float) -> Peer:
+    def _connect(self, address: tuple[str, int]) -> Peer:
+        deadline = time.monotonic() + MEET_TIMEOUT_S
         while True:
             try:
                 peer = Peer(socket.create_connection(address, timeout=5), rank=0)
+                peer.send(self.rank)
+                return peer
             except OSError as error:  # rank 0 may not be there yet
                 if time.monotonic() > deadline:
                     raise PeerError(f"no connection to rank 0 in {MEET_TIMEOUT_S:g} s: {error}") from None
                 time.sleep(0.1)
-            else:
-                peer.send(self.rank)
-                return peer
 
     def all_sum(self, values: list[float]) -> list[float]:
         """The sum of each position over all ranks, on every rank ("all-reduce")."""
@@ -168,25 +152,11 @@ class Group:
             for peer in self.peers:
                 peer.send(sums)
         except PeerError as error:
-            self._tell_all(error)
+            for peer in self.peers:  # the ranks that are left are connected to rank 0 only
+                with contextlib.suppress(PeerError):
+                    peer.send({"error": str(error)})
             raise
         return sums
-
-    def _tell_all(self, error: PeerError) -> None:
-        """Tells the ranks that are left which one is lost: they are connected to rank 0 only."""
-        for peer in self.peers:
-            try:
-                peer.send({"error": str(error)})
-            except PeerError:
-                pass  # this is the lost one
-
-
-# --- the model: a linear regression -----------------------------------------------------------------------------
-
-TRUE_PARAMETERS = (1.5, -2.0, 0.5, 3.0, 0.7)
-"""What the training is to find; the last one is the bias."""
-
-LEARNING_RATE = 0.15
 
 
 class Model(NamedTuple):
@@ -227,9 +197,6 @@ def save_checkpoint(path: Path, model: Model) -> None:
     unfinished.replace(path)
 
 
-# --- the training -----------------------------------------------------------------------------------------------
-
-
 class Training:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -260,8 +227,9 @@ class Training:
         except InjectedFaultError:
             traceback.print_exc()
             return int(self.args.exit_code)
-        self.term.done()
-        if self.rank == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is to disturb the saving
+        signal.alarm(0)
+        if self.rank == 0 and self.model.step > 0:
             save_checkpoint(self.checkpoint, self.model)
             say(f"checkpoint saved at step {self.model.step}")
         return int(self.args.exit_on_term)
@@ -321,9 +289,6 @@ def say(text: str, file: Any = None) -> None:
     print(text, file=file, flush=True)
 
 
-# --- misbehaviour, as asked -------------------------------------------------------------------------------------
-
-
 def misbehave(args: argparse.Namespace, rank: int, step: int) -> None:
     """Does what the options ask of this rank in this step."""
     if (rank, step) == (args.fail_rank, args.fail_step):
@@ -344,9 +309,6 @@ def leak_child(rank: int) -> None:
     file = f"leaked-rank-{rank}.pid"
     subprocess.run(["sh", "-c", f"setsid sleep 3600 & echo $! >{file}"], check=True)
     say(f"rank {rank} leaves process {Path(file).read_text().strip()} behind, as --leak-child asks", sys.stderr)
-
-
-# --- the command line -------------------------------------------------------------------------------------------
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -71,7 +71,8 @@ class Draft:
             ranks=self.ranks or 0,
             card_count=self.cards if isinstance(self.cards, int) else 0,
             card_indices=tuple(self.cards) if isinstance(self.cards, list) else (),
-            workdir=self.workdir or "",
+            # A relative folder is one from here; the daemon is elsewhere.
+            workdir=os.path.abspath(self.workdir) if self.workdir else "",
             user=self.user or "",
             grace_steps=tuple(self.grace or ()),
             master_addr=self.master_addr or (nodes[0] if nodes else ""),

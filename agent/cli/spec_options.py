@@ -122,7 +122,6 @@ def spec_options(command: F) -> F:
         env: tuple[tuple[str, str], ...],
         label: tuple[tuple[str, str], ...],
         grace: float | None,
-        workdir: str | None,
         **others: Any,
     ) -> Any:
         options = Draft(
@@ -130,8 +129,6 @@ def spec_options(command: F) -> F:
             env=dict(env),
             labels=dict(label),
             grace=None if grace is None else [grace],
-            # What is typed here means a folder from here; the daemon is elsewhere.
-            workdir=os.path.abspath(workdir) if workdir else workdir,
             **{name: others.pop(name) for name in _PLAIN},
         )
         draft = read_file(file) if file is not None else Draft()
@@ -148,6 +145,7 @@ _PLAIN = (
     "job_id",
     "cards",
     "ranks",
+    "workdir",
     "user",
     "nodes",
     "node_rank",
