@@ -12,10 +12,9 @@ on. The options under "misbehaviour" make ranks fail, die, hang, leak a process 
 Exit codes: 0 trained to the end, 143 stopped by SIGTERM (or --exit-on-term), 1 an error or a lost peer.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
+import functools
 import json
 import os
 import random
@@ -28,7 +27,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MEET_TIMEOUT_S = 60.0  # longest wait for all ranks to meet
+MEET_TIMEOUT_S = 60.0  # longest wait for the next rank to come, and for rank 0
 PEER_TIMEOUT_S = 600.0  # longest wait for a peer in a step
 STEP_PATIENCE_S = 2  # how long after SIGTERM the step under way may take: a peer may be stuck, and SIGKILL follows
 PEER_LOST_PAUSE_S = 0.5  # from a lost peer to the exit: the agent is to see the culprit end first
@@ -36,13 +35,11 @@ PEER_LOST_PAUSE_S = 0.5  # from a lost peer to the exit: the agent is to see the
 TRUE_PARAMETERS = (1.5, -2.0, 0.5, 3.0, 0.7)  # what the training is to find; the last one is the bias
 LEARNING_RATE = 0.15
 
+say = functools.partial(print, flush=True)  # else Python keeps the lines back where stdout is no terminal
+
 
 class PeerError(Exception):
     """Another rank is lost or does not answer."""
-
-
-class InjectedFaultError(RuntimeError):
-    """Raised by --fail-rank: stands for any error in a user's training code."""
 
 
 class Term:
@@ -50,8 +47,8 @@ class Term:
 
     asked = False
 
-    def install(self) -> None:
-        signal.signal(signal.SIGTERM, self._on_term)
+    def __init__(self, ignore: bool) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if ignore else self._on_term)
         signal.signal(signal.SIGALRM, self._on_alarm)
 
     def _on_term(self, _number: int, _frame: object) -> None:
@@ -88,8 +85,6 @@ class Peer:
     def receive(self) -> Any:
         try:
             line = self._lines.readline()
-        except TimeoutError:
-            raise PeerError(f"no message from rank {self.rank} for {PEER_TIMEOUT_S:g} s") from None
         except OSError as error:
             raise PeerError(f"connection lost from rank {self.rank}: {error}") from None
         if not line.endswith("\n"):
@@ -110,24 +105,23 @@ class Group:
 
     def join(self) -> None:
         """Meets the other ranks."""
-        if self.size > 1:
-            address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-            self.peers = self._accept_all(address) if self.rank == 0 else [self._connect(address)]
-
-    def _accept_all(self, address: tuple[str, int]) -> list[Peer]:
+        if self.size == 1:
+            return
+        address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        if self.rank != 0:
+            self.peers.append(self._connect(address))
+            return
         family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
-        peers: dict[int, Peer] = {}
         with socket.create_server(address, family=family, backlog=self.size) as listener:
             listener.settimeout(MEET_TIMEOUT_S)
-            while len(peers) < self.size - 1:
+            while len(self.peers) < self.size - 1:
                 try:
                     peer = Peer(listener.accept()[0])
                 except TimeoutError:
-                    missing = sorted(set(range(1, self.size)) - set(peers))
-                    raise PeerError(f"these ranks did not connect in {MEET_TIMEOUT_S:g} s: {missing}") from None
+                    came = [0, *sorted(peer.rank for peer in self.peers)]
+                    raise PeerError(f"of {self.size} ranks only these came: {came}") from None
                 peer.rank = peer.receive()
-                peers[peer.rank] = peer
-        return [peers[rank] for rank in sorted(peers)]
+                self.peers.append(peer)
 
     def _connect(self, address: tuple[str, int]) -> Peer:
         deadline = time.monotonic() + MEET_TIMEOUT_S
@@ -160,8 +154,8 @@ class Group:
 
 
 class Model(NamedTuple):
-    step: int = 0
-    parameters: tuple[float, ...] = (0.0,) * len(TRUE_PARAMETERS)
+    step: int
+    parameters: tuple[float, ...]
 
 
 def predict(parameters: tuple[float, ...], inputs: list[float]) -> float:
@@ -175,43 +169,19 @@ def make_samples(rank: int) -> list[tuple[list[float], float]]:
     return [(inputs, predict(TRUE_PARAMETERS, inputs) + source.gauss(0, 0.05)) for inputs in rows]
 
 
-def load_checkpoint(path: Path) -> Model | None:
-    """The saved model, None if there is none. A damaged one is an error: to start afresh would lose work."""
-    try:
-        saved = json.loads(path.read_text())
-        return Model(int(saved["step"]), tuple(float(value) for value in saved["parameters"]))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        sys.exit(f"train.py: the checkpoint {path} cannot be read: {error!r}")
-
-
-def save_checkpoint(path: Path, model: Model) -> None:
-    """A crash at any moment leaves the old checkpoint or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".tmp")
-    with unfinished.open("w") as file:
-        json.dump(model._asdict(), file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-
-
 class Training:
+    """One rank of the job."""
+
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.term = Term()
+        self.term = Term(args.ignore_term)
         self.group = Group()
         self.rank = self.group.rank
-        self.model = Model()  # always as it was after a whole step
+        self.model = Model(0, (0.0,) * len(TRUE_PARAMETERS))  # always as it was after a whole step
         self.checkpoint: Path = args.checkpoint / "checkpoint.json"
 
     def run(self) -> int:
         """The whole life of a rank; returns its exit code."""
-        if self.args.ignore_term:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        else:
-            self.term.install()
         if self.args.leak_child:
             leak_child(self.rank)
         try:
@@ -220,28 +190,40 @@ class Training:
             if self.train():
                 return 0
         except PeerError as error:
-            say(f"rank {self.rank}: error at step {self.model.step + 1}: {error}", sys.stderr)
+            say(f"rank {self.rank}: error at step {self.model.step + 1}: {error}", file=sys.stderr)
             self.term.sleep(PEER_LOST_PAUSE_S)
             if not self.term.asked:
                 return 1
-        except InjectedFaultError:
+        except RuntimeError:  # of --fail-rank; it stands for any error in a user's training code
             traceback.print_exc()
             return int(self.args.exit_code)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is to disturb the saving
         signal.alarm(0)
         if self.rank == 0 and self.model.step > 0:
-            save_checkpoint(self.checkpoint, self.model)
-            say(f"checkpoint saved at step {self.model.step}")
+            self.save()
         return int(self.args.exit_on_term)
 
     def begin(self) -> None:
         """All ranks start from the model of rank 0, which alone has the checkpoint: the others add zeros."""
-        found = load_checkpoint(self.checkpoint) if self.rank == 0 else None
-        if found:
-            say(f"resumed from checkpoint at step {found.step}")
-        start = found or Model()
-        step, *parameters = self.group.all_sum([start.step, *start.parameters])
+        if self.rank == 0 and self.checkpoint.exists():
+            try:
+                self.model = Model(**json.loads(self.checkpoint.read_text()))
+            except (OSError, ValueError, TypeError) as error:  # to start afresh would lose work
+                sys.exit(f"train.py: the checkpoint {self.checkpoint} cannot be read: {error!r}")
+            say(f"resumed from checkpoint at step {self.model.step}")
+        step, *parameters = self.group.all_sum([self.model.step, *self.model.parameters])
         self.model = Model(int(step), tuple(parameters))
+
+    def save(self) -> None:
+        """A crash at any moment leaves the old checkpoint or the new one, whole."""
+        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.checkpoint.with_name("checkpoint.json.tmp")
+        with unfinished.open("w") as file:
+            json.dump(self.model._asdict(), file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(self.checkpoint)
+        say(f"checkpoint saved at step {self.model.step}")
 
     def train(self) -> bool:
         """Trains to the last step; False if SIGTERM ended it before."""
@@ -275,29 +257,25 @@ class Training:
         return loss / count, stop > 0
 
     def report(self, loss: float, seconds: float) -> None:
-        step, steps, every = self.model.step, self.args.steps, self.args.log_every
+        step, steps = self.model.step, self.args.steps
         if self.rank == 0:
             say(f"step {step}/{steps} loss {loss:.4f} ({seconds * 1000:.1f} ms)")
-        elif every and step % every == 0:
+        elif self.args.log_every and step % self.args.log_every == 0:
             say(f"rank {self.rank} step {step}/{steps}")
         if size := self.args.log_bytes:
             line = f"rank {self.rank} step {step} ".ljust(99, "x") + "\n"
             say((line * (size // len(line) + 1))[: size - 1])
 
 
-def say(text: str, file: Any = None) -> None:
-    print(text, file=file, flush=True)
-
-
 def misbehave(args: argparse.Namespace, rank: int, step: int) -> None:
     """Does what the options ask of this rank in this step."""
     if (rank, step) == (args.fail_rank, args.fail_step):
-        raise InjectedFaultError(f"rank {rank} fails at step {step}, as --fail-rank asks")
+        raise RuntimeError(f"rank {rank} fails at step {step}, as --fail-rank asks")
     if (rank, step) == (args.signal_rank, args.signal_step):
-        say(f"rank {rank} sends itself SIG{args.signal} at step {step}, as --signal-rank asks", sys.stderr)
+        say(f"rank {rank} sends itself SIG{args.signal} at step {step}, as --signal-rank asks", file=sys.stderr)
         os.kill(os.getpid(), signal.Signals[f"SIG{args.signal}"])
     if (rank, step) == (args.hang_rank, args.hang_step):
-        say(f"rank {rank} hangs at step {step}, as --hang-rank asks", sys.stderr)
+        say(f"rank {rank} hangs at step {step}, as --hang-rank asks", file=sys.stderr)
         if not args.ignore_term:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a script that knows nothing of it
         while True:
@@ -308,7 +286,7 @@ def leak_child(rank: int) -> None:
     """Leaves a process behind that is in a session of its own and has no parent in this job."""
     file = f"leaked-rank-{rank}.pid"
     subprocess.run(["sh", "-c", f"setsid sleep 3600 & echo $! >{file}"], check=True)
-    say(f"rank {rank} leaves process {Path(file).read_text().strip()} behind, as --leak-child asks", sys.stderr)
+    say(f"rank {rank} leaves process {Path(file).read_text().strip()} behind, as --leak-child asks", file=sys.stderr)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -150,7 +150,7 @@ def fork(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> int:
     try:
         _live(birth, gate_read, gate_write, unborn)
     except BaseException as error:
-        _give_up(birth, unborn, "defect", 0, repr(error))
+        _give_up(birth, unborn, "defect", 0, f"{type(error).__name__}: {error}")
 
 
 def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoReturn:

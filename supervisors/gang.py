@@ -71,8 +71,6 @@ class Gang:
     def _begin(self) -> None:
         """Takes the job over in whatever state it is. Raises OSError where the journal cannot be written."""
         job = self.job
-        with contextlib.suppress(OSError):
-            self._ledger.reserve()  # a predecessor's is gone if it cut a torn line off
         self._ledger.commit({"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": self._adopted})
         self._link.tell("ready")
         self._undecided = False

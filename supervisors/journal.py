@@ -106,12 +106,11 @@ class Writer:
 
     def __init__(self, path: Path, contents: Contents) -> None:
         """Opens `path` for appending after what was read from it; a torn tail is cut off. Raises OSError."""
-        self._ranks = 0
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._end = contents.end
         self._next = len(contents.records)
         if contents.torn:
-            os.ftruncate(self._fd, self._end)
+            self._cut()
             os.fdatasync(self._fd)
 
     @property
@@ -126,7 +125,6 @@ class Writer:
     def reserve(self, ranks: int) -> None:
         """Sets disk space aside, without changing the file's size. Raises OSError (ENOSPC); where the file system has
         no such call there is no reserve."""
-        self._ranks = ranks
         set_aside(self._fd, RESERVE + ranks * RESERVE_PER_RANK)
 
     def append(self, records: list[Record], *, sync: bool = True) -> None:
@@ -144,11 +142,17 @@ class Writer:
         except OSError:
             # Should this fail too, the tail is a torn line, which the next reader drops.
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._end)
-                self.reserve(self._ranks)  # which the truncation gave back
+                self._cut()
             raise
         self._end += len(data)
         self._next += len(records)
 
     def close(self) -> None:
         os.close(self._fd)
+
+    def _cut(self) -> None:
+        """Back to the last whole record, keeping the room that was set aside: a truncation gives it back."""
+        allocated = os.fstat(self._fd).st_blocks * 512
+        os.ftruncate(self._fd, self._end)
+        with contextlib.suppress(OSError):
+            set_aside(self._fd, allocated)

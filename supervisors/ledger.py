@@ -17,10 +17,6 @@ class Ledger:
         self._writer = Writer(paths.journal, contents)
         self._publish = publish
 
-    def reserve(self) -> None:
-        """Sets room aside for what is to come. Raises OSError where there is none."""
-        self._writer.reserve(len(self.job.ranks))
-
     def commit(self, *records: Record, sync: bool = True) -> None:
         """Appends to the journal, then moves the job, then tells the watchers. Raises OSError with nothing changed."""
         now = time.time()

@@ -14,6 +14,7 @@ The nursery may be gone; then there is nobody to tell, and the job goes on.
 """
 
 import contextlib
+import os
 import select
 import socket
 from collections import deque
@@ -47,8 +48,11 @@ class NurseryLink:
         loop.add(sock.fileno(), self._on_event)
 
     def tell(self, op: str, fds: list[int] | None = None, **fields: object) -> None:
-        self._queue.append((wire.encode({"op": op} | fields), fds or []))
-        self._flush()
+        """`fds` may be closed once this returns."""
+        message = wire.encode({"op": op} | fields), fds or []
+        if self._queue or not self._send(*message):
+            self._queue.append((message[0], [os.dup(fd) for fd in message[1]]))
+            self._want(True)
 
     def hold(self, fds: list[int]) -> None:
         """Replaces what the nursery holds of this job."""
@@ -65,7 +69,8 @@ class NurseryLink:
             except OSError:
                 data = b""
             if not data:  # the nursery is gone
-                self._queue.clear()
+                while self._queue:
+                    self._drop()
                 self._loop.remove(self._sock.fileno())
                 return
             message = wire.decode(data)
@@ -73,18 +78,24 @@ class NurseryLink:
                 self.on_ended(int(message["pid"]), int(message["status"]))
 
     def _flush(self) -> None:
-        while self._queue:
-            data, fds = self._queue[0]
-            try:
-                socket.send_fds(self._sock, [data], fds)
-            except BlockingIOError:
-                self._want(True)
-                return
-            except OSError:
-                self._queue.clear()
-                break
-            self._queue.popleft()
-        self._want(False)
+        while self._queue and self._send(*self._queue[0]):
+            self._drop()
+        self._want(bool(self._queue))
+
+    def _send(self, data: bytes, fds: list[int]) -> bool:
+        """False where it must wait. To a nursery that is gone everything has been said."""
+        try:
+            socket.send_fds(self._sock, [data], fds)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _drop(self) -> None:
+        _, fds = self._queue.popleft()
+        for fd in fds:
+            os.close(fd)
 
     def _want(self, writable: bool) -> None:
         if writable != self._waiting:

@@ -15,21 +15,24 @@ AGAIN_S = 1.0
 
 
 class Timer:
-    """Runs once, unless cancelled."""
+    """Work that is done once, unless cancelled."""
 
-    __slots__ = ("_callback", "due")
+    __slots__ = ("_work",)
 
-    def __init__(self, due: float, callback: Callback) -> None:
-        self.due = due
-        self._callback: Callback | None = callback
+    def __init__(self, work: Callback) -> None:
+        self._work: Callback | None = work
 
     def cancel(self) -> None:
-        self._callback = None
+        """Also of work that was refused and is to be tried again."""
+        self._work = None
 
     def fire(self) -> None:
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback()
+        """Raises what the work raises; it is not done then."""
+        work = self._work
+        if work is not None:
+            work()
+            if self._work is work:
+                self._work = None
 
 
 def _nothing() -> None:
@@ -46,6 +49,8 @@ class Loop:
         self._callbacks: dict[int, Callback] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
+        self._first: list[Callback] = []
+        self._resting: dict[int, Timer] = {}
         #: Called behind SIGCHLD, and behind every batch of callbacks.
         self.on_child: Callback = _nothing
         self.after: Callback = _nothing
@@ -66,6 +71,9 @@ class Loop:
 
     def remove(self, fd: int) -> None:
         """Forgets a descriptor; one that is not known is passed over."""
+        resting = self._resting.pop(fd, None)
+        if resting is not None:
+            resting.cancel()
         if self._callbacks.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
@@ -75,25 +83,35 @@ class Loop:
         callback = self._callbacks.get(fd)
         if callback is not None:
             self.remove(fd)
-            self.later(seconds, lambda: self.add(fd, callback))
+            self._resting[fd] = self.later(seconds, lambda: self._wake(fd, callback))
+
+    def _wake(self, fd: int, callback: Callback) -> None:
+        self._resting.pop(fd, None)
+        self.add(fd, callback)
 
     def once(self, callback: Callback) -> None:
         """Calls it as soon as the loop runs; whatever it raises ends the loop."""
-        heapq.heappush(self._timers, (0.0, next(self._order), Timer(0.0, callback)))
+        self._first.append(callback)
 
     def attempt(self, callback: Callback) -> None:
         """Calls it now; should the disk or the node refuse its work (OSError), again and again until it is done."""
-        try:
-            callback()
-        except OSError as error:
-            self._on_trouble(error)
-            self.later(AGAIN_S, callback)
+        self._fire(Timer(callback))
 
     def later(self, seconds: float, callback: Callback) -> Timer:
         """Attempts it once the seconds are over."""
-        timer = Timer(time.monotonic() + seconds, lambda: self.attempt(callback))
-        heapq.heappush(self._timers, (timer.due, next(self._order), timer))
+        timer = Timer(callback)
+        self._push(timer, seconds)
         return timer
+
+    def _fire(self, timer: Timer) -> None:
+        try:
+            timer.fire()
+        except OSError as error:
+            self._on_trouble(error)
+            self._push(timer, AGAIN_S)
+
+    def _push(self, timer: Timer, seconds: float) -> None:
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), timer))
 
     def stop(self) -> None:
         self._running = False
@@ -101,6 +119,8 @@ class Loop:
     def run(self) -> None:
         """Until `stop`."""
         self._running = True
+        while self._first:
+            self._first.pop(0)()
         while self._running:
             for fd, _ in self._epoll.poll(self._wait()):
                 callback = self._callbacks.get(fd)
@@ -108,7 +128,7 @@ class Loop:
                     callback()
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
-                heapq.heappop(self._timers)[2].fire()
+                self._fire(heapq.heappop(self._timers)[2])
             self.after()
 
     def _wait(self) -> float:

@@ -64,6 +64,8 @@ class JobSpec:
     def from_json(cls, text: str) -> Self:
         """Inverse of `to_json`. Raises ValueError or TypeError for anything else."""
         raw: dict[str, Any] = json.loads(text)
+        if not isinstance(raw, dict):
+            raise TypeError(f"a spec is a JSON object, not {type(raw).__name__}")
         for name in ("command", "card_indices", "grace_steps"):
             raw[name] = tuple(raw.get(name, ()))
         return cls(**raw)
@@ -95,7 +97,7 @@ def violations(spec: JobSpec) -> list[Violation]:
         if not name or "=" in name or "\0" in name:
             bad(f"env[{name!r}]", "a name must not be empty and must not contain '=' or NUL")
         else:
-            _check_string(found, f"env[{name}]", value)
+            _check_string(found, f"env[{name}]", f"{name}={value}")
     if spec.ranks and spec.wants_cards:
         bad("ranks", f"{spec.ranks} together with cards: give one of the two; each card gets one rank")
     if not 0 <= spec.ranks <= MAX_RANKS:
@@ -123,17 +125,29 @@ def violations(spec: JobSpec) -> list[Violation]:
     if len(spec.labels) > MAX_LABELS:
         bad("labels", f"{len(spec.labels)} labels: allowed are {MAX_LABELS}")
     for key, value in spec.labels.items():
-        if not key or len(key.encode()) > 256 or len(value.encode()) > 256 or "\0" in key + value:
+        sizes = _size(key), _size(value)
+        if not key or None in sizes or max(size or 0 for size in sizes) > 256 or "\0" in key + value:
             bad(f"labels[{key[:40]!r}]", "a key has 1 to 256 bytes, a value at most 256")
     if spec.max_runtime is not None and not 0 < spec.max_runtime <= 10 * 365 * 24 * 3600:
         bad("max_runtime", f"{spec.max_runtime} s: must be above 0 and at most ten years")
     return found
 
 
+def _size(value: str) -> int | None:
+    """Bytes that a process is given for it; None for what cannot be written as bytes."""
+    try:
+        return len(value.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return None
+
+
 def _check_string(found: list[Violation], name: str, value: str) -> None:
+    size = _size(value)
     if "\0" in value:
         found.append(Violation(name, "contains a NUL character, which no process can be given"))
-    elif len(value.encode("utf-8", "surrogateescape")) >= MAX_STRING:
+    elif size is None:
+        found.append(Violation(name, "is no text: it contains half of a character"))
+    elif size >= MAX_STRING:
         found.append(Violation(name, f"is longer than the {MAX_STRING - 1} bytes that the kernel allows"))
 
 

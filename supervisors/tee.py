@@ -192,18 +192,24 @@ class RankLog:
         if self._gap is not None:
             self._lose()
             return
-        start = self._offset
+        now = time.monotonic()
+        due = now - self._indexed >= INDEX_INTERVAL_S
         try:
+            if due:  # somebody may have cut the file: go on at its end rather than leave a hole
+                self._offset = min(self._offset, os.fstat(self._file).st_size)
+            start = self._offset
             self._offset += self._splice_once() if self._splice else self._copy_once()
         except BlockingIOError:
             raise
         except OSError as error:
             if self._splice and error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
                 self._splice = False  # a file system without splice
+                self._move()
                 return
             self._open_gap(error)
             return
-        if self._offset > start:
+        if due and self._offset > start:
+            self._indexed = now
             self._note(start)
 
     def _splice_once(self) -> int:
@@ -241,21 +247,11 @@ class RankLog:
         self._counter.store(self._slot, self._lost, self._told, 0.0)
 
     def _note(self, offset: int) -> None:
-        now = time.monotonic()
-        if now - self._indexed < INDEX_INTERVAL_S:
-            return
-        self._indexed = now
         record = INDEX_RECORD.pack(offset, time.time_ns())
-        try:
+        with contextlib.suppress(OSError):  # no room for the index: times become coarser, the output goes on
             if os.write(self._index, record) < len(record):
                 size = os.fstat(self._index).st_size
                 os.ftruncate(self._index, size // len(record) * len(record))
-            # Somebody cut the file: go on at its end rather than leave a hole.
-            size = os.fstat(self._file).st_size
-            if size < self._offset:
-                self._offset = size
-        except OSError:
-            return  # no room for the index: times become coarser, the output goes on
 
 
 def tail(path: Path) -> tuple[str, ...]:

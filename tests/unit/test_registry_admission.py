@@ -41,7 +41,7 @@ def test_the_working_folder_must_be_one(tmp_path: Path):
 
 def test_the_user_must_exist_and_be_allowed(monkeypatch: pytest.MonkeyPatch):
     admission.refuse_unfit(JobSpec("a", ("true",), user=str(os.geteuid())))
-    with pytest.raises(InvalidRequest, match="user: 'no-such-user': there is no such user"):
+    with pytest.raises(InvalidRequest, match="user: user 'no-such-user' does not exist on this node"):
         admission.refuse_unfit(JobSpec("a", ("true",), user="no-such-user"))
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     with pytest.raises(InvalidRequest, match="not as root"):

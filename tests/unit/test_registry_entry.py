@@ -26,13 +26,13 @@ STORY: list[dict[str, Any]] = [
     {"kind": "taken", "t": 12.6, "pid": 7, "takeover": False},
     {"kind": "preparing", "t": 13.0, "attempt": 0, "cgroup": ""},
     {"kind": "spawned", "t": 13.1, "ranks": [[0, 100, 1], [1, 101, 1]]},
-    {"kind": "running", "t": 13.5},
+    {"kind": "running", "t": 13.5, "up": 100.0},
     {"kind": "taken", "t": 14.0, "pid": 8, "takeover": True},
     {"kind": "lost_bytes", "t": 15.0, "rank": 1, "bytes": 9, "since": 14.0, "until": 15.0, "error": "No space"},
     {"kind": "exited", "t": 16.0, "rank": 0, "outcome": "EXITED", "status": 0x100, "usage": {}},
-    {"kind": "stopping", "t": 16.5, "cause": "rank_failed", "by": "rank 0", "reason": "", "steps": [1.0]},
+    {"kind": "stopping", "t": 16.5, "up": 103.0, "cause": "rank_failed", "by": "rank 0", "reason": "", "steps": [1.0]},
     {"kind": "escalated", "t": 16.5, "signal": "SIGTERM", "processes": 1},
-    {"kind": "stopping", "t": 16.7, "cause": "requested", "by": "you", "reason": "now", "steps": [0.0]},
+    {"kind": "stopping", "t": 16.7, "up": 103.2, "cause": "requested", "by": "you", "reason": "now", "steps": [0.0]},
     {"kind": "escalated", "t": 16.8, "signal": "SIGKILL", "processes": 1},
     {"kind": "exited", "t": 17.0, "rank": 1, "outcome": "GANG_VICTIM", "status": 9, "usage": {}},
     {"kind": "ended", "t": 17.5, "state": "FAILED", "verdict": {"exit_code": 1, "summary": "rank 0 failed"}},
@@ -113,7 +113,7 @@ def test_damage_is_said_and_nothing_guessed(damage: Any, said: str, tmp_path: Pa
 
 
 def test_a_record_that_does_not_follow_is_damage(tmp_path: Path):
-    entry, _ = load("a", made(Root.under(tmp_path), [{"kind": "running", "t": 11.0}]))
+    entry, _ = load("a", made(Root.under(tmp_path), [{"kind": "running", "t": 11.0, "up": 100.0}]))
     assert "running in state ACCEPTED" in entry.damaged
 
 
