@@ -9,15 +9,16 @@ CPU host). All ranks start together; the first that fails ends the gang and its 
 Errors. Every failed call has a gRPC status and, in the status details, a google.rpc.ErrorInfo with the domain
 "muster" and a stable reason:
 
-  INVALID_ARGUMENT     a field is wrong; google.rpc.BadRequest names each field, what it was and what is allowed
+  INVALID_ARGUMENT     INVALID_REQUEST; google.rpc.BadRequest names each field, what it was and what is allowed
   NOT_FOUND            JOB_NOT_FOUND
   ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec
-  FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, NODE_DRAINING, NODE_UNHEALTHY, JOB_NOT_ENDED
-  RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, with google.rpc.RetryInfo
-  UNAVAILABLE          STARTING, STOPPING, SUPERVISOR_UNREACHABLE, with google.rpc.RetryInfo: try again
+  FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, JOB_NOT_ENDED
+  RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo
+  UNAVAILABLE          STOPPING, SUPERVISOR_UNREACHABLE, with google.rpc.RetryInfo: try again
+  OUT_OF_RANGE         CURSOR_TOO_OLD, OFFSET_OUT_OF_RANGE: the message and the metadata say what there is
   DEADLINE_EXCEEDED    the caller's own deadline
-  DATA_LOSS            JOURNAL_DAMAGED: what is on disk cannot be trusted; the message names file and line
-  INTERNAL             a defect of muster; the message is scrubbed, the daemon's log has the details
+  DATA_LOSS            JOURNAL_DAMAGED, LOG_UNREADABLE: what is on disk cannot be trusted; the message names the file
+  INTERNAL             DEFECT: the message is scrubbed, the daemon's log has the details
 
 That a job's own command failed is never an error of a call: it is data in `Job.verdict`.
 """
