@@ -119,12 +119,12 @@ async def test_a_hanging_script_and_its_children_are_killed(folder, tmp_path):
     write(folder, "hang", f"#!/bin/sh\ntrap '' TERM\nsleep 300 &\necho $$ $! > {pids}\nwait\n")
     write(folder, "quick", "#!/bin/sh\necho fine\n")
     began = time.monotonic()
-    found = await run(folder, deadline_s=0.7)
-    assert time.monotonic() - began < 4
+    found = await run(folder, deadline_s=2.0)
+    assert time.monotonic() - began < 60  # and not the 300 s of its sleep
     assert (found["hang"].status, found["hang"].code) == (Status.UNKNOWN, Code.PROBE_TIMED_OUT)
     assert found["quick"].status is Status.OK
     gone(pids)
-    again = await run(folder, "custom hang", deadline_s=0.7)
+    again = await run(folder, "custom hang", deadline_s=2.0)
     assert "still hangs" not in again["hang"].reason
 
 
@@ -181,7 +181,7 @@ def test_no_zombie_and_no_descriptor_is_left(folder):
     write(folder, "hang", "#!/bin/sh\nexec sleep 300\n")
 
     async def main():
-        return await run(folder, deadline_s=0.3)
+        return await run(folder, deadline_s=2.0)
 
     # uvloop, as in the daemon; it keeps two descriptors after its first run.
     found = anyio.run(main, backend_options={"use_uvloop": True})

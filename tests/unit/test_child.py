@@ -228,7 +228,9 @@ def test_a_rank_has_all_signals_as_a_new_process_has_them(tmp_path):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGCHLD})
 
     seen = birth(tmp_path, "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status", before=before)
-    assert seen["output"].split() == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
+    _, blocked, _, ignored = seen["output"].split()
+    # 32 and 33 are libc's own: no program can set them, and posix_spawn(3) ignores them for what it starts.
+    assert (int(blocked, 16), int(ignored, 16) & ~0x180000000) == (0, 0)
 
 
 def test_a_rank_can_open_its_streams_again(tmp_path):
