@@ -27,6 +27,7 @@ def run(peers: Peers) -> Iterator[Row]:
     step = _slurmstepd(cluster) if cluster is not None else None
     skipped = f"slurmstepd skipped: {peers.no_slurm}" if cluster is None else ""
     jobs: list[str] = []
+    alone = 0.0
     with node.running() as here:
         for count in COUNTS:
             while len(jobs) < count:
@@ -36,6 +37,11 @@ def run(peers: Peers) -> Iterator[Row]:
             sizes = [pss_mb(pid) for pid in supervisors]
             nursery, daemon = pss_mb(here.nursery_pid), pss_mb(here.pid)
             note = f"largest {max(sizes):.2f} MB; nursery {nursery:.1f} MB, daemon {daemon:.1f} MB"
+            together = sum(sizes) + nursery
+            if count == 1:
+                alone = together
+            else:  # what is shared is counted once: this is what a job costs a node
+                note += f"; each job after the first {(together - alone) / (count - 1):.2f} MB"
             yield Row(
                 f"memory of a supervisor, {count} x {RANKS} ranks", median(sizes), "MB", "slurmstepd", step,
                 f"at most {JOB_BUDGET_MB:g} MB", median(sizes) <= JOB_BUDGET_MB, f"PSS; {note} {skipped}".rstrip(),

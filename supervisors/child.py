@@ -12,7 +12,7 @@ import pwd
 import re
 import signal
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -135,17 +135,24 @@ class Birth:
     account: Account
 
 
-def fork(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> int:
-    """Forks the child and returns its pid. The child never returns. Raises OSError (EAGAIN: limit on processes)."""
-    # A signal that comes before the child is a program of its own must wait, and not fall to our own disposition.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[None]:
+    """To fork in: a signal that comes before the child is a program of its own must wait, and not fall to our own
+    disposition. The child unblocks them itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, range(1, signal.NSIG))
     try:
-        pid = os.fork()
-    except OSError:
+        yield
+    finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        raise
+
+
+def fork(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> int:
+    """Forks the child and returns its pid; to be called with `signals_blocked`. The child never returns.
+
+    Raises OSError (EAGAIN: limit on processes).
+    """
+    pid = os.fork()
     if pid:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return pid
     try:
         _live(birth, gate_read, gate_write, unborn)
@@ -157,8 +164,9 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
     os.close(gate_write)
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        with contextlib.suppress(OSError, ValueError):  # SIGKILL, SIGSTOP and libc's own cannot be set
+    for number in range(1, signal.NSIG):
+        # What is handled falls back to its default with the exec; what is ignored would stay so.
+        if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     null = os.open("/dev/null", os.O_RDONLY)
@@ -169,6 +177,8 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
     _write_into(f"{birth.cgroup}/cgroup.procs" if birth.cgroup else "", "0")
     _write_into("/proc/self/oom_score_adj", "0")
     limits.restore_descriptors()
+    if os.getpriority(os.PRIO_PROCESS, 0) < 0:  # what lets muster answer on a busy node is not for the ranks
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
 
     if os.read(gate_read, 1) != b"1":
         _give_up(birth, unborn, GATE_CLOSED, 0, "the supervisor died before the ranks were let go")

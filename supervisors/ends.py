@@ -61,7 +61,7 @@ class Ends:
         self._readable = [n for n in self._readable if n not in numbers]
         for number in numbers:
             self.forget(number)
-            self._wait_for(self._rank(number))
+        self._wait_for([self._rank(number) for number in numbers])
         return numbers
 
     def lose(self, ranks: list[Rank], detail: str) -> None:
@@ -122,12 +122,16 @@ class Ends:
             "detail": detail,
         }
 
-    def _wait_for(self, rank: Rank) -> None:
-        try:
-            _, _, used = os.wait4(rank.pid, os.WNOHANG)
-        except ChildProcessError:
-            self._link.tell("reap", pid=rank.pid)
-            return
-        # Only the one who waits learns the peak (KiB); nothing depends on it, so it need not be on the disk yet.
-        with contextlib.suppress(OSError):
-            self._ledger.commit({"kind": Kind.USAGE, "rank": rank.rank, "max_rss": used.ru_maxrss * 1024}, sync=False)
+    def _wait_for(self, ranks: list[Rank]) -> None:
+        """Only the one who waits learns the peak (KiB); nothing depends on it, so it need not be on the disk yet."""
+        used = []
+        for rank in ranks:
+            try:
+                _, _, resources = os.wait4(rank.pid, os.WNOHANG)
+            except ChildProcessError:
+                self._link.tell("reap", pid=rank.pid)
+            else:
+                used.append({"kind": Kind.USAGE, "rank": rank.rank, "max_rss": resources.ru_maxrss * 1024})
+        if used:
+            with contextlib.suppress(OSError):
+                self._ledger.commit(*used, sync=False, tell=False)

@@ -71,7 +71,7 @@ class Gang:
     def _begin(self) -> None:
         """Takes the job over in whatever state it is. Raises OSError where the journal cannot be written."""
         job = self.job
-        self._ledger.commit({"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": self._adopted})
+        self._ledger.commit({"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": self._adopted}, tell=self._adopted)
         self._link.tell("ready")
         self._undecided = False
         if job.boot_id != process.boot_id():
@@ -138,14 +138,18 @@ class Gang:
         try:
             account = child.Account.of(self._spec.user)
             cgroup = make_cgroup(self._root.state, self._spec.job_id)
-            self._ledger.commit({"kind": Kind.PREPARING, "attempt": self.job.attempt, "cgroup": cgroup}, sync=False)
+            preparing = {"kind": Kind.PREPARING, "attempt": self.job.attempt, "cgroup": cgroup}
+            self._ledger.commit(preparing, sync=False, tell=False)
             self._containment = self._contain()
+            self._paths.workspace.mkdir(mode=0o755, exist_ok=True)
             workdirs = [self._workdir(rank, account) for rank in self.job.ranks]
-            self._link.hold(self._output.open(self.job.ranks, (account.uid, account.gid), fresh=True))
+            owner = (account.uid, account.gid)
+            self._output.make_fifos(self.job.ranks, owner)
             gate = os.pipe()
             unborn = child.open_unborn(self._paths.unborn, len(self.job.ranks))
-            for rank, workdir in zip(self.job.ranks, workdirs, strict=True):
-                birth = child.Birth(
+            # All is ready before the first fork: each fork makes us copy again every page that we touch behind it.
+            births = [
+                child.Birth(
                     rank=rank.rank,
                     argv=self._spec.command,
                     env=child.environment(self._root, self._spec, self.job, rank, account),
@@ -154,8 +158,14 @@ class Gang:
                     cgroup=cgroup,
                     account=account,
                 )
-                children.append(child.fork(birth, gate[0], gate[1], unborn))
+                for rank, workdir in zip(self.job.ranks, workdirs, strict=True)
+            ]
+            with child.signals_blocked():
+                for birth in births:
+                    children.append(child.fork(birth, gate[0], gate[1], unborn))
             os.close(unborn)
+            # While they get as far as the gate.
+            self._link.hold(self._output.open(self.job.ranks, owner, fresh=True))
             self._record_births(children)
             self._ends.watch()
         except (OSError, NotStartable) as error:
@@ -171,7 +181,8 @@ class Gang:
         if self._spec.workdir:
             return self._spec.workdir
         folder = self._paths.workspace / f"device{rank.device}"
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o755)
         if (account.uid, account.gid) != (os.geteuid(), os.getegid()):
             os.chown(folder, account.uid, account.gid, follow_symlinks=False)
         return str(folder)

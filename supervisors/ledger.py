@@ -17,12 +17,17 @@ class Ledger:
         self._writer = Writer(paths.journal, contents)
         self._publish = publish
 
-    def commit(self, *records: Record, sync: bool = True) -> None:
-        """Appends to the journal, then moves the job, then tells the watchers. Raises OSError with nothing changed."""
+    def commit(self, *records: Record, sync: bool = True, tell: bool = True) -> None:
+        """Appends to the journal, then moves the job, then tells the watchers. Raises OSError with nothing changed.
+
+        `sync`: onto the disk, for what others may rely on. `tell`: at once, else with the next record; each telling
+        wakes the daemon up, which costs more than the record.
+        """
         now = time.time()
         number = self._writer.next_number
         stamped = [{"t": now} | record for record in records]
         self._writer.append(stamped, sync=sync)
         for i, record in enumerate(stamped):
             self.job.apply({"n": number + i} | record)
-        self._publish(self._writer.size)
+        if tell:
+            self._publish(self._writer.size)

@@ -27,11 +27,16 @@ class Output:
         self._logs: dict[int, tee.RankLog] = {}
         self._gaps: dict[int, tee.Gap] = {}
 
+    def make_fifos(self, ranks: list[Rank], owner: tuple[int, int]) -> None:
+        """For ranks that are yet to be born; `owner`: uid and gid. Raises OSError."""
+        for rank in ranks:
+            tee.make_fifo(self._paths.fifo(rank.rank), *owner)
+
     def open(self, ranks: list[Rank], owner: tuple[int, int], fresh: bool) -> list[int]:
         """Opens FIFO and file of each rank and returns descriptors of the FIFOs, for others to hold.
 
-        `owner`: uid and gid of files that are made. `fresh`: the ranks are yet to be born, so that FIFOs are made and
-        files of an earlier job of that name set aside. Raises OSError; `close` then puts away what was opened.
+        `owner`: uid and gid of files that are made. `fresh`: nothing was written yet, so that files of an earlier job
+        of that name are set aside. Raises OSError; `close` then puts away what was opened.
         """
         self._lost = tee.LostCounter(self._paths.lost, len(ranks))
         for rank in ranks:
@@ -39,7 +44,6 @@ class Output:
             log = self._root.rank_log(self._job_id, rank.rank, rank.device)
             index = self._root.rank_index(self._job_id, rank.rank, rank.device)
             if fresh:
-                tee.make_fifo(fifo, *owner)
                 _set_aside(log, index)
             elif not fifo.exists():
                 continue  # drained to its end and put away

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: Size of a rank's FIFO, and most bytes of one rank moved at a time: one rank's flood must not starve the others.
-#: 256 KiB: with 1 MiB the pages fall out of the processor's cache between write and splice, at twice the time.
-FIFO_SIZE = BATCH = 1 << 18
+#: 128 KiB: with more the pages fall out of the processor's cache between write and splice (`make bench`, "output").
+FIFO_SIZE = BATCH = 1 << 17
 INDEX_INTERVAL_S = 0.1
 INDEX_RECORD = struct.Struct("<QQ")
 #: How long after an error the file is tried again.
@@ -100,15 +100,15 @@ class RankLog:
         """Opens everything; the file goes on at its end. `owner`: uid and gid of new files. `slot`: the rank's place in
         `counter`. Raises OSError where FIFO or file cannot be opened."""
         self._counter, self._slot = counter, slot
+        self._index_path, self._owner = index, owner
+        self._index = -1  # made with the first output
         self._fds: list[int] = []
         try:
             self.fd = self._keep(open_reader(fifo))
             with contextlib.suppress(OSError):  # over the user's limit for pipes: the kernel's default size serves too
                 fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, FIFO_SIZE)
             self._file = self._keep(_open(log, owner, os.O_RDWR))
-            self._index = self._keep(_open(index, owner, os.O_WRONLY | os.O_APPEND))
             self._offset = os.fstat(self._file).st_size
-            os.ftruncate(self._index, os.fstat(self._index).st_size // INDEX_RECORD.size * INDEX_RECORD.size)
         except OSError:
             self.close()
             raise
@@ -249,9 +249,16 @@ class RankLog:
     def _note(self, offset: int) -> None:
         record = INDEX_RECORD.pack(offset, time.time_ns())
         with contextlib.suppress(OSError):  # no room for the index: times become coarser, the output goes on
+            if self._index < 0:
+                self._index = self._keep(_open(self._index_path, self._owner, os.O_WRONLY | os.O_APPEND))
+                self._whole_records()
             if os.write(self._index, record) < len(record):
-                size = os.fstat(self._index).st_size
-                os.ftruncate(self._index, size // len(record) * len(record))
+                self._whole_records()
+
+    def _whole_records(self) -> None:
+        size = os.fstat(self._index).st_size
+        if size % INDEX_RECORD.size:
+            os.ftruncate(self._index, size - size % INDEX_RECORD.size)
 
 
 def tail(path: Path) -> tuple[str, ...]:

@@ -90,8 +90,8 @@ def test_jobs_that_do_not_exist(shared: Daemon) -> None:
         (shared.jobs.Delete, job_pb2.DeleteRequest(job_id="../etc")),
     ):
         assert refused(call, request)[:2] == (grpc.StatusCode.NOT_FOUND, "JOB_NOT_FOUND")
-    request = log_pb2.ReadLogsRequest(job_id="nobody")
-    code, reason, _ = refused(lambda r, timeout: list(shared.logs.ReadLogs(r, timeout=timeout)), request)
+    read = log_pb2.ReadLogsRequest(job_id="nobody")
+    code, reason, _ = refused(lambda r, timeout: list(shared.logs.ReadLogs(r, timeout=timeout)), read)
     assert (code, reason) == (grpc.StatusCode.NOT_FOUND, "JOB_NOT_FOUND")
 
 

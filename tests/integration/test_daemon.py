@@ -117,7 +117,9 @@ def test_health_and_reflection(daemon: Daemon) -> None:
     with grpc.insecure_channel(daemon.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for service in ("", "muster.v1.JobService"):
-            answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+            answer = health.Check(  # type: ignore[attr-defined]  # its stubs lack the methods
+                health_pb2.HealthCheckRequest(service=service), timeout=10
+            )
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         names = set(ProtoReflectionDescriptorDatabase(channel).get_services())
         assert {f"muster.v1.{n}Service" for n in ("Job", "Log", "Event", "Node")} <= names
@@ -166,7 +168,7 @@ def test_unary_calls_get_through_with_many_followers(daemon: Daemon) -> None:
 
     daemon.run("sleep", "3600", job_id="job")
     streams = [daemon.logs.ReadLogs(log_pb2.ReadLogsRequest(job_id="job", follow=True)) for _ in range(300)]
-    codes = []
+    codes: list[grpc.StatusCode] = []
     try:
         refused = 0
         for stream in streams[256:]:

@@ -133,7 +133,7 @@ async def test_a_background_child_does_not_hold_the_result_up(folder, tmp_path):
     write(folder, "bg", f"#!/bin/sh\nsleep 300 &\necho $! > {pids}\necho done\n")
     began = time.monotonic()
     assert (await run(folder))["bg"].reason == "done"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     gone(pids)
 
 
