@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from muster.v1 import job_pb2
-
 from tests.conftest import BIN, Daemon, alive, eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
