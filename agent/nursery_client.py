@@ -18,8 +18,9 @@ from agent.errors import StartupError
 from supervisors import wire
 from supervisors.paths import Root
 
-#: Seconds: a new nursery listens, a supervisor listens, a connection counts as one that held.
+#: Seconds: a new nursery is up, it then answers, a supervisor listens, a connection counts as one that held.
 START_S = 10.0
+LISTEN_S = 0.5
 TEND_S = 20.0
 HELD_S = 5.0
 #: All that the nursery, and through it a supervisor, is given of the daemon's environment.
@@ -155,12 +156,15 @@ class NurseryClient:
         pause = Pause(0.01, 0.2)
         with anyio.move_on_after(START_S):
             code = await _ended(await to_thread.run_sync(_spawn, self._root))
+            # It listened when its starter ended: if nobody answers it has died since, and another one is due. Unless
+            # there was one already (its lock was held), which may be about to listen, or about to be gone.
+            late = anyio.current_time() + LISTEN_S
             while True:
                 try:
                     return await stack.enter_async_context(control.connect(self._root.nursery_socket))
                 except LinkLost as error:
                     last = str(error)
-                    if code != 0:
+                    if code != 0 or anyio.current_time() > late:
                         break
                 await pause.wait()
         ended = f"ended with code {code}" if code else "did not come up"

@@ -29,6 +29,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 #: Of a child that never became a rank; never taken for a rank's own code, the `unborn` file tells them apart.
 _UNBORN = 125
+_SIGNALS = signal.valid_signals()
 _NUMBER = re.compile(r"[0-9]{1,12}")
 #: The last one, 2**32 - 1, means "unchanged" to setuid(2).
 _MAX_ID = 2**32 - 2
@@ -139,7 +140,7 @@ class Birth:
 def signals_blocked() -> Iterator[None]:
     """To fork in: a signal that comes before the child is a program of its own must wait, and not fall to our own
     disposition. The child unblocks them itself."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, range(1, signal.NSIG))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
     finally:
@@ -176,7 +177,6 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
     os.dup2(out, 2)
     _write_into(f"{birth.cgroup}/cgroup.procs" if birth.cgroup else "", "0")
     _write_into("/proc/self/oom_score_adj", "0")
-    limits.restore_descriptors()
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:  # what lets muster answer on a busy node is not for the ranks
         os.setpriority(os.PRIO_PROCESS, 0, 0)
 
@@ -192,6 +192,7 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
             step()
         except OSError as error:
             _give_up(birth, unborn, "prepare", error.errno or 0, f"cannot {name}: {error.strerror}")
+    limits.restore_descriptors()
     try:
         os.execvpe(birth.argv[0], birth.argv, birth.env)
     except OSError as error:

@@ -165,7 +165,8 @@ class Containment:
         pids: list[int] = []
         with contextlib.suppress(OSError):
             for folder, _, _ in os.walk(self._cgroup):
-                pids += [int(line) for line in Path(folder, "cgroup.procs").read_text().split()]
+                # 0 stands for a process of another pid namespace, which has no number here.
+                pids += [pid for line in Path(folder, "cgroup.procs").read_text().split() if (pid := int(line)) > 0]
         return pids
 
     @staticmethod

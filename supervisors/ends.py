@@ -73,6 +73,14 @@ class Ends:
         if records:
             self._ledger.commit(*records)
 
+    def forget_all(self) -> None:
+        """Of ranks that are born again, or are no more."""
+        for number in list(self._pidfds):
+            self.forget(number)
+        self._readable.clear()
+        self._told.clear()
+        self._ask_until.clear()
+
     def forget(self, number: int) -> None:
         pidfd = self._pidfds.pop(number, None)
         if pidfd is not None:
@@ -96,12 +104,13 @@ class Ends:
         return told if told is not None else process.final_status(rank.pid, rank.start, self._pidfds.get(rank.rank))
 
     def _may_yet_be_told(self, number: int, status: int | None) -> bool:
-        """True while a status that we cannot read is still with somebody: the nursery, or a zombie's parent."""
+        """True while a status that we cannot read is still with somebody: the nursery, or a zombie's parent. And for
+        as long as the process lives, whatever made us ask."""
         rank = self._rank(number)
-        if status is not None or not process.is_zombie(rank.pid, rank.start):
+        stat = process.read_stat(rank.pid) if status is None else None
+        if stat is None or stat.start != rank.start:
             return False
-        until = self._ask_until.setdefault(number, time.monotonic() + ASK_S)
-        if time.monotonic() >= until:
+        if stat.ended and time.monotonic() >= self._ask_until.setdefault(number, time.monotonic() + ASK_S):
             return False
         self._loop.later(ASK_LOOK_S, lambda: None)  # wakes us up: `collect` is called behind every batch of events
         return True

@@ -63,6 +63,11 @@ class Escalation:
         self._look()
         if job.terminated or grace == 0:
             return
+        self._loop.attempt(self._terminate)
+
+    def _terminate(self) -> None:
+        if self._ledger.job.terminated or self._ledger.job.state.final:
+            return
         with contextlib.suppress(OSError):  # tried again behind this batch; the signal must not wait for it
             self._before_signal()
         self._record("SIGTERM", self._containment().signal(signal.SIGTERM))

@@ -63,6 +63,7 @@ class Gang:
         # Until `begin` is through, and while it is not known whether the ranks were let go, nothing is decided.
         self._undecided = True
         self._look_due = True
+        self._gone_look = GONE_LOOK_S
         self._resting = False
         # The first thing that the loop does, so that what has ended already is an event like any other. Not attempted
         # again here: a supervisor that cannot begin makes room for a successor.
@@ -141,7 +142,8 @@ class Gang:
             preparing = {"kind": Kind.PREPARING, "attempt": self.job.attempt, "cgroup": cgroup}
             self._ledger.commit(preparing, sync=False, tell=False)
             self._containment = self._contain()
-            self._paths.workspace.mkdir(mode=0o755, exist_ok=True)
+            self._paths.workspace.mkdir(exist_ok=True)
+            self._paths.workspace.chmod(0o711)  # to be passed through by the job's user, whatever our umask is
             workdirs = [self._workdir(rank, account) for rank in self.job.ranks]
             owner = (account.uid, account.gid)
             self._output.make_fifos(self.job.ranks, owner)
@@ -228,13 +230,17 @@ class Gang:
         owner = self._output.owner(ranks) or (os.geteuid(), os.getegid())
         self._link.hold(self._output.open(ranks, owner, fresh=False))
         self._ends.watch()
-        if self.job.state is State.PREPARING:
+        if not self.job.started_up:
             self._undecided = True
             self._settle(time.monotonic() + _GATE_WAIT_S)
-        elif self.job.state is State.STOPPING:
+        else:
+            self._carry_on()
+
+    def _carry_on(self) -> None:
+        if self.job.state is State.STOPPING:
             self._escalation.go_on()
         else:
-            self._arm_max_runtime()
+            self._run()
 
     def _settle(self, deadline: float) -> None:
         """Finds out whether the predecessor opened the gate: once no child is before its exec any more, the `unborn`
@@ -250,13 +256,12 @@ class Gang:
             self._bear_again()
         else:
             self._undecided = False
-            self._run()
+            self._carry_on()
 
     def _bear_again(self) -> None:
         pids = [r.pid for r in self.job.ranks]
         self._ledger.commit({"kind": Kind.UNBORN})
-        for rank in self.job.ranks:
-            self._ends.forget(rank.rank)
+        self._ends.forget_all()
         for pid in pids:
             self._link.tell("reap", pid=pid)
         self._output.close()
@@ -279,7 +284,10 @@ class Gang:
     # --- decisions ----------------------------------------------------------------------------------------------------
 
     def _note_ends(self, look: bool = True) -> None:
-        """Raises OSError where the journal cannot be written."""
+        """Raises OSError where the journal cannot be written. While it is not known whether the ranks were let go, how
+        they ended says nothing yet."""
+        if self._undecided:
+            return
         for number in self._ends.collect(look=look):
             if self._first is None and verdict.failed(self.job.rank(number)):
                 self._first = number
@@ -304,7 +312,8 @@ class Gang:
         if left and job.stop is None:
             names = ", ".join(f"{s.pid} ({s.comm})" for s in left[:5])
             self._stop(Cause.LEFTOVERS, "muster", f"{len(left)} process(es) outlive their ranks: {names}", None)
-        self.loop.later(LEFTOVER_LOOK_S if left else GONE_LOOK_S, self._look_again)
+        self._gone_look = min(self._gone_look * 2, LEFTOVER_LOOK_S)
+        self.loop.later(LEFTOVER_LOOK_S if left else self._gone_look, self._look_again)
 
     def _look_again(self) -> None:
         self._look_due = True
@@ -345,8 +354,8 @@ class Gang:
 
     def _put_away(self) -> None:
         self._output.close()
+        self._ends.forget_all()
         for rank in self.job.ranks:
-            self._ends.forget(rank.rank)
             with contextlib.suppress(FileNotFoundError):
                 self._paths.fifo(rank.rank).unlink()
         self._containment.remove()

@@ -237,6 +237,7 @@ def _preparing(job: Job, r: Record) -> None:
     """attempt, cgroup (path of the job's own cgroup, or empty)."""
     job.attempt, job.cgroup = r["attempt"], r["cgroup"]
     job.spawned = False
+    job.started_at = job.started_up = 0.0
 
 
 def _spawned(job: Job, r: Record) -> None:
@@ -251,6 +252,7 @@ def _unborn(job: Job, r: Record) -> None:
     """The gate closed before the ranks: none of them ran, and they are to be made again."""
     for rank in job.ranks:
         rank.pid, rank.start, rank.started_at = 0, 0, 0.0
+        rank.outcome, rank.status, rank.detail = None, None, ""
     job.spawned = False
 
 

@@ -119,8 +119,10 @@ class Loop:
     def run(self) -> None:
         """Until `stop`."""
         self._running = True
-        while self._first:
-            self._first.pop(0)()
+        if self._first:
+            while self._first:
+                self._first.pop(0)()
+            self.after()  # what they found may be all that there is to decide on
         while self._running:
             for fd, _ in self._epoll.poll(self._wait()):
                 callback = self._callbacks.get(fd)

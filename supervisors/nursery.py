@@ -69,7 +69,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=Path, required=True, help=f"the node's {name} folder")
     args = parser.parse_args()
     root = Root(args.run, args.state, args.log)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    limits.close_all_but({0, 1, 2})
     limits.raise_descriptors()
     read, write = os.pipe()
     if os.fork():

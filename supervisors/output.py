@@ -38,6 +38,8 @@ class Output:
         `owner`: uid and gid of files that are made. `fresh`: nothing was written yet, so that files of an earlier job
         of that name are set aside. Raises OSError; `close` then puts away what was opened.
         """
+        if not fresh and not any(self._paths.fifo(rank.rank).exists() for rank in ranks):
+            return []  # a predecessor had drained and put away everything
         self._lost = tee.LostCounter(self._paths.lost, len(ranks))
         for rank in ranks:
             fifo = self._paths.fifo(rank.rank)

@@ -75,12 +75,16 @@ class LostCounter:
     def __init__(self, path: Path, ranks: int) -> None:
         """Raises OSError where it cannot be made."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        missing = ranks * self.RECORD.size - os.fstat(self._fd).st_size
-        if missing > 0:
-            os.pwrite(self._fd, bytes(missing), os.fstat(self._fd).st_size)
+        size = os.fstat(self._fd).st_size
+        missing = ranks * self.RECORD.size - size
+        if missing > 0 and os.pwrite(self._fd, bytes(missing), size) < missing:
+            os.close(self._fd)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def load(self, index: int) -> tuple[int, int, float]:
-        return self.RECORD.unpack(os.pread(self._fd, self.RECORD.size, index * self.RECORD.size))
+        """Lost, told, since."""
+        lost, told, since = self.RECORD.unpack(os.pread(self._fd, self.RECORD.size, index * self.RECORD.size))
+        return lost, told, since
 
     def store(self, index: int, lost: int, told: int, since: float) -> None:
         """Best effort: a count that cannot be kept must not stop the output."""

@@ -16,7 +16,9 @@ def outcome(job: Job, status: int | None, unborn: bool) -> Outcome:
         return Outcome.NOT_STARTED
     if status is None:
         return Outcome.LOST
-    if job.stop is not None and job.terminated and job.stop.cause is not Cause.LEFTOVERS:
+    # A predecessor may have sent SIGTERM and not have lived to write so.
+    ours = job.terminated or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM)
+    if job.stop is not None and ours and job.stop.cause is not Cause.LEFTOVERS:
         return Outcome.GANG_VICTIM if job.stop.cause is Cause.RANK_FAILED else Outcome.STOPPED
     return Outcome.SIGNALLED if os.WIFSIGNALED(status) else Outcome.EXITED
 

@@ -10,12 +10,12 @@ import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisors import journal, process, supervisor, wire
+from supervisors import journal, limits, process, supervisor, wire
 from supervisors.control import Client
 from supervisors.errors import ProtocolError, SupervisionError
 from supervisors.lifecycle import replay
 from supervisors.link import FDS, pair
-from supervisors.loop import Loop
+from supervisors.loop import AGAIN_S, Loop
 from supervisors.paths import Root
 from supervisors.subreaper import become_subreaper
 from supervisors.tee import open_reader
@@ -42,6 +42,7 @@ class Ward:
     told: set[int] = field(default_factory=set)
     holds: list[int] = field(default_factory=list)
     fresh: list[int] = field(default_factory=list)
+    short: bool = False
     waiting: list[Client] = field(default_factory=list)
 
 
@@ -59,15 +60,20 @@ class Wards:
 
     def reap(self) -> None:
         """Waits for orphans that are nobody's rank. Supervisors are seen through their pidfds."""
+        try:
+            children = set(_children())
+        except OSError as error:  # no descriptor to be had, say: they stay zombies for a while
+            say(f"{error}; trying again")
+            self._loop.later(AGAIN_S, self.reap)
+            return
         for ward in list(self._wards.values()):
             self._on_word(ward)
-            self._tell_ended(ward)
+            self._tell_ended(ward, children)
         kept = {ward.pid for ward in self._wards.values() if ward.own}
         kept.update(*(ward.ranks for ward in self._wards.values()))
-        for pid in _children():
-            if pid not in kept:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+        for pid in children - kept:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
     def tend(self, job_id: str, client: Client | None) -> None:
         """Sees to it that the job has a living supervisor; `client` is told once that listens, or why there is none."""
@@ -139,17 +145,18 @@ class Wards:
             return
         while True:
             try:
-                data, fds, _, _ = socket.recv_fds(ward.sock, wire.MAX_LINE * 2, FDS)
+                data, fds, flags, _ = socket.recv_fds(ward.sock, wire.MAX_LINE * 2, FDS)
             except BlockingIOError:
                 return
             except OSError:
-                data, fds = b"", []
+                data, fds, flags = b"", [], 0
             ward.fresh += fds
+            ward.short |= bool(flags & socket.MSG_CTRUNC)
             try:
                 if not data:
                     raise ProtocolError("it has closed the link")
                 self._hear(ward, wire.decode(data))
-            except ProtocolError:
+            except (ProtocolError, KeyError, TypeError, ValueError):
                 self._loop.remove(ward.sock.fileno())
                 ward.sock.close()
                 ward.sock = None
@@ -162,9 +169,11 @@ class Wards:
             self._announce(ward)
         elif op == "ranks":
             ward.ranks = set(message["pids"])
-            self._tell_ended(ward)
+            self._tell_ended(ward, ward.ranks)
         elif op == "hold" and message.get("last"):
-            ward.holds, ward.fresh, old = ward.fresh, [], ward.holds
+            # Should there have been no room for all of them, the old ones are better than some.
+            old = ward.fresh if ward.short else ward.holds
+            ward.holds, ward.fresh, ward.short = ward.holds if ward.short else ward.fresh, [], False
             for fd in old:
                 os.close(fd)
         elif op == "reap" and message["pid"] in ward.ranks:
@@ -174,11 +183,11 @@ class Wards:
         elif op == "done":
             ward.done = True
 
-    def _tell_ended(self, ward: Ward) -> None:
+    def _tell_ended(self, ward: Ward, children: set[int]) -> None:
         """What the supervisor of an adopted rank may not be able to read, its parent can: how it ended."""
         if ward.sock is None:
             return
-        for pid in ward.ranks - ward.told:
+        for pid in (ward.ranks & children) - ward.told:
             status = process.peek_child(pid)
             if status is not None:
                 with contextlib.suppress(OSError):  # a supervisor that does not read is told again
@@ -217,6 +226,9 @@ class Wards:
             if successor is not None:
                 successor.ranks |= ward.ranks
                 successor.holds += ward.holds + ward.fresh
+            else:
+                for fd in ward.holds + ward.fresh:
+                    os.close(fd)
             return
         early = time.monotonic() - ward.started < EARLY_S
         ward.failures = min(ward.failures + 1, len(PAUSES_S) - 1) if early else 0
@@ -258,7 +270,7 @@ def _children() -> list[int]:
     me = os.getpid()
     try:
         return [int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
-    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
         return [stat.pid for stat in process.all_stats().values() if stat.ppid == me]
 
 
@@ -267,8 +279,7 @@ def _become_supervisor(root: Root, job_id: str, sock: socket.socket) -> None:
     status = 1
     try:
         signal.set_wakeup_fd(-1)
-        os.closerange(3, sock.fileno())
-        os.closerange(sock.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        limits.close_all_but({0, 1, 2, sock.fileno()})
         become_subreaper()
         status = supervisor.supervise(root, job_id, sock)
     except BaseException:

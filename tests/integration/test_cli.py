@@ -6,7 +6,6 @@ import os
 import pty
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,7 +156,6 @@ def test_a_restart_of_the_daemon_loses_and_doubles_nothing(daemon):
     with started(daemon, "run", "-v", "--job-id", "x", "--ranks", "2", "--", "sh", "-c", script) as process:
         seen = read_until(process, b"line 100\n")
         daemon.kill(signal.SIGKILL)
-        time.sleep(0.5)
         daemon.restart()
         seen += read_until(process, b"line 600\n")
         daemon.kill(signal.SIGTERM)
@@ -413,13 +411,20 @@ def test_wait(daemon):
     assert json.loads(daemon.cli("wait", "x", "-o", "json").stdout)["jobId"] == "x"
 
 
+def connections(daemon) -> int:
+    """Ends of connections at the daemon's socket."""
+    return Path("/proc/net/unix").read_text().count(str(daemon.root.socket))
+
+
 def test_wait_over_a_restart(daemon):
-    daemon.run("sh", "-c", "sleep 2; exit 4", job_id="x")
+    daemon.run("sh", "-c", "while [ ! -e go ]; do sleep 0.01; done; exit 4", job_id="x")
+    before = connections(daemon)
     with started(daemon, "wait", "x") as process:
-        time.sleep(0.7)
+        eventually(lambda: connections(daemon) > before)
+        daemon.get("x")  # answered behind what came over that connection
         daemon.kill(signal.SIGKILL)
-        time.sleep(0.2)
         daemon.restart()
+        (daemon.root.job("x").workspace / "device0" / "go").touch()
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (4, b"x FAILED\n"), err
 
