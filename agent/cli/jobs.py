@@ -95,13 +95,15 @@ def wait(address: Address, job: str, timeout: float | None, as_json: bool) -> No
 
     Exit codes else: 124 the time is over, 3 no such job, 4 no daemon, 125 muster itself failed.
     """
-    from agent.cli.connection import connect, get_job, proto_duration, utf8
+    from agent.cli.connection import connect, proto_duration, utf8
     from muster.v1 import job_pb2
 
     end = None if timeout is None else time.monotonic() + timeout
     with connect(address) as connection:
-        get_job(connection, job)  # says at once that there is no such job or no daemon
-        request = job_pb2.WaitRequest(job_id=utf8(job, "JOB"))
+        address.probe()  # says at once that there is no daemon; one that goes from here on is being restarted
+        name = utf8(job, "JOB")
+        connection.patiently(connection.jobs.Get, job_pb2.GetRequest(job_id=name))  # at once: there is no such job
+        request = job_pb2.WaitRequest(job_id=name)
         if end is not None:
             request.timeout.CopyFrom(proto_duration(max(0.0, end - time.monotonic())))
         try:

@@ -213,4 +213,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    sys.stdout.flush()
+    # At once: PyTorch's own threads may still want the interpreter while it is being taken down, and a rank whose
+    # training is done would then be aborted ("terminate called without an active exception").
+    os._exit(exit_code)
