@@ -14,9 +14,13 @@ PROTO := .venv-proto/bin
 READY       := .venv/.ready
 PROTO_READY := .venv-proto/.ready
 
+MINDSPORE_READY := .venv-mindspore/.ready
+# Another one: make test-msrun MINDSPORE='mindspore==2.9.*' after make clean.
+MINDSPORE ?= mindspore==2.7.*
+
 CODE := $(wildcard agent supervisors probes proto/muster tests benchmarks examples scripts)
 
-.PHONY: help setup run test lint format proto check-proto bench lock clean
+.PHONY: help setup run test test-msrun lint format proto check-proto bench lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -28,6 +32,10 @@ run: $(READY)  ## the quick start: a daemon and a small job
 
 test: $(READY)  ## the tests; PYTEST_ARGS="-k name -x" selects
 	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+test-msrun: $(READY) $(MINDSPORE_READY)  ## the tests of msrun with MindSpore: a download of 800 MB
+	@MUSTER_TEST_MSRUN="$(CURDIR)/.venv-mindspore/bin" \
+		$(BIN)/python -m pytest -q tests/integration/test_boot_modes.py -k real_msrun $(PYTEST_ARGS)
 
 lint: $(READY) check-proto  ## ruff, mypy, import rules, generated code
 	$(BIN)/ruff check .
@@ -62,6 +70,12 @@ $(PROTO_READY): requirements-proto.lock
 	$(PROTO)/python -m pip install -q --require-hashes -r requirements-proto.lock
 	@touch $@
 
+# In a virtual environment of its own: it has its own opinion of numpy and protobuf, and is not for everybody's disk.
+$(MINDSPORE_READY):
+	$(call venv,.venv-mindspore)
+	.venv-mindspore/bin/python -m pip install -q '$(MINDSPORE)'
+	@touch $@
+
 # Pins stay unless pyproject.toml rules them out; `make lock LOCK_FLAGS=--upgrade` takes the newest. No registry address gets in.
 COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" $(LOCK_FLAGS) pyproject.toml
@@ -91,5 +105,5 @@ check-proto: $(PROTO_READY)  ## buf lint, and is the generated code that of the 
 	diff -r "$$tmp/old" "$$tmp/muster/v1" || { echo "make: the generated code is stale; run 'make proto'" >&2; exit 1; }
 
 clean:  ## remove environments, caches and build output
-	rm -rf .venv .venv-proto build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-proto .venv-mindspore build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,7 @@
 """What a request must meet on this very node, over what its spec says by itself."""
 
+import contextlib
+import errno
 import os
 import pwd
 import secrets
@@ -9,10 +11,11 @@ import time
 from dataclasses import replace
 
 from agent.config import Config
-from agent.errors import InvalidRequest, NoRoom
+from agent.errors import InvalidRequest, NoRoom, PortInUse
 from supervisors.child import Account
 from supervisors.errors import NotStartable
-from supervisors.spec import DEFAULT_GRACE_STEPS, JobSpec, Violation, violations
+from supervisors.spec import DEFAULT_GRACE_STEPS, JobSpec, Violation
+from supervisors.spec_rules import violations
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -40,6 +43,29 @@ def refuse_unfit(spec: JobSpec) -> None:
     found = [*_workdir(spec.workdir), *_user(spec.user)]
     if found:
         raise InvalidRequest(found)
+
+
+def refuse_port(spec: JobSpec, held: dict[int, str]) -> None:
+    """Raises PortInUse where rank 0 of this job could not listen at its master_port: another job has it (`held`: job
+    ids by port), or a process listens there. Says nothing of a port on another node. Blocks."""
+    if not spec.master_port or spec.node_rank:
+        return
+    remedy = "give another master_port, on every node of the job"
+    if job_id := held.get(spec.master_port):
+        raise PortInUse(f"master_port {spec.master_port}: job {job_id} meets there: {remedy}")
+    try:
+        found = socket.getaddrinfo(spec.master_addr or "127.0.0.1", spec.master_port, type=socket.SOCK_STREAM)
+    except OSError:
+        return  # whether the name resolves is the pre-check's to say
+    for family, kind, number, _, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind, number) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(address)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    what = f"master_port {spec.master_port}: a process listens at {address[0]!s} already"
+                    raise PortInUse(f"{what}: {remedy}") from None
 
 
 def resolved(spec: JobSpec, config: Config) -> JobSpec:

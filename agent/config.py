@@ -6,6 +6,7 @@ What the keys mean for an operator is told in docs/configuration.md.
 import difflib
 import re
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -87,6 +88,31 @@ class ChecksTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def settings(self) -> precheck.Settings:
         """For the probes. Raises ValueError for a value that cannot be meant."""
         return precheck.Settings(**{f.name: getattr(self, f.name) for f in fields(precheck.Settings)})
+
+    def with_written(self, changes: Mapping[str, str]) -> "ChecksTable":
+        """With other settings, as they are written on a command line. Raises ValueError with one sentence."""
+        known = [f.name for f in fields(precheck.Settings)]
+        values: dict[str, Any] = {}
+        for name, text in changes.items():
+            if name not in known:
+                raise ValueError(_unknown(name, difflib.get_close_matches(name, known, 1), known))
+            read, allowed = _WRITTEN[type(getattr(self, name))]
+            try:
+                values[name] = read(text)
+            except (KeyError, ValueError):
+                raise ValueError(f"{name}: {text!r}: must be {allowed}") from None
+        changed = msgspec.structs.replace(self, **values)
+        changed.settings()
+        return changed
+
+
+#: How a setting of each type is read from a command line, and what it must be.
+_WRITTEN: dict[type, tuple[Callable[[str], Any], str]] = {
+    bool: ({"true": True, "false": False}.__getitem__, "true or false"),
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    str: (str, "text"),
+}
 
 
 class SocketTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
 """Between protobuf messages and the data model. Nothing else knows both."""
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -11,11 +11,13 @@ from agent.entry import Entry
 from agent.errors import InvalidRequest
 from agent.events import Event
 from muster.v1 import event_pb2, job_pb2
-from supervisors import lifecycle, verdict
+from supervisors import lifecycle, modelarts, presets, verdict
 from supervisors.lifecycle import Cause, Outcome
 from supervisors.paths import Root
-from supervisors.spec import JobSpec, Violation, violations
+from supervisors.spec import JobSpec, Violation
+from supervisors.spec_rules import violations
 
+_LimitName = Literal["nofile", "memlock_bytes", "stack_bytes", "core_bytes", "nproc", "memory_bytes", "cpus"]
 #: What a google.protobuf.Duration may hold, in seconds (about 10,000 years).
 MAX_DURATION_S = 315_576_000_000
 
@@ -29,6 +31,10 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
         if message.ranks and not found:
             count = message.cards.count or len(message.cards.indices)
             found.append(Violation("ranks", f"{message.ranks} together with {count} cards: each card gets one rank"))
+
+    def optional(name: str) -> float | None:
+        return seconds(getattr(message, name), name, found) if message.HasField(name) else None  # type: ignore[arg-type]
+
     spec = JobSpec(
         job_id=message.job_id or new_job_id(),
         command=tuple(message.command),
@@ -42,15 +48,52 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
         master_addr=message.master_addr,
         master_port=message.master_port,
         node_rank=message.node_rank,
-        node_count=message.node_count or 1,
+        node_count=message.node_count or len(message.nodes) or 1,
         labels=dict(message.labels),
         skip_check=message.skip_check,
-        max_runtime=seconds(message.max_runtime, "max_runtime", found) if message.HasField("max_runtime") else None,
+        max_runtime=optional("max_runtime"),
+        boot=message.boot,
+        nodes=tuple(message.nodes),
+        rank_table=message.rank_table,
+        ready_timeout=optional("ready_timeout"),
+        max_restarts=message.max_restarts,
+        restart_backoff=optional("restart_backoff"),
+        pre_start=message.pre_start,
+        pre_start_timeout=optional("pre_start_timeout"),
+        requirements=message.requirements,
+        requirements_timeout=optional("requirements_timeout"),
+        epilog=message.epilog,
+        epilog_timeout=optional("epilog_timeout"),
+        limits={name: float(getattr(message.limits, wire)) for name, wire in _LIMITS if message.limits.HasField(wire)},
+        umask=message.umask if message.HasField("umask") else None,
+        nice=message.nice,
+        training_mode=message.training_mode,
     )
+    spec = modelarts.understood(spec)
     found += violations(spec)
     if found:
         raise InvalidRequest(found)
     return spec
+
+
+#: Names of limits in the data model and in the message.
+_LIMITS: tuple[tuple[str, _LimitName], ...] = (
+    ("nofile", "nofile"),
+    ("memlock", "memlock_bytes"),
+    ("stack", "stack_bytes"),
+    ("core", "core_bytes"),
+    ("nproc", "nproc"),
+    ("memory", "memory_bytes"),
+    ("cpus", "cpus"),
+)
+
+
+def limits_to(limits: dict[str, float]) -> job_pb2.Limits:
+    message = job_pb2.Limits()
+    for name, wire in _LIMITS:
+        if name in limits:
+            setattr(message, wire, limits[name] if wire == "cpus" else int(limits[name]))
+    return message
 
 
 def seconds(duration: Duration, field: str, found: list[Violation]) -> float:
@@ -94,12 +137,13 @@ def plain(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if not text.isascii() else text
 
 
-def spec_to(spec: JobSpec) -> job_pb2.JobSpec:
-    """The spec as a listing may show it: without the values of its environment, which are secrets."""
+def spec_to(spec: JobSpec, *, secrets: bool = False) -> job_pb2.JobSpec:
+    """The spec as a listing may show it: without the values of its environment, which are secrets. With `secrets` as
+    a request to start it."""
     message = job_pb2.JobSpec(
         job_id=spec.job_id,
         command=[plain(word) for word in spec.command],
-        env={plain(name): "" for name in spec.env},
+        env={plain(name): plain(value) if secrets else "" for name, value in spec.env.items()},
         ranks=spec.ranks,
         workdir=plain(spec.workdir),
         user=plain(spec.user),
@@ -111,6 +155,22 @@ def spec_to(spec: JobSpec) -> job_pb2.JobSpec:
         labels={plain(key): plain(value) for key, value in spec.labels.items()},
         skip_check=spec.skip_check,
         max_runtime=None if spec.max_runtime is None else duration(spec.max_runtime),
+        boot=spec.boot,
+        nodes=[plain(name) for name in spec.nodes],
+        rank_table=plain(spec.rank_table),
+        ready_timeout=None if spec.ready_timeout is None else duration(spec.ready_timeout),
+        max_restarts=spec.max_restarts,
+        restart_backoff=None if spec.restart_backoff is None else duration(spec.restart_backoff),
+        pre_start=plain(spec.pre_start),
+        pre_start_timeout=None if spec.pre_start_timeout is None else duration(spec.pre_start_timeout),
+        requirements=plain(spec.requirements),
+        requirements_timeout=None if spec.requirements_timeout is None else duration(spec.requirements_timeout),
+        epilog=plain(spec.epilog),
+        epilog_timeout=None if spec.epilog_timeout is None else duration(spec.epilog_timeout),
+        limits=limits_to(spec.limits) if spec.limits else None,
+        umask=spec.umask,
+        nice=spec.nice,
+        training_mode=spec.training_mode,
     )
     if spec.wants_cards:
         message.cards.CopyFrom(job_pb2.CardRequest(count=spec.card_count, indices=spec.card_indices))
@@ -135,13 +195,33 @@ def job_to(entry: Entry, root: Root) -> job_pb2.Job:
         warnings=[plain(text) for text in _warnings(entry)],
         master_addr=plain(job.master_addr),
         master_port=job.master_port,
+        past_attempts=[attempt_to(past) for past in job.past],
+        log_path=plain(str(root.job_log(entry.job_id, job.node_rank))),
+        restart_at=timestamp(job.restart_at) if job.state is lifecycle.State.RESTARTING else None,
+        preset_env=presets.of(entry.spec.training_mode),
+        world_size=job.world_size,
+        step=job.step_name if job.in_step and not job.state.final else "",
     )
     for rank in job.ranks:
         path = root.rank_log(entry.job_id, rank.rank, rank.device)
-        message.ranks.append(rank_to(rank, job.state.final, str(path)))
+        made = rank_to(rank, job.state.final, str(path))
+        made.command.extend(plain(word) for word in rank.argv or entry.spec.command)
+        message.ranks.append(made)
     for check in job.checks:
         message.checks.append(check_to(check))
     return message
+
+
+def attempt_to(past: lifecycle.Attempt) -> job_pb2.Attempt:
+    return job_pb2.Attempt(
+        number=past.number,
+        started_at=timestamp(past.started_at),
+        ended_at=timestamp(past.ended_at),
+        exit_code=past.exit_code,
+        summary=plain(past.summary),
+        first_failed_rank=past.first_failed,
+        log_ends=past.log_ends,
+    )
 
 
 def state_to(state: lifecycle.State) -> "job_pb2.JobState.ValueType":
@@ -162,6 +242,7 @@ def rank_to(rank: lifecycle.Rank, job_ended: bool, log_path: str) -> job_pb2.Ran
         log_path=plain(log_path),
         lost_log_bytes=rank.lost_bytes,
         detail=plain(rank.detail),
+        role=rank.role,
     )
     if rank.status is not None:
         if os.WIFSIGNALED(rank.status):

@@ -53,6 +53,8 @@ class Entry:
                 raise IllegalTransition(f"{self.paths.journal}: {error}") from error
             if record["kind"] == Kind.CHECKED:
                 self.checked = record
+            elif record["kind"] == Kind.RESTARTING:
+                self.checked = None  # a node that was not fit is looked at again
             if event is not None:
                 told.append((record["n"], event))
         self.records += len(records)

@@ -78,6 +78,13 @@ class NoSuchCard(MusterError):
     reason = "NO_SUCH_CARD"
 
 
+class PortInUse(MusterError):
+    """Raised when the port at which the ranks are to meet is taken on this node. The message says by whom."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "PORT_IN_USE"
+
+
 class JobNotEnded(MusterError):
     """Raised when something is asked that only a job that has ended allows."""
 

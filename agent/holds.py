@@ -14,19 +14,18 @@ from supervisors.tee import make_fifo, open_reader
 class Holds:
     """Read ends of the FIFOs of one job; never read from."""
 
-    def __init__(self, paths: JobPaths, ranks: list[int]) -> None:
+    def __init__(self, paths: JobPaths) -> None:
         self._paths = paths
-        self._ranks = ranks
         self._fds: list[int] = []
 
-    def take(self, create: bool) -> None:
-        """Opens what is there; `create` for a job that no supervisor has had yet, whose FIFOs are made here, so that
-        they are held before anybody writes. Raises OSError, with nothing held, where they cannot be made."""
+    def take(self, ranks: list[int], create: bool) -> None:
+        """Opens what is there of these ranks and of the job's own log; `create` for a job that no supervisor has had
+        yet, whose FIFOs are made here, so that they are held before anybody writes. Raises OSError, with nothing held,
+        where they cannot be made."""
         if self._fds:
             return
         try:
-            for rank in self._ranks:
-                path = self._paths.fifo(rank)
+            for path in (self._paths.job_fifo, *map(self._paths.fifo, ranks)):
                 if create:
                     make_fifo(path, os.geteuid(), os.getegid())
                 with contextlib.suppress(FileNotFoundError):  # drained to its end and put away

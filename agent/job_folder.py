@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,11 @@ from pathlib import Path
 from agent.entry import Entry
 from agent.errors import JobNotEnded, NoRoom
 from agent.state_folder import sync_folder
-from supervisors import journal, supervisor
+from supervisors import journal, modelarts, supervisor
 from supervisors.errors import AlreadySupervised
 from supervisors.journal import Contents, Record, Writer
 from supervisors.lifecycle import replay
+from supervisors.output import job_line, set_aside
 from supervisors.paths import JobPaths, Root
 from supervisors.spec import JOB_ID, JobSpec
 
@@ -35,6 +37,17 @@ class Held:
 def tidy(paths: JobPaths) -> None:
     """Removes what a supervisor that was killed right behind its job's last record could not. Raises OSError."""
     paths.control.unlink(missing_ok=True)
+
+
+def append_log(files: tuple[Path, Path], lines: Sequence[str], new: bool) -> None:
+    """Lines of muster's own behind a job's log, which nobody else writes yet. `new`: what is there is of an earlier job
+    of that name, and is set aside. Raises OSError."""
+    log, index = files
+    if new:
+        set_aside(log, index)
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    with open(fd, "wb") as file:
+        file.write("".join(job_line(line) for line in lines).encode("utf-8", "replace"))
 
 
 def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
@@ -102,6 +115,8 @@ def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
     if not keep_logs:
         for path in _logs(root, entry):
             path.unlink(missing_ok=True)
+        # Of the job's user; rmtree follows no link that this user puts there meanwhile.
+        shutil.rmtree(root.job_logs(modelarts.job_name(entry.job_id, entry.spec.env)), ignore_errors=True)
     gone = root.jobs / f".{entry.job_id}.{secrets.token_hex(4)}"
     entry.paths.folder.rename(gone)
     return remove_tree(gone)
@@ -135,9 +150,11 @@ def folders(root: Root) -> tuple[list[str], list[Path], list[Path]]:
 def _logs(root: Root, entry: Entry) -> list[Path]:
     if not entry.damaged:
         paths = [(entry.job_id, r.rank, r.device) for r in entry.job.ranks]
-        return [p for names in paths for p in (root.rank_log(*names), root.rank_index(*names))]
+        found = [p for names in paths for p in (root.rank_log(*names), root.rank_index(*names))]
+        node = entry.job.node_rank
+        return [*found, root.job_log(entry.job_id, node), root.job_index(entry.job_id, node)]
     # Its ranks cannot be known: whatever has a name that they can have.
-    pattern = re.compile(re.escape(entry.job_id) + r"-proc-rank-\d+-device-\d+\.(txt|idx)")
+    pattern = re.compile(re.escape(entry.job_id) + r"-(proc-rank-\d+-device-\d+\.(txt|idx)|worker-\d+\.(log|idx))")
     return [path for path in root.log.iterdir() if pattern.fullmatch(path.name)]
 
 

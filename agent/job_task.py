@@ -4,26 +4,30 @@ import contextlib
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import anyio
 import structlog
 from anyio import to_thread
 
-from agent import control, job_folder, supervisor_client
+from agent import control, job_folder, placement, rank_tables, supervisor_client
+from agent.cards import Cards
 from agent.config import Config
 from agent.control import LinkLost, Pause, Refused
 from agent.entry import Entry, Told, fetch
-from agent.errors import JournalUnreadable, SupervisorUnreachable
+from agent.errors import JournalUnreadable, MusterError, SupervisorUnreachable
 from agent.holds import Holds
 from agent.job_folder import Held
 from agent.nursery_client import NurseryClient
-from probes.result import CheckResult, Status
-from supervisors import process
+from probes.result import CheckResult, Status, final_line, log_lines
+from supervisors import process, ranktable, restart
 from supervisors.errors import SupervisionError
 from supervisors.journal import Record
 from supervisors.lifecycle import Cause, Kind, State
+from supervisors.output import job_log_files
+from supervisors.paths import Root
+from supervisors.ranktable_json import RankTableError
 from supervisors.spec import DEFAULT_GRACE_STEPS, JobSpec
 from supervisors.verdict import OWN_FAILURE
 
@@ -31,6 +35,8 @@ from supervisors.verdict import OWN_FAILURE
 STOP_S = 10.0
 LEAVE_S = 5.0
 HELD_S = 1.0
+#: States in which the daemon has the job, as long as no supervisor took it.
+_BEFORE = frozenset({State.ACCEPTED, State.CHECKING, State.RESTARTING})
 #: What a ModelArts job sets to do without the pre-check.
 _SKIP_VARIABLE = "MA_SKIP_IMAGE_DETECT"
 
@@ -47,6 +53,10 @@ class Surroundings:
     check: Callable[[JobSpec], Awaitable[list[CheckResult]]]
     publish: Callable[[Entry, Told], None]
     limiter: anyio.CapacityLimiter
+    root: Root
+    cards: Cards
+    #: Ports at which live jobs meet.
+    ports: Callable[[], set[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +80,11 @@ class JobTask:
         self._around = around
         self._held = held
         # Until a supervisor has the job, orders are carried out here.
-        self._ours = entry.job.state in (State.ACCEPTED, State.CHECKING) and not entry.job.supervisor_pid
+        self._ours = entry.job.state in _BEFORE and not entry.job.supervisor_pid
         self._order: _Order | None = None
-        self._holds = Holds(entry.paths, [rank.rank for rank in entry.job.ranks])
+        self._holds = Holds(entry.paths)
         self._checking = anyio.CancelScope()
+        self._log_is_new = held is not None
 
     async def run(self) -> None:
         """To the job's end; whatever goes wrong is tried again."""
@@ -127,7 +138,8 @@ class JobTask:
                         why = str(error)
                         await pause.wait()
                         continue
-                    while self.entry.job.stop is None and not self.entry.job.state.final:
+                    # A job that only has its epilog left is not being stopped any more, but this ends sooner.
+                    while self.entry.job.stop is None and not (self.entry.job.concluded or self.entry.job.state.final):
                         await self.entry.changed.wait()
                     break
         except TimeoutError:
@@ -146,10 +158,7 @@ class JobTask:
         try:
             if held is not None:
                 await self._catch_up(None)
-                if self.entry.checked is None:
-                    await self._check(held)
-                elif not self.entry.checked["ok"]:
-                    await self._write(held, [_unfit(self.entry.checked["results"])])
+                await self._make_fit(held)
                 if self._order is not None and not self.entry.job.state.final:
                     await self._write(held, self._stopped(self._order))
             # Nothing is awaited between the last look at the order and here: from now on the supervisor gets them.
@@ -160,25 +169,105 @@ class JobTask:
                 held.close()
             self._held = None
 
+    async def _make_fit(self, held: Held) -> None:
+        """The rank table, if there is one, then the checks; these again where restarts are left. Ends the job where it
+        cannot be run; returns in the middle of it when it is stopped."""
+        job = self.entry.job
+        with anyio.CancelScope() as self._checking:
+            if self._order is not None:
+                return
+            if self.entry.spec.rank_table and not job.planned:
+                await self._plan(held)
+            while not job.state.final:
+                if job.state is State.RESTARTING:
+                    await anyio.sleep(max(0.0, job.restart_up - process.uptime()))
+                if self.entry.checked is None:
+                    await self._check(held)
+                if self.entry.checked is None or self.entry.checked["ok"]:
+                    return
+                await self._refuse(held, self.entry.checked["results"])
+
+    async def _plan(self, held: Held) -> None:
+        entry = self.entry
+        if entry.job.state is State.ACCEPTED:
+            await self._write(
+                held, [{"kind": Kind.CHECKING, "what": f"rank table {entry.spec.rank_table}"}], sync=False
+            )
+        try:
+            table = await rank_tables.wait(entry.spec)
+            here = placement.server_of(entry.spec, table) if table.size else 0
+            kind, cards = self._lease(table.servers[here] if table.servers else None)
+            planned = placement.planned(entry.spec, entry.job, table, here, kind, cards, entry.paths.rank_table)
+            if planned["table"]:
+                await self._thread(rank_tables.write, entry.paths.rank_table, table)
+            await self._write(held, [planned])
+        except (RankTableError, MusterError) as error:
+            await self._end_unplaced(held, str(error))
+        except OSError as error:
+            await self._end_unplaced(held, f"{entry.paths.rank_table}: cannot be written: {error.strerror}")
+
+    def _lease(self, server: ranktable.Server | None) -> tuple[str, list[int]]:
+        """The cards that the job has already, or those that the table names for this node, where it has such.
+
+        Raises CardBusy, NoSuchCard.
+        """
+        entry, cards = self.entry, self._around.cards
+        if entry.job.cards or server is None or not any(card.kind == "ascend" for card in cards.all()):
+            return entry.job.card_kind, list(entry.job.cards)
+        wanted = replace(entry.spec, ranks=0, card_indices=tuple(int(device.device_id) for device in server.devices))
+        return cards.lease(entry.job_id, wanted)
+
+    async def _end_unplaced(self, held: Held, text: str) -> None:
+        verdict = {
+            "exit_code": OWN_FAILURE,
+            "summary": f"{text}; nothing was started",
+            "recommendation": "FAIL",
+            "recommendation_reason": "the job's place among the nodes is not known",
+        }
+        await self._say(f"FAILED: {text}")
+        await self._write(held, [{"kind": Kind.ENDED, "state": State.FAILED, "verdict": verdict}])
+
     async def _check(self, held: Held) -> None:
         checking: Record = {"kind": Kind.CHECKING}
         if skipped := self._skipped():
             # Not synced: a crash of the machine ends the job anyway, and a kill of the daemon loses nothing.
             await self._write(held, [checking, _checked(True, [], skipped)], sync=False)
+            await self._say(f"pre-check: left out: {skipped}")
             return
         await self._write(held, [checking], sync=False)
-        results: list[CheckResult] | None = None
-        with anyio.CancelScope() as self._checking:
-            if self._order is None:
-                results = await self._around.check(self.entry.spec)
-        if results is None:
-            return  # stopped meanwhile
+        results = await self._around.check(self.entry.spec)
         found = [asdict(result) for result in results]
         critical = any(result.status is Status.CRITICAL for result in results)
-        if critical and self._around.config().checks.policy == "enforce":
-            await self._write(held, [_checked(False, found, ""), _unfit(found)])
-        else:
-            await self._write(held, [_checked(True, found, "")], sync=False)
+        refused = critical and self._around.config().checks.policy == "enforce"
+        # A stop must not fall between what is written and what is said of it.
+        with anyio.CancelScope(shield=True):
+            await self._say(*log_lines(results))
+            await self._write(held, [_checked(not refused, found, "")], sync=False)
+
+    async def _refuse(self, held: Held, found: list[dict[str, Any]]) -> None:
+        """The node is not fit: another look after a while, where restarts are left; else the end."""
+        spec, job = self.entry.spec, self.entry.job
+        ended = _unfit(found)
+        with anyio.CancelScope(shield=True):
+            if job.attempt >= spec.max_restarts:
+                await self._say(final_line(CheckResult(**(r | {"status": Status(r["status"])})) for r in found))
+                await self._write(held, [ended])
+                return
+            number = len(job.past) + 1
+            delay = restart.delay(spec, number)
+            await self._say(f"pre-check: failed; restart {number} of {spec.max_restarts} in {delay:.1f} s")
+            again: Record = {"kind": Kind.RESTARTING, "attempt": job.attempt + 1, "verdict": ended["verdict"]}
+            await self._write(held, [again | {"log_ends": {}, "delay_s": delay, "up": process.uptime()}])
+
+    async def _say(self, *lines: str) -> None:
+        """Into the job's log. Best effort: what counts is in the journal."""
+        job = self.entry.job
+        files = job_log_files(self._around.root, self.entry.job_id, job.node_rank)
+        try:
+            await self._thread(job_folder.append_log, files, lines, self._log_is_new)
+            self._log_is_new = False
+        except OSError as error:
+            _log.warning("job.log_not_written", job=self.entry.job_id, error=str(error))
 
     def _skipped(self) -> str:
         if self.entry.spec.skip_check:
@@ -224,7 +313,8 @@ class JobTask:
         """A job that no supervisor took yet has no FIFOs: they are made here. Without descriptors to spare the job runs
         all the same, held by its supervisor and the nursery."""
         try:
-            await self._thread(self._holds.take, not self.entry.job.supervisor_pid)
+            ranks = [rank.rank for rank in self.entry.job.ranks]
+            await self._thread(self._holds.take, ranks, not self.entry.job.supervisor_pid)
         except OSError as error:
             _log.warning("fifo.not_held", job=self.entry.job_id, error=str(error))
 

@@ -1,6 +1,7 @@
 """The daemon's side of the nursery: finds it or starts it, keeps the connection, asks it to tend jobs."""
 
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -175,6 +176,8 @@ def _spawn(root: Root) -> int:
     """Starts a nursery, which makes itself a process of its own; returns the pid of the starter. Raises OSError."""
     argv = [sys.executable, "-I", "-m", "supervisors.nursery"]
     argv += ["--run", str(root.run), "--state", str(root.state), "--log", str(root.log)]
+    # Ours too, but from now on everybody can see what ranks get (probes/ulimits.py): the nursery raises its own.
+    argv += ["--nofile", str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])]
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     return os.posix_spawn(
         sys.executable,

@@ -29,13 +29,14 @@ from agent.events import EventStore, Key
 from agent.job_folder import Held
 from agent.job_task import JobTask, Surroundings
 from agent.nursery_client import NurseryClient
+from agent.placement import placed
 from probes import precheck
 from probes.result import CheckResult
 from supervisors import process
 from supervisors.journal import FORMAT, Record
 from supervisors.lifecycle import Job, Kind
 from supervisors.paths import Root
-from supervisors.spec import JobSpec
+from supervisors.spec import Boot, JobSpec
 
 __all__ = ["Card", "Entry", "Registry"]
 
@@ -60,7 +61,9 @@ class Registry:
         self._cards = Cards(cards.find(config().cards.slots))
         # Not the loop's own: readers of logs on a slow disk must not keep a journal from being read.
         self._limiter = anyio.CapacityLimiter(8)
-        self._around = Surroundings(config, nursery, self._check, self._publish, self._limiter)
+        self._around = Surroundings(
+            config, nursery, self._check, self._publish, self._limiter, root, self._cards, self._ports
+        )
         self._group: TaskGroup | None = None
         self._busy: dict[str, tuple[anyio.Lock, int]] = {}
         self._starting = 0
@@ -115,7 +118,7 @@ class Registry:
         """Accepts a job: on disk when this returns. True with the entry of the very same job that was there before.
 
         An empty id is replaced by a new one. Raises InvalidRequest, JobIdConflict, JournalUnreadable, NoSuchCard,
-        CardBusy, TooMany, NoRoom, ShuttingDown; nothing was started then.
+        CardBusy, PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started then.
         """
         if not spec.job_id:
             spec = replace(spec, job_id=admission.new_job_id())
@@ -168,8 +171,8 @@ class Registry:
         for job_id in ids:
             entry, told = await self._thread(load, job_id, self._root.job(job_id))
             self._entries[job_id] = entry
-            if entry.spec.wants_cards and not entry.job.state.final:
-                self._cards.restore(job_id, [rank.device for rank in entry.job.ranks])
+            if not entry.job.state.final:
+                self._cards.restore(job_id, list(entry.job.cards))
             if entry.damaged:
                 _log.error("journal.damaged", job=job_id, error=entry.damaged)
             if entry.job.state.final:
@@ -216,6 +219,9 @@ class Registry:
                 return there, True
             with self._one_more():
                 await self._thread(admission.refuse_unfit, spec)
+                live = self._entries.values()
+                held = {e.job.master_port: e.job_id for e in live if not e.job.state.final and not e.job.node_rank}
+                await self._thread(admission.refuse_port, spec, held)
                 return await self._accept(spec, by), False
 
     async def _accept(self, asked: JobSpec, by: str) -> Entry:
@@ -224,7 +230,6 @@ class Registry:
             self._cards.refresh(cards.find(self._config().cards.slots))
         kind, devices = self._cards.lease(spec.job_id, spec)
         try:
-            taken = {e.job.master_port for e in self._entries.values() if not e.job.state.final}
             accepted: Record = {
                 "kind": Kind.ACCEPTED,
                 "t": time.time(),
@@ -233,10 +238,9 @@ class Registry:
                 "boot": process.boot_id(),
                 "card_kind": kind,
                 "master_addr": spec.master_addr or "127.0.0.1",
-                "master_port": spec.master_port or admission.free_port(taken),
+                "master_port": spec.master_port or admission.free_port(self._ports()),
                 "by": by,
-                "first_rank": spec.node_rank * spec.local_ranks,
-                "devices": devices,
+                **placed(spec, devices),
             }
             held: Held = await self._thread(job_folder.create, self._root, spec, accepted)
         except BaseException:
@@ -272,14 +276,23 @@ class Registry:
     # --- parts --------------------------------------------------------------------------------------------------------
 
     async def _check(self, spec: JobSpec) -> list[CheckResult]:
-        found = cards.find(self._config().cards.slots)
-        return await precheck.run(
-            self._config().checks.settings(),
-            cards_wanted=spec.local_ranks if spec.wants_cards else 0,
-            cards_found=len(found),
-            hosts=(spec.master_addr,) if spec.master_addr else (),
+        job = self.get(spec.job_id).job
+        request = precheck.Request(
+            cards=precheck.Wanted(tuple(job.cards), kind=job.card_kind),
+            cards_found=cards.find(self._config().cards.slots),
+            # The names of an MPI job may come later: it waits for them itself.
+            hosts=tuple(n for n in dict.fromkeys((*spec.nodes, spec.master_addr)) if n)
+            if spec.boot != Boot.MPI
+            else (),
             user=spec.user,
+            limits=spec.limits,
+            nursery=self._nursery.pid,
         )
+        return await precheck.run(self._config().checks.settings(), request)
+
+    def _ports(self) -> set[int]:
+        """Where live jobs meet."""
+        return {e.job.master_port for e in self._entries.values() if not e.job.state.final}
 
     def _publish(self, entry: Entry, told: Told) -> None:
         self._events.append(self._untold(entry, told))

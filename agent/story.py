@@ -6,7 +6,7 @@ from typing import Any
 from agent.events import Event
 from supervisors import verdict
 from supervisors.journal import Record
-from supervisors.lifecycle import Cause, Job, Kind, Outcome, Rank
+from supervisors.lifecycle import JOB, STEP, Cause, Job, Kind, Outcome, Rank
 
 _WHY = {
     Outcome.GANG_VICTIM: "it was ended because another rank had failed",
@@ -19,6 +19,7 @@ _CAUSES = {
     Cause.MAX_RUNTIME: "its time is over",
     Cause.RANK_FAILED: "{by} failed",
     Cause.LEFTOVERS: "processes of it are left over",
+    Cause.SERVED: "all that it served have ended",
 }
 
 
@@ -56,13 +57,29 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
             message = f"accepted from {job.accepted_by} with {ranks} rank{'s' if ranks != 1 else ''}"
             return "job.accepted", None, message, 0.0, {"ranks": ranks, "by": job.accepted_by}
         case Kind.CHECKING:
+            if what := r.get("what"):
+                return "job.waiting", None, f"waits for the {what}", 0.0, {}
             return "job.checking", None, "the node is being checked", 0.0, {}
+        case Kind.PLANNED:
+            numbers = ", ".join(str(rank.rank) for rank in job.ranks[:8]) + (", ..." if len(job.ranks) > 8 else "")
+            message = (
+                f"its place is known: node {job.node_rank} of {job.node_count}, rank {numbers} of {job.world_size}"
+            )
+            return "job.planned", None, message, took, {"node_rank": job.node_rank, "world_size": job.world_size}
         case Kind.CHECKED:
             return _checked(r, took)
         case Kind.PREPARING:
             return "job.preparing", None, "its processes are being made", 0.0, {"attempt": job.attempt}
         case Kind.RUNNING:
             return "job.running", None, "all ranks were let go", took, {"attempt": job.attempt}
+        case Kind.STEP:
+            return "job.step", None, f"{r['name']} begins", 0.0, {"step": r["name"], "pid": r["pid"]}
+        case Kind.EXITED if r["rank"] == STEP:
+            return _step_ended(job)
+        case Kind.RESTARTING:
+            past = job.past[-1]
+            message = f"attempt {past.number} failed: {past.summary}; the next one begins in {r['delay_s']:.1f} s"
+            return "job.restarting", None, message, took, {"attempt": r["attempt"], "exit_code": past.exit_code}
         case Kind.EXITED:
             return _exited(job.rank(r["rank"]))
         case Kind.STOPPING:
@@ -76,6 +93,9 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
             return "job.taken_over", None, message, 0.0, {"pid": r["pid"]}
         case Kind.WARNING:
             return "job.warning", None, r["text"], 0.0, {}
+        case Kind.LOST_BYTES if r["rank"] == JOB:
+            message = f"{r['bytes']} bytes of the job's own log could not be written: {r['error']}"
+            return "job.warning", None, message, 0.0, {"bytes": r["bytes"]}
         case Kind.LOST_BYTES:
             message = f"{r['bytes']} bytes of output of rank {r['rank']} could not be written: {r['error']}"
             return "job.warning", r["rank"], message, 0.0, {"bytes": r["bytes"]}
@@ -95,6 +115,14 @@ def _checked(r: Record, took: float) -> _Told:
     else:
         message = ("the node may be used: " if r["ok"] else "the node is not fit: ") + ", ".join(found)
     return "job.checked", None, message, took, {"ok": str(bool(r["ok"])).lower()}
+
+
+def _step_ended(job: Job) -> _Told:
+    step = job.step
+    assert step is not None
+    message = f"{job.step_name} {step.detail or verdict.describe(step.status)}"
+    took = max(step.ended_at - step.started_at, 0.0)
+    return "job.step_ended", None, message, took, {"step": job.step_name, "outcome": step.outcome}
 
 
 def _exited(rank: Rank) -> _Told:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `make run` shows: a daemon, a job that succeeds, one that fails, and one whose daemon is killed meanwhile.
+# What `make run` shows: a daemon, a job that succeeds, one that fails, one that is started again and resumes from its
+# checkpoint, and one whose daemon is killed meanwhile.
 # Needs .venv/bin/muster and .venv/bin/musterd (`make setup`). Everything is written under one temporary folder,
 # which is removed when all went as expected and kept, and named, when not.
 set -uo pipefail
@@ -157,6 +158,16 @@ a_job_that_fails() {
     expect 0 muster why broken
 }
 
+a_job_that_resumes() {
+    title "A job of which rank 1 fails in step 12, once: all ranks are started again and resume from the checkpoint"
+    expect 0 muster run --job-id resumed --ranks 4 --max-restarts 1 --restart-backoff 200ms "${skip[@]}" -- \
+        "${train[@]}" --steps 20 --step-time 0.05 --save-every 5 --fail-rank 1 --fail-step 12 --fail-attempt 0
+    [[ $(muster logs resumed --rank 0 --attempt 1) == *"resumed from checkpoint at step "* ]] ||
+        fail "the second attempt does not resume from the checkpoint: muster logs resumed --rank 0"
+    printf '$ muster logs resumed --job | grep -v item:\n' # what muster did, but for the checks
+    muster logs resumed --job | grep -v item: || fail "the job's own log cannot be read"
+}
+
 a_job_that_survives() {
     title "A job whose daemon is killed in the middle"
     local steps=80 lines distinct
@@ -208,6 +219,7 @@ main() {
     look_at_node
     a_job_that_succeeds
     a_job_that_fails
+    a_job_that_resumes
     a_job_that_survives
     the_end
 }

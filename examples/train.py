@@ -235,6 +235,8 @@ class Training:
             self.report(loss, time.monotonic() - started)
             if stop:
                 return False
+            if self.rank == 0 and self.args.save_every and self.model.step % self.args.save_every == 0:
+                self.save()
             self.term.sleep(self.args.step_time - (time.monotonic() - started))
         found = " ".join(f"{value:.3f}" for value in self.model.parameters)
         say(f"rank {self.rank} done: {self.model.step} steps, parameters {found}")
@@ -269,6 +271,8 @@ class Training:
 
 def misbehave(args: argparse.Namespace, rank: int, step: int) -> None:
     """Does what the options ask of this rank in this step."""
+    if args.fail_attempt is not None and args.fail_attempt != int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
+        return
     if (rank, step) == (args.fail_rank, args.fail_step):
         raise RuntimeError(f"rank {rank} fails at step {step}, as --fail-rank asks")
     if (rank, step) == (args.signal_rank, args.signal_step):
@@ -295,11 +299,13 @@ def parse_arguments() -> argparse.Namespace:
     add("--steps", type=int, default=40, metavar="N", help="steps to train (40)")
     add("--step-time", type=float, default=0.1, metavar="S", help="least time of a step (0.1 s)")
     add("--checkpoint", type=Path, default=Path(), metavar="DIR", help="its folder (the working folder)")
+    add("--save-every", type=int, default=0, metavar="N", help="save a checkpoint each Nth step (0: only at SIGTERM)")
     add("--exit-on-term", type=int, default=143, metavar="N", help="exit code after SIGTERM (143)")
     add("--log-every", type=int, default=10, metavar="N", help="ranks other than 0 log each Nth step (10)")
     add("--log-bytes", type=int, default=0, metavar="N", help="more bytes of log per rank and step (0)")
     add = parser.add_argument_group("misbehaviour (no rank unless one is named)").add_argument
     add("--fail-rank", type=int, metavar="R", help="this rank raises an exception")
+    add("--fail-attempt", type=int, metavar="N", help="misbehave in this attempt only, from 0 (in all)")
     add("--fail-step", type=int, default=5, metavar="N", help="in this step (5)")
     add("--exit-code", type=int, default=1, metavar="N", help="and exits with this code (1)")
     add("--signal-rank", type=int, metavar="R", help="this rank sends itself a signal")

@@ -5,17 +5,31 @@ import functools
 import math
 import resource
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 import anyio
 
 from probes import cards, custom, disk, dns, ulimits, watched
-from probes.result import Action, CheckResult, Code, Status, log_lines, worst
+from probes.cards import Wanted
+from probes.result import Action, CheckResult, Code, Status, final_line, log_lines, worst
 from probes.ulimits import When
 
-__all__ = ["CheckResult", "Entry", "Settings", "Status", "UnknownItem", "catalogue", "log_lines", "run", "worst"]
+__all__ = [
+    "CheckResult",
+    "Entry",
+    "Request",
+    "Settings",
+    "Status",
+    "UnknownItem",
+    "Wanted",
+    "catalogue",
+    "final_line",
+    "log_lines",
+    "run",
+    "worst",
+]
 
 Check = Callable[[], Awaitable[CheckResult]]
 
@@ -76,6 +90,24 @@ class Settings:
                 raise ValueError(f"{name}: {getattr(self, name)!r}: must be an absolute path")
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be started, and by whom.
+
+    `cards` are the job's, `cards_found` the kind of each card that the host shows, by index. `hosts` are the names of
+    the job's nodes, `user` whom its ranks run as ("" for the daemon's own), `limits` its own limits by name (-1:
+    unlimited). `daemon` and `nursery` are the pids of those from whom ranks inherit theirs; 0: this process, none.
+    """
+
+    cards: Wanted = field(default_factory=Wanted)
+    cards_found: Mapping[int, str] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
+    user: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    daemon: int = 0
+    nursery: int = 0
+
+
 class Entry(NamedTuple):
     """One check of the catalogue: its item, what it looks at, the codes that it can give."""
 
@@ -99,31 +131,25 @@ def catalogue() -> list[Entry]:
         entry("disk-size shm", "size of /dev/shm, > 1 GB", "DISK_"),
         entry("disk-size cache", "size of /cache, > 32 GB", "DISK_"),
         entry(ulimits.ITEM, "locked memory, open files, stack and processes of the ranks, with InfiniBand", "ULIMIT_"),
-        entry(cards.ITEM, "the cards that the job wants are there", "CARDS_"),
+        entry(cards.ITEM, "the cards that the job wants are there and answer", "CARDS_"),
         entry(f"{custom.ALL} <name>", "an executable of one's own with Nagios exit codes", "CUSTOM_"),
     ]
 
 
-async def run(
-    settings: Settings,
-    *,
-    cards_wanted: int,
-    cards_found: int,
-    hosts: tuple[str, ...],
-    user: str,
-    items: tuple[str, ...] = (),
-) -> list[CheckResult]:
+async def run(settings: Settings, request: Request, items: tuple[str, ...] = ()) -> list[CheckResult]:
     """Runs all checks side by side and returns their results in the order of the catalogue.
 
-    `hosts` are the names of the job's nodes, `user` whom its ranks run as ("" for the daemon's own). `items` picks
-    some, by item or by its first word ("disk-size" is all three). Takes at most a second more than
+    `items` picks some, by item or by its first word ("disk-size" is all three). Takes at most a second more than
     `settings.deadline_s`, whatever hangs. Raises UnknownItem. Findings are results, never exceptions.
     """
-    checks = _builtin(settings, cards_wanted, cards_found, hosts, user)
+    checks = _builtin(settings, request)
     chosen = _choose(checks, [i for i in items if not _is_custom(i)]) if items else list(checks)
     wanted = [i for i in items if _is_custom(i)]
     env = custom.environment(
-        cards_wanted=cards_wanted, cards_found=cards_found, user=user, deadline_s=settings.deadline_s
+        cards_wanted=len(request.cards),
+        cards_found=len(request.cards_found),
+        user=request.user,
+        deadline_s=settings.deadline_s,
     )
     end = anyio.current_time() + settings.deadline_s
     results: dict[str, CheckResult] = {}
@@ -152,28 +178,35 @@ async def run(
     return [results[item] for item in chosen]
 
 
-def _builtin(s: Settings, cards_wanted: int, cards_found: int, hosts: tuple[str, ...], user: str) -> dict[str, Check]:
-    # A little less than its guard's, so that the check itself can say which names had no answer.
-    dns_deadline = s.deadline_s * 0.95
+def _builtin(s: Settings, r: Request) -> dict[str, Check]:
+    # A little less than its guard's, so that the check itself can say which names or cards had no answer.
+    deadline = s.deadline_s * 0.95
     needs = (
         disk.Need("disk-size root", s.root_path, s.root_min_gb, s.root_required, s.disk_free_percent, False),
         disk.Need("disk-size shm", s.shm_path, s.shm_min_gb, s.shm_required, s.disk_free_percent, True),
         disk.Need("disk-size cache", s.cache_path, s.cache_min_gb, s.cache_required, s.disk_free_percent, True),
     )
     limits = (
-        ulimits.Limit(resource.RLIMIT_MEMLOCK, "max locked memory", "l", 1024, s.memlock_min_kb),
-        ulimits.Limit(resource.RLIMIT_NOFILE, "open files", "n", 1, s.nofile_min),
-        ulimits.Limit(resource.RLIMIT_STACK, "stack size", "s", 1024, s.stack_min_kb),
-        ulimits.Limit(resource.RLIMIT_NPROC, "max user processes", "u", 1, s.nproc_min),
+        ulimits.Limit("memlock", resource.RLIMIT_MEMLOCK, "max locked memory", "l", 1024, s.memlock_min_kb),
+        ulimits.Limit("nofile", resource.RLIMIT_NOFILE, "open files", "n", 1, s.nofile_min),
+        ulimits.Limit("stack", resource.RLIMIT_STACK, "stack size", "s", 1024, s.stack_min_kb),
+        ulimits.Limit("nproc", resource.RLIMIT_NPROC, "max user processes", "u", 1, s.nproc_min),
+        ulimits.Limit("core", resource.RLIMIT_CORE, "core file size", "c", 1024, None),
     )
     checks: dict[str, Check] = {
-        dns.ITEM: functools.partial(dns.check, hosts=hosts, folder=s.host_files, deadline_s=dns_deadline)
+        dns.ITEM: functools.partial(dns.check, hosts=r.hosts, folder=s.host_files, deadline_s=deadline)
     }
     checks |= {need.item: functools.partial(disk.check, need) for need in needs}
     checks[ulimits.ITEM] = functools.partial(
-        ulimits.check, limits, when=s.ulimits, infiniband_path=s.infiniband_path, user=user
+        ulimits.check,
+        limits,
+        when=s.ulimits,
+        infiniband_path=s.infiniband_path,
+        user=r.user,
+        asked=r.limits,
+        read=functools.partial(ulimits.inherited, r.daemon, r.nursery),
     )
-    checks[cards.ITEM] = functools.partial(cards.check, wanted=cards_wanted, found=cards_found)
+    checks[cards.ITEM] = functools.partial(cards.check, r.cards, r.cards_found, deadline_s=deadline)
     return checks
 
 

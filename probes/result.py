@@ -64,12 +64,20 @@ class Code(enum.StrEnum):
     ULIMIT_OFF = "ULIMIT_OFF"
     ULIMIT_NO_INFINIBAND = "ULIMIT_NO_INFINIBAND"
     ULIMIT_TOO_LOW = "ULIMIT_TOO_LOW"
+    ULIMIT_NOT_ALLOWED = "ULIMIT_NOT_ALLOWED"
     ULIMIT_UNREADABLE = "ULIMIT_UNREADABLE"
 
     CARDS_OK = "CARDS_OK"
     CARDS_NOT_WANTED = "CARDS_NOT_WANTED"
+    CARDS_ARE_SLOTS = "CARDS_ARE_SLOTS"
     CARDS_NONE_FOUND = "CARDS_NONE_FOUND"
     CARDS_TOO_FEW = "CARDS_TOO_FEW"
+    CARDS_MISSING = "CARDS_MISSING"
+    CARDS_LIBRARY_MISSING = "CARDS_LIBRARY_MISSING"
+    CARDS_DRIVER_FAILED = "CARDS_DRIVER_FAILED"
+    CARDS_NO_ANSWER = "CARDS_NO_ANSWER"
+    CARDS_UNHEALTHY = "CARDS_UNHEALTHY"
+    CARDS_NOT_TOLD = "CARDS_NOT_TOLD"
 
     CUSTOM_OK = "CUSTOM_OK"
     CUSTOM_WARN = "CUSTOM_WARN"
@@ -125,3 +133,9 @@ def log_lines(results: Iterable[CheckResult]) -> list[str]:
         one_line(f"pre-check item: {r.item}, result: {r.status} ({r.code}), {r.seconds:.3f} s: {r.reason}")
         for r in results
     ]
+
+
+def final_line(results: Iterable[CheckResult]) -> str:
+    """The line that ends the job's log when no restart is left after a failed pre-check: ModelArts' `error,exiting`."""
+    failed = ", ".join(r.item for r in results if r.status is Status.CRITICAL)
+    return one_line(f"pre-check failed (item: {failed or 'none'}): error,exiting")

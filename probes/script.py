@@ -10,7 +10,8 @@ import signal
 import threading
 from dataclasses import dataclass
 
-#: What is kept of each of stdout and stderr, and how much is read and thrown away before the script is ended, in bytes.
+#: In bytes: what is kept of each of stdout and stderr unless somebody wants more, and how much is read and thrown away
+#: before the script is ended.
 KEPT = 4096
 FLOOD = 1 << 20
 #: All that can be reset; Python ignores SIGPIPE and SIGXFSZ, and a script must not inherit that.
@@ -30,9 +31,11 @@ class Ended:
 class Script:
     """A script that is run once, by `run` in a thread; `kill` may be called from any other."""
 
-    def __init__(self, path: str, env: dict[str, str]) -> None:
-        self._path = path
+    def __init__(self, path: str, env: dict[str, str], args: tuple[str, ...] = (), kept: int = KEPT) -> None:
+        """`kept`: bytes that are kept of each of stdout and stderr."""
+        self._argv = [path, *args]
         self._env = env
+        self._kept = kept
         self._lock = threading.Lock()
         self._pid = 0
         self._killed = False
@@ -71,8 +74,8 @@ class Script:
 
     def _spawn(self, stdout: int, stderr: int) -> int:
         pid = os.posix_spawn(
-            self._path,
-            [self._path],
+            self._argv[0],
+            self._argv,
             self._env,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -96,7 +99,7 @@ class Script:
         try:
             pidfd = os.pidfd_open(pid)
             try:
-                flooded = _drain(pidfd, outputs)
+                flooded = _drain(pidfd, outputs, self._kept)
             finally:
                 os.close(pidfd)
         finally:
@@ -120,7 +123,7 @@ def _inheritable() -> list[int]:
     return found
 
 
-def _drain(pidfd: int, outputs: dict[int, bytearray]) -> bool:
+def _drain(pidfd: int, outputs: dict[int, bytearray], limit: int) -> bool:
     """Reads until the process has ended. True: it wrote more than anybody wants to read and has to be ended.
 
     The process's end is what counts, not the end of its output: a background child may hold that open for ever.
@@ -136,14 +139,14 @@ def _drain(pidfd: int, outputs: dict[int, bytearray]) -> bool:
         ended = pidfd in ready
         # What was written before the end is in the pipes by now.
         for fd in outputs if ended else ready:
-            total += _read(fd, outputs[fd], poll, ended)
+            total += _read(fd, outputs[fd], limit, poll, ended)
         if ended:
             return False
         if total > FLOOD:
             return True
 
 
-def _read(fd: int, kept: bytearray, poll: select.poll, to_end: bool) -> int:
+def _read(fd: int, kept: bytearray, limit: int, poll: select.poll, to_end: bool) -> int:
     total = 0
     while total <= FLOOD:
         try:
@@ -155,7 +158,7 @@ def _read(fd: int, kept: bytearray, poll: select.poll, to_end: bool) -> int:
                 poll.unregister(fd)
             break
         total += len(data)
-        kept += data[: KEPT - len(kept)]
+        kept += data[: limit - len(kept)]
         if not to_end:
             break
     return total

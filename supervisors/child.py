@@ -11,20 +11,15 @@ import os
 import pwd
 import re
 import signal
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from supervisors import limits
+from supervisors import boot, limits
 from supervisors.errors import NotStartable
 from supervisors.journal import set_aside
-from supervisors.lifecycle import Job, Rank
-from supervisors.paths import Root
-from supervisors.spec import JobSpec
 
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Of a command that is not executable, and of one that is not found (docker, POSIX shells).
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 #: Of a child that never became a rank; never taken for a rank's own code, the `unborn` file tells them apart.
@@ -36,6 +31,9 @@ _MAX_ID = 2**32 - 2
 GATE_CLOSED = "gate"
 #: Exit codes for which it is worth a look into the `unborn` file.
 GIVEN_UP = (_UNBORN, NOT_EXECUTABLE, NOT_FOUND)
+
+
+DEFAULT_UMASK = 0o022
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,64 +63,6 @@ class Account:
         return cls(entry.pw_name, entry.pw_uid, gid, entry.pw_dir, entry.pw_shell)
 
 
-def nonce(root: Root, job_id: str, job: Job) -> str:
-    """Tells this very job from one of the same name, of another daemon or another time, in a process' environment."""
-    return f"{zlib.crc32(os.fsencode(root.state)):08x}-{zlib.crc32(job_id.encode()):08x}-{job.accepted_at!r}"
-
-
-def environment(root: Root, spec: JobSpec, job: Job, rank: Rank, account: Account) -> dict[str, str]:
-    """What a rank is given: a small default, the spec's variables, then those that say which rank it is.
-
-    The names are PyTorch's (env:// rendezvous), CUDA's, CANN's and, on Ascend, those of ModelArts' launcher.
-    """
-    local = len(job.ranks)
-    env = {
-        "PATH": DEFAULT_PATH,
-        "HOME": account.home,
-        "USER": account.name,
-        "LOGNAME": account.name,
-        "SHELL": account.shell or "/bin/sh",
-        "LANG": "C.UTF-8",
-    }
-    env |= spec.env
-    env |= {
-        "RANK": str(rank.rank),
-        "LOCAL_RANK": str(rank.local_rank),
-        "WORLD_SIZE": str(spec.node_count * local),
-        "LOCAL_WORLD_SIZE": str(local),
-        "GROUP_RANK": str(spec.node_rank),
-        "MASTER_ADDR": job.master_addr,
-        "MASTER_PORT": str(job.master_port),
-        "TORCHELASTIC_RUN_ID": spec.job_id,
-        "TORCHELASTIC_RESTART_COUNT": str(job.attempt),
-        "MUSTER_JOB_ID": spec.job_id,
-        "MUSTER_ATTEMPT": str(job.attempt),
-        "MUSTER_NONCE": nonce(root, spec.job_id, job),
-    }
-    if spec.wants_cards:
-        cards = ",".join(str(r.device) for r in job.ranks)
-        if job.card_kind == "nvidia":
-            env["CUDA_VISIBLE_DEVICES"] = cards
-        elif job.card_kind == "ascend":
-            env["ASCEND_RT_VISIBLE_DEVICES"] = cards
-            env |= _ascend(root, spec, job, rank, env)
-    return env
-
-
-def _ascend(root: Root, spec: JobSpec, job: Job, rank: Rank, env: dict[str, str]) -> dict[str, str]:
-    """The variables that ModelArts' launcher sets per process."""
-    plog = root.log / spec.job_id / "ascend" / "process_log" / f"rank_{rank.rank}"
-    return {
-        "JOB_ID": env.get("MA_VJ_NAME", spec.job_id).replace("ma-job", "modelarts-job", 1),
-        "ASCEND_DEVICE_ID": str(rank.local_rank),
-        "DEVICE_ID": str(rank.local_rank),
-        "RANK_ID": str(rank.rank),
-        "RANK_SIZE": str(spec.node_count * len(job.ranks)),
-        "HCCL_CONNECT_TIMEOUT": env.get("HCCL_CONNECT_TIMEOUT", "1800"),
-        "ASCEND_PROCESS_LOG_PATH": env.get("ASCEND_PROCESS_LOG_PATH", str(plog)),
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Birth:
     """All that a child needs to become a rank."""
@@ -134,6 +74,13 @@ class Birth:
     fifo: Path
     cgroup: str
     account: Account
+    #: Made as the job's user right before the command, each if it is not there: folders, and files with their text.
+    folders: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    #: setrlimit(2)'s soft and hard value by name; see limits.py.
+    limits: tuple[tuple[str, int], ...] = ()
+    umask: int = DEFAULT_UMASK
+    nice: int = 0
 
 
 @contextlib.contextmanager
@@ -184,23 +131,46 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
         _give_up(birth, unborn, GATE_CLOSED, 0, "the supervisor died before the ranks were let go")
 
     step: Callable[[], Any]
+    limits.restore_descriptors()
     for name, step in (
-        (f"become user {birth.account.name}", lambda: _become(birth.account)),
+        ("set its limits", lambda: limits.apply(birth.limits)),
+        (f"take the priority {birth.nice}", lambda: _renice(birth.nice)),
+        (f"become user {birth.account.name}", lambda: _become(birth.account, birth.umask)),
+        ("make its folders and files", lambda: _furnish(birth.folders, birth.files)),
         (f"enter the working folder {birth.workdir}", lambda: os.chdir(birth.workdir)),
     ):
         try:
             step()
-        except OSError as error:
-            _give_up(birth, unborn, "prepare", error.errno or 0, f"cannot {name}: {error.strerror}")
-    limits.restore_descriptors()
+        except (OSError, ValueError) as error:
+            number = error.errno or 0 if isinstance(error, OSError) else 0
+            text = error.strerror if isinstance(error, OSError) else str(error)
+            where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+            _give_up(birth, unborn, "prepare", number, f"cannot {name}{where}: {text}")
     try:
         os.execvpe(birth.argv[0], birth.argv, birth.env)
     except OSError as error:
         _give_up(birth, unborn, "exec", error.errno or 0, error.strerror or str(error))
 
 
-def _become(account: Account) -> None:
-    os.umask(0o022)
+def _renice(nice: int) -> None:
+    if nice:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
+def _furnish(folders: tuple[str, ...], files: tuple[tuple[str, str], ...]) -> None:
+    """Several ranks may do so at the same time: a file is there whole or not at all."""
+    for folder in folders:
+        os.makedirs(folder, exist_ok=True)
+    for path, text in files:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        new = f"{path}.{os.getpid()}"
+        with open(new, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(new, path)
+
+
+def _become(account: Account, umask: int) -> None:
+    os.umask(umask)
     if account.uid != os.geteuid() or account.gid != os.getegid():
         os.initgroups(account.name, account.gid)
         os.setgid(account.gid)
@@ -254,7 +224,12 @@ def explain_exec(argv0: str, entry: dict[str, Any]) -> str:
         if number in (2, 20):
             if os.path.isabs(argv0) and os.path.exists(argv0):
                 return f"{argv0}: the file is there, but the interpreter or loader that it names is not"
-            return f"{argv0}: not found" + ("" if "/" in argv0 else " in the PATH of the job's environment")
+            remedy = boot.package_of(os.path.basename(argv0))
+            return (
+                f"{argv0}: not found"
+                + ("" if "/" in argv0 else " in the PATH of the job's environment")
+                + (f": {remedy}" if remedy else "")
+            )
         if number == 13:
             return f"{argv0}: not executable (permission denied)"
         if number == 8:

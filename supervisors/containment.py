@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from supervisors import process
@@ -32,6 +32,27 @@ def find_cgroup_root() -> Path | None:
             folder = mount / line[4:]
             return folder if os.access(folder, os.W_OK) else None
     return None
+
+
+def limit_cgroup(folder: str, memory: float | None, cpus: float | None) -> str:
+    """Sets the limits of a job's cgroup: bytes of memory, number of CPUs. Returns a sentence where they cannot be set.
+
+    The controllers must be handed down by the folder above, which the kernel refuses while processes are in that.
+    """
+    wanted = {"memory.max": memory and str(int(memory)), "cpu.max": cpus and f"{max(1000, int(cpus * 100_000))} 100000"}
+    for name, value in wanted.items():
+        if not value:
+            continue
+        controller = name.partition(".")[0]
+        if not folder:
+            return f"the limit of {controller} is not in force: there is no cgroup v2 of our own on this node"
+        try:
+            if not os.path.exists(f"{folder}/{name}"):
+                (Path(folder).parent / "cgroup.subtree_control").write_text(f"+{controller}")
+            Path(folder, name).write_text(value)
+        except OSError as error:
+            return f"the limit of {controller} is not in force: {folder}/{name}: {error.strerror}"
+    return ""
 
 
 def make_cgroup(state: Path, job_id: str) -> str:
@@ -57,10 +78,11 @@ def make_cgroup(state: Path, job_id: str) -> str:
 class Containment:
     """The processes of one job."""
 
-    def __init__(self, cgroup: str, ranks: Iterable[Rank], nonce: str, adopted: bool) -> None:
-        """`adopted`: this supervisor is not the parent of the ranks, so that orphans may be anywhere."""
+    def __init__(self, cgroup: str, ranks: Callable[[], list[Rank]], nonce: str, adopted: bool) -> None:
+        """`ranks` gives what runs at the moment: the ranks, or a step. `adopted`: this supervisor is not the parent of
+        them, so that orphans may be anywhere."""
         self._cgroup = Path(cgroup) if cgroup else None
-        self._ranks = list(ranks)
+        self._ranks = ranks
         self._entry = b"MUSTER_NONCE=" + nonce.encode()
         self._adopted = adopted
         self._empty_scans = 0
@@ -89,9 +111,9 @@ class Containment:
             children.setdefault(stat.ppid, []).append(stat.pid)
         found = set(self._cgroup_pids())
         found.update(children.get(os.getpid(), ()))
-        found.update(r.pid for r in self._ranks if r.pid in stats and stats[r.pid].start == r.start)
+        found.update(r.pid for r in self._ranks() if r.pid in stats and stats[r.pid].start == r.start)
         if self._adopted:
-            oldest = min((r.start for r in self._ranks if r.start), default=0)
+            oldest = min((r.start for r in self._ranks() if r.start), default=0)
             found.update(s.pid for s in stats.values() if s.start >= oldest and process.environ_has(s.pid, self._entry))
         todo = list(found)
         while todo:
@@ -110,7 +132,7 @@ class Containment:
         """Signals every process of the job once; returns to how many. A stopped process is continued, so that it can
         act on the signal."""
         groups = set()
-        for rank in self._ranks:
+        for rank in self._ranks():
             # A process group may be signalled by its number as long as its leader has not been waited for.
             stat = process.read_stat(rank.pid) if rank.pid and rank.outcome is None else None
             if stat is not None and stat.start == rank.start and stat.pgrp == rank.pid:

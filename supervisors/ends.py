@@ -2,9 +2,10 @@
 
 import contextlib
 import os
+import signal
 import time
 
-from supervisors import child, process, verdict
+from supervisors import child, oom, process, verdict
 from supervisors.ledger import Ledger
 from supervisors.lifecycle import Kind, Outcome, Rank
 from supervisors.link import NurseryLink
@@ -19,7 +20,7 @@ class Ends:
     """Watches the ranks of one job."""
 
     def __init__(self, paths: JobPaths, command: str, loop: Loop, ledger: Ledger, link: NurseryLink) -> None:
-        """`command`: the first word of what ranks execute, for messages."""
+        """`command`: the first word of what ranks execute, for messages, unless they say another."""
         self._paths = paths
         self._command = command
         self._loop = loop
@@ -28,6 +29,8 @@ class Ends:
         self._pidfds: dict[int, int] = {}
         self._readable: list[int] = []
         self._told: dict[int, int] = {}
+        #: What the kernel's log says of want of memory, as it was read for the ends that are collected now.
+        self._victims: tuple[dict[int, str] | None] | None = None
         self._ask_until: dict[int, float] = {}
         link.on_ended = self._told.__setitem__
 
@@ -36,8 +39,8 @@ class Ends:
 
         Raises OSError where there is no descriptor to be had.
         """
-        for rank in self._ledger.job.ranks:
-            if rank.outcome is not None:
+        for rank in self._ledger.job.processes():
+            if rank.outcome is not None or rank.rank in self._pidfds:
                 continue
             pidfd = process.open_pidfd(rank.pid, rank.start)
             if pidfd is None:
@@ -55,6 +58,7 @@ class Ends:
             self._readable += [number for number, pidfd in self._pidfds.items() if process.has_ended(pidfd)]
         self._readable = [n for n in dict.fromkeys(self._readable) if self._rank(n).outcome is None]
         found = {n: self._status(self._rank(n)) for n in self._readable}
+        self._victims = None
         numbers = [n for n in self._readable if not self._may_yet_be_told(n, found[n])]
         if numbers:
             self._ledger.commit(*(self._record(self._rank(n), found[n]) for n in numbers))
@@ -119,17 +123,38 @@ class Ends:
         entry = None
         if status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) in child.GIVEN_UP:
             entry = child.read_unborn(self._paths.unborn).get(rank.pid)
-        detail = child.explain_exec(self._command, entry) if entry else ""
+        detail = child.explain_exec(rank.argv[0] if rank.argv else self._command, entry) if entry else ""
         if status is None:
             detail = "it ended while neither its supervisor nor the nursery was there to see how"
+        outcome = verdict.outcome(self._ledger.job, status, unborn=entry is not None)
+        if outcome is Outcome.SIGNALLED and status is not None and os.WTERMSIG(status) == signal.SIGKILL:
+            outcome, detail = self._who_killed(rank)
         return {
             "kind": Kind.EXITED,
             "rank": rank.rank,
-            "outcome": verdict.outcome(self._ledger.job, status, unborn=entry is not None),
+            "outcome": outcome,
             "status": status,
             "usage": process.usage(rank.pid) if status is not None else {},
             "detail": detail,
         }
+
+    def _who_killed(self, rank: Rank) -> tuple[Outcome, str]:
+        """Of a rank that got a SIGKILL which was not ours: the kernel, for want of memory, or somebody."""
+        job = self._ledger.job
+        if self._victims is None:  # once for all that ended at the same time: it is long
+            self._victims = (oom.victims(min(r.start for r in job.processes()) / process.TICKS_PER_S),)
+        victims = self._victims[0]
+        if victims is not None:
+            if rank.pid in victims:
+                return Outcome.OUT_OF_MEMORY, f"the kernel killed it for want of memory ({victims[rank.pid]})"
+            return Outcome.SIGNALLED, "muster did not send it, and the kernel killed it for no want of memory"
+        counted = sum(r.outcome is Outcome.OUT_OF_MEMORY for r in job.ranks)
+        if job.cgroup and oom.kills(job.cgroup) - job.oom_kills > counted:
+            return Outcome.OUT_OF_MEMORY, "the kernel killed a process of the job for want of memory"
+        return (
+            Outcome.SIGNALLED,
+            "muster did not send it; the kernel's log, which would tell of a want of memory, cannot be read",
+        )
 
     def _wait_for(self, ranks: list[Rank]) -> None:
         """Only the one who waits learns the peak (KiB); nothing depends on it, so it need not be on the disk yet."""

@@ -40,6 +40,7 @@ class Escalation:
         self._timer: Timer | None = None
         self._kill_at = 0.0
         self._give_up_at = 0.0
+        self._over = False
 
     def begin(self, cause: Cause, by: str, reason: str, steps: tuple[float, ...]) -> None:
         """Begins a stop, or shortens one that is under way. Raises OSError where it cannot be recorded."""
@@ -53,11 +54,21 @@ class Escalation:
         elif time.monotonic() + sum(steps) < self._kill_at:
             self._ledger.commit({"kind": Kind.STOPPING} | stop)
             self._arm(sum(steps))
+        elif cause is Cause.REQUESTED and not job.halted:  # it ends no sooner for it, but it is not started again
+            self._ledger.commit({"kind": Kind.STOPPING} | stop | {"steps": job.stop.steps, "up": job.stop.up})
+
+    def halt(self) -> None:
+        """All that was to be ended has ended. Another stop may begin later, of another attempt."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def go_on(self) -> None:
         """What follows the record of a stop, ours or a predecessor's: SIGTERM if not sent, the rest of the grace."""
         job = self._ledger.job
         assert job.stop is not None
+        self._over = False
         grace = sum(job.stop.steps)
         self._arm(max(0.0, grace - max(0.0, process.uptime() - job.stop.up)))
         self._look()
@@ -66,7 +77,7 @@ class Escalation:
         self._loop.attempt(self._terminate)
 
     def _terminate(self) -> None:
-        if self._ledger.job.terminated or self._ledger.job.state.final:
+        if self._ledger.job.terminated or self._over:
             return
         with contextlib.suppress(OSError):  # tried again behind this batch; the signal must not wait for it
             self._before_signal()
@@ -79,7 +90,7 @@ class Escalation:
         self._timer = self._loop.later(seconds, self._kill)
 
     def _kill(self) -> None:
-        if self._ledger.job.state.final:
+        if self._over:
             return
         self._give_up_at = time.monotonic() + KILL_WAIT_S
         self._record("SIGKILL", len(self._containment().kill()))
@@ -87,7 +98,7 @@ class Escalation:
         self._loop.later(KILL_AGAIN_S, self._kill_again)
 
     def _kill_again(self) -> None:
-        if self._ledger.job.state.final:
+        if self._over:
             return
         left = self._containment().kill()
         self._look()

@@ -11,21 +11,23 @@ import socket
 import sys
 import time
 
-from supervisors import child, process, tee, verdict
-from supervisors.containment import Containment, make_cgroup
+from supervisors import births, boot, child, environment, hardware, oom, process, restart, steps, tee, verdict
+from supervisors.containment import Containment, limit_cgroup, make_cgroup
 from supervisors.control import JournalServer
 from supervisors.ends import Ends
 from supervisors.errors import NotStartable
 from supervisors.escalation import KILL_WAIT_S, Escalation
 from supervisors.journal import Contents
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import Cause, Kind, Rank, State, Verdict
+from supervisors.lifecycle import STEP, Cause, Kind, State, Verdict
 from supervisors.link import NurseryLink
-from supervisors.loop import AGAIN_S, Loop
+from supervisors.loop import AGAIN_S, Alarm, Loop
 from supervisors.output import Output
 from supervisors.paths import Root
 from supervisors.process import Stat
 from supervisors.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, JobSpec
+from supervisors.step_run import StepRun
+from supervisors.steps import STEP_GRACE_S
 from supervisors.wire import Message
 
 #: How often processes that outlive their ranks are looked at, in seconds; they are nobody's children that epoll knows.
@@ -57,9 +59,13 @@ class Gang:
         )
         self._adopted = any(r["kind"] == Kind.TAKEN for r in contents.records)
         self._containment = self._contain()
-        # By the order of the records, which is the order in which the kernel reported the ends.
-        exits = [r["rank"] for r in contents.records if r["kind"] == Kind.EXITED]
-        self._first: int | None = next((n for n in exits if verdict.failed(self.job.rank(n))), None)
+        self._midwife: births.Midwife | None = None
+        self._step = StepRun(
+            root, spec, ledger, loop, self._output, self._ends, self._link,
+            lambda: self._containment, self._look_again, self._give_up,
+        )  # fmt: skip
+        self._alarm = Alarm(loop)  # the end of max_runtime, or of the pause before a restart
+        self._stuck = False
         # Until `begin` is through, and while it is not known whether the ranks were let go, nothing is decided.
         self._undecided = True
         self._look_due = True
@@ -77,10 +83,19 @@ class Gang:
         self._undecided = False
         if job.boot_id != process.boot_id():
             self._end_after_reboot()
-        elif job.spawned:
+        elif job.processes() and not (job.concluded and not job.in_step):
             self._adopt()
+        elif job.concluded is not None:
+            self._open_again()
+            self._run_epilog()
+        elif job.step is not None:
+            self._go_on_behind_step()
         elif job.state is State.STOPPING:
+            self._open_again()
             self._conclude()
+        elif job.state is State.RESTARTING:
+            self._open_again()
+            self._arm_restart()
         else:
             self._prepare()
 
@@ -107,7 +122,7 @@ class Gang:
 
     def _wait_for_orphans(self) -> None:
         """Waits for those that came to us; ranks are waited for once their end is written down."""
-        ranks = {r.pid for r in self.job.ranks if r.outcome is None}
+        ranks = {r.pid for r in self.job.processes() if r.outcome is None}
         with contextlib.suppress(ChildProcessError):
             while True:
                 info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -119,6 +134,10 @@ class Gang:
         steps = message.get("steps")
         if steps is not None and not _are_seconds(steps):
             return {"ok": False, "error": f"steps must be a list of seconds, together at most {MAX_GRACE_S:.0f}"}
+        if self.job.concluded is not None:  # only its epilog is left to be ended
+            grace = STEP_GRACE_S if steps is None else sum(float(s) for s in steps)
+            self._step.end("was ended by a stop", grace)
+            return {"ok": True}
         try:
             self._stop(Cause.REQUESTED, str(message.get("by", "")), str(message.get("reason", "")), steps)
         except OSError as error:
@@ -134,152 +153,204 @@ class Gang:
     # --- birth --------------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        children: list[int] = []
-        gate: tuple[int, int] | None = None
+        """Makes all ready for an attempt, then its steps and its ranks one after the other."""
+        job = self.job
         try:
             account = child.Account.of(self._spec.user)
             cgroup = make_cgroup(self._root.state, self._spec.job_id)
-            preparing = {"kind": Kind.PREPARING, "attempt": self.job.attempt, "cgroup": cgroup}
+            preparing = {
+                "kind": Kind.PREPARING,
+                "attempt": job.attempt,
+                "cgroup": cgroup,
+                "oom_kills": oom.kills(cgroup),
+            }
             self._ledger.commit(preparing, sync=False, tell=False)
+            self._adopted = False  # nothing of an earlier attempt lives
             self._containment = self._contain()
-            self._paths.workspace.mkdir(exist_ok=True)
-            self._paths.workspace.chmod(0o711)  # to be passed through by the job's user, whatever our umask is
-            workdirs = [self._workdir(rank, account) for rank in self.job.ranks]
             owner = (account.uid, account.gid)
-            self._output.make_fifos(self.job.ranks, owner)
-            gate = os.pipe()
-            unborn = child.open_unborn(self._paths.unborn, len(self.job.ranks))
-            # All is ready before the first fork: each fork makes us copy again every page that we touch behind it.
-            births = [
-                child.Birth(
-                    rank=rank.rank,
-                    argv=self._spec.command,
-                    env=child.environment(self._root, self._spec, self.job, rank, account),
-                    workdir=workdir,
-                    fifo=self._paths.fifo(rank.rank),
-                    cgroup=cgroup,
-                    account=account,
-                )
-                for rank, workdir in zip(self.job.ranks, workdirs, strict=True)
-            ]
-            with child.signals_blocked():
-                for birth in births:
-                    children.append(child.fork(birth, gate[0], gate[1], unborn))
-            os.close(unborn)
-            # While they get as far as the gate.
-            self._link.hold(self._output.open(self.job.ranks, owner, fresh=True))
-            self._record_births(children)
-            self._ends.watch()
+            self._output.open_job(owner, len(job.ranks))
+            self._limit(cgroup)
+            self._midwife = births.Midwife(self._root, self._spec, job, account)
+            self._midwife.make_folders()
         except (OSError, NotStartable) as error:
-            self._cannot_start(error, children, gate)
+            self._cannot_start(error)
             return
-        # One write, so that all ranks are let go or none: at most 4096 ranks, and PIPE_BUF is 4096.
-        os.write(gate[1], b"1" * len(children))
-        os.close(gate[0])
-        os.close(gate[1])
+        self._go_further()
+
+    def _limit(self, cgroup: str) -> None:
+        limits = self._spec.limits
+        trouble = limit_cgroup(cgroup, limits.get("memory"), limits.get("cpus"))
+        if trouble and trouble not in self.job.warnings:
+            self._ledger.commit({"kind": Kind.WARNING, "text": trouble}, sync=False)
+
+    def _go_further(self) -> None:
+        """The next step before the ranks, or these."""
+        name = steps.due(self._spec, self.job)
+        try:
+            if name:
+                self._step.begin(self._ready(), name, {})
+            else:
+                self._bear_ranks()
+        except (OSError, NotStartable) as error:
+            self._cannot_start(error)
+
+    def _bear_ranks(self) -> None:
+        """Raises OSError, NotStartable, with no rank left."""
+        midwife, job = self._ready(), self.job
+        changes = environment.read_exports(self._paths.exports, midwife.common) if self._spec.pre_start else {}
+        # All is ready before the first fork: each fork makes us copy again every page that we touch behind it.
+        born, processes = midwife.gang(changes)
+        owner = (born[0].account.uid, born[0].account.gid)
+        self._output.make_fifos(job.ranks, owner)
+
+        def open_output() -> None:
+            fresh = not any(past.started_at for past in job.past)
+            self._link.hold(self._output.open(job.ranks, owner, fresh=fresh))
+            if job.past:
+                self._output.mark(f"attempt {job.attempt} {time.strftime('%Y-%m-%dT%H:%M:%S')}")
+
+        births.bear(born, self._paths.unborn, open_output, lambda pids: self._record_births(pids, processes))
         self.loop.attempt(self._run)
 
-    def _workdir(self, rank: Rank, account: child.Account) -> str:
-        if self._spec.workdir:
-            return self._spec.workdir
-        folder = self._paths.workspace / f"device{rank.device}"
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o755)
-        if (account.uid, account.gid) != (os.geteuid(), os.getegid()):
-            os.chown(folder, account.uid, account.gid, follow_symlinks=False)
-        return str(folder)
+    def _ready(self) -> births.Midwife:
+        assert self._midwife is not None
+        return self._midwife
 
-    def _record_births(self, children: list[int]) -> None:
-        spawned = []
-        for rank, pid in zip(self.job.ranks, children, strict=True):
-            stat = process.read_stat(pid)
-            assert stat is not None  # our child, not waited for
-            spawned.append([rank.rank, pid, stat.start])
-        self._link.tell("ranks", pids=children)
-        self._ledger.commit({"kind": Kind.SPAWNED, "ranks": spawned})
+    def _record_births(self, pids: list[int], processes: list[boot.Process]) -> None:
+        spawned = [[rank.rank, *process.identity(pid)] for rank, pid in zip(self.job.ranks, pids, strict=True)]
+        record: dict[str, object] = {"kind": Kind.SPAWNED, "ranks": spawned}
+        if any(made.role != "rank" for made in processes):
+            record["argv"] = [list(made.argv) for made in processes]
+            record["roles"] = [made.role for made in processes]
+            record["serves"] = [made.serves for made in processes]
+        self._link.tell("ranks", pids=pids)
+        self._ledger.commit(record)
+        self._ends.watch()
 
     def _run(self) -> None:
-        if self.job.state is State.PREPARING:
+        job = self.job
+        if job.state is State.PREPARING:
             self._ledger.commit({"kind": Kind.RUNNING, "up": process.uptime()}, sync=False)
-        self._arm_max_runtime()
-
-    def _arm_max_runtime(self) -> None:
+            count = f"{len(job.ranks)} rank{'s' if len(job.ranks) != 1 else ''}"
+            self._output.say(f"attempt {job.attempt}: {count} started")
         limit = self._spec.max_runtime
         if limit is not None:
-            self.loop.later(max(0.0, limit - (process.uptime() - self.job.started_up)), self._out_of_time)
+            self._alarm.set(limit - job.ran_s - (process.uptime() - job.started_up), self._out_of_time)
 
     def _out_of_time(self) -> None:
         if self.job.stop is None:
             self._stop(Cause.MAX_RUNTIME, "max_runtime", f"{self._spec.max_runtime:g} s are over", None)
 
-    def _cannot_start(self, error: Exception, children: list[int], gate: tuple[int, int] | None) -> None:
-        for fd in gate or ():
-            os.close(fd)  # the children see the gate's end and leave
-        for pid in children:
-            os.waitpid(pid, 0)
+    def _cannot_start(self, error: Exception) -> None:
         text = f"{error.strerror}: {error.filename or 'fork'}" if isinstance(error, OSError) else str(error)
-        self._put_away()
-        self._end(*verdict.not_prepared(f"the job could not be prepared: {text}", elsewhere=True))
+        self._attempt_over(*verdict.not_prepared(f"the job could not be prepared: {text}", elsewhere=True))
+
+    # --- steps before and after the ranks -----------------------------------------------------------------------------
+
+    def _step_ended(self) -> None:
+        """A step and all that it started are gone."""
+        job = self.job
+        trouble = self._step.close()
+        if job.step_name == steps.EPILOG:
+            if trouble:
+                self._ledger.commit({"kind": Kind.WARNING, "text": trouble}, sync=False)
+            self._finish()
+        elif job.stop is not None:
+            self._conclude()
+        elif trouble:
+            self._attempt_over(*self._step.failure(trouble))
+        else:
+            self._go_further()
 
     # --- takeover -----------------------------------------------------------------------------------------------------
 
-    def _adopt(self) -> None:
-        """Goes on with ranks that a predecessor started."""
+    def _open_again(self) -> None:
+        """The output of a job whose supervisor died."""
         ranks = self.job.ranks
-        self._link.tell("ranks", pids=[r.pid for r in ranks if r.outcome is None])
         owner = self._output.owner(ranks) or (os.geteuid(), os.getegid())
+        self._output.open_job(owner, len(ranks))
         self._link.hold(self._output.open(ranks, owner, fresh=False))
+
+    def _adopt(self) -> None:
+        """Goes on with ranks, or a step, that a predecessor started."""
+        self._link.tell("ranks", pids=[r.pid for r in self.job.processes() if r.outcome is None])
+        self._open_again()
         self._ends.watch()
-        if not self.job.started_up:
+        if self.job.in_step or not self.job.started_up:
             self._undecided = True
             self._settle(time.monotonic() + _GATE_WAIT_S)
         else:
             self._carry_on()
 
     def _carry_on(self) -> None:
-        if self.job.state is State.STOPPING:
+        if self.job.in_step:
+            self._midwife = self._midwife_again()
+            self._step.arm()
+        if self.job.state is State.STOPPING and self.job.stop is not None and self.job.concluded is None:
             self._escalation.go_on()
-        else:
+        elif not self.job.in_step:
             self._run()
+
+    def _go_on_behind_step(self) -> None:
+        """A step has ended, and nothing says yet what follows from it: `_decide` does."""
+        self._midwife = self._midwife_again()
+        if self._midwife is None:
+            self._prepare()  # which says why
+        else:
+            self._open_again()
+
+    def _midwife_again(self) -> births.Midwife | None:
+        """Of a job whose user may not be known at this moment: then its step is followed all the same."""
+        try:
+            return births.Midwife(self._root, self._spec, self.job, child.Account.of(self._spec.user))
+        except NotStartable:
+            return None
 
     def _settle(self, deadline: float) -> None:
         """Finds out whether the predecessor opened the gate: once no child is before its exec any more, the `unborn`
         file tells."""
-        for rank in self.job.ranks:
+        ranks = self.job.processes()
+        for rank in ranks:
             stat = process.read_stat(rank.pid)
             waiting = stat is not None and stat.start == rank.start and stat.before_exec and not stat.ended
             if waiting and time.monotonic() < deadline:
                 self.loop.later(_GATE_LOOK_S, lambda: self._settle(deadline))
                 return
         entries = child.read_unborn(self._paths.unborn)
-        if any(entries.get(r.pid, {}).get("reason") == child.GATE_CLOSED for r in self.job.ranks):
+        if any(entries.get(r.pid, {}).get("reason") == child.GATE_CLOSED for r in ranks):
             self._bear_again()
         else:
             self._undecided = False
             self._carry_on()
 
     def _bear_again(self) -> None:
-        pids = [r.pid for r in self.job.ranks]
+        pids = [r.pid for r in self.job.processes()]
         self._ledger.commit({"kind": Kind.UNBORN})
         self._ends.forget_all()
         for pid in pids:
             self._link.tell("reap", pid=pid)
-        self._output.close()
         self._undecided = False
-        self.loop.attempt(self._conclude if self.job.stop is not None else self._prepare)
+        if self.job.concluded is not None:
+            self.loop.attempt(self._run_epilog)
+        else:
+            self.loop.attempt(self._conclude if self.job.stop is not None else self._prepare)
 
     def _end_after_reboot(self) -> None:
         """Nothing of another boot lives: what had not ended by then is lost, what never ran has failed."""
-        if self.job.spawned:
-            left = [r for r in self.job.ranks if r.outcome is None]
-            self._ends.lose(left, "the node was rebooted while the job was running")
-            if self._first is None and left:
-                self._first = left[0].rank
-        self._put_away()
-        if self.job.spawned or self.job.stop is not None:
-            self._reach()
+        job = self.job
+        if job.processes():
+            self._ends.lose(
+                [r for r in job.processes() if r.outcome is None], "the node was rebooted while the job was running"
+            )
+        self._open_again()
+        if job.concluded is not None:
+            self._run_epilog()
+        elif job.spawned or job.stop is not None:
+            self._attempt_over(*self._reached(), again=False)
         else:
-            self._end(*verdict.not_prepared("the node was rebooted before the job began", elsewhere=False))
+            self._attempt_over(
+                *verdict.not_prepared("the node was rebooted before the job began", elsewhere=False), again=False
+            )
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
@@ -289,38 +360,67 @@ class Gang:
         if self._undecided:
             return
         for number in self._ends.collect(look=look):
-            if self._first is None and verdict.failed(self.job.rank(number)):
-                self._first = number
+            rank = self.job.rank(number)
+            if number != STEP and rank.status != 0:
+                self._output.say(
+                    f"rank {number} {verdict.describe(rank.status)}" + (f": {rank.detail}" if rank.detail else "")
+                )
             self._look_due = True
 
     def _decide(self) -> None:
         """What follows from what has happened."""
         job = self.job
-        if not job.spawned:
+        if not self._something_runs():
             return
-        if self._first is not None and job.stop is None:
-            rank = job.rank(self._first)
-            self._stop(Cause.RANK_FAILED, f"rank {rank.rank}", f"it {verdict.describe(rank.status)}", None)
-        if any(rank.outcome is None for rank in job.ranks) or not self._look_due:
+        running = job.processes() or ([job.step] if job.step is not None else [])
+        if job.spawned and job.concluded is None:
+            self._decide_on_ranks()
+        if any(rank.outcome is None for rank in running) or not self._look_due:
             return
         self._look_due = False
         self._wait_for_orphans()
         if self._containment.gone():
-            self._conclude()
+            if job.concluded is not None or not job.spawned:
+                self._step_ended()
+            else:
+                self._conclude()
             return
         left = self._containment.members()
-        if left and job.stop is None:
-            names = ", ".join(f"{s.pid} ({s.comm})" for s in left[:5])
-            self._stop(Cause.LEFTOVERS, "muster", f"{len(left)} process(es) outlive their ranks: {names}", None)
+        if left and (job.concluded is not None or not job.spawned):
+            self._step.leaves(left)
+        elif left and job.stop is None:
+            reason = f"{len(left)} process(es) outlive their ranks: {process.names(left)}"
+            self._stop(Cause.LEFTOVERS, "muster", reason, None)
         self._gone_look = min(self._gone_look * 2, LEFTOVER_LOOK_S)
         self.loop.later(LEFTOVER_LOOK_S if left else self._gone_look, self._look_again)
+
+    def _something_runs(self) -> bool:
+        """Whether an end is to be waited for: of the ranks, or of the step before or after them."""
+        job = self.job
+        if job.state is State.RESTARTING:
+            return False
+        return job.step is not None if job.concluded is not None or not job.spawned else True
+
+    def _decide_on_ranks(self) -> None:
+        job = self.job
+        if job.stop is not None:
+            return
+        first = verdict.first_failure(job)
+        if first is not None:
+            self._stop(Cause.RANK_FAILED, f"rank {first.rank}", f"it {verdict.describe(first.status)}", None)
+        elif any(r.serves and r.outcome is None for r in job.ranks) and all(r.serves or r.outcome for r in job.ranks):
+            self._stop(Cause.SERVED, "muster", "all that it served have ended", None)
 
     def _look_again(self) -> None:
         self._look_due = True
 
     def _stop(self, cause: Cause, by: str, reason: str, steps: list[float] | None) -> None:
         own = tuple(self._spec.grace_steps) or DEFAULT_GRACE_STEPS
+        if cause is Cause.REQUESTED and self.job.stop is None:
+            self._output.say(f"is stopped by {by or 'somebody'}" + (f": {reason}" if reason else ""))
         self._escalation.begin(cause, by, reason, own if steps is None else tuple(float(s) for s in steps))
+        if self.job.state is State.STOPPING and not self.job.processes():
+            self._conclude()  # between two attempts: nothing runs
 
     def _give_up(self, left: list[Stat]) -> None:
         """Each is waited for in the kernel (state D, mostly); only the driver or a reboot can end them."""
@@ -332,40 +432,100 @@ class Gang:
             )
             if text not in self.job.warnings:
                 self._ledger.commit({"kind": Kind.WARNING, "text": text})
-        self._ends.lose([r for r in self.job.ranks if r.outcome is None], "it cannot be killed")
-        self._conclude()
+        self._ends.lose([r for r in self.job.processes() if r.outcome is None], "it cannot be killed")
+        self._stuck = True
+        if self.job.step is None:
+            self._conclude()
+        else:
+            self._step_ended()
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- the end of an attempt, and of the job ------------------------------------------------------------------------
 
     def _conclude(self) -> None:
-        """All processes are gone: the rest of the output, then everything is put away, then the verdict."""
+        """All processes of the attempt are gone."""
         self._output.drain()
         self._output.commit_gaps()
-        self._put_away()
-        self._reach()
+        self._attempt_over(*self._reached())
 
-    def _reach(self) -> None:
-        first: Rank | None = None
+    def _reached(self) -> tuple[State, Verdict]:
+        job = self.job
+        first = verdict.first_failure(job)
         last: tuple[str, ...] = ()
-        if self._first is not None:
-            first = self.job.rank(self._first)
+        if first is not None:
             last = tee.tail(self._root.rank_log(self._spec.job_id, first.rank, first.device))
-        self._end(*verdict.reach(self.job, first, last))
+        return verdict.reach(job, first, last, hardware.fault(job.card_kind, job.cards))
+
+    def _attempt_over(self, state: State, end: Verdict, again: bool = True) -> None:
+        """Another attempt, or the epilog, or the end."""
+        job = self.job
+        self._alarm.cancel()
+        self._escalation.halt()
+        if again and not self._stuck and restart.allowed(self._spec, job, state):
+            number = len(job.past) + 1
+            delay = restart.delay(self._spec, number)
+            with contextlib.suppress(OSError):  # where there is no room, the record itself will say so
+                self._ledger.reserve(len(job.ranks))
+            fields = {"attempt": job.attempt + 1, "verdict": _fields(end), "log_ends": self._output.ends()}
+            now = {"delay_s": delay, "up": process.uptime()}
+            self._ledger.commit({"kind": Kind.RESTARTING} | fields | now)
+            self._ends.forget_all()
+            self._output.say(f"{end.summary}: restart {number} of {self._spec.max_restarts} in {delay:.1f} s")
+            self._arm_restart()
+            return
+        ran = job.spawned or job.step is not None or job.past
+        if self._spec.epilog and ran and not self._stuck:
+            self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end)})
+            self._ends.forget_all()
+            self._run_epilog()
+            return
+        self._end(state, end)
+
+    def _arm_restart(self) -> None:
+        self._alarm.set(self.job.restart_up - process.uptime(), self._prepare)
+
+    def _run_epilog(self) -> None:
+        job = self.job
+        assert job.concluded is not None
+        if job.step_name == steps.EPILOG and job.step is not None:  # it ran under a predecessor
+            self._finish()
+            return
+        try:
+            if self._midwife is None:
+                account = child.Account.of(self._spec.user)
+                self._output.open_job((account.uid, account.gid), len(job.ranks))
+                self._midwife = births.Midwife(self._root, self._spec, job, account)
+            self._step.begin(self._ready(), steps.EPILOG, steps.environment_of_epilog(*job.concluded))
+        except (OSError, NotStartable) as error:
+            text = f"{steps.shown(steps.EPILOG, self._spec)} could not be started: {error}"
+            self._ledger.commit({"kind": Kind.WARNING, "text": text}, sync=False)
+            self._finish()
+
+    def _finish(self) -> None:
+        assert self.job.concluded is not None
+        self._end(*self.job.concluded)
 
     def _put_away(self) -> None:
         self._output.close()
         self._ends.forget_all()
-        for rank in self.job.ranks:
+        for path in [self._paths.job_fifo, *(self._paths.fifo(rank.rank) for rank in self.job.ranks)]:
             with contextlib.suppress(FileNotFoundError):
-                self._paths.fifo(rank.rank).unlink()
+                path.unlink()
         self._containment.remove()
-        for path in (self._paths.unborn, self._paths.lost):
+        for path in (self._paths.unborn, self._paths.lost, self._paths.exports):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
 
     def _end(self, state: State, end: Verdict) -> None:
-        fields = {name: getattr(end, name) for name in Verdict.__slots__}
-        self._ledger.commit({"kind": Kind.ENDED, "state": state, "verdict": fields})
+        """Everything is put away, then the verdict."""
+        if self._spec.max_restarts and state is State.FAILED:
+            self._output.say(
+                "no restart is left" if self.job.attempt >= self._spec.max_restarts else "is not restarted"
+            )
+        self._output.say(f"{state}: {end.summary}")
+        self._output.drain()
+        self._output.commit_gaps()
+        self._put_away()
+        self._ledger.commit({"kind": Kind.ENDED, "state": state, "verdict": _fields(end)})
         self._link.tell("done")
         self._control.close()
         with contextlib.suppress(FileNotFoundError):
@@ -373,8 +533,12 @@ class Gang:
         self.loop.stop()
 
     def _contain(self) -> Containment:
-        mark = child.nonce(self._root, self._spec.job_id, self.job)
-        return Containment(self.job.cgroup, self.job.ranks, mark, self._adopted)
+        mark = environment.nonce(self._root, self._spec.job_id, self.job)
+        return Containment(self.job.cgroup, self.job.processes, mark, self._adopted)
+
+
+def _fields(end: Verdict) -> dict[str, object]:
+    return {name: getattr(end, name) for name in Verdict.__slots__}
 
 
 def _are_seconds(steps: object) -> bool:

@@ -17,6 +17,10 @@ class Ledger:
         self._writer = Writer(paths.journal, contents)
         self._publish = publish
 
+    def reserve(self, ranks: int) -> None:
+        """Sets space for the records of another attempt aside. Raises OSError where the disk has none."""
+        self._writer.reserve(ranks)
+
     def commit(self, *records: Record, sync: bool = True, tell: bool = True) -> None:
         """Appends to the journal, then moves the job, then tells the watchers. Raises OSError with nothing changed.
 

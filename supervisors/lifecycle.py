@@ -54,6 +54,7 @@ class Cause(enum.StrEnum):
     MAX_RUNTIME = "max_runtime"  # its time is over
     RANK_FAILED = "rank_failed"  # a rank failed: the others are its victims
     LEFTOVERS = "leftovers"  # all ranks have ended, but processes of theirs have not
+    SERVED = "served"  # all that was to be done is done: what only serves the others is ended (parameter servers)
 
 
 class Kind(enum.StrEnum):
@@ -62,6 +63,7 @@ class Kind(enum.StrEnum):
     ACCEPTED = "accepted"
     CHECKING = "checking"
     CHECKED = "checked"
+    PLANNED = "planned"
     TAKEN = "taken"
     PREPARING = "preparing"
     SPAWNED = "spawned"
@@ -73,27 +75,39 @@ class Kind(enum.StrEnum):
     ESCALATED = "escalated"
     WARNING = "warning"
     LOST_BYTES = "lost_bytes"
+    STEP = "step"
+    RESTARTING = "restarting"
+    CONCLUDED = "concluded"
     ENDED = "ended"
 
 
+#: In the place of a rank's number: the step before or after the ranks that is run at the moment, and the job itself.
+STEP = -1
+JOB = -2
+
 _LIVE = frozenset(State) - _FINAL
-_WITH_RANKS = frozenset({State.PREPARING, State.RUNNING, State.STOPPING})
+#: Where a process of the job may be there: ranks or a step before them, or an epilog, which may come behind checks.
+_BEGUN = _LIVE - {State.ACCEPTED}
 
 #: kind -> (states in which it may come, state that it leads to; None: stays). `ended` carries its own final state.
 TRANSITIONS: dict[Kind, tuple[frozenset[State], State | None]] = {
-    Kind.CHECKING: (frozenset({State.ACCEPTED, State.CHECKING}), State.CHECKING),
+    Kind.CHECKING: (frozenset({State.ACCEPTED, State.CHECKING, State.RESTARTING}), State.CHECKING),
     Kind.CHECKED: (frozenset({State.CHECKING}), None),
+    Kind.PLANNED: (frozenset({State.ACCEPTED, State.CHECKING}), None),
     Kind.TAKEN: (_LIVE, None),
     Kind.PREPARING: (frozenset({State.ACCEPTED, State.CHECKING, State.PREPARING, State.RESTARTING}), State.PREPARING),
     Kind.SPAWNED: (frozenset({State.PREPARING}), None),
-    Kind.UNBORN: (frozenset({State.PREPARING, State.STOPPING}), None),
+    Kind.UNBORN: (_BEGUN, None),
     Kind.RUNNING: (frozenset({State.PREPARING}), State.RUNNING),
-    Kind.EXITED: (_WITH_RANKS, None),
+    Kind.STEP: (_BEGUN, None),
+    Kind.EXITED: (_BEGUN, None),
     Kind.USAGE: (_LIVE, None),
     Kind.STOPPING: (_LIVE, State.STOPPING),
     Kind.ESCALATED: (frozenset({State.STOPPING}), None),
     Kind.WARNING: (_LIVE, None),
     Kind.LOST_BYTES: (_LIVE, None),
+    Kind.RESTARTING: (frozenset({State.CHECKING, State.PREPARING, State.RUNNING, State.STOPPING}), State.RESTARTING),
+    Kind.CONCLUDED: (_BEGUN, None),
     Kind.ENDED: (_LIVE, None),
 }
 
@@ -113,7 +127,10 @@ class Usage:
 
 @dataclass(slots=True)
 class Rank:
-    """One process of the gang. `status` is as wait(2) gives it; None: not ended, or nobody can tell."""
+    """One process of the gang, or a step. `status` is as wait(2) gives it; None: not ended, or nobody can tell.
+
+    `argv` is empty where it is the spec's command. `serves`: it never ends by itself, and ends with the others.
+    """
 
     rank: int
     local_rank: int
@@ -127,6 +144,22 @@ class Rank:
     detail: str = ""
     usage: Usage = field(default_factory=Usage)
     lost_bytes: int = 0
+    argv: tuple[str, ...] = ()
+    role: str = "rank"
+    serves: bool = False
+
+
+@dataclass(slots=True)
+class Attempt:
+    """An attempt that is over. `log_ends`: sizes of the ranks' files then, by rank, in bytes."""
+
+    number: int
+    started_at: float
+    ended_at: float
+    exit_code: int
+    summary: str
+    first_failed: int | None = None
+    log_ends: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -166,31 +199,81 @@ class Job:
     card_kind: str = "slot"
     master_addr: str = ""
     master_port: int = 0
+    node_rank: int = 0
+    node_count: int = 1
+    #: Ranks of this node and of all nodes, by whomever they are made; cards that the job holds, by index.
+    local_ranks: int = 0
+    world_size: int = 0
+    cards: tuple[int, ...] = ()
+    #: Name of this node in the job, where it is known; the rank table as HCCL reads it: the one that was given, or
+    #: `JobPaths.rank_table`; empty for none.
+    node_name: str = ""
+    table: str = ""
+    planned: bool = False
     accepted_by: str = ""
     accepted_at: float = 0.0
     started_at: float = 0.0
     started_up: float = 0.0
+    #: Seconds that the attempts before this one ran.
+    ran_s: float = 0.0
     ended_at: float = 0.0
     attempt: int = 0
     takeovers: int = 0
     supervisor_pid: int = 0
     cgroup: str = ""
+    oom_kills: int = 0
     spawned: bool = False
     ranks: list[Rank] = field(default_factory=list)
+    #: Numbers of the ranks that have ended, in the order in which the kernel reported it.
+    ends: list[int] = field(default_factory=list)
+    #: The step that is run, or was run last, with its name; names of those that are done.
+    step: Rank | None = None
+    step_name: str = ""
+    step_up: float = 0.0
+    steps_done: set[str] = field(default_factory=set)
+    past: list[Attempt] = field(default_factory=list)
+    #: While RESTARTING: when the next attempt begins, in seconds of CLOCK_BOOTTIME and since the epoch.
+    restart_up: float = 0.0
+    restart_at: float = 0.0
     checks: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     stop: Stop | None = None
+    #: A person has asked for the end: there is no other attempt.
+    halted: bool = False
     terminated: bool = False
     killed: bool = False
+    #: How it will end, once the epilog is through; and how it has ended.
+    concluded: tuple[State, Verdict] | None = None
     verdict: Verdict | None = None
     last_time: float = 0.0
 
     def rank(self, number: int) -> Rank:
-        """The rank with this number over all nodes. Raises IllegalTransition for one that the job does not have."""
+        """The rank with this number over all nodes, or the step for STEP. Raises IllegalTransition for one that the job
+        does not have."""
+        if number == STEP and self.step is not None:
+            return self.step
+        # Numbers follow one another, but for what a rank table may say.
         index = number - self.ranks[0].rank if self.ranks else -1
-        if not 0 <= index < len(self.ranks):
-            raise IllegalTransition(f"the job has no rank {number}")
-        return self.ranks[index]
+        if 0 <= index < len(self.ranks) and self.ranks[index].rank == number:
+            return self.ranks[index]
+        for rank in self.ranks:
+            if rank.rank == number:
+                return rank
+        raise IllegalTransition(f"the job has no rank {number}")
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step is run at this moment."""
+        return self.step is not None and self.step.outcome is None
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the ranks are given a rank table."""
+        return bool(self.table)
+
+    def processes(self) -> list[Rank]:
+        """What runs or ran of this attempt: the ranks, or the step before or after them."""
+        return [self.step] if self.step is not None and self.in_step else self.ranks if self.spawned else []
 
     def apply(self, record: Record) -> None:
         """Moves the job by one record. Raises IllegalTransition where the table does not allow it."""
@@ -213,13 +296,30 @@ class Job:
 
 
 def _accepted(job: Job, r: Record) -> None:
-    """format, digest, boot, card_kind, master_addr, master_port, by, first_rank, devices[]."""
+    """format, digest, boot, card_kind, master_addr, master_port, by, and where the ranks are (`_place`)."""
     if r["format"] != FORMAT:
         raise IllegalTransition(f"journal of format {r['format']}, this version reads {FORMAT}")
     job.accepted_at, job.digest, job.boot_id = r["t"], r["digest"], r["boot"]
     job.card_kind, job.master_addr, job.master_port = r["card_kind"], r["master_addr"], r["master_port"]
     job.accepted_by = r["by"]
-    job.ranks = [Rank(r["first_rank"] + i, i, device) for i, device in enumerate(r["devices"])]
+    _place(job, r)
+
+
+def _place(job: Job, r: Record) -> None:
+    """first_rank or numbers[], devices[], cards[], node_rank, node_count, node_name, local_ranks, world_size."""
+    numbers = r.get("numbers") or range(r["first_rank"], r["first_rank"] + len(r["devices"]))
+    job.ranks = [Rank(n, i, device) for i, (n, device) in enumerate(zip(numbers, r["devices"], strict=True))]
+    job.cards = tuple(r["cards"])
+    job.node_rank, job.node_count, job.node_name = r["node_rank"], r["node_count"], r["node_name"]
+    job.local_ranks, job.world_size = r["local_ranks"], r["world_size"]
+
+
+def _planned(job: Job, r: Record) -> None:
+    """As `accepted`, once the rank table was there: card_kind, master_addr, master_port, where the ranks are, and
+    table: the path of the one that they are given (one without devices is none)."""
+    job.card_kind, job.master_addr, job.master_port = r["card_kind"], r["master_addr"], r["master_port"]
+    job.planned, job.table = True, r["table"]
+    _place(job, r)
 
 
 def _checked(job: Job, r: Record) -> None:
@@ -234,26 +334,65 @@ def _taken(job: Job, r: Record) -> None:
 
 
 def _preparing(job: Job, r: Record) -> None:
-    """attempt, cgroup (path of the job's own cgroup, or empty)."""
-    job.attempt, job.cgroup = r["attempt"], r["cgroup"]
+    """attempt, cgroup (path of the job's own cgroup, or empty), oom_kills (its count of them so far)."""
+    if r["attempt"] != job.attempt:
+        job.steps_done.discard("pre_start")
+    job.attempt, job.cgroup, job.oom_kills = r["attempt"], r["cgroup"], r["oom_kills"]
     job.spawned = False
     job.started_at = job.started_up = 0.0
 
 
+def _step(job: Job, r: Record) -> None:
+    """name, pid, start, up, argv[]: a process that runs before or after the ranks exists and waits behind a gate."""
+    job.step = Rank(STEP, 0, 0, r["pid"], r["start"], r["t"], argv=tuple(r["argv"]), role=r["name"])
+    job.step_name, job.step_up = r["name"], r["up"]
+
+
 def _spawned(job: Job, r: Record) -> None:
-    """ranks[[rank, pid, start]]: every process exists and waits behind the gate; from here on they may run."""
+    """ranks[[rank, pid, start]]: every process exists and waits behind the gate; from here on they may run.
+
+    In boot modes other than "ranks" also argv[[...]], roles[], serves[bool].
+    """
     for number, pid, start in r["ranks"]:
         rank = job.rank(number)
         rank.pid, rank.start, rank.started_at = pid, start, r["t"]
+    for rank, argv, role, serves in zip(
+        job.ranks, r.get("argv", ()), r.get("roles", ()), r.get("serves", ()), strict=False
+    ):
+        rank.argv, rank.role, rank.serves = tuple(argv), role, serves
+    job.step = None
     job.spawned = True
 
 
 def _unborn(job: Job, r: Record) -> None:
-    """The gate closed before the ranks: none of them ran, and they are to be made again."""
-    for rank in job.ranks:
-        rank.pid, rank.start, rank.started_at = 0, 0, 0.0
-        rank.outcome, rank.status, rank.detail = None, None, ""
+    """The gate closed before the ranks, or before a step: none of them ran, and they are to be made again."""
+    if job.in_step:
+        job.step = None
+        return
+    _forget_ranks(job)
+
+
+def _forget_ranks(job: Job) -> None:
+    job.ranks = [Rank(rank.rank, rank.local_rank, rank.device, lost_bytes=rank.lost_bytes) for rank in job.ranks]
+    job.ends = []
     job.spawned = False
+
+
+def _restarting(job: Job, r: Record) -> None:
+    """attempt (the next), verdict{} and log_ends{rank: bytes} of the one that failed, delay_s, up (now, seconds of
+    CLOCK_BOOTTIME)."""
+    verdict = _verdict(r["verdict"])
+    ends = {int(rank): size for rank, size in dict(r["log_ends"]).items()}
+    past = Attempt(job.attempt, job.started_at, r["t"], verdict.exit_code, verdict.summary, verdict.first_failed, ends)
+    job.past.append(past)
+    if job.started_up:
+        job.ran_s += max(0.0, r["up"] - job.started_up)
+    job.attempt = r["attempt"]
+    job.restart_up, job.restart_at = r["up"] + r["delay_s"], r["t"] + r["delay_s"]
+    job.steps_done.discard("pre_start")
+    job.stop, job.terminated, job.killed, job.step = None, False, False, None
+    job.started_at = job.started_up = 0.0
+    _forget_ranks(job)
 
 
 def _running(job: Job, r: Record) -> None:
@@ -267,6 +406,11 @@ def _exited(job: Job, r: Record) -> None:
     rank.outcome, rank.status, rank.ended_at = Outcome(r["outcome"]), r["status"], r["t"]
     rank.detail = r.get("detail", "")
     rank.usage = Usage(**r.get("usage", {}))
+    if rank is job.step:
+        if rank.outcome is Outcome.EXITED and rank.status == 0:
+            job.steps_done.add(job.step_name)
+    else:
+        job.ends.append(rank.rank)
 
 
 def _usage(job: Job, r: Record) -> None:
@@ -275,8 +419,9 @@ def _usage(job: Job, r: Record) -> None:
 
 
 def _stopping(job: Job, r: Record) -> None:
-    """cause, by, reason, steps[], up (seconds of CLOCK_BOOTTIME). May come again: a person's stop replaces another
-    cause, and shortens the grace."""
+    """cause, by, reason, steps[], up (seconds of CLOCK_BOOTTIME). May come again: a person's stop shortens the grace,
+    and keeps the job from being started again."""
+    job.halted |= r["cause"] == Cause.REQUESTED
     if job.stop is None:
         job.stop = Stop(Cause(r["cause"]), r["by"], r["reason"], tuple(r["steps"]), r["t"], r["up"])
     else:
@@ -297,22 +442,37 @@ def _warning(job: Job, r: Record) -> None:
 
 
 def _lost_bytes(job: Job, r: Record) -> None:
-    """rank, bytes, since, until, error: output that could not be written."""
-    job.rank(r["rank"]).lost_bytes += r["bytes"]
+    """rank (or JOB: of the job's log), bytes, since, until, error: output that could not be written."""
+    if r["rank"] == JOB:
+        job.warnings.append(f"{r['bytes']} bytes of the job's own log could not be written: {r['error']}")
+    else:
+        job.rank(r["rank"]).lost_bytes += r["bytes"]
+
+
+def _concluded(job: Job, r: Record) -> None:
+    """state, verdict{}: how the job will end, whatever its epilog does."""
+    job.concluded = _final(r), _verdict(r["verdict"])
 
 
 def _ended(job: Job, r: Record) -> None:
     """state, verdict{}."""
-    state = State(r["state"])
-    if not state.final:
-        raise IllegalTransition(f"record {r['n']}: ended with {state}, which is no final state")
-    verdict = dict(r["verdict"])
-    verdict["last_lines"] = tuple(verdict.get("last_lines", ()))
-    verdict["victims"] = tuple(verdict.get("victims", ()))
-    job.verdict = Verdict(**verdict)
-    job.state = state
+    job.state, job.verdict = _final(r), _verdict(r["verdict"])
     job.ended_at = r["t"]
     job.supervisor_pid = 0
+
+
+def _final(r: Record) -> State:
+    state = State(r["state"])
+    if not state.final:
+        raise IllegalTransition(f"record {r['n']}: {r['kind']} with {state}, which is no final state")
+    return state
+
+
+def _verdict(fields: dict[str, Any]) -> Verdict:
+    if not isinstance(fields, dict):
+        raise TypeError(f"a verdict is an object, not {type(fields).__name__}")
+    lists = {name: tuple(fields.get(name, ())) for name in ("last_lines", "victims")}
+    return Verdict(**(fields | lists))
 
 
 def _nothing(job: Job, r: Record) -> None:
@@ -323,6 +483,7 @@ _HANDLERS = {
     Kind.ACCEPTED: _accepted,
     Kind.CHECKING: _nothing,
     Kind.CHECKED: _checked,
+    Kind.PLANNED: _planned,
     Kind.TAKEN: _taken,
     Kind.PREPARING: _preparing,
     Kind.SPAWNED: _spawned,
@@ -334,6 +495,9 @@ _HANDLERS = {
     Kind.ESCALATED: _escalated,
     Kind.WARNING: _warning,
     Kind.LOST_BYTES: _lost_bytes,
+    Kind.STEP: _step,
+    Kind.RESTARTING: _restarting,
+    Kind.CONCLUDED: _concluded,
     Kind.ENDED: _ended,
 }
 

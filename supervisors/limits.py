@@ -5,15 +5,17 @@ import contextlib
 import os
 import resource
 
+from supervisors.spec import UNLIMITED
+
 #: The soft limit that the nursery was started with; None until it was raised.
 _given: int | None = None
 
 
-def raise_descriptors() -> None:
-    """To the hard limit. Remembers the limit that ranks are to have."""
+def raise_descriptors(given: int | None = None) -> None:
+    """To the hard limit. Remembers the limit that ranks are to have: `given`, or our own of before."""
     global _given  # noqa: PLW0603  (a property of the process, inherited by fork)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    _given = soft
+    _given = soft if given is None else given
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -23,6 +25,29 @@ def restore_descriptors() -> None:
     if _given is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (_given, hard))
+
+
+#: Limits of a job by name; bytes, but for counts of files and processes.
+_NUMBERS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "memlock": resource.RLIMIT_MEMLOCK,
+    "stack": resource.RLIMIT_STACK,
+    "core": resource.RLIMIT_CORE,
+    "nproc": resource.RLIMIT_NPROC,
+}
+
+
+def apply(limits: tuple[tuple[str, int], ...]) -> None:
+    """In a rank to be, as the daemon's user. Raises ValueError that names the limit which this user may not set."""
+    for name, value in limits:
+        number = _NUMBERS[name]
+        wanted = resource.RLIM_INFINITY if value == UNLIMITED else value
+        try:
+            resource.setrlimit(number, (wanted, wanted))
+        except (ValueError, OSError) as error:
+            _, hard = resource.getrlimit(number)
+            allowed = "unlimited" if hard == resource.RLIM_INFINITY else hard
+            raise ValueError(f"{name} {value}: {error}; the daemon's own hard limit is {allowed}") from None
 
 
 def close_all_but(kept: set[int]) -> None:

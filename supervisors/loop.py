@@ -35,6 +35,24 @@ class Timer:
                 self._work = None
 
 
+class Alarm:
+    """At most one timer at a time: what is set replaces what was."""
+
+    def __init__(self, loop: "Loop") -> None:
+        self._loop = loop
+        self._timer: Timer | None = None
+
+    def set(self, seconds: float, work: Callback) -> None:
+        """Attempts the work once the seconds are over; at once where they are not above 0."""
+        self.cancel()
+        self._timer = self._loop.later(max(0.0, seconds), work)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 def _nothing() -> None:
     """Nobody asked."""
 

@@ -67,10 +67,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="muster-nursery", description="forks and keeps the supervisors of muster")
     for name in ("run", "state", "log"):
         parser.add_argument(f"--{name}", type=Path, required=True, help=f"the node's {name} folder")
+    parser.add_argument("--nofile", type=int, help="the soft limit of open files that ranks get; default: our own")
     args = parser.parse_args()
     root = Root(args.run, args.state, args.log)
     limits.close_all_but({0, 1, 2})
-    limits.raise_descriptors()
+    limits.raise_descriptors(args.nofile)
     read, write = os.pipe()
     if os.fork():
         os.close(write)

@@ -1,12 +1,18 @@
-"""The output of all ranks of a job: their FIFOs, their files, and what was lost of it."""
+"""The output of all ranks of a job, and the job's own log: their FIFOs, their files, and what was lost of it.
+
+The job's log is a file like a rank's, with a FIFO of its own: the steps before and after the ranks write into it, and
+what the supervisor has to say goes the same way, so that all of it stands in the order in which it was written.
+"""
 
 import contextlib
+import os
+import select
 import time
 from pathlib import Path
 
 from supervisors import tee
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import Kind, Rank
+from supervisors.lifecycle import JOB, Kind, Rank
 from supervisors.loop import Loop
 from supervisors.paths import Root
 
@@ -27,6 +33,29 @@ class Output:
         self._logs: dict[int, tee.RankLog] = {}
         self._gaps: dict[int, tee.Gap] = {}
 
+    def open_job(self, owner: tuple[int, int], ranks: int) -> None:
+        """Opens the job's log, which goes on where the daemon or a predecessor left it. Raises OSError."""
+        if JOB in self._logs:
+            return
+        tee.make_fifo(self._paths.job_fifo, *owner)
+        log, index = job_log_files(self._root, self._job_id, self._ledger.job.node_rank)
+        self._follow(JOB, tee.RankLog(self._paths.job_fifo, log, index, owner, self._counter(ranks), ranks))
+
+    def say(self, text: str) -> None:
+        """A line in the job's log. Best effort: the journal is what counts."""
+        log = self._logs.get(JOB)
+        if log is None:
+            return
+        line = job_line(text).encode("utf-8", "replace")
+        if len(line) > select.PIPE_BUF:  # more is not written in one piece
+            line = line[: select.PIPE_BUF - 1] + b"\n"
+        with contextlib.suppress(OSError):
+            try:
+                os.write(log.fd, line)
+            except BlockingIOError:  # a step floods it: make room
+                self._note(JOB, log.drain())
+                os.write(log.fd, line)
+
     def make_fifos(self, ranks: list[Rank], owner: tuple[int, int]) -> None:
         """For ranks that are yet to be born; `owner`: uid and gid. Raises OSError."""
         for rank in ranks:
@@ -39,18 +68,40 @@ class Output:
         of that name are set aside. Raises OSError; `close` then puts away what was opened.
         """
         if not fresh and not any(self._paths.fifo(rank.rank).exists() for rank in ranks):
-            return []  # a predecessor had drained and put away everything
-        self._lost = tee.LostCounter(self._paths.lost, len(ranks))
+            return self.fds()  # a predecessor had drained and put away everything
+        counter = self._counter(len(ranks))
         for rank in ranks:
+            if rank.rank in self._logs:
+                continue  # from the attempt before
             fifo = self._paths.fifo(rank.rank)
             log = self._root.rank_log(self._job_id, rank.rank, rank.device)
             index = self._root.rank_index(self._job_id, rank.rank, rank.device)
             if fresh:
-                _set_aside(log, index)
+                set_aside(log, index)
             elif not fifo.exists():
                 continue  # drained to its end and put away
-            self._follow(rank.rank, tee.RankLog(fifo, log, index, owner, self._lost, rank.local_rank))
+            self._follow(rank.rank, tee.RankLog(fifo, log, index, owner, counter, rank.local_rank))
+        return self.fds()
+
+    def fds(self) -> list[int]:
+        """Descriptors of all FIFOs, for others to hold."""
         return [log.fd for log in self._logs.values()]
+
+    def mark(self, text: str) -> None:
+        """A line of ours in every rank's file: what comes behind it is another attempt's."""
+        for number, log in self._logs.items():
+            if number != JOB:
+                log.mark(text)
+
+    def ends(self) -> dict[int, int]:
+        """Size of each rank's file by rank, in bytes."""
+        return {number: log.offset for number, log in self._logs.items() if number != JOB}
+
+    def _counter(self, ranks: int) -> tee.LostCounter:
+        """With a place for each rank and one for the job's log."""
+        if self._lost is None:
+            self._lost = tee.LostCounter(self._paths.lost, ranks + 1)
+        return self._lost
 
     def owner(self, ranks: list[Rank]) -> tuple[int, int] | None:
         """Uid and gid that the FIFOs belong to: the job's user, who need not be looked up again and may not be known at
@@ -59,6 +110,9 @@ class Output:
             with contextlib.suppress(FileNotFoundError):
                 stat = self._paths.fifo(rank.rank).stat()
                 return stat.st_uid, stat.st_gid
+        with contextlib.suppress(FileNotFoundError):
+            stat = self._paths.job_fifo.stat()
+            return stat.st_uid, stat.st_gid
         return None
 
     def drain(self) -> None:
@@ -113,7 +167,24 @@ class Output:
             before.until, before.error = gap.until, gap.error
 
 
-def _set_aside(log: Path, index: Path) -> None:
+def job_log_files(root: Root, job_id: str, node_rank: int) -> tuple[Path, Path]:
+    """File and time index of the job's log."""
+    return root.job_log(job_id, node_rank), root.job_index(job_id, node_rank)
+
+
+def job_line(text: str) -> str:
+    """A line of the job's log by muster itself; a break of the line in it would pass for another's output."""
+    now = time.time()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03d}"
+    return f"{stamp} [muster] {' '.join(text.splitlines())}\n"
+
+
+def is_ours(line: str) -> bool:
+    """Whether a line of the job's log is muster's own."""
+    return line[23:].startswith(" [muster] ")
+
+
+def set_aside(log: Path, index: Path) -> None:
     """A file of that name is the output of an earlier job whose record was removed: it is kept under another name."""
     try:
         stat = log.stat()

@@ -45,6 +45,26 @@ class JobPaths:
         """Holds one working folder per rank, unless the spec names another."""
         return self.folder / "workspace"
 
+    @property
+    def rank_table(self) -> Path:
+        """The rank table as HCCL reads it (template 1); readable for the job's user."""
+        return self.folder / "rank_table.json"
+
+    @property
+    def packages(self) -> Path:
+        """Where the job's requirements are installed."""
+        return self.folder / "packages"
+
+    @property
+    def exports(self) -> Path:
+        """The environment that pre_start left, each variable ended by NUL; belongs to the job's user, mode 0600."""
+        return self.folder / "exports"
+
+    @property
+    def job_fifo(self) -> Path:
+        """What is to stand in the job's log: lines of the supervisor, output of the steps."""
+        return self.folder / "job.fifo"
+
     def fifo(self, rank: int) -> Path:
         """stdout and stderr of a rank."""
         return self.folder / f"rank-{rank}.fifo"
@@ -110,6 +130,17 @@ class Root:
     def rank_log(self, job_id: str, rank: int, device: int) -> Path:
         """The file that a rank's output goes to; the name is the one that ModelArts' launcher uses."""
         return self.log / f"{job_id}-proc-rank-{rank}-device-{device}.txt"
+
+    def job_log(self, job_id: str, node_rank: int) -> Path:
+        """What happened to the job on this node; the name is that of ModelArts' log of a worker."""
+        return self.log / f"{job_id}-worker-{node_rank}.log"
+
+    def job_index(self, job_id: str, node_rank: int) -> Path:
+        return self.log / f"{job_id}-worker-{node_rank}.idx"
+
+    def job_logs(self, job_id: str) -> Path:
+        """Folder of further logs of a job (plog of CANN, launchers' own); it belongs to the job's user."""
+        return self.log / job_id
 
     def rank_index(self, job_id: str, rank: int, device: int) -> Path:
         """The time index beside it; see `tee.py`."""

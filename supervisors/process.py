@@ -24,7 +24,7 @@ _PF_FORKNOEXEC = 0x40
 _PIDFD_INFO_EXIT = 1 << 3
 #: _IOWR(0xFF, 11, 64 bytes); include/uapi/linux/pidfd.h.
 _PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
-_TICK = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def boot_id() -> str:
@@ -63,6 +63,18 @@ class Stat:
     def before_exec(self) -> bool:
         """True for a process that was forked and has not executed a program."""
         return bool(self.flags & _PF_FORKNOEXEC)
+
+
+def identity(pid: int) -> tuple[int, int]:
+    """Pid and start time of a child that was not waited for."""
+    stat = read_stat(pid)
+    assert stat is not None
+    return pid, stat.start
+
+
+def names(stats: list[Stat]) -> str:
+    """Some of them, for people: "4711 (python), 4712 (sh)"."""
+    return ", ".join(f"{s.pid} ({s.comm})" for s in stats[:5]) + (", ..." if len(stats) > 5 else "")
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -214,8 +226,8 @@ def usage(pid: int) -> dict[str, float | int]:
     found: dict[str, float | int] = {}
     stat = read_stat(pid)
     if stat is not None:
-        found["cpu_user_s"] = stat.user_ticks / _TICK
-        found["cpu_system_s"] = stat.system_ticks / _TICK
+        found["cpu_user_s"] = stat.user_ticks / TICKS_PER_S
+        found["cpu_system_s"] = stat.system_ticks / TICKS_PER_S
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/io", "rb") as file:
         for line in file:
             name, _, value = line.partition(b":")

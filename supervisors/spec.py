@@ -1,8 +1,9 @@
-"""What a job is asked to be, and the rules that a request must meet."""
+"""What a job is asked to be. The rules that a request must meet are in spec_rules.py."""
 
+import enum
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
 MAX_RANKS = 4096
@@ -13,6 +14,32 @@ MAX_STRING = 131072
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 #: SIGTERM, then looks after 1, 2, 4 and 8 s, then SIGKILL: the steps of ModelArts' launcher (15 s in all).
 DEFAULT_GRACE_STEPS = (1.0, 2.0, 4.0, 8.0)
+#: Longest wait for what the platform brings (a completed rank table; names and sshd ports of an MPI job), in seconds.
+DEFAULT_READY_S = 600.0
+#: Time limits of what runs before and after the ranks, in seconds.
+DEFAULT_SCRIPT_S = 600.0
+DEFAULT_REQUIREMENTS_S = 1800.0
+#: What a limit may be set to beside a number: no limit.
+UNLIMITED = -1
+
+
+class Boot(enum.StrEnum):
+    """Who makes the ranks: muster itself, or a launcher that muster starts once per node; see boot.py."""
+
+    RANKS = "ranks"
+    TORCHRUN = "torchrun"
+    MSRUN = "msrun"
+    PYTORCH = "pytorch"
+    TENSORFLOW = "tensorflow"
+    MPI = "mpi"
+
+
+class TrainingMode(enum.StrEnum):
+    """MindSpore's training modes: presets of the environment; see presets.py."""
+
+    NORMAL = "normal"
+    HIGH_PERFORMANCE = "high_performance"
+    DIAGNOSIS = "diagnosis"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +73,51 @@ class JobSpec:
     labels: dict[str, str] = field(default_factory=dict)
     skip_check: bool = False
     max_runtime: float | None = None
+    boot: str = Boot.RANKS.value
+    nodes: tuple[str, ...] = ()
+    rank_table: str = ""
+    ready_timeout: float | None = None
+    max_restarts: int = 0
+    restart_backoff: float | None = None
+    pre_start: str = ""
+    pre_start_timeout: float | None = None
+    requirements: str = ""
+    requirements_timeout: float | None = None
+    epilog: str = ""
+    epilog_timeout: float | None = None
+    limits: dict[str, float] = field(default_factory=dict)
+    umask: int | None = None
+    nice: int = 0
+    training_mode: str = ""
 
     @property
     def local_ranks(self) -> int:
-        """Processes on this node."""
+        """Ranks on this node, by whomever they are made. Of a job whose rank table says it: 1, see `counted`."""
         return len(self.card_indices) or self.card_count or self.ranks or 1
+
+    @property
+    def counted(self) -> bool:
+        """False where only the rank table tells how many ranks there are."""
+        return not self.rank_table or self.wants_cards or bool(self.ranks)
+
+    @property
+    def processes(self) -> int:
+        """What muster itself starts on this node: its ranks, or a launcher; a parameter server beside a worker."""
+        if self.boot == Boot.RANKS:
+            return self.local_ranks
+        return 2 if self.boot == Boot.TENSORFLOW and self.node_count > 1 else 1
 
     @property
     def wants_cards(self) -> bool:
         return bool(self.card_count or self.card_indices)
 
     def to_json(self) -> str:
-        """Canonical: equal specs give equal text."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """Canonical: equal specs give equal text, also over versions that know more fields: defaults are left out."""
+        plain = asdict(self)
+        for name, default in _DEFAULTS.items():
+            if plain[name] == default:
+                del plain[name]
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -66,7 +125,7 @@ class JobSpec:
         raw: dict[str, Any] = json.loads(text)
         if not isinstance(raw, dict):
             raise TypeError(f"a spec is a JSON object, not {type(raw).__name__}")
-        for name in ("command", "card_indices", "grace_steps"):
+        for name in ("command", "card_indices", "grace_steps", "nodes"):
             raw[name] = tuple(raw.get(name, ()))
         return cls(**raw)
 
@@ -77,92 +136,14 @@ class JobSpec:
         return hashlib.sha256(self.to_json().encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def violations(spec: JobSpec) -> list[Violation]:
-    """Everything that is wrong with a spec as such; what depends on this node (users, cards) is not looked at."""
-    found: list[Violation] = []
-
-    def bad(name: str, description: str) -> None:
-        found.append(Violation(name, description))
-
-    if not JOB_ID.fullmatch(spec.job_id):
-        shown = spec.job_id if len(spec.job_id) <= 40 else f"{spec.job_id[:40]}... ({len(spec.job_id)} characters)"
-        bad("job_id", f"{shown!r}: allowed are 1 to 128 of A-Z a-z 0-9 . _ - beginning with a letter or a digit")
-    if not spec.command:
-        bad("command", "is empty: give the program to run and its arguments")
-    elif not spec.command[0]:
-        bad("command[0]", "is an empty string: give the program to run")
-    for i, word in enumerate(spec.command):
-        _check_string(found, f"command[{i}]", word)
-    for name, value in spec.env.items():
-        if not name or "=" in name or "\0" in name:
-            bad(f"env[{name!r}]", "a name must not be empty and must not contain '=' or NUL")
-        else:
-            _check_string(found, f"env[{name}]", f"{name}={value}")
-    if spec.ranks and spec.wants_cards:
-        bad("ranks", f"{spec.ranks} together with cards: give one of the two; each card gets one rank")
-    if not 0 <= spec.ranks <= MAX_RANKS:
-        bad("ranks", f"{spec.ranks}: allowed are 1 to {MAX_RANKS}")
-    if spec.card_count and spec.card_indices:
-        bad("cards", "count and indices: give one of the two")
-    if not 0 <= spec.card_count <= MAX_RANKS:
-        bad("cards.count", f"{spec.card_count}: allowed are 1 to {MAX_RANKS}")
-    if len(set(spec.card_indices)) != len(spec.card_indices):
-        bad("cards.indices", f"{list(spec.card_indices)}: a card is named twice")
-    _check_folder(found, spec.workdir)
-    if "\0" in spec.user or len(spec.user) > 256:
-        bad("user", "must be a user's name or number")
-    _check_grace(found, spec.grace_steps)
-    if not 0 <= spec.master_port <= 65535:
-        bad("master_port", f"{spec.master_port}: allowed are 1 to 65535, or 0 for a free one")
-    if "\0" in spec.master_addr or len(spec.master_addr) > 253:
-        bad("master_addr", "must be a host name or address")
-    if not 1 <= spec.node_count <= 65536:
-        bad("node_count", f"{spec.node_count}: allowed are 1 to 65536")
-    elif not 0 <= spec.node_rank < spec.node_count:
-        bad("node_rank", f"{spec.node_rank}: with {spec.node_count} node(s) allowed are 0 to {spec.node_count - 1}")
-    if spec.node_count > 1 and not (spec.master_addr and spec.master_port):
-        bad("master_addr", "a job of several nodes needs master_addr and master_port, the same on every node")
-    if len(spec.labels) > MAX_LABELS:
-        bad("labels", f"{len(spec.labels)} labels: allowed are {MAX_LABELS}")
-    for key, value in spec.labels.items():
-        sizes = _size(key), _size(value)
-        if not key or None in sizes or max(size or 0 for size in sizes) > 256 or "\0" in key + value:
-            bad(f"labels[{key[:40]!r}]", "a key has 1 to 256 bytes, a value at most 256")
-    if spec.max_runtime is not None and not 0 < spec.max_runtime <= 10 * 365 * 24 * 3600:
-        bad("max_runtime", f"{spec.max_runtime} s: must be above 0 and at most ten years")
+def _defaults() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for f in fields(JobSpec):
+        if f.default is not MISSING:
+            found[f.name] = f.default
+        elif f.default_factory is not MISSING:
+            found[f.name] = f.default_factory()
     return found
 
 
-def _size(value: str) -> int | None:
-    """Bytes that a process is given for it; None for what cannot be written as bytes."""
-    try:
-        return len(value.encode("utf-8", "surrogateescape"))
-    except UnicodeEncodeError:
-        return None
-
-
-def _check_string(found: list[Violation], name: str, value: str) -> None:
-    size = _size(value)
-    if "\0" in value:
-        found.append(Violation(name, "contains a NUL character, which no process can be given"))
-    elif size is None:
-        found.append(Violation(name, "is no text: it contains half of a character"))
-    elif size >= MAX_STRING:
-        found.append(Violation(name, f"is longer than the {MAX_STRING - 1} bytes that the kernel allows"))
-
-
-def _check_folder(found: list[Violation], workdir: str) -> None:
-    if not workdir:
-        return
-    if not workdir.startswith("/"):
-        found.append(Violation("workdir", f"{workdir!r}: must be an absolute path"))
-    if "\0" in workdir or len(workdir) > 4095:
-        found.append(Violation("workdir", "must be a path of at most 4095 characters without NUL"))
-
-
-def _check_grace(found: list[Violation], steps: tuple[float, ...]) -> None:
-    if len(steps) > 64:
-        found.append(Violation("grace_steps", f"{len(steps)} steps: allowed are 64"))
-    if any(not 0 <= step <= MAX_GRACE_S for step in steps) or sum(steps) > MAX_GRACE_S:
-        allowed = f"each at least 0 s, together at most {MAX_GRACE_S:.0f} s"
-        found.append(Violation("grace_steps", f"{list(steps)}: {allowed}"))
+_DEFAULTS = _defaults()

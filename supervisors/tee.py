@@ -130,6 +130,23 @@ class RankLog:
         """True while output is being lost."""
         return self._gap is not None
 
+    @property
+    def offset(self) -> int:
+        """Bytes of output in the file so far."""
+        return self._offset
+
+    def mark(self, text: str) -> None:
+        """Writes a line of muster's own into the file, behind what is there. Best effort."""
+        data = f"[muster: {text}]\n".encode()
+        with contextlib.suppress(OSError):
+            if self._offset and os.pread(self._file, 1, self._offset - 1) != b"\n":
+                data = b"\n" + data
+            written = os.pwrite(self._file, data, self._offset)
+            if written == len(data):
+                self._offset += written
+            else:
+                os.ftruncate(self._file, self._offset)
+
     def drain(self) -> Gap | None:
         """Moves what is there, at most BATCH bytes. Returns the gap that was closed by a line in the file, if any."""
         closed = self.resume()

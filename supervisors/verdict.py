@@ -7,6 +7,8 @@ from supervisors.lifecycle import Cause, Job, Outcome, Rank, State, Verdict
 
 #: Of muster's own failure and of an outcome that nobody knows (docker's convention for the former).
 OWN_FAILURE = 125
+#: Signals with which people and schedulers end processes; others come of what a program does.
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _OWN = frozenset({Outcome.EXITED, Outcome.SIGNALLED, Outcome.OUT_OF_MEMORY, Outcome.HUNG, Outcome.NOT_STARTED})
 
 
@@ -18,7 +20,7 @@ def outcome(job: Job, status: int | None, unborn: bool) -> Outcome:
         return Outcome.LOST
     # A predecessor may have sent SIGTERM and not have lived to write so.
     ours = job.terminated or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM)
-    if job.stop is not None and ours and job.stop.cause is not Cause.LEFTOVERS:
+    if job.stop is not None and job.concluded is None and ours and job.stop.cause is not Cause.LEFTOVERS:
         return Outcome.GANG_VICTIM if job.stop.cause is Cause.RANK_FAILED else Outcome.STOPPED
     return Outcome.SIGNALLED if os.WIFSIGNALED(status) else Outcome.EXITED
 
@@ -46,39 +48,75 @@ def describe(status: int | None) -> str:
     return f"exited with code {os.WEXITSTATUS(status)}"
 
 
-def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...]) -> tuple[State, Verdict]:
-    """State and verdict of a job all of whose ranks have ended. `first` is the rank that failed first, if one did."""
+def first_failure(job: Job) -> Rank | None:
+    """The rank that failed first, by the order in which the kernel reported the ends."""
+    return next((rank for number in job.ends if failed(rank := job.rank(number))), None)
+
+
+def recommend(job: Job, first: Rank, fault: str) -> tuple[str, str]:
+    """What to do about a job that ended abnormally, and why: ModelArts' table of its environment pre-check, and what
+    its one row for a sound node leaves open.
+
+    | pre-check | hardware | the first rank | |
+    |---|---|---|---|
+    | failed | any | any | RETRY_ELSEWHERE |
+    | passed | fault | any | RETRY_ELSEWHERE |
+    | passed | no fault | killed by somebody, or its end is lost | RETRY_HERE |
+    | passed | no fault | anything else | FAIL |
+
+    A pre-check that refuses a job says the first row itself (agent/job_task.py); here it did not refuse it.
+    `fault`: a sentence about the hardware, or empty.
+    """
+    unfit = [check["item"] for check in job.checks if check.get("status") == "CRITICAL"]
+    if unfit:
+        return "RETRY_ELSEWHERE", f"the node had failed its pre-check ({', '.join(unfit)}): isolate it"
+    if fault:
+        return "RETRY_ELSEWHERE", f"{fault}: isolate the node"
+    if first.outcome is Outcome.LOST:
+        return "RETRY_HERE", "the outcome is lost, not the node"
+    if first.outcome is Outcome.NOT_STARTED:
+        return "FAIL", "the command cannot be run as it is given"
+    if first.outcome is Outcome.OUT_OF_MEMORY:
+        return "FAIL", "it needs more memory than it may have; another try would, too"
+    if first.outcome is Outcome.SIGNALLED and first.status is not None and os.WTERMSIG(first.status) in _FROM_OUTSIDE:
+        return "RETRY_HERE", "somebody ended it; neither the job nor the node is known to be at fault"
+    return "FAIL", "the job ended by itself, and no fault of the node is known"
+
+
+def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str = "") -> tuple[State, Verdict]:
+    """State and verdict of a job all of whose ranks have ended. `first` is the rank that failed first, if one did;
+    `fault` a sentence about the hardware."""
     victims = tuple(r.rank for r in job.ranks if r.outcome is Outcome.GANG_VICTIM)
     lost = [r for r in job.ranks if r.outcome is Outcome.LOST]
     stop = job.stop
     if stop is not None and stop.cause in (Cause.REQUESTED, Cause.MAX_RUNTIME) and first is None:
         return State.STOPPED, _stopped(job, lost, victims)
-    if first is None and any(r.outcome is not Outcome.EXITED or r.status != 0 for r in job.ranks):
+    served = stop is not None and stop.cause is Cause.SERVED
+    if first is None and any(
+        (r.outcome is not Outcome.EXITED or r.status != 0) and not (served and r.serves) for r in job.ranks
+    ):
         raise AssertionError(f"no rank failed, yet not all succeeded: {job.ranks}")  # success is never invented
     if first is None:
-        return State.SUCCEEDED, Verdict(0, f"all {len(job.ranks)} ranks exited with code 0")
+        serving = sum(r.outcome is not Outcome.EXITED for r in job.ranks)
+        summary = f"all {len(job.ranks) - serving} ranks exited with code 0"
+        return State.SUCCEEDED, Verdict(0, summary + (f"; {serving} that served them ended then" if serving else ""))
     where = f"rank {first.rank} (device {first.device})"
     if first.outcome is Outcome.LOST:
         summary = f"the end of {where} is not known: {first.detail}"
-        return State.LOST, Verdict(
-            OWN_FAILURE, summary, first.rank, last_lines, victims, "RETRY_HERE", "the outcome is lost, not the node"
-        )
+        return State.LOST, Verdict(OWN_FAILURE, summary, first.rank, last_lines, victims, *recommend(job, first, fault))
     if first.outcome is Outcome.NOT_STARTED:
         summary = f"{where} could not be started: {first.detail}"
         code = shell_code(first.status) if first.status else OWN_FAILURE
-        return State.FAILED, Verdict(
-            code, summary, first.rank, (), victims, "FAIL", "the command cannot be run as it is given"
-        )
-    summary = f"{where} {describe(first.status)}"
+        return State.FAILED, Verdict(code, summary, first.rank, (), victims, *recommend(job, first, fault))
+    summary = f"{where} {describe(first.status)}" + (f" ({first.detail})" if first.detail else "")
     others = [str(r.rank) for r in job.ranks if failed(r) and r is not first]
     if others:
         summary += f"; failed by themselves at nearly the same time: rank {', '.join(others)}"
     if victims:
         summary += f"; {len(victims)} other rank{'s were' if len(victims) > 1 else ' was'} ended for it"
     return State.FAILED, Verdict(
-        shell_code(first.status), summary, first.rank, last_lines, victims, "FAIL",
-        "the job ended by itself, and no fault of the node is known",
-    )  # fmt: skip
+        shell_code(first.status), summary, first.rank, last_lines, victims, *recommend(job, first, fault)
+    )
 
 
 def not_prepared(summary: str, elsewhere: bool) -> tuple[State, Verdict]:

@@ -113,7 +113,7 @@ class Wards:
 
     def _hold_by_path(self, ward: Ward) -> None:
         """For a supervisor that cannot tell us of its FIFOs: another nursery forked it, or it is not born yet."""
-        for path in self._root.job(ward.job_id).folder.glob("rank-*.fifo"):
+        for path in self._root.job(ward.job_id).folder.glob("*.fifo"):
             with contextlib.suppress(OSError):
                 ward.holds.append(open_reader(path))
 
@@ -134,7 +134,7 @@ class Wards:
         if before is not None:
             ward.ranks, ward.holds = before.ranks, before.holds + before.fresh
             ward.waiting, ward.failures = before.waiting, before.failures
-        elif any(self._root.job(job_id).folder.glob("rank-*.fifo")):
+        elif any(self._root.job(job_id).folder.glob("*.fifo")):
             self._hold_by_path(ward)
         self._adopt(ward)
         return ward
@@ -169,6 +169,7 @@ class Wards:
             self._announce(ward)
         elif op == "ranks":
             ward.ranks = set(message["pids"])
+            ward.told.clear()  # of an attempt before: a pid can come again
             self._tell_ended(ward, ward.ranks)
         elif op == "hold" and message.get("last"):
             # Should there have been no room for all of them, the old ones are better than some.

@@ -201,6 +201,16 @@ def make_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 
 
 @pytest.fixture
+def open_daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
+    """A running daemon whose root other users can pass through: for jobs of another user."""
+    daemon = make_daemon()
+    for folder in (daemon.folder, *list(daemon.folder.parents)[:-2]):
+        if str(folder).startswith("/tmp/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    return daemon
+
+
+@pytest.fixture
 def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
     """A running daemon that skips the pre-checks."""
     return make_daemon()

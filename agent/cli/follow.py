@@ -6,10 +6,11 @@ from agent.cli.connection import Connection, Patience
 from agent.cli.errors import CallFailed, NoDaemon
 from agent.cli.output import note
 from muster.v1 import log_pb2
+from supervisors.lifecycle import JOB
 
 
 class Sink(Protocol):
-    """Takes the output of ranks; see labels.py."""
+    """Takes the output of ranks, and the job's own log as rank JOB; see labels.py."""
 
     def feed(self, rank: int, data: bytes, time: float) -> None: ...
 
@@ -34,8 +35,9 @@ def read(
                     sink.finish()
                     return message
                 if message.truncated:
-                    note(f"rank {message.rank}: its log was cut to {message.offset} bytes by somebody; going on there")
-                    request.offsets[message.rank] = message.offset
+                    whose = "the job's own log" if message.job_log else f"rank {message.rank}: its log"
+                    note(f"{whose} was cut to {message.offset} bytes by somebody; going on there")
+                    _remember(request, message, message.offset)
                 _take(request, message, sink)
             failure: CallFailed | NoDaemon = CallFailed("UNAVAILABLE", "the daemon ended the output before its end")
         except (CallFailed, NoDaemon) as broken:
@@ -50,9 +52,18 @@ def read(
 def _take(request: log_pb2.ReadLogsRequest, message: log_pb2.ReadLogsResponse, sink: Sink) -> None:
     """Feeds what is new in a message, and remembers where the rank's next byte is."""
     data = message.data
-    if message.rank in request.offsets:
+    if message.job_log:
+        data = data[max(0, request.job_offset - message.offset) :]
+    elif message.rank in request.offsets:
         data = data[max(0, request.offsets[message.rank] - message.offset) :]
     if data:
-        sink.feed(message.rank, data, message.time.ToNanoseconds() / 1e9)
+        sink.feed(JOB if message.job_log else message.rank, data, message.time.ToNanoseconds() / 1e9)
     # Only now: if the sink could not take it, nobody has seen these bytes.
-    request.offsets[message.rank] = message.offset + len(message.data)
+    _remember(request, message, message.offset + len(message.data))
+
+
+def _remember(request: log_pb2.ReadLogsRequest, message: log_pb2.ReadLogsResponse, offset: int) -> None:
+    if message.job_log:
+        request.job_offset = offset
+    else:
+        request.offsets[message.rank] = offset

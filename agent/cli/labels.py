@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.cli.text import rfc3339
+from supervisors.lifecycle import JOB
 
 #: A line that is longer (no newline in sight) is passed on in pieces of about this many bytes.
 MAX_LINE = 65536
@@ -75,6 +76,6 @@ class Lines:
         self._write(self._prefix(rank, held.since) + data + b"\n")
 
     def _prefix(self, rank: int, time: float) -> bytes:
-        label = f"[rank {rank}] " if self._label else ""
+        label = ("[job] " if rank == JOB else f"[rank {rank}] ") if self._label else ""
         stamp = f"{rfc3339(time)} " if self._timestamps else ""
         return (label + stamp).encode()

@@ -37,6 +37,8 @@ def status(address: Address, job: str, as_json: bool) -> None:
         ("job", clean(found.job_id)),
         ("state", _coloured(show.state(found.state))),
         ("command", command_line(found.spec.command)),
+        ("boot", found.spec.boot if found.spec.boot != "ranks" else ""),
+        ("starts", _started(found)),
         ("accepted", show.when(found.accepted_at)),
         ("started", show.when(found.started_at)),
         ("ended", show.when(found.ended_at)),
@@ -46,14 +48,41 @@ def status(address: Address, job: str, as_json: bool) -> None:
         ("cards", show.devices(found)),
         ("meets at", f"{clean(found.master_addr)}:{found.master_port}" if found.master_port else ""),
         ("node", f"{found.spec.node_rank} of {found.spec.node_count}" if found.spec.node_count > 1 else ""),
+        ("rank table", clean(found.spec.rank_table)),
+        ("limits", _limits(found)),
+        ("mode", _preset(found)),
+        ("step", found.step),
         ("labels", clean(", ".join(f"{key}={value}" for key, value in sorted(found.spec.labels.items())))),
-        ("attempt", str(found.attempt) if found.attempt > 1 else ""),
+        ("attempt", f"{found.attempt} of at most {found.spec.max_restarts}" if found.spec.max_restarts else ""),
+        *((f"attempt {a.number}", f"code {a.exit_code}: {clean(a.summary)}") for a in found.past_attempts[-5:]),
+        ("next", f"attempt {found.attempt} at {show.when(found.restart_at)}" if found.HasField("restart_at") else ""),
         ("supervisor", f"pid {found.supervisor_pid}" if found.supervisor_pid else ""),
         ("takeovers", str(found.takeovers) if found.takeovers else ""),
         ("verdict", clean(found.verdict.summary)),
+        ("log", clean(found.log_path)),
         *(("warning", clean(text)) for text in found.warnings),
     ]
     emit(_facts(facts) + "\n" + _ranks(found))
+
+
+def _started(job: "job_pb2.Job") -> str:
+    """The command lines of launchers, which the boot mode makes of the command."""
+    if job.spec.boot in ("", "ranks"):
+        return ""
+    lines = dict.fromkeys(command_line(rank.command) for rank in job.ranks if rank.command)
+    return "; ".join(lines) if job.HasField("started_at") else ""
+
+
+def _limits(job: "job_pb2.Job") -> str:
+    given = [f"{field.name} {value if value != -1 else 'unlimited'}" for field, value in job.spec.limits.ListFields()]
+    given += [f"umask {job.spec.umask:03o}"] if job.spec.HasField("umask") else []
+    given += [f"nice {job.spec.nice}"] if job.spec.nice else []
+    return ", ".join(given)
+
+
+def _preset(job: "job_pb2.Job") -> str:
+    variables = " ".join(f"{name}={value}" for name, value in sorted(job.preset_env.items()))
+    return f"{job.spec.training_mode} ({variables})" if job.spec.training_mode else ""
 
 
 def _ranks(job: "job_pb2.Job") -> str:
@@ -110,6 +139,7 @@ def _why_json(job: "job_pb2.Job") -> dict[str, Any]:
         "verdict": whole.get("verdict"),
         "firstFailure": next((rank for rank in whole["ranks"] if rank["rank"] == first), None),
         "warnings": whole["warnings"],
+        "pastAttempts": whole.get("pastAttempts", []),
         "checks": [check for check in whole["checks"] if check["status"] not in _FINE],
     }
 
@@ -140,6 +170,11 @@ def _why(job: "job_pb2.Job") -> Iterator[str]:
         yield ""
         yield "Last lines:"
         yield from (f"  | {clean(line)}" for line in verdict.last_lines)
+    if job.past_attempts:
+        yield ""
+        yield f"Attempts before ({len(job.past_attempts)} of {job.spec.max_restarts} restarts were used):"
+        for past in job.past_attempts[-10:]:
+            yield f"  {past.number}: code {past.exit_code}: {clean(past.summary)}"
     failed_checks = [check for check in job.checks if check.status not in _FINE]
     if failed_checks:
         yield ""

@@ -9,7 +9,20 @@ from muster.v1 import event_pb2, job_pb2
 
 #: Told as they come; acceptance and end are told by the command itself.
 _TOLD = frozenset(
-    {"job.checking", "job.checked", "job.running", "job.stopping", "job.taken_over", "job.warning", "rank.exited"}
+    {
+        "job.waiting",
+        "job.planned",
+        "job.checking",
+        "job.checked",
+        "job.step",
+        "job.step_ended",
+        "job.running",
+        "job.stopping",
+        "job.restarting",
+        "job.taken_over",
+        "job.warning",
+        "rank.exited",
+    }
 )
 #: Outcomes of ranks that say nothing new: all went well, or it follows from what was told before.
 _QUIET = frozenset({"GANG_VICTIM", "STOPPED"})

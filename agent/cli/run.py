@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -12,10 +12,12 @@ from agent.cli.errors import CallFailed, Exit, Failure, NoDaemon, StdoutFailed, 
 from agent.cli.output import note, on_terminal, write
 from agent.cli.spec import Draft
 from agent.cli.spec_options import spec_options
-from supervisors.spec import JobSpec
+from supervisors import modelarts
+from supervisors.spec import Boot, JobSpec
 
 if TYPE_CHECKING:
     from agent.cli.connection import Connection
+    from agent.cli.follow import Sink
     from muster.v1 import job_pb2, log_pb2
 
 #: Seconds for which a daemon whose socket is there is given time to answer: it may be being restarted.
@@ -27,7 +29,11 @@ RESTART_S = 5.0
 @spec_options
 @click.option("--standalone", "alone", is_flag=True, help="Bring a daemon for the time of the job.")
 @click.option("--log-dir", metavar="DIR", help="With --standalone: keep the ranks' logs here.")
-@click.option("--no-label", is_flag=True, help="No `[rank N] ` before the lines of several ranks.")
+@click.option(
+    "--no-label",
+    is_flag=True,
+    help="The output of several ranks as it is: no `[rank N] `, no waiting for whole lines.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show progress on stderr even if it is no terminal.")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors of muster itself.")
 def run(
@@ -40,20 +46,22 @@ def run(
 
     The ranks get a small default environment and what --env names. Where there is no daemon, or with --standalone,
     muster brings one of its own for the time of the job; the ranks then get the whole environment from here and run
-    in this folder, as with `torchrun --standalone`.
+    in this folder, as with `torchrun --standalone`. In a container of ModelArts it takes the place of its launcher:
+    with the rank table, the job's name, and the folders for logs and work that this would take.
 
     Exit code: the job's (128+n for a signal; the first failure's of several ranks), 126 not executable, 127 not
     found, 125 muster itself failed; before the job is accepted 2 wrong usage or spec, 4 no daemon, 5 refused.
     """
-    spec = draft.spec()
     if log_dir is not None and not alone:
         raise click.UsageError("--log-dir goes with --standalone: another daemon has a log folder of its own")
     show = (verbose or on_terminal()) and not quiet
     if alone or not _answers(address, quiet):
-        code = _standalone(_with_surroundings(spec), log_dir, show, quiet, not no_label)
+        log_dir = _as_launcher(draft, log_dir)
+        code = _standalone(draft.spec(), log_dir, show, quiet, not no_label)
     else:
         from agent.cli.connection import connect
 
+        spec = draft.spec()
         with connect(address) as connection:
             code = _Attached(connection, spec, show=show, quiet=quiet, label=not no_label, own=False).run()
     raise click.exceptions.Exit(code)
@@ -78,19 +86,44 @@ def _answers(address: Address, quiet: bool) -> bool:
         return False
 
 
-def _with_surroundings(spec: JobSpec) -> JobSpec:
-    """The spec with this process' environment and folder, as a launcher without a daemon would use them."""
+def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
+    """Fills the draft up with what a launcher without a daemon would take from its surroundings; returns the folder for
+    the logs, None for one of our own. Raises Failure."""
+    env = draft.env = _environment() | draft.env
+    table = draft.rank_table or modelarts.rank_table(draft.boot or "", env)
+    if not os.path.isabs(table):
+        draft.rank_table = table or None  # relative to this folder, as the launcher would take it
+    if draft.workdir is None and not (table and modelarts.working_folder(env, 0)):
+        draft.workdir = _here()
+    if not modelarts.in_container(env):
+        return log_dir
+    if table:
+        address, port = modelarts.meeting_point(env)
+        draft.master_addr = draft.master_addr or address or None
+        draft.master_port = draft.master_port or port or None
+    if draft.job_id is None:
+        draft.job_id = modelarts.job_name("", env) or None
+        if draft.job_id is None and env.get("MA_VJ_NAME"):
+            note(f"MA_VJ_NAME is {env['MA_VJ_NAME'][:80]!a}, which cannot be the id of a job; the job gets another")
+    return log_dir or modelarts.log_folder(env)
+
+
+def _environment() -> dict[str, str]:
+    """This process' environment, as far as it can be passed on."""
     env = {}
     for name, value in os.environ.items():
         if (name + value).isascii() or _is_utf8(name + value):
             env[name] = value
         else:
             note(f"environment: {name!a} is left out: its value is not UTF-8")
+    return env
+
+
+def _here() -> str:
     try:
-        folder = spec.workdir or os.getcwd()
+        return os.getcwd()
     except FileNotFoundError:
         raise Failure("this folder was removed: go to another, or give --workdir", Exit.USAGE) from None
-    return replace(spec, env=env | spec.env, workdir=folder)
 
 
 def _is_utf8(text: str) -> bool:
@@ -110,10 +143,33 @@ def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, lab
         own.wait_ready()
         with connect(own.address) as connection:
             code = _Attached(connection, spec, show=show, quiet=quiet, label=label, own=True).run()
-        own.keep_logs = code != 0
+        # msrun's workers write into files of their own there, and nowhere else.
+        own.keep_logs = code != 0 or spec.boot == Boot.MSRUN
         if own.keep_logs and log_dir is None and not quiet:
             note(f"the logs of the ranks are kept in {own.log_dir}")
     return code
+
+
+class _Sink:
+    """The output of one rank as it is, that of several labelled if `label`; how many there are is asked for when the
+    first byte comes."""
+
+    def __init__(self, label: bool, count: Callable[[], int]) -> None:
+        self._label = label
+        self._count = count
+        self._sink: Sink | None = None
+
+    def feed(self, rank: int, data: bytes, time: float) -> None:
+        if self._sink is None:
+            from agent.cli import labels
+
+            labelled = self._label and self._count() > 1
+            self._sink = labels.Lines(write, label=True, timestamps=False) if labelled else labels.Raw(write)
+        self._sink.feed(rank, data, time)
+
+    def finish(self) -> None:
+        if self._sink is not None:
+            self._sink.finish()
 
 
 class _Attached:
@@ -150,18 +206,25 @@ class _Attached:
                 return Exit.INTERRUPTED
 
     def _follow(self, job: "job_pb2.Job") -> int:
-        from agent.cli import follow, labels
+        from agent.cli import follow
         from agent.cli.progress import Progress
         from muster.v1 import log_pb2
 
         progress = Progress(self._connection, job) if self._show else None
-        several = len(job.ranks) > 1
-        sink = labels.Lines(write, label=self._label, timestamps=False) if several else labels.Raw(write)
+        sink = _Sink(self._label, lambda: self._count(job))
         request = log_pb2.ReadLogsRequest(job_id=job.job_id, follow=True)
         last = follow.read(self._connection, request, sink, insist=True)
         if progress is not None:
             progress.finish()
         return self._verdict(last)
+
+    def _count(self, job: "job_pb2.Job") -> int:
+        """Its ranks here, which a job with a rank table has only once this is there. Raises CallFailed, NoDaemon."""
+        from muster.v1 import job_pb2
+
+        if not job.ranks:
+            job = self._connection.patiently(self._connection.jobs.Get, job_pb2.GetRequest(job_id=job.job_id)).job
+        return len(job.ranks)
 
     def _verdict(self, last: "log_pb2.ReadLogsResponse") -> int:
         from muster.v1 import job_pb2

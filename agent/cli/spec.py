@@ -1,13 +1,16 @@
 """The spec of a job from options and job.toml. Both have the same keys; options win."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent.cli import text
 from agent.cli.errors import BadSpec, Exit, Failure
-from supervisors.spec import JOB_ID, JobSpec, Violation, violations
+from supervisors import modelarts
+from supervisors.spec import JOB_ID, JobSpec, Violation
+from supervisors.spec_rules import violations
 
 if TYPE_CHECKING:
     from muster.v1 import job_pb2
@@ -35,12 +38,27 @@ class Draft:
     max_runtime: float | None = None
     grace: list[float] | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    boot: str | None = None
+    rank_table: str | None = None
+    ready_timeout: float | None = None
+    max_restarts: int | None = None
+    restart_backoff: float | None = None
+    pre_start: str | None = None
+    pre_start_timeout: float | None = None
+    requirements: str | None = None
+    requirements_timeout: float | None = None
+    epilog: str | None = None
+    epilog_timeout: float | None = None
+    limits: dict[str, float] = field(default_factory=dict)
+    umask: int | None = None
+    nice: int | None = None
+    training_mode: str | None = None
 
     def override(self, other: "Draft") -> None:
-        """Takes over what `other` says; `env` and `labels` are joined, name by name."""
+        """Takes over what `other` says; `env`, `labels` and `limits` are joined, name by name."""
         for name in KEYS:
             value = getattr(other, name)
-            if name in ("env", "labels"):
+            if name in ("env", "labels", "limits"):
                 getattr(self, name).update(value)
             elif value is not None:
                 setattr(self, name, value)
@@ -72,7 +90,7 @@ class Draft:
             card_count=self.cards if isinstance(self.cards, int) else 0,
             card_indices=tuple(self.cards) if isinstance(self.cards, list) else (),
             # A relative folder is one from here; the daemon is elsewhere.
-            workdir=os.path.abspath(self.workdir) if self.workdir else "",
+            workdir=_absolute(self.workdir),
             user=self.user or "",
             grace_steps=tuple(self.grace or ()),
             master_addr=self.master_addr or (nodes[0] if nodes else ""),
@@ -82,7 +100,24 @@ class Draft:
             labels=self.labels,
             skip_check=bool(self.skip_check),
             max_runtime=self.max_runtime,
+            boot=self.boot or "",
+            nodes=tuple(nodes),
+            rank_table=_absolute(self.rank_table),
+            ready_timeout=self.ready_timeout,
+            max_restarts=self.max_restarts or 0,
+            restart_backoff=self.restart_backoff,
+            pre_start=_absolute(self.pre_start),
+            pre_start_timeout=self.pre_start_timeout,
+            requirements=_absolute(self.requirements),
+            requirements_timeout=self.requirements_timeout,
+            epilog=_absolute(self.epilog),
+            epilog_timeout=self.epilog_timeout,
+            limits=self.limits,
+            umask=self.umask,
+            nice=self.nice or 0,
+            training_mode=self.training_mode or "",
         )
+        spec = modelarts.understood(spec)
         found += violations(spec)
         if found:
             raise BadSpec(found)
@@ -91,6 +126,10 @@ class Draft:
 
 
 KEYS = tuple(Draft.__slots__)
+
+
+def _absolute(path: str | None) -> str:
+    return os.path.abspath(path) if path else ""
 
 
 def new_id(command: list[str]) -> str:
@@ -105,7 +144,9 @@ def _refuse_bytes(spec: JobSpec) -> None:
     texts = {f"command[{i}]": word for i, word in enumerate(spec.command)}
     texts |= {f"env[{name!a}]": name + value for name, value in spec.env.items()}
     texts |= {f"labels[{key!a}]": key + value for key, value in spec.labels.items()}
-    texts |= {"workdir": spec.workdir, "user": spec.user, "master_addr": spec.master_addr}
+    for name in ("workdir", "user", "master_addr", "rank_table", "pre_start", "requirements", "epilog"):
+        texts[name] = getattr(spec, name)
+    texts |= {f"nodes[{i}]": name for i, name in enumerate(spec.nodes)}
     if bad := [name for name, value in texts.items() if not _is_utf8(value)]:
         raise BadSpec([Violation(name, "is not UTF-8, which is all that the daemon's API takes") for name in bad])
 
@@ -120,29 +161,9 @@ def _is_utf8(value: str) -> bool:
 
 def to_proto(spec: JobSpec) -> "job_pb2.JobSpec":
     """The message for Start."""
-    from agent.cli.connection import proto_duration
-    from muster.v1 import job_pb2
+    from agent.convert import spec_to
 
-    message = job_pb2.JobSpec(
-        job_id=spec.job_id,
-        command=spec.command,
-        env=spec.env,
-        ranks=spec.ranks,
-        workdir=spec.workdir,
-        user=spec.user,
-        grace_steps=[proto_duration(step) for step in spec.grace_steps],
-        master_addr=spec.master_addr,
-        master_port=spec.master_port,
-        node_rank=spec.node_rank,
-        node_count=spec.node_count,
-        labels=spec.labels,
-        skip_check=spec.skip_check,
-    )
-    if spec.max_runtime is not None:
-        message.max_runtime.CopyFrom(proto_duration(spec.max_runtime))
-    if spec.wants_cards:
-        message.cards.CopyFrom(job_pb2.CardRequest(count=spec.card_count, indices=spec.card_indices))
-    return message
+    return spec_to(spec, secrets=True)
 
 
 # --- job.toml ---------------------------------------------------------------------------------------------------------
@@ -265,6 +286,54 @@ def _table(value: object) -> dict[str, str]:
     return found
 
 
+def umask(value: object) -> int:
+    """022, "0o22", 18: text is octal, as in a shell. Raises ValueError."""
+    if isinstance(value, str):
+        digits = value.removeprefix("0o")
+        if not digits or len(digits) > 4 or not set(digits) <= set("01234567"):
+            raise ValueError(f"{value!r}: must be octal, as in 022")
+        return int(digits, 8)
+    return _whole(value)
+
+
+def nice(value: object) -> int:
+    if isinstance(value, str):
+        if not re.fullmatch(r"-?[0-9]{1,3}", value):
+            raise ValueError(f"{value!r}: must be a whole number from -20 to 19")
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r}: must be a whole number from -20 to 19")
+    return value
+
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def limit(value: object) -> float:
+    """A limit: a number, one with k, m, g or t (powers of 1024), "unlimited". Raises ValueError."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    written = _text(value).strip().lower()
+    if written in ("unlimited", "infinity", "-1"):
+        return -1.0
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([kmgt]?)b?", written)
+    if match is None:
+        raise ValueError(f"{value!r}: must be a number, as in 65536 or 64g, or unlimited")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _limits(value: object) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise ValueError(f'{value!r}: must be a table, as in {{ nofile = 65536, memlock = "unlimited" }}')
+    found = {}
+    for name, entry in value.items():
+        try:
+            found[name] = limit(entry)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return found
+
+
 _PARSERS: dict[str, Callable[[object], Any]] = {
     "job_id": _text,
     "command": _command,
@@ -281,4 +350,19 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "max_runtime": _seconds,
     "grace": _grace,
     "labels": _table,
+    "boot": _text,
+    "rank_table": _text,
+    "ready_timeout": _seconds,
+    "max_restarts": _whole,
+    "restart_backoff": _seconds,
+    "pre_start": _text,
+    "pre_start_timeout": _seconds,
+    "requirements": _text,
+    "requirements_timeout": _seconds,
+    "epilog": _text,
+    "epilog_timeout": _seconds,
+    "limits": _limits,
+    "umask": umask,
+    "nice": nice,
+    "training_mode": _text,
 }

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from agent.cli import text
-from agent.cli.spec import Draft, cards, read_file
+from agent.cli.spec import Draft, cards, limit, nice, read_file, umask
+from supervisors.spec import Boot, TrainingMode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,6 +64,12 @@ def _whole(written: str) -> int:
 
 WHOLE = Parsed("number", _whole)
 
+
+def _limit(written: str) -> tuple[str, float]:
+    name, value = label_pair(written)
+    return name, limit(value)
+
+
 _OPTIONS = [
     click.option(
         "-f", "--file", "file", metavar="FILE", help="Read the spec from a TOML file (- is stdin); options win."
@@ -94,12 +101,62 @@ _OPTIONS = [
     click.option("--master-addr", metavar="ADDR", help="Where the ranks meet, if not at the first node."),
     click.option("--master-port", metavar="PORT", type=WHOLE, help="Port for that; default: a free one."),
     click.option("--skip-check", is_flag=True, default=None, help="Start without checking the node."),
-    click.option("--max-runtime", metavar="DURATION", type=DURATION, help="Stop the job after this time."),
+    click.option(
+        "--max-runtime", metavar="DURATION", type=DURATION, help="Stop the job when its ranks have run this long."
+    ),
     click.option(
         "--grace",
         metavar="DURATION",
         type=DURATION,
         help="Time from SIGTERM to SIGKILL when the job is stopped; default 15s in steps.",
+    ),
+    click.option(
+        "--boot",
+        metavar="MODE",
+        type=click.Choice([*Boot]),
+        help="Who makes the ranks: ranks (muster; default), torchrun, msrun, pytorch, tensorflow or mpi.",
+    ),
+    click.option(
+        "--rank-table", metavar="FILE", help="Ascend's rank table, or its folder; waits until it is completed."
+    ),
+    click.option(
+        "--ready-timeout",
+        metavar="DURATION",
+        type=DURATION,
+        help="Longest wait for the rank table, or for MPI's nodes; default 10m.",
+    ),
+    click.option(
+        "--max-restarts", metavar="N", type=WHOLE, help="Start all ranks again after a failure, at most so often."
+    ),
+    click.option(
+        "--restart-backoff",
+        metavar="DURATION",
+        type=DURATION,
+        help="Pause before the first restart, then doubled up to 60s; default 1s.",
+    ),
+    click.option(
+        "--pre-start", metavar="SCRIPT", help="Run this before the ranks of each attempt; what it exports is theirs."
+    ),
+    click.option("--requirements", metavar="FILE", help="Install this with pip before the ranks, for this job alone."),
+    click.option("--epilog", metavar="SCRIPT", help="Run this once after the end, whatever the end was."),
+    click.option(
+        "--limit",
+        metavar="NAME=VALUE",
+        type=Parsed("limit", _limit),
+        multiple=True,
+        help="Of each rank nofile, memlock, stack, core, nproc (64g, unlimited); of the job memory, cpus. Repeatable.",
+    ),
+    click.option(
+        "--umask", metavar="MASK", type=Parsed("mask", umask), help="File mode mask of ranks and scripts; default 022."
+    ),
+    click.option(
+        "--nice", metavar="N", type=Parsed("number", nice), help="Scheduling priority of the ranks, -20 to 19."
+    ),
+    click.option(
+        "--training-mode",
+        metavar="MODE",
+        type=click.Choice([*TrainingMode]),
+        help="MindSpore's environment: normal, high_performance or diagnosis.",
     ),
     click.option(
         "--label",
@@ -122,12 +179,14 @@ def spec_options(command: F) -> F:
         env: tuple[tuple[str, str], ...],
         label: tuple[tuple[str, str], ...],
         grace: float | None,
+        limit: tuple[tuple[str, float], ...],
         **others: Any,
     ) -> Any:
         options = Draft(
             command=list(words) or None,
             env=dict(env),
             labels=dict(label),
+            limits=dict(limit),
             grace=None if grace is None else [grace],
             **{name: others.pop(name) for name in _PLAIN},
         )
@@ -153,4 +212,15 @@ _PLAIN = (
     "master_port",
     "skip_check",
     "max_runtime",
+    "boot",
+    "rank_table",
+    "ready_timeout",
+    "max_restarts",
+    "restart_backoff",
+    "pre_start",
+    "requirements",
+    "epilog",
+    "umask",
+    "nice",
+    "training_mode",
 )

@@ -1,5 +1,6 @@
 """A daemon of one's own, for the length of one job."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -15,7 +16,10 @@ from pathlib import Path
 from agent.cli.address import Address
 from agent.cli.errors import Exit, Failure, NoDaemon
 from agent.cli.output import note
-from supervisors.paths import Root
+from supervisors import journal
+from supervisors.errors import SupervisionError
+from supervisors.lifecycle import replay
+from supervisors.paths import JobPaths, Root
 
 #: Seconds within which the daemon must answer after its start, and end when we have gone (longer than a usual grace).
 START_S = 30.0
@@ -115,9 +119,10 @@ def _new_root() -> Path:
 def _link_logs(root: Path, log_dir: Path) -> None:
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
-        Root.under(root).log.symlink_to(log_dir.resolve(), target_is_directory=True)
+        # Not resolved: ranks are told paths below it, in the words of whoever named it.
+        Root.under(root).log.symlink_to(log_dir.absolute(), target_is_directory=True)
     except OSError as error:
-        raise Failure(f"--log-dir {log_dir}: {error.strerror}", Exit.USAGE) from None
+        raise Failure(f"folder for logs {log_dir}: {error.strerror}; name another with --log-dir", Exit.USAGE) from None
 
 
 def _spawn(root: Path, owner_fd: int) -> subprocess.Popen[bytes]:
@@ -173,9 +178,23 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _tidy(own: Standalone, logs_elsewhere: bool) -> None:
     root = Root.under(own.root)
+    _tidy_logs(root)
     for folder in (root.run, root.state):
         shutil.rmtree(folder, ignore_errors=True)
     if logs_elsewhere or not own.keep_logs:
         if root.log.is_symlink():
             root.log.unlink()
         shutil.rmtree(own.root, ignore_errors=True)
+
+
+def _tidy_logs(root: Root) -> None:
+    """Leaves what people read: the indices served the daemon alone. Best effort."""
+    with contextlib.suppress(OSError, SupervisionError):
+        for entry in root.jobs.iterdir():
+            job = replay(journal.read(JobPaths(entry).journal).records)
+            root.job_index(entry.name, job.node_rank).unlink(missing_ok=True)
+            for rank in job.ranks:
+                root.rank_index(entry.name, rank.rank, rank.device).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        if not root.nursery_log.stat().st_size:
+            root.nursery_log.unlink()

@@ -11,6 +11,8 @@ from agent.entry import Entry
 from agent.errors import InvalidRequest, JournalUnreadable, LogUnreadable
 from agent.services import ServerContext, Slots
 from muster.v1 import log_pb2, log_pb2_grpc
+from supervisors.lifecycle import JOB
+from supervisors.output import job_log_files
 from supervisors.spec import Violation
 
 if TYPE_CHECKING:
@@ -47,15 +49,19 @@ class LogService(log_pb2_grpc.LogServiceServicer):
                 raise LogUnreadable(entry.job_id, error) from error
 
     async def _read(self, request: log_pb2.ReadLogsRequest, entry: Entry, context: "_Context") -> None:
+        while request.follow and not entry.job.ranks and not entry.job.state.final:
+            await self._server.registry.wait_change(entry)  # its rank table is still to say which ranks there are
+            _refuse_damaged(entry)
         files = self._chosen(entry, request)
+        limits = _Limits(entry, request)
         watcher = self._watcher(entry)
         seen = watcher.generation
-        sizes = await logs.sizes_of(files)
-        merge = logs.Merge(files, await _starts(request, files, sizes))
+        sizes = limits.cut(await logs.sizes_of(files))
+        merge = logs.Merge(files, await _starts(request, files, sizes, limits.begins()))
         while True:
             ended = entry.job.state.final
             if ended or not request.follow:
-                sizes = await logs.sizes_of(files)  # after the end: nothing comes any more
+                sizes = limits.cut(await logs.sizes_of(files))  # after the end: nothing comes any more
             if merge.begin(sizes):
                 while chunks := await merge.batch():
                     for chunk in chunks:
@@ -66,7 +72,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             await watcher.wait(seen)
             _refuse_damaged(entry)
             if watcher.generation != seen:
-                seen, sizes = watcher.generation, watcher.sizes
+                seen, sizes = watcher.generation, limits.cut(watcher.sizes)
         last = log_pb2.ReadLogsResponse(eof=True, state=convert.state_to(entry.job.state))
         if ended and (verdict := convert.verdict_of(entry.job)) is not None:
             last.verdict.CopyFrom(verdict)
@@ -74,6 +80,9 @@ class LogService(log_pb2_grpc.LogServiceServicer):
 
     def _chosen(self, entry: Entry, request: log_pb2.ReadLogsRequest) -> list[logs.LogFile]:
         files = {file.rank: file for file in self._files(entry)}
+        job_log = files.pop(JOB)
+        if request.job_log == log_pb2.JOB_LOG_ONLY:
+            return [job_log]
         found: list[Violation] = []
         for rank in request.ranks:
             if rank not in files:
@@ -86,11 +95,12 @@ class LogService(log_pb2_grpc.LogServiceServicer):
                     found.append(Violation(f"offsets[{rank}]", "this rank is not among those that are read"))
         if found:
             raise InvalidRequest(found)
-        return list(chosen.values())
+        return [*chosen.values(), *([job_log] if request.job_log == log_pb2.JOB_LOG_INCLUDED else [])]
 
     def _files(self, entry: Entry) -> list[logs.LogFile]:
         root = self._server.root
-        return [
+        own = logs.LogFile(JOB, *job_log_files(root, entry.job_id, entry.job.node_rank))
+        return [own] + [
             logs.LogFile(
                 rank.rank,
                 root.rank_log(entry.job_id, rank.rank, rank.device),
@@ -122,10 +132,40 @@ async def _give_way() -> None:
         await anyio.sleep(min(turn * 8, 0.25))
 
 
-async def _starts(request: log_pb2.ReadLogsRequest, files: list[logs.LogFile], sizes: dict[int, int]) -> dict[int, int]:
+class _Limits:
+    """Where the output of the attempt that is asked for begins and ends in the ranks' files."""
+
+    def __init__(self, entry: Entry, request: log_pb2.ReadLogsRequest) -> None:
+        """Raises InvalidRequest for an attempt that has not begun."""
+        self._entry = entry
+        self._attempt = request.attempt if request.HasField("attempt") else None
+        if self._attempt is not None and self._attempt > entry.job.attempt:
+            what = f"{self._attempt}: the present attempt of this job is {entry.job.attempt}"
+            raise InvalidRequest([Violation("attempt", what)])
+
+    def begins(self) -> dict[int, int]:
+        """By rank, in bytes; empty where all is asked for."""
+        return self._end_of(self._attempt - 1) if self._attempt else {}
+
+    def cut(self, sizes: dict[int, int]) -> dict[int, int]:
+        """`sizes`, up to the end of the attempt if that is over."""
+        ends = {} if self._attempt is None else self._end_of(self._attempt)
+        return {rank: min(size, ends.get(rank, size)) for rank, size in sizes.items()}
+
+    def _end_of(self, attempt: int) -> dict[int, int]:
+        return next((past.log_ends for past in self._entry.job.past if past.number == attempt), {})
+
+
+async def _starts(
+    request: log_pb2.ReadLogsRequest, files: list[logs.LogFile], sizes: dict[int, int], begins: dict[int, int]
+) -> dict[int, int]:
     since = request.since.seconds * 1_000_000_000 + request.since.nanos if request.HasField("since") else None
     lines = request.tail_lines if request.HasField("tail_lines") else None
-    return await logs.starts(files, sizes, dict(request.offsets), lines, since)
+    offsets = dict(request.offsets)
+    if request.job_offset and request.job_log:
+        offsets[JOB] = request.job_offset
+    starts = await logs.starts(files, sizes, offsets, lines, since)
+    return {rank: max(start, begins.get(rank, 0)) for rank, start in starts.items()}
 
 
 def _refuse_damaged(entry: Entry) -> None:
@@ -134,7 +174,10 @@ def _refuse_damaged(entry: Entry) -> None:
 
 
 def _message(chunk: logs.Chunk) -> log_pb2.ReadLogsResponse:
-    message = log_pb2.ReadLogsResponse(rank=chunk.rank, offset=chunk.offset, data=chunk.data, truncated=chunk.truncated)
+    own = chunk.rank == JOB
+    message = log_pb2.ReadLogsResponse(
+        rank=0 if own else chunk.rank, job_log=own, offset=chunk.offset, data=chunk.data, truncated=chunk.truncated
+    )
     if chunk.time is not None:
         message.time.CopyFrom(convert.timestamp_ns(chunk.time))
     return message

@@ -70,7 +70,7 @@ class Plan:
         )
 
 
-def strike(daemon: Daemon, plan: Plan, target: str) -> bool:
+def strike(daemon: Daemon, plan: Any, target: str) -> bool:
     """Kills one target, if it is there at this moment."""
     if target == "daemon":
         if daemon.process is None:
@@ -144,7 +144,7 @@ def check(daemon: Daemon, plan: Plan, job: Any, struck: list[str]) -> None:
         assert plan.code == 0, told  # also where "rank" was struck: it can have ended just before
     if not plan.stop and "rank" not in struck and plan.code and not blind:
         assert (job.state, job.verdict.exit_code) == (job_pb2.JOB_STATE_FAILED, plan.code), told
-    left = eventually(lambda: not _left_over(folder) or None, message=f"{_left_over(folder)} left: {told}")
+    left = eventually(lambda: not left_over(folder) or None, message=f"{left_over(folder)} left: {told}")
     assert left
     kinds = [event.kind for event in daemon.event_list(plan.job_id)]
     assert kinds.count("job.ended") == 1 and kinds.count("rank.exited") <= RANKS, (kinds, told)
@@ -161,13 +161,13 @@ def _is_cut(data: bytes, rank: int, lines: int) -> bool:
     return second.startswith(data[same:])
 
 
-def _left_over(folder: Path) -> list[str]:
+def left_over(folder: Path) -> list[str]:
     names = [p.name for p in folder.iterdir() if p.name not in ("spec.json", "journal", "lock", "workspace")]
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             for fd in os.listdir(f"/proc/{pid}/fd"):
                 target = os.readlink(f"/proc/{pid}/fd/{fd}")
-                if target.startswith(f"{folder}/rank-"):
+                if target.startswith(f"{folder}/"):
                     names.append(f"{target} in {pid}")
     return names
 

@@ -344,7 +344,8 @@ def test_ps_shows_every_page(daemon, monkeypatch):
 
 def test_logs(failed):
     shown = failed.cli("logs", "x").stdout
-    assert sorted(line for line in shown.splitlines() if "out" in line) == [f"[rank {r}] out {r}" for r in range(3)]
+    lines = sorted(line for line in shown.splitlines() if "] out" in line)
+    assert lines == [f"[rank {r}] out {r}" for r in range(3)]
     assert "\x1b[31m" in shown  # passed on as it is
     assert failed.cli("logs", "x", "-r", "1").stdout == "out 1\nesc\x1b[31m\n"
     assert failed.cli("logs", "x", "-r", "1", "--tail", "1").stdout == "esc\x1b[31m\n"

@@ -58,6 +58,18 @@ def test_environment_of_a_rank(daemon: Daemon) -> None:
             "MASTER_PORT": "2222",
             "TORCHELASTIC_RUN_ID": "envs",
             "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "GROUP_WORLD_SIZE": "3",
+            "ROLE_NAME": "default",
+            "ROLE_RANK": str(2 + local),
+            "ROLE_WORLD_SIZE": "6",
+            "OMP_NUM_THREADS": "1",
+            "MA_NUM_HOSTS": "3",
+            "MA_NUM_GPUS": "2",
+            "MA_TASK_NAME": "worker",
+            "VC_TASK_INDEX": "1",
+            "VC_WORKER_NUM": "3",
+            "VC_WORKER_HOSTS": "10.1.2.3",
             "MUSTER_JOB_ID": "envs",
             "MUSTER_ATTEMPT": "0",
             "MINE": "a b=c\nd",
@@ -234,11 +246,8 @@ def test_dev_stdout_can_be_opened_again(daemon: Daemon) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as another user")
-def test_another_user(make_daemon: object, tmp_path_factory: pytest.TempPathFactory) -> None:
-    daemon: Daemon = make_daemon()  # type: ignore[operator]
-    for folder in (daemon.folder, *list(daemon.folder.parents)[:-2]):
-        if str(folder).startswith("/tmp/"):
-            folder.chmod(folder.stat().st_mode | 0o011)
+def test_another_user(open_daemon: Daemon) -> None:
+    daemon = open_daemon
     script = "id -un; id -gn; echo $HOME $USER; echo again > /dev/stdout; touch here"
     daemon.run("sh", "-c", script, user="nobody", job_id="nobody")
     job = daemon.wait("nobody")

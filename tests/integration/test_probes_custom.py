@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from probes import custom, precheck, script
-from probes.precheck import Settings
+from probes.precheck import Request, Settings, Wanted
 from probes.result import Action, Code, Status
 
 
@@ -28,9 +28,8 @@ def write(folder, name, text, mode=0o755):
 
 async def run(folder, *items, deadline_s=10.0):
     settings = Settings(custom_dir=str(folder), host_files="", deadline_s=deadline_s)
-    results = await precheck.run(
-        settings, cards_wanted=8, cards_found=7, hosts=(), user="bob", items=items or ("custom",)
-    )
+    request = Request(cards=Wanted(count=8), cards_found=dict.fromkeys(range(7), "nvidia"), user="bob")
+    results = await precheck.run(settings, request, items or ("custom",))
     return {r.item.removeprefix("custom "): r for r in results}
 
 

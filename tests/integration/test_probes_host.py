@@ -9,12 +9,12 @@ import anyio
 import pytest
 
 from probes import precheck
-from probes.precheck import Settings
+from probes.precheck import Request, Settings
 from probes.result import Code, Status
 
 
 async def one(item, settings, hosts=()):
-    (result,) = await precheck.run(settings, cards_wanted=0, cards_found=0, hosts=hosts, user="", items=(item,))
+    (result,) = await precheck.run(settings, Request(hosts=hosts), (item,))
     return result
 
 
@@ -70,7 +70,7 @@ import anyio
 from probes import precheck
 settings = precheck.Settings(ulimits="always")
 async def main():
-    (r,) = await precheck.run(settings, cards_wanted=0, cards_found=0, hosts=(), user="", items=("ulimit",))
+    (r,) = await precheck.run(settings, precheck.Request(), ("ulimit",))
     print(r.code, r.observed)
 anyio.run(main)
 """

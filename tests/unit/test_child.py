@@ -3,8 +3,10 @@ import errno
 import json
 import os
 import pwd
+import resource
 import signal
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,123 +14,9 @@ from typing import Any
 import pytest
 
 from supervisors import child, tee
-from supervisors.child import Account, Birth, environment, explain_exec, nonce, read_unborn
+from supervisors.child import Account, Birth, explain_exec, read_unborn
 from supervisors.errors import NotStartable
-from supervisors.lifecycle import Job, Rank
-from supervisors.paths import Root
-from supervisors.spec import JobSpec
 from tests.unit.supervision import in_own_process
-
-ROOT = Root.under(Path("/data/muster"))
-ACCOUNT = Account("ann", 1234, 1235, "/home/ann", "/bin/zsh")
-
-
-def job(ranks: int = 2, **changes: Any) -> Job:
-    made = Job(master_addr="10.0.0.1", master_port=29500, attempt=3, accepted_at=17.25, **changes)
-    made.ranks = [Rank(4 + i, i, 2 * i) for i in range(ranks)]
-    return made
-
-
-def env_of(rank: int = 1, account: Account = ACCOUNT, card_kind: str = "slot", **changes: Any) -> dict[str, str]:
-    spec = replace(JobSpec("train", ("x",), node_count=3, node_rank=2), **changes)
-    made = job(card_kind=card_kind)
-    return environment(ROOT, spec, made, made.ranks[rank], account)
-
-
-# --- environment ------------------------------------------------------------------------------------------------------
-
-
-def test_the_whole_environment_of_a_rank_without_cards():
-    assert env_of() == {
-        "PATH": child.DEFAULT_PATH,
-        "HOME": "/home/ann",
-        "USER": "ann",
-        "LOGNAME": "ann",
-        "SHELL": "/bin/zsh",
-        "LANG": "C.UTF-8",
-        "RANK": "5",
-        "LOCAL_RANK": "1",
-        "WORLD_SIZE": "6",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "2",
-        "MASTER_ADDR": "10.0.0.1",
-        "MASTER_PORT": "29500",
-        "TORCHELASTIC_RUN_ID": "train",
-        "TORCHELASTIC_RESTART_COUNT": "3",
-        "MUSTER_JOB_ID": "train",
-        "MUSTER_ATTEMPT": "3",
-        "MUSTER_NONCE": nonce(ROOT, "train", job()),
-    }
-
-
-def test_nothing_of_our_own_environment_is_passed_on(monkeypatch):
-    monkeypatch.setenv("MUSTER_TEST_SECRET", "x")
-    assert "MUSTER_TEST_SECRET" not in env_of()
-
-
-def test_the_specs_variables_are_over_the_defaults_and_under_the_ranks_own():
-    env = env_of(env={"PATH": "/mine", "HOME": "/h", "LANG": "de", "EMPTY": "", "RANK": "99", "MUSTER_NONCE": "forged"})
-    assert (env["PATH"], env["HOME"], env["LANG"], env["EMPTY"]) == ("/mine", "/h", "de", "")
-    assert (env["RANK"], env["MUSTER_NONCE"]) == ("5", nonce(ROOT, "train", job()))
-
-
-def test_an_account_without_a_shell_has_the_standard_one():
-    assert env_of(account=Account("a", 1, 1, "/", ""))["SHELL"] == "/bin/sh"
-
-
-CARD_VARIABLES = {"CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "RANK_ID", "DEVICE_ID"}
-
-
-def test_nvidia_ranks_see_the_cards_of_the_job():
-    env = env_of(card_kind="nvidia", card_count=2, env={"CUDA_VISIBLE_DEVICES": "7"})
-    assert CARD_VARIABLES & set(env) == {"CUDA_VISIBLE_DEVICES"}
-    assert env["CUDA_VISIBLE_DEVICES"] == "0,2"
-
-
-def test_without_wanting_cards_none_are_named():
-    for kind in ("nvidia", "ascend", "slot"):
-        assert not CARD_VARIABLES & set(env_of(card_kind=kind, ranks=2))
-    assert not CARD_VARIABLES & set(env_of(card_kind="slot", card_count=2))
-
-
-def test_ascend_ranks_have_what_modelarts_launcher_gives():
-    env = env_of(card_kind="ascend", card_indices=(0, 2))
-    assert {name: env[name] for name in env if name not in env_of()} == {
-        "ASCEND_RT_VISIBLE_DEVICES": "0,2",
-        "JOB_ID": "train",
-        "ASCEND_DEVICE_ID": "1",
-        "DEVICE_ID": "1",
-        "RANK_ID": "5",
-        "RANK_SIZE": "6",
-        "HCCL_CONNECT_TIMEOUT": "1800",
-        "ASCEND_PROCESS_LOG_PATH": "/data/muster/log/train/ascend/process_log/rank_5",
-    }
-
-
-def test_on_ascend_some_may_be_given_by_the_spec():
-    given = {
-        "HCCL_CONNECT_TIMEOUT": "60",
-        "ASCEND_PROCESS_LOG_PATH": "/p",
-        "MA_VJ_NAME": "ma-job-x-ma-job",
-        "JOB_ID": "q",
-    }
-    env = env_of(card_kind="ascend", card_count=2, env=given)
-    assert (env["HCCL_CONNECT_TIMEOUT"], env["ASCEND_PROCESS_LOG_PATH"]) == ("60", "/p")
-    assert env["JOB_ID"] == "modelarts-job-x-ma-job"
-
-
-def test_the_nonce_tells_jobs_apart():
-    other_time = job()
-    other_time.accepted_at = 17.5
-    made = [
-        nonce(ROOT, "a", job()),
-        nonce(ROOT, "b", job()),
-        nonce(Root.under(Path("/other")), "a", job()),
-        nonce(ROOT, "a", other_time),
-    ]
-    assert len(set(made)) == 4
-    assert nonce(ROOT, "a", job()) == made[0]
-
 
 # --- accounts ---------------------------------------------------------------------------------------------------------
 
@@ -253,6 +141,144 @@ def test_a_rank_becomes_its_user_with_the_users_groups_only(tmp_path):
     assert words == ["Uid:", *["65534"] * 4, "Gid:", *["65534"] * 4, "Groups:", *groups, "0022"]
 
 
+_LIMITS = """
+import json, os, resource
+names = ("NOFILE", "MEMLOCK", "STACK", "CORE", "NPROC")
+print(json.dumps([[list(resource.getrlimit(getattr(resource, "RLIMIT_" + n))) for n in names],
+    os.getpriority(os.PRIO_PROCESS, 0), os.umask(0)]))
+"""
+
+
+def test_a_rank_has_its_limits_its_priority_and_its_mask(tmp_path):
+    sizes = {"nofile": 100, "memlock": 1 << 16, "stack": 1 << 22, "core": 0, "nproc": 900}
+    show = (sys.executable, "-I", "-S", "-c", _LIMITS)
+    seen = birth(tmp_path, *show, limits=tuple(sizes.items()), nice=7, umask=0o027)
+    limits, priority, mask = json.loads(seen["output"])
+    assert limits == [[size, size] for size in sizes.values()], "soft and hard: nobody raises them again"
+    assert (priority, mask) == (7, 0o027)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can raise a priority")
+@pytest.mark.parametrize(("nice", "expected"), [(0, 0), (-3, -3)])
+def test_what_lets_muster_answer_on_a_busy_node_is_not_for_the_ranks(tmp_path, nice, expected):
+    """A daemon with a high priority: its ranks have the usual one, unless they are given another."""
+
+    def before() -> None:
+        os.setpriority(os.PRIO_PROCESS, 0, -10)
+
+    seen = birth(tmp_path, "nice", before=before, nice=nice)
+    assert seen["output"] == f"{expected}\n"
+
+
+def test_without_limits_a_rank_has_those_of_the_daemon(tmp_path):
+    def before() -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (4096, 8192))
+
+    show = (sys.executable, "-I", "-S", "-c", _LIMITS)
+    limits, _, mask = json.loads(birth(tmp_path, *show, before=before)["output"])
+    assert (limits[3], mask) == ([4096, 8192], child.DEFAULT_UMASK)
+
+
+def test_a_limit_that_cannot_be_set_is_told_with_what_is_allowed(tmp_path):
+    """More descriptors than the kernel has for anyone (fs.nr_open)."""
+    seen = birth(tmp_path, "touch", str(tmp_path / "ran"), limits=(("core", 0), ("nofile", 1 << 40)))
+    assert (os.waitstatus_to_exitcode(seen["status"]), seen["unborn"]["reason"]) == (125, "prepare")
+    text = explain_exec("touch", seen["unborn"])
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert f"cannot set its limits: nofile {1 << 40}: " in text
+    assert f"own hard limit is {hard}" in text
+    assert not (tmp_path / "ran").exists()
+
+
+def test_folders_and_files_are_made_before_the_command(tmp_path):
+    folder, file = tmp_path / "a" / "device0", tmp_path / "t" / "rank_table" / "jobstart_hccl.json"
+    (tmp_path / "there").mkdir()
+    folders = (str(folder), str(tmp_path / "there"), str(tmp_path / "log" / "rank_0"))
+    changes: dict[str, Any] = {"folders": folders, "files": ((str(file), '{"ä": 1}'),), "workdir": str(folder)}
+    script = f"pwd; cat {file}; ls -A {file.parent} {tmp_path}/log"
+    seen = birth(tmp_path, "sh", "-c", script, **changes)
+    assert seen["output"].split() == [
+        *(str(folder), '{"ä":', "1}" + f"{tmp_path}/log:", "rank_0", f"{file.parent}:", "jobstart_hccl.json"),
+    ]
+
+
+def test_a_file_that_is_there_is_replaced_as_a_whole(tmp_path):
+    """Whoever reads it meanwhile (another rank) sees the old one or the new one."""
+    file = tmp_path / "table.json"
+    file.write_text("old and much longer")
+    with open(file) as reader:
+        birth(tmp_path, "true", files=((str(file), "new"),))
+        assert (reader.read(), file.read_text()) == ("old and much longer", "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "table.json", "unborn"]
+
+
+@pytest.mark.parametrize("field", ["folders", "files"])
+def test_a_folder_that_cannot_be_made_is_told(tmp_path, field):
+    (tmp_path / "file").touch()
+    path = str(tmp_path / "file" / "x" / "y")
+    changes: dict[str, Any] = {field: (path,) if field == "folders" else ((path, "text"),)}
+    seen = birth(tmp_path, "true", **changes)
+    assert (os.waitstatus_to_exitcode(seen["status"]), seen["unborn"]["reason"]) == (125, "prepare")
+    text = explain_exec("true", seen["unborn"])
+    assert "cannot make its folders and files" in text
+    assert str(tmp_path / "file" / "x") in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_what_is_made_belongs_to_the_jobs_user_with_the_jobs_mask():
+    """Made by the user itself: on a network file system root may be nobody. In a folder that this user can enter."""
+    account = Account("nobody", 65534, 65534, "/", "/bin/sh")
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        base.chmod(0o777)
+        folder, file = base / "work", base / "mount" / "table.json"
+        changes: dict[str, Any] = {"folders": (str(folder),), "files": ((str(file), "t"),), "workdir": str(folder)}
+        seen = birth(base, "touch", "mine", account=account, umask=0o077, **changes)
+        assert (seen["status"], seen["unborn"]) == (0, None)
+        found = {path.name: path.stat() for path in (folder, folder / "mine", file.parent, file)}
+    assert {name: (s.st_uid, s.st_gid, oct(s.st_mode & 0o777)) for name, s in found.items()} == {
+        "work": (65534, 65534, "0o700"),
+        "mine": (65534, 65534, "0o600"),
+        "mount": (65534, 65534, "0o700"),
+        "table.json": (65534, 65534, "0o600"),
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_priority_is_taken_while_that_is_still_allowed():
+    """The rank's own user could not."""
+    account = Account("nobody", 65534, 65534, "/", "/bin/sh")
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o711)
+        seen = birth(Path(name), "sh", "-c", "nice; id -u", account=account, nice=-2)
+    assert (seen["unborn"], seen["output"].split()) == (None, ["-2", "65534"])
+
+
+def test_a_limit_is_raised_while_that_is_still_allowed():
+    if not in_own_process(_may_raise):
+        pytest.skip("needs CAP_SYS_RESOURCE, to raise a hard limit")
+    account = Account("nobody", 65534, 65534, "/", "/bin/sh")
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o711)
+        seen = birth(
+            Path(name), "sh", "-c", "ulimit -Hc", account=account, limits=(("core", -1),), before=_without_core
+        )
+    assert (seen["unborn"], seen["output"]) == (None, "unlimited\n")
+
+
+def _without_core() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _may_raise() -> bool:
+    _without_core()
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    except ValueError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("gate", [None, b""])
 def test_a_closed_gate_lets_nothing_run(tmp_path, gate):
     seen = birth(tmp_path, "touch", str(tmp_path / "ran"), gate=gate)
@@ -341,6 +367,12 @@ def test_whole_lines_are_read_and_others_passed_over(tmp_path):
     ("argv0", "entry", "text"),
     [
         ("x", {"reason": "exec", "errno": 2}, "x: not found in the PATH of the job's environment"),
+        (
+            "mpirun",
+            {"reason": "exec", "errno": 2},
+            "mpirun: not found in the PATH of the job's environment: it comes with",
+        ),
+        ("/opt/x/msrun", {"reason": "exec", "errno": 2}, "/opt/x/msrun: not found: it comes with MindSpore"),
         ("a/x", {"reason": "exec", "errno": 2}, "a/x: not found"),
         ("/bin/sh", {"reason": "exec", "errno": 2}, "/bin/sh: the file is there, but the interpreter or loader"),
         ("x", {"reason": "exec", "errno": 13}, "x: not executable (permission denied)"),

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 
 import pytest
@@ -28,6 +29,21 @@ def test_a_file_with_everything():
             "max-runtime": "2h",
             "grace": [1, "500ms"],
             "labels": {"team": "x"},
+            "boot": "msrun",
+            "rank-table": "/user/config",
+            "ready_timeout": "1m",
+            "max-restarts": 3,
+            "restart_backoff": "500ms",
+            "pre-start": "/pre.sh",
+            "pre-start-timeout": 5,
+            "requirements": "/r.txt",
+            "requirements_timeout": "1h",
+            "epilog": "/end.sh",
+            "epilog_timeout": 1.5,
+            "limits": {"nofile": 65536, "memlock": "unlimited", "stack": "8m", "memory": "1.5g", "cpus": 2.5},
+            "umask": "027",
+            "nice": -5,
+            "training-mode": "diagnosis",
         }
     )
     assert draft.spec() == JobSpec(
@@ -40,12 +56,48 @@ def test_a_file_with_everything():
         grace_steps=(1.0, 0.5),
         master_addr="a",
         master_port=29500,
+        nodes=("a", "b"),
         node_rank=1,
         node_count=2,
         labels={"team": "x"},
         skip_check=True,
         max_runtime=7200.0,
+        boot="msrun",
+        rank_table="/user/config",
+        ready_timeout=60.0,
+        max_restarts=3,
+        restart_backoff=0.5,
+        pre_start="/pre.sh",
+        pre_start_timeout=5.0,
+        requirements="/r.txt",
+        requirements_timeout=3600.0,
+        epilog="/end.sh",
+        epilog_timeout=1.5,
+        limits={"nofile": 65536.0, "memlock": -1.0, "stack": 8.0 * 2**20, "memory": 1.5 * 2**30, "cpus": 2.5},
+        umask=0o027,
+        nice=-5,
+        training_mode="diagnosis",
     )
+    assert set(spec.KEYS) - {name for name in spec.KEYS if getattr(draft, name) not in (None, {})} == {
+        "ranks",
+        "master_addr",
+    }
+
+
+@pytest.mark.parametrize("name", ["workdir", "rank_table", "pre_start", "requirements", "epilog"])
+def test_a_relative_path_is_one_from_here(name, tmp_path, monkeypatch):
+    """The daemon is elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    assert getattr(Draft(command=["x"], **{name: "a/../b"}).spec(), name) == f"{tmp_path}/b"  # type: ignore[arg-type]
+    assert getattr(Draft(command=["x"]).spec(), name) == ""
+
+
+def test_the_platforms_variables_fill_up_what_is_not_said():
+    env = {"MA_RUN_METHOD": "torchrun", "MA_NUM_GPUS": "8", "VC_WORKER_HOSTS": "a,b", "VC_TASK_INDEX": "1"}
+    made = Draft(command=["x"], env=env).spec()
+    assert (made.boot, made.card_count, made.nodes, made.node_rank) == ("torchrun", 8, ("a", "b"), 1)
+    made = Draft(command=["x"], env=env, boot="ranks", ranks=2, nodes=["c"]).spec()
+    assert (made.boot, made.card_count, made.ranks, made.nodes, made.node_rank) == ("ranks", 0, 2, ("c",), 0)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +105,7 @@ def test_a_file_with_everything():
     [
         ({"comand": ["x"]}, "unknown key 'comand': did you mean 'command'"),
         ({"label": {}}, "did you mean 'labels'"),
-        ({"zzz": 1}, "known are cards, command"),
+        ({"zzz": 1}, "known are boot, cards, command"),
         ({"command": "a b"}, "there is no shell"),
         ({"command": ["a", 1]}, "list of texts"),
         ({"ranks": "2"}, "whole number"),
@@ -67,6 +119,17 @@ def test_a_file_with_everything():
         ({"nodes": "a,,b"}, "names of all nodes"),
         ({"job_id": "a", "job-id": "b"}, "the same key"),
         ({"env": ["A=1"]}, "must be a table"),
+        ({"limits": {"nofile": "many"}}, "limits: nofile: 'many': must be a number"),
+        ({"limits": {"nofile": True}}, "nofile: True: must be text"),
+        ({"limits": ["nofile"]}, "must be a table"),
+        ({"umask": "8"}, "must be octal"),
+        ({"umask": "22222"}, "must be octal"),
+        ({"umask": -1}, "whole number"),
+        ({"nice": "x"}, "from -20 to 19"),
+        ({"nice": True}, "from -20 to 19"),
+        ({"max_restarts": "3"}, "whole number"),
+        ({"boot": ["ranks"]}, "must be text"),
+        ({"max_restart": 3}, "did you mean 'max_restarts'"),
     ],
 )
 def test_a_wrong_file_is_refused(table, message):
@@ -85,12 +148,38 @@ def test_cards(written, meant):
     assert spec.cards(written) == meant
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("65536", 65536.0), ("64g", 64.0 * 2**30), ("64GB", 64.0 * 2**30), ("1.5k", 1536.0), ("2T", 2.0 * 2**40),
+        ("8m", 8.0 * 2**20), (" 1 ", 1.0), ("unlimited", -1.0), ("Infinity", -1.0), ("-1", -1.0), (0.5, 0.5), (7, 7.0),
+    ],
+)  # fmt: skip
+def test_limits(written, meant):
+    assert spec.limit(written) == meant
+
+
+@pytest.mark.parametrize("written", ["", "g", "-2", "1e5", "0x10", "1.2.3", "5p", "nan", "²", None, []])
+def test_what_is_no_limit(written):
+    with pytest.raises(ValueError):
+        spec.limit(written)
+
+
+@pytest.mark.parametrize(("written", "meant"), [("022", 0o22), ("0o22", 0o22), ("0", 0), ("7777", 0o7777), (18, 18)])
+def test_masks(written, meant):
+    assert spec.umask(written) == meant
+
+
 def test_options_win_over_the_file():
-    draft = Draft(command=["a"], ranks=2, env={"A": "1", "B": "1"}, job_id="file", labels={"l": "1"})
-    draft.override(Draft(cards=[1], env={"B": "2"}, job_id="option"))
+    draft = Draft(
+        command=["a"], ranks=2, env={"A": "1", "B": "1"}, job_id="file", labels={"l": "1"}, nice=5, max_restarts=1,
+        limits={"nofile": 1.0, "core": 1.0},
+    )  # fmt: skip
+    draft.override(Draft(cards=[1], env={"B": "2"}, job_id="option", nice=0, limits={"core": 0.0}))
     assert draft.spec() == JobSpec(
-        job_id="option", command=("a",), card_indices=(1,), env={"A": "1", "B": "2"}, labels={"l": "1"}
-    )
+        job_id="option", command=("a",), card_indices=(1,), env={"A": "1", "B": "2"}, labels={"l": "1"},
+        max_restarts=1, limits={"nofile": 1.0, "core": 0.0},
+    )  # fmt: skip
 
 
 def test_no_command_is_wrong_usage():
@@ -137,6 +226,25 @@ def test_the_message_says_what_the_spec_says():
         labels={"l": "v"},
         skip_check=True,
         max_runtime=0.25,
+        boot="msrun",
+        nodes=("a", "b"),
+        rank_table="/t",
+        ready_timeout=0.5,
+        max_restarts=3,
+        restart_backoff=0.0,
+        pre_start="/p",
+        pre_start_timeout=1.0,
+        requirements="/r",
+        requirements_timeout=2.0,
+        epilog="/e",
+        epilog_timeout=3.0,
+        limits={"nofile": -1.0, "memlock": 1.0, "stack": 2.0, "core": 0.0, "nproc": 3.0, "memory": 4.0, "cpus": 0.5},
+        umask=0,
+        nice=-20,
+        training_mode="normal",
     )
+    for field in dataclasses.fields(JobSpec):
+        if field.name not in ("ranks", "card_count"):  # which go with no indices
+            assert getattr(full, field.name) != getattr(JobSpec("", ()), field.name)
     for one in (full, JobSpec(job_id="x", command=("a",)), JobSpec(job_id="x", command=("a",), card_count=2)):
         assert convert.spec_from(spec.to_proto(one)) == one

@@ -12,7 +12,7 @@ from typing import IO, Any
 import pytest
 
 from supervisors import containment, process
-from supervisors.containment import Containment, make_cgroup
+from supervisors.containment import Containment, limit_cgroup, make_cgroup
 from supervisors.lifecycle import Outcome, Rank
 from tests.unit.supervision import in_own_process, until
 
@@ -148,6 +148,11 @@ def cgroup(tmp_path) -> Iterator[str]:
             os.rmdir(path)
 
 
+def contain(cgroup: str, ranks: list[Rank], nonce: str, adopted: bool) -> Containment:
+    """Of ranks that stay the same."""
+    return Containment(cgroup, lambda: ranks, nonce, adopted)
+
+
 def kill_all(job: Containment) -> None:
     until(lambda: not job.kill(), "all processes of the job killed")
 
@@ -158,7 +163,7 @@ def kill_all(job: Containment) -> None:
 def test_a_process_that_left_its_rank_is_found_and_killed(no_cgroup):
     def work() -> Any:
         tree = plant()
-        job = Containment(make_cgroup(Path("/x"), "job"), tree.ranks(), NONCE, adopted=False)
+        job = contain(make_cgroup(Path("/x"), "job"), tree.ranks(), NONCE, adopted=False)
         found = pids_of(job)
         kill_all(job)
         return [found == tree.pids, alive(tree.rank), alive(tree.escaped), pids_of(job)]
@@ -173,7 +178,7 @@ def test_what_is_left_of_a_rank_that_has_ended_is_found(no_cgroup):
         os.kill(tree.rank, signal.SIGKILL)
         os.waitpid(tree.rank, 0)
         ranks[0].outcome = Outcome.SIGNALLED
-        job = Containment("", ranks, NONCE, adopted=False)
+        job = contain("", ranks, NONCE, adopted=False)
         found = pids_of(job)
         sent = job.signal(signal.SIGTERM)
         word = tree.answers(1)
@@ -186,7 +191,7 @@ def test_what_is_left_of_a_rank_that_has_ended_is_found(no_cgroup):
 def test_zombies_are_no_members(no_cgroup):
     def work() -> Any:
         tree = plant()
-        job = Containment("", tree.ranks(), NONCE, adopted=False)
+        job = contain("", tree.ranks(), NONCE, adopted=False)
         for pid in tree.pids:
             os.kill(pid, signal.SIGKILL)
         until(lambda: not any(alive(pid) for pid in tree.pids), "both ended")
@@ -196,14 +201,14 @@ def test_zombies_are_no_members(no_cgroup):
 
 
 def test_a_job_without_processes_has_none(no_cgroup):
-    assert in_own_process(lambda: pids_of(Containment("", [Rank(0, 0, 0)], NONCE, adopted=False))) == []
+    assert in_own_process(lambda: pids_of(contain("", [Rank(0, 0, 0)], NONCE, adopted=False))) == []
 
 
 @pytest.mark.parametrize("adopted", [False, True])
 def test_each_process_gets_a_signal_once(no_cgroup, adopted):
     def work() -> Any:
         tree = plant()
-        job = Containment("", tree.ranks(), NONCE, adopted=adopted)
+        job = contain("", tree.ranks(), NONCE, adopted=adopted)
         sent = job.signal(signal.SIGTERM)
         first = tree.answers(2)
         kill_all(job)
@@ -215,7 +220,7 @@ def test_each_process_gets_a_signal_once(no_cgroup, adopted):
 def test_a_stopped_process_can_act_on_a_signal(no_cgroup):
     def work() -> Any:
         tree = plant()
-        job = Containment("", tree.ranks(), NONCE, adopted=False)
+        job = contain("", tree.ranks(), NONCE, adopted=False)
         for pid in tree.pids:
             os.kill(pid, signal.SIGSTOP)
             until(lambda pid=pid: (s := process.read_stat(pid)) and s.state == "T", "stopped")  # type: ignore[misc]
@@ -227,6 +232,32 @@ def test_a_stopped_process_can_act_on_a_signal(no_cgroup):
     assert in_own_process(work) == "TT"
 
 
+def test_who_belongs_to_the_job_is_asked_anew_each_time(no_cgroup):
+    """A step, then the ranks: what runs changes under one supervisor, also after a takeover of a step."""
+
+    def work() -> Any:
+        step, rank = plant(), plant()
+        running: list[Rank] = []
+        job = Containment("", lambda: running, "another nonce", adopted=True)
+        nobody = groups_signalled(job, running)
+        running[:] = step.ranks()
+        of_step = groups_signalled(job, running)
+        running[:] = rank.ranks()
+        of_rank = groups_signalled(job, running)
+        kill_all(job)
+        return [nobody == [], of_step == [step.rank], of_rank == [rank.rank]]
+
+    def groups_signalled(job: Containment, running: list[Rank]) -> list[int]:
+        found: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "killpg", lambda group, number: found.append(group) if number == signal.SIGTERM else None)
+            patch.setattr(process, "send", lambda *_: True)
+            job.signal(signal.SIGTERM)
+        return found
+
+    assert in_own_process(work) == [True, True, True]
+
+
 # --- is anything left? ------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +265,7 @@ def test_a_stopped_process_can_act_on_a_signal(no_cgroup):
 def test_a_job_is_gone_when_nothing_of_it_lives_and_no_sooner(no_cgroup, adopted):
     def work() -> Any:
         tree = plant()
-        job = Containment("", tree.ranks(), NONCE, adopted=adopted)
+        job = contain("", tree.ranks(), NONCE, adopted=adopted)
         answers = [job.gone(), job.gone()]
         os.kill(tree.rank, signal.SIGKILL)
         os.waitpid(tree.rank, 0)
@@ -252,12 +283,12 @@ def test_a_job_is_not_gone_while_its_cgroup_is_populated(cgroup, adopted):
     with kept(nonce="other", cgroup=cgroup) as tree:
         assert in_own_process(lambda: _kill_with_gone(cgroup, adopted)) == [False, True]
         assert not any(alive(pid) for pid in tree.pids)
-    Containment(cgroup, [], NONCE, adopted).remove()
-    assert in_own_process(lambda: Containment(cgroup, [], NONCE, adopted).gone()) is True
+    contain(cgroup, [], NONCE, adopted).remove()
+    assert in_own_process(lambda: contain(cgroup, [], NONCE, adopted).gone()) is True
 
 
 def _kill_with_gone(cgroup: str, adopted: bool) -> Any:
-    job = Containment(cgroup, [], NONCE, adopted=adopted)
+    job = contain(cgroup, [], NONCE, adopted=adopted)
     before = job.gone()
     job.kill()
     until(job.gone, "the end of all in the cgroup")
@@ -276,7 +307,7 @@ def test_a_stranger_that_looks_the_same_is_never_touched(no_cgroup, adopted):
 
         def work() -> Any:
             tree = plant()
-            job = Containment("", [*tree.ranks(), reused], NONCE, adopted=adopted)
+            job = contain("", [*tree.ranks(), reused], NONCE, adopted=adopted)
             found = pids_of(job)
             job.signal(signal.SIGTERM)
             kill_all(job)
@@ -299,7 +330,7 @@ def test_orphans_of_a_dead_supervisor_are_found_by_the_nonce(no_cgroup):
         ranks = tree.ranks()
 
         def work() -> Any:
-            job = Containment("", ranks, NONCE, adopted=True)
+            job = contain("", ranks, NONCE, adopted=True)
             found = pids_of(job)
             kill_all(job)
             return found
@@ -314,13 +345,13 @@ def test_an_orphan_is_found_though_its_rank_is_gone(no_cgroup):
         os.kill(tree.rank, signal.SIGKILL)
         until(lambda: not alive(tree.rank), "the rank's end")
         ranks[0].outcome = Outcome.SIGNALLED
-        assert in_own_process(lambda: pids_of(Containment("", ranks, NONCE, adopted=True))) == [tree.escaped]
+        assert in_own_process(lambda: pids_of(contain("", ranks, NONCE, adopted=True))) == [tree.escaped]
 
 
 def test_without_a_takeover_only_descendants_count(no_cgroup):
     """The search through all processes is for orphans alone: our own cannot leave, and it costs."""
     with kept() as tree:
-        assert in_own_process(lambda: pids_of(Containment("", [], NONCE, adopted=False))) == []
+        assert in_own_process(lambda: pids_of(contain("", [], NONCE, adopted=False))) == []
         assert alive(tree.rank)
 
 
@@ -332,7 +363,7 @@ def test_the_kernel_knows_who_is_in_the_cgroup_whatever_it_did(cgroup):
     with kept(nonce="other", cgroup=cgroup) as tree:
 
         def work() -> Any:
-            job = Containment(cgroup, [], NONCE, adopted=False)
+            job = contain(cgroup, [], NONCE, adopted=False)
             found = pids_of(job)
             sent = job.signal(signal.SIGTERM)
             kill_all(job)
@@ -345,7 +376,7 @@ def test_the_kernel_knows_who_is_in_the_cgroup_whatever_it_did(cgroup):
 def test_cgroup_kill_reaches_all_at_once(cgroup, monkeypatch):
     """And not only who could be listed and signalled one by one."""
     with kept(nonce="other", cgroup=cgroup) as tree:
-        job = Containment(cgroup, [], NONCE, adopted=False)
+        job = contain(cgroup, [], NONCE, adopted=False)
         monkeypatch.setattr(job.__class__, "members", lambda _: [])
         job.kill()
         until(lambda: not any(alive(pid) for pid in tree.pids), "both killed")
@@ -353,7 +384,7 @@ def test_cgroup_kill_reaches_all_at_once(cgroup, monkeypatch):
 
 def test_an_empty_cgroup_is_removed_and_a_full_one_stays(cgroup):
     with kept(cgroup=cgroup) as tree:
-        job = Containment(cgroup, [], NONCE, adopted=False)
+        job = contain(cgroup, [], NONCE, adopted=False)
         job.remove()
         assert os.path.isdir(cgroup)
         for pid in tree.pids:
@@ -370,14 +401,14 @@ def test_cgroups_that_the_job_made_in_its_own_are_searched_and_removed(cgroup):
     with kept(cgroup=inner) as tree:
 
         def work() -> Any:
-            job = Containment(cgroup, [], NONCE, adopted=False)
+            job = contain(cgroup, [], NONCE, adopted=False)
             found = pids_of(job)
             kill_all(job)
             return found
 
         assert in_own_process(work) == tree.pids
         until(lambda: not Path(inner, "cgroup.procs").read_text(), "the cgroup to be empty")
-        Containment(cgroup, [], NONCE, adopted=False).remove()
+        contain(cgroup, [], NONCE, adopted=False).remove()
         assert not os.path.exists(cgroup)
 
 
@@ -394,3 +425,72 @@ def test_where_there_is_no_cgroup_there_is_none(tmp_path, monkeypatch):
         monkeypatch.setattr(containment, "find_cgroup_root", lambda root=root: root)
         assert make_cgroup(tmp_path, "job") == ""
     assert list(tmp_path.iterdir()) == [], "nothing is left of the attempt"
+
+
+# --- limits of a cgroup -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(tmp_path) -> tuple[Path, Path]:
+    """A folder as a cgroup whose parent hands the controllers down, and that parent."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory")
+    for name in ("memory.max", "cpu.max"):
+        (folder / name).write_text("max")
+    return folder, tmp_path
+
+
+@pytest.mark.parametrize(
+    ("memory", "cpus", "written"),
+    [
+        (None, None, ("max", "max")),
+        (64.0 * 2**30, None, ("68719476736", "max")),
+        (None, 2.5, ("max", "250000 100000")),
+        (1e9, 0.5, ("1000000000", "50000 100000")),
+        (None, 0.000001, ("max", "1000 100000")),  # the kernel's least: 1 ms of each 100 ms
+        (2.0**62, 4096.0, ("4611686018427387904", "409600000 100000")),
+    ],
+)
+def test_limits_as_the_kernel_reads_them(folders, memory, cpus, written):
+    folder, parent = folders
+    assert limit_cgroup(str(folder), memory, cpus) == ""
+    assert ((folder / "memory.max").read_text(), (folder / "cpu.max").read_text()) == written
+    assert (parent / "cgroup.subtree_control").read_text() == "cpu memory", "nothing is asked for that is there"
+
+
+def test_a_controller_is_handed_down_where_it_is_not_yet(folders):
+    folder, parent = folders
+    (folder / "memory.max").unlink()
+    assert limit_cgroup(str(folder), 4096.0, 1.0) == ""
+    assert (parent / "cgroup.subtree_control").read_text() == "+memory"
+    assert (folder / "memory.max").read_text() == "4096"
+
+
+@pytest.mark.parametrize(("memory", "cpus", "name"), [(1.0, None, "memory"), (None, 1.0, "cpu"), (1.0, 1.0, "memory")])
+def test_limits_without_a_cgroup_are_said_not_to_be_in_force(memory, cpus, name):
+    text = limit_cgroup("", memory, cpus)
+    assert text.startswith(f"the limit of {name} is not in force")
+    assert "no cgroup v2 of our own" in text
+    assert limit_cgroup("", None, None) == "", "nothing was asked for"
+
+
+def test_a_limit_that_cannot_be_written_is_said_not_to_be_in_force(folders):
+    """A real kernel refuses to hand a controller down while processes are in the folder above."""
+    folder, parent = folders
+    (folder / "memory.max").unlink()
+    (parent / "cgroup.subtree_control").unlink()
+    (parent / "cgroup.subtree_control").mkdir()
+    text = limit_cgroup(str(folder), 1.0, None)
+    assert text == f"the limit of memory is not in force: {folder}/memory.max: Is a directory"
+    (folder / "memory.max").mkdir()
+    assert limit_cgroup(str(folder), 1.0, None) == text
+
+
+def test_the_limits_of_a_real_cgroup(cgroup):
+    """Where controllers can be handed down the kernel has the numbers; elsewhere the sentence says why not."""
+    text = limit_cgroup(cgroup, 64.0 * 2**20, None)
+    if text:
+        assert text.startswith(f"the limit of memory is not in force: {cgroup}/memory.max: ")
+    else:
+        assert Path(cgroup, "memory.max").read_text().strip() == str(64 << 20)

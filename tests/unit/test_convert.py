@@ -42,13 +42,37 @@ def test_a_full_spec_survives_both_ways_but_for_its_secrets():
         labels={"team": "vision"},
         skip_check=True,
         max_runtime=Duration(seconds=60),
+        boot="torchrun",
+        nodes=["node0", "node1"],
+        rank_table="/t.json",
+        ready_timeout=Duration(seconds=2),
+        max_restarts=3,
+        restart_backoff=Duration(),
+        pre_start="/pre.sh",
+        pre_start_timeout=Duration(seconds=3),
+        requirements="/r.txt",
+        requirements_timeout=Duration(seconds=4),
+        epilog="/end.sh",
+        epilog_timeout=Duration(nanos=500_000_000),
+        limits=job_pb2.Limits(
+            nofile=-1, memlock_bytes=1 << 40, stack_bytes=0, core_bytes=1, nproc=2, memory_bytes=3, cpus=0.5
+        ),
+        umask=0,
+        nice=-5,
+        training_mode="normal",
     )
+    said = {field.name for field, _ in message.ListFields()}
+    assert {field.name for field in message.DESCRIPTOR.fields} - said == {"ranks"}, "every field is decided here"
     spec = convert.spec_from(message)
     assert spec.env == {"TOKEN": "secret"}
     assert spec.grace_steps == (1.5, 0.0)
     assert spec.card_indices == (3, 1)
     assert spec.local_ranks == 2
     assert spec.max_runtime == 60.0
+    assert (spec.restart_backoff, spec.umask, spec.epilog_timeout) == (0.0, 0, 0.5), "set to 0 is set"
+    assert spec.limits == {
+        "nofile": -1.0, "memlock": 2.0**40, "stack": 0.0, "core": 1.0, "nproc": 2.0, "memory": 3.0, "cpus": 0.5,
+    }  # fmt: skip
     shown = convert.spec_to(spec)
     assert b"secret" not in shown.SerializeToString()
     message.env["TOKEN"] = ""
@@ -59,6 +83,9 @@ def test_what_is_not_set_has_its_default():
     spec = convert.spec_from(job_pb2.JobSpec(command=["true"]))
     assert spec.job_id.startswith("job-")
     assert (spec.ranks, spec.local_ranks, spec.node_count, spec.max_runtime) == (0, 1, 1, None)
+    assert (spec.umask, spec.limits, spec.restart_backoff, spec.boot, spec.nodes) == (None, {}, None, "ranks", ())
+    assert not convert.spec_to(spec).HasField("limits")
+    assert not convert.spec_to(spec).HasField("umask")
     assert spec.job_id != convert.spec_from(job_pb2.JobSpec(command=["true"])).job_id
 
 
@@ -79,6 +106,12 @@ def test_what_is_not_set_has_its_default():
         (job_pb2.JobSpec(command=["true"], max_runtime=Duration(seconds=1 << 62)), ["max_runtime", "max_runtime"]),
         (job_pb2.JobSpec(command=["true"], env={"A=B": "1"}), ["env['A=B']"]),
         (job_pb2.JobSpec(command=["a\0b"], workdir="data"), ["command[0]", "workdir"]),
+        (job_pb2.JobSpec(command=["true"], boot="horovod", umask=0o1000), ["boot", "umask"]),
+        (job_pb2.JobSpec(command=["true"], limits=job_pb2.Limits(nofile=-2, cpus=0)), ["limits.nofile", "limits.cpus"]),
+        (job_pb2.JobSpec(command=["true"], ready_timeout=Duration(seconds=-1)), ["ready_timeout"]),
+        (job_pb2.JobSpec(command=["true"], restart_backoff=Duration(seconds=1, nanos=-1)), ["restart_backoff"]),
+        (job_pb2.JobSpec(command=["true"], nodes=["a", "b"]), ["master_addr"]),
+        (job_pb2.JobSpec(command=["true"], nodes=["a", "b"], node_count=3), ["nodes", "master_addr"]),
     ],
 )
 def test_what_is_wrong_is_named(message, expected):
@@ -137,6 +170,44 @@ def test_a_job_with_its_ranks(tmp_path):
     assert message.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE
     assert list(message.warnings) == ["cannot be killed: 99", "rank 8: 9 bytes of output could not be written"]
     assert message.checks[0].seconds == 0.5
+
+
+def test_a_job_between_two_attempts(tmp_path):
+    job = lifecycle.Job(
+        state=State.RESTARTING,
+        attempt=1,
+        world_size=8,
+        restart_at=1010.5,
+        step=Rank(lifecycle.STEP, 0, 0, outcome=Outcome.EXITED, status=0),
+        step_name="pre_start",
+        ranks=[Rank(4, 0, 0), Rank(5, 1, 1, argv=("torchrun", "x"), role="launcher")],
+        past=[lifecycle.Attempt(0, 1000.0, 1001.0, 7, "rank 4 \udcff", 4, {4: 10, 5: 20})],
+    )
+    message = convert.job_to(entry(job), Root.under(tmp_path))
+    assert (message.attempt, message.world_size, message.step) == (1, 8, "")
+    assert message.restart_at.ToNanoseconds() == 1_010_500_000_000
+    assert message.log_path == str(tmp_path / "log" / "j-worker-0.log")
+    (past,) = message.past_attempts
+    assert (past.number, past.exit_code, past.summary, past.first_failed_rank) == (0, 7, "rank 4 \ufffd", 4)
+    assert (dict(past.log_ends), past.started_at.seconds, past.ended_at.seconds) == ({4: 10, 5: 20}, 1000, 1001)
+    assert [(list(rank.command), rank.role) for rank in message.ranks] == [
+        (["true"], "rank"), (["torchrun", "x"], "launcher")
+    ]  # fmt: skip
+
+
+def test_a_step_that_runs_is_named(tmp_path):
+    job = lifecycle.Job(state=State.PREPARING, step=Rank(lifecycle.STEP, 0, 0, pid=9), step_name="pre_start")
+    message = convert.job_to(entry(job), Root.under(tmp_path))
+    assert message.step == "pre_start"
+    assert not message.HasField("restart_at")
+    job.state = State.LOST
+    assert convert.job_to(entry(job), Root.under(tmp_path)).step == ""
+
+
+def test_a_training_mode_is_shown_as_what_it_stands_for(tmp_path):
+    shown = Entry("j", JobSpec("j", ("x",), training_mode="normal"), lifecycle.Job(), JobPaths(Path("/state/jobs/j")))
+    assert dict(convert.job_to(shown, Root.under(tmp_path)).preset_env) == {"GLOG_v": "1", "MS_RDR_ENABLE": "0"}
+    assert dict(convert.job_to(entry(lifecycle.Job()), Root.under(tmp_path)).preset_env) == {}
 
 
 def test_a_damaged_job_says_why(tmp_path):

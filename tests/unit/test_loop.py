@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import supervisors.loop
-from supervisors.loop import Loop
+from supervisors.loop import Alarm, Loop
 from tests.unit.supervision import in_own_process
 
 
@@ -306,6 +306,36 @@ def test_children_that_end_in_a_crowd_need_not_be_told_one_by_one():
         loop.later(0, loop.stop)
 
     assert on_a_loop(story).count("child") >= 1
+
+
+def test_an_alarm_that_is_set_again_replaces_the_one_before():
+    def story(loop: Loop, notes: list[Any]) -> None:
+        alarm = Alarm(loop)
+        alarm.set(0.01, note(notes, "first"))
+        alarm.set(0.0, note(notes, "second"))
+        loop.later(0.02, does(note(notes, "timer"), loop.stop))
+
+    assert [n for n in on_a_loop(story) if n != "after"] == ["second", "timer"]
+
+
+def test_an_alarm_that_is_cancelled_does_not_ring():
+    def story(loop: Loop, notes: list[Any]) -> None:
+        alarm = Alarm(loop)
+        alarm.cancel()
+        alarm.set(0.0, note(notes, "alarm"))
+        alarm.cancel()
+        alarm.cancel()
+        loop.later(0.01, loop.stop)
+
+    assert "alarm" not in on_a_loop(story)
+
+
+def test_an_alarm_whose_time_is_over_rings_at_once_and_may_be_set_from_within():
+    def story(loop: Loop, notes: list[Any]) -> None:
+        alarm = Alarm(loop)
+        alarm.set(-100.0, does(note(notes, "first"), lambda: alarm.set(-1.0, does(note(notes, "again"), loop.stop))))
+
+    assert [n for n in on_a_loop(story) if n != "after"] == ["first", "again"]
 
 
 def test_other_signals_with_a_handler_wake_the_loop_too():

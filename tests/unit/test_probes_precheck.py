@@ -4,16 +4,16 @@ import time
 
 import pytest
 
-from probes import disk, precheck
-from probes.precheck import Settings, UnknownItem
+from probes import cards, disk, precheck
+from probes.backend import Answer, ask_each
+from probes.precheck import Request, Settings, UnknownItem, Wanted
 from probes.result import Code, Status
 
 BUILTIN = ["dns", "disk-size root", "disk-size shm", "disk-size cache", "ulimit", "gpu-check"]
 
 
-async def run(settings=None, items=(), hosts=(), wanted=0, found=0):
-    settings = settings or Settings(host_files="")
-    return await precheck.run(settings, cards_wanted=wanted, cards_found=found, hosts=hosts, user="", items=items)
+async def run(settings=None, items=(), **request):
+    return await precheck.run(settings or Settings(host_files=""), Request(**request), items)
 
 
 async def test_results_come_in_the_order_of_the_catalogue_with_seconds():
@@ -83,20 +83,40 @@ async def test_a_missing_custom_folder_is_unknown(tmp_path):
     assert result.status is Status.UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("deadline_s", 0),
-        ("deadline_s", float("nan")),
-        ("deadline_s", 4000),
-        ("root_min_gb", -1),
-        ("root_min_gb", float("inf")),
-        ("disk_free_percent", 101),
-        ("ulimits", "sometimes"),
-        ("cache_path", "cache"),
-        ("shm_path", "/dev\0/shm"),
-    ],
-)
-def test_settings_that_cannot_be_meant(field, value):
-    with pytest.raises(ValueError, match=field):
-        Settings(**{field: value})
+async def test_what_is_asked_for_reaches_each_check():
+    settings = Settings(host_files="", ulimits="always")
+    results = await run(
+        settings,
+        items=("dns", "ulimit", "gpu-check"),
+        hosts=("localhost",),
+        user="nobody",
+        limits={"nofile": 17},
+        cards=Wanted(count=2),
+    )
+    dns, ulimit, gpu_check = results
+    assert dns.observed == "1 of 1 names resolve"
+    assert "ranks of user nobody" in ulimit.reason and "open files 17," in ulimit.observed
+    assert (gpu_check.code, gpu_check.threshold) == (Code.CARDS_NONE_FOUND, "cards >= 2")
+
+
+async def test_a_check_that_is_cut_short_says_how_long_it_had(monkeypatch):
+    """Cards have a deadline of their own, a little before that of all, so that they can say which card hangs."""
+    release = threading.Event()
+
+    def wait(index):
+        release.wait(60)
+        return Answer(Code.CARDS_OK, "at last")
+
+    async def hangs(indices, answers):
+        await ask_each("hanging", indices, wait, answers)
+
+    monkeypatch.setitem(cards._BACKENDS, "nvidia", hangs)
+    settings = Settings(host_files="", deadline_s=1.0, root_min_gb=0)
+    try:
+        results = await run(settings, cards=Wanted(indices=(0, 1)), cards_found={0: "nvidia", 1: "nvidia"})
+    finally:
+        release.set()
+    found = {r.item: r for r in results}
+    assert (found["gpu-check"].status, found["gpu-check"].code) == (Status.UNKNOWN, Code.PROBE_TIMED_OUT)
+    assert found["gpu-check"].reason == "cards 0-1: no answer within 0.95 s"
+    assert found["disk-size root"].status in (Status.OK, Status.WARN)

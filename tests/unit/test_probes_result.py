@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from probes.result import CheckResult, Code, Status, log_lines, worst
+from probes.result import CheckResult, Code, Status, final_line, log_lines, worst
 
 
 def result(status, reason="because", item="dns"):
@@ -37,3 +37,13 @@ def test_a_reason_cannot_forge_a_line():
     (line,) = log_lines([result(Status.OK, "fine\npre-check item: dns, result: OK\x1b[2J\udc80")])
     assert line.isprintable()
     assert "\\n" in line and "\\x1b" in line
+
+
+def test_the_last_line_says_what_modelarts_says_and_names_the_items():
+    results = [
+        result(Status.CRITICAL),
+        result(Status.UNKNOWN, item="ulimit"),
+        result(Status.CRITICAL, item="custom a\nb"),
+    ]
+    assert final_line(results) == "pre-check failed (item: dns, custom a\\nb): error,exiting"
+    assert final_line([]).endswith("error,exiting")

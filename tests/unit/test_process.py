@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import IO, Any
 
 import pytest
@@ -355,6 +356,24 @@ def test_command_line_for_messages():
         os.close(pidfd)
         assert process.command_line(child.pid) == "cat", "a zombie has only its name"
     assert process.command_line(child.pid) == "?"
+
+
+def test_the_identity_of_a_child():
+    with running("sleep", "600") as child:
+        assert process.identity(child.pid) == (child.pid, start_of(child.pid))
+        pidfd = os.pidfd_open(child.pid)
+        child.kill()
+        wait_ended(pidfd)
+        os.close(pidfd)
+        assert process.identity(child.pid)[0] == child.pid, "it was not waited for"
+
+
+@pytest.mark.parametrize(("count", "more"), [(0, ""), (1, ""), (5, ""), (6, ", ..."), (500, ", ...")])
+def test_names_for_messages(count, more):
+    """Some, so that a message stays one."""
+    stat = stat_of(os.getpid())
+    found = process.names([replace(stat, pid=100 + i, comm=f"p{i}") for i in range(count)])
+    assert found == ", ".join(f"{100 + i} (p{i})" for i in range(min(count, 5))) + more
 
 
 def test_environment_entry_is_compared_whole():

@@ -1,6 +1,7 @@
 """From a job's folder to an entry and its events."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from supervisors.spec import JobSpec
 SPEC = JobSpec("a", ("true",), env={"TOKEN": "secret"}, ranks=2)
 ACCEPTED: dict[str, Any] = {
     "kind": "accepted", "t": 10.0, "format": 1, "digest": SPEC.digest(), "boot": "b", "card_kind": "slot",
-    "master_addr": "127.0.0.1", "master_port": 1, "by": "me", "first_rank": 0, "devices": [0, 1],
+    "master_addr": "127.0.0.1", "master_port": 1, "by": "me", "first_rank": 0, "devices": [0, 1], "cards": [],
+    "node_rank": 0, "node_count": 1, "node_name": "", "local_ranks": 2, "world_size": 2,
 }  # fmt: skip
 STORY: list[dict[str, Any]] = [
     {"kind": "checking", "t": 11.0},
     {"kind": "checked", "t": 12.5, "ok": True, "results": [], "skipped": ""},
     {"kind": "taken", "t": 12.6, "pid": 7, "takeover": False},
-    {"kind": "preparing", "t": 13.0, "attempt": 0, "cgroup": ""},
+    {"kind": "preparing", "t": 13.0, "attempt": 0, "cgroup": "", "oom_kills": 0},
     {"kind": "spawned", "t": 13.1, "ranks": [[0, 100, 1], [1, 101, 1]]},
     {"kind": "running", "t": 13.5, "up": 100.0},
     {"kind": "taken", "t": 14.0, "pid": 8, "takeover": True},
@@ -73,6 +75,100 @@ def test_a_journal_is_told_as_events(tmp_path: Path):
     assert attributes[15] == {"state": "FAILED", "exit_code": "1"}
     assert [e.time for _, e in told] == sorted(e.time for _, e in told)
     assert "secret" not in repr(told)
+
+
+#: What a job with everything adds to that: a rank table, steps, an attempt that fails, an epilog.
+PLACE: dict[str, Any] = {
+    "card_kind": "ascend", "master_addr": "10.0.0.1", "master_port": 18888, "table": "/t", "first_rank": 0,
+    "numbers": [2, 3], "devices": [0, 1], "cards": [4, 5], "node_rank": 1, "node_count": 2, "node_name": "10.0.0.2",
+    "local_ranks": 2, "world_size": 4,
+}  # fmt: skip
+STEPS: list[dict[str, Any]] = [
+    {"kind": "checking", "t": 11.0, "what": "rank table /t"},
+    {"kind": "planned", "t": 14.0, **PLACE},
+    {"kind": "checking", "t": 14.0},
+    {"kind": "checked", "t": 14.5, "ok": True, "results": [], "skipped": "asked"},
+    {"kind": "taken", "t": 14.6, "pid": 7, "takeover": False},
+    {"kind": "preparing", "t": 15.0, "attempt": 0, "cgroup": "", "oom_kills": 0},
+    {"kind": "step", "t": 15.0, "name": "pre_start", "pid": 90, "start": 1, "up": 100.0, "argv": ["sh", "secret"]},
+    {"kind": "exited", "t": 17.5, "rank": -1, "outcome": "EXITED", "status": 0, "usage": {}},
+    {"kind": "lost_bytes", "t": 17.6, "rank": -2, "bytes": 9, "since": 14.0, "until": 15.0, "error": "No space"},
+    {"kind": "spawned", "t": 18.0, "ranks": [[2, 100, 1], [3, 101, 1]]},
+    {"kind": "running", "t": 18.0, "up": 103.0},
+    {"kind": "exited", "t": 20.0, "rank": 3, "outcome": "SIGNALLED", "status": 9, "detail": "not ours", "usage": {}},
+    {"kind": "stopping", "t": 20.0, "up": 105.0, "cause": "rank_failed", "by": "rank 3", "reason": "", "steps": [1.0]},
+    {"kind": "exited", "t": 20.5, "rank": 2, "outcome": "GANG_VICTIM", "status": 15, "usage": {}},
+    {
+        "kind": "restarting", "t": 21.0, "attempt": 1, "verdict": {"exit_code": 137, "summary": "rank 3 was killed"},
+        "log_ends": {"2": 1, "3": 2}, "delay_s": 1.25, "up": 106.0,
+    },
+    {"kind": "preparing", "t": 22.0, "attempt": 1, "cgroup": "", "oom_kills": 0},
+    {"kind": "step", "t": 22.0, "name": "pre_start", "pid": 91, "start": 1, "up": 107.0, "argv": ["sh"]},
+    {"kind": "exited", "t": 23.0, "rank": -1, "outcome": "EXITED", "status": 0x300, "usage": {}},
+    {"kind": "concluded", "t": 23.0, "state": "FAILED", "verdict": {"exit_code": 3, "summary": "pre_start failed"}},
+    {"kind": "step", "t": 23.0, "name": "epilog", "pid": 92, "start": 1, "up": 108.0, "argv": ["sh"]},
+    {
+        "kind": "exited", "t": 24.0, "rank": -1, "outcome": "NOT_STARTED", "status": 0x7F00, "usage": {},
+        "detail": "sh: not found",
+    },
+    {"kind": "warning", "t": 24.0, "text": "epilog did not run"},
+    {"kind": "ended", "t": 24.0, "state": "FAILED", "verdict": {"exit_code": 3, "summary": "pre_start failed"}},
+]  # fmt: skip
+
+
+def test_steps_and_attempts_are_told_as_events(tmp_path: Path):
+    entry, told = load("a", made(Root.under(tmp_path), STEPS))
+    assert entry.damaged == ""
+    assert [(n, e.kind, e.rank, e.seconds) for n, e in told] == [
+        (0, "job.accepted", None, 0.0),
+        (1, "job.waiting", None, 0.0),
+        (2, "job.planned", None, 3.0),
+        (3, "job.checking", None, 0.0),
+        (4, "job.checked", None, 0.5),
+        (6, "job.preparing", None, 0.0),
+        (7, "job.step", None, 0.0),
+        (8, "job.step_ended", None, 2.5),
+        (9, "job.warning", None, 0.0),
+        (11, "job.running", None, 3.0),
+        (12, "rank.exited", 3, 2.0),
+        (13, "job.stopping", None, 2.0),
+        (14, "rank.exited", 2, 2.5),
+        (15, "job.restarting", None, 1.0),
+        (16, "job.preparing", None, 0.0),
+        (17, "job.step", None, 0.0),
+        (18, "job.step_ended", None, 1.0),
+        (20, "job.step", None, 0.0),
+        (21, "job.step_ended", None, 1.0),
+        (22, "job.warning", None, 0.0),
+        (23, "job.ended", None, 2.0),
+    ]
+    text = {n: e.message for n, e in told}
+    assert text[1] == "waits for the rank table /t"
+    assert "node 1 of 2, rank 2, 3 of 4" in text[2]
+    assert text[8] == "pre_start exited with code 0"
+    assert text[12].endswith("not ours")
+    assert text[15] == "attempt 0 failed: rank 3 was killed; the next one begins in 1.2 s"
+    assert text[18] == "pre_start exited with code 3"
+    assert "sh: not found" in text[21]
+    attributes = {n: e.attributes for n, e in told}
+    assert attributes[2] == {"node_rank": "1", "world_size": "4"}
+    assert attributes[7] == {"step": "pre_start", "pid": "90"}
+    assert attributes[15] == {"attempt": "1", "exit_code": "137"}
+    assert attributes[21]["outcome"] == "NOT_STARTED"
+    assert "secret" not in repr(told)
+    assert [len(entry.job.past), entry.job.attempt, entry.job.state] == [1, 1, State.FAILED]
+
+
+def test_a_restart_has_the_node_checked_again(tmp_path: Path):
+    """What was found before it says nothing of the node as it is now."""
+    entry, _ = load("a", made(Root.under(tmp_path), STEPS[:4]))
+    assert entry.checked is not None
+    again = {
+        "kind": "restarting", "t": 21.0, "attempt": 1, "verdict": {"exit_code": 125, "summary": "unfit"},
+        "log_ends": {}, "delay_s": 1.0, "up": 106.0,
+    }  # fmt: skip
+    entry.absorb([{"n": 5} | again], 0)
+    assert entry.checked is None
 
 
 def test_the_story_is_the_same_however_it_is_read(tmp_path: Path):
@@ -168,6 +264,41 @@ def test_the_logs_of_a_damaged_job_are_found_by_their_names(tmp_path: Path):
         path.touch()
     job_folder.remove(root, entry, keep_logs=False)
     assert [path.name for path in root.log.iterdir()] == ["a-b-proc-rank-0-device-0.txt"]
+
+
+def test_the_log_of_the_job_and_the_folder_of_further_logs_go_with_them(tmp_path: Path):
+    root = Root.under(tmp_path)
+    (root.log / "a" / "ascend").mkdir(parents=True)
+    (root.log / "a" / "ascend" / "plog").touch()
+    (root.log / "b").mkdir()
+    job_log = [root.job_log("a", 1), root.job_index("a", 1)]
+    for path in (*job_log, root.job_log("a", 0)):
+        path.touch()
+    entry, _ = load("a", made(root, STEPS))
+    assert job_folder.remove(root, entry, keep_logs=False) == ""
+    assert sorted(path.name for path in root.log.iterdir()) == ["a-worker-0.log", "b"], (
+        "of another node, of another job"
+    )
+
+
+def test_lines_of_the_daemon_stand_in_the_jobs_log(tmp_path: Path):
+    """It writes them before there is a supervisor; what is there of an earlier job of that name is set aside."""
+    files = tmp_path / "a-worker-0.log", tmp_path / "a-worker-0.idx"
+    files[0].write_text("of an earlier job\n")
+    os.utime(files[0], (1000, 1000))
+    job_folder.append_log(files, ["one", "two\nlines \udcff"], new=True)
+    job_folder.append_log(files, ["three"], new=False)
+    lines = files[0].read_text().splitlines()
+    assert [line.partition(" ")[2] for line in lines] == ["[muster] one", "[muster] two lines ?", "[muster] three"]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} .*", line) for line in lines)
+    assert (tmp_path / "a-worker-0.log.1000").read_text() == "of an earlier job\n"
+
+
+def test_a_log_that_is_a_link_is_not_followed(tmp_path: Path):
+    (tmp_path / "log").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        job_folder.append_log((tmp_path / "log", tmp_path / "idx"), ["x"], new=False)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_job_without_a_supervisor_is_taken_up_again(tmp_path: Path):

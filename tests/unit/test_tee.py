@@ -574,3 +574,62 @@ def test_tail(tmp_path, content, lines):
 def test_tail_of_nothing(tmp_path):
     assert tail(tmp_path / "missing") == ()
     assert tail(tmp_path) == ()
+
+
+# --- lines of muster's own --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("before", "between"), [(b"", b""), (b"line\n", b""), (b"no end", b"\n")])
+def test_a_mark_is_a_line_behind_what_is_there(bench, before, between):
+    """Between two attempts: what comes behind it is the next one's."""
+    log = bench.open()
+    bench.write(before or b"x")
+    log.drain_all(soon())
+    if not before:
+        os.truncate(bench.log, 0)
+        log.close()
+        log = bench.open()
+    log.mark("attempt 1")
+    size = log.offset
+    assert size == bench.log.stat().st_size
+    bench.write(b"after\n")
+    log.drain_all(soon())
+    assert log.offset == size + 6
+    log.close()
+    assert bench.log.read_bytes() == before + between + b"[muster: attempt 1]\nafter\n"
+
+
+def test_where_a_file_ends_is_known_over_successors(bench):
+    """It tells readers where one attempt ends and the next begins."""
+    log = bench.open()
+    assert log.offset == 0
+    bench.write(b"12345")
+    log.drain_all(soon())
+    assert log.offset == 5
+    log.close()
+    log = bench.open()
+    assert log.offset == 5
+    log.close()
+
+
+def test_a_mark_that_does_not_fit_leaves_nothing(tmp_path):
+    with small_disk(tmp_path / "disk", "64k") as disk, Bench(tmp_path, disk) as bench:
+        log = bench.open()
+        bench.write(b"x" * 4090 + b"\n")
+        log.drain_all(soon())
+        fill(disk / "filler")
+        log.mark("an attempt with a name that is longer than what is left of the page")
+        assert log.offset == 4091
+        log.close()
+        assert bench.log.read_bytes() == b"x" * 4090 + b"\n", "and no half of it"
+
+
+def test_a_mark_that_is_refused_does_not_stop_the_output(bench, monkeypatch):
+    log = bench.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse(errno.EIO))
+        log.mark("attempt 1")
+    bench.write(b"after\n")
+    log.drain_all(soon())
+    log.close()
+    assert bench.log.read_bytes() == b"after\n"

@@ -3,8 +3,8 @@ import signal
 
 import pytest
 
-from supervisors.lifecycle import Cause, Job, Outcome, Rank, State, Stop
-from supervisors.verdict import describe, failed, outcome, reach, shell_code
+from supervisors.lifecycle import Cause, Job, Outcome, Rank, State, Stop, Verdict
+from supervisors.verdict import describe, failed, not_prepared, outcome, reach, recommend, shell_code
 
 EXIT_0, EXIT_7, SEGV, SEGV_CORE, TERM, KILL = 0, 7 << 8, 11, 11 | 0x80, 15, 9
 
@@ -42,12 +42,28 @@ STOP = {cause: Stop(cause, by="me", reason="so") for cause in Cause}
         (Cause.RANK_FAILED, True, TERM, Outcome.GANG_VICTIM),
         (Cause.RANK_FAILED, True, EXIT_0, Outcome.GANG_VICTIM),
         (Cause.LEFTOVERS, True, EXIT_7, Outcome.EXITED),
+        (Cause.SERVED, False, EXIT_0, Outcome.EXITED),
+        (Cause.SERVED, True, TERM, Outcome.STOPPED),
+        (Cause.SERVED, True, SEGV, Outcome.STOPPED),
+        # The signal of a predecessor that did not live to write that it sent it.
+        (Cause.REQUESTED, False, TERM, Outcome.STOPPED),
+        (Cause.RANK_FAILED, False, TERM, Outcome.GANG_VICTIM),
+        (None, False, TERM, Outcome.SIGNALLED),
         *((cause, True, None, Outcome.LOST) for cause in Cause),
     ],
 )
 def test_outcome(cause, terminated, status, expected):
     job = Job(stop=STOP[cause] if cause else None, terminated=terminated)
     assert outcome(job, status, unborn=False) is expected
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_an_epilog_ends_by_itself_whatever_ended_the_ranks(cause):
+    """What was sent to the ranks was not sent to it."""
+    job = Job(stop=STOP[cause], terminated=True, killed=True)
+    job.concluded = (State.FAILED, Verdict(7, "s"))
+    assert outcome(job, EXIT_7, unborn=False) is Outcome.EXITED
+    assert outcome(job, TERM, unborn=False) is Outcome.SIGNALLED
 
 
 @pytest.mark.parametrize("stop", [None, *STOP.values()])
@@ -179,10 +195,150 @@ def test_a_failure_before_the_stop_is_a_failure():
     assert (state, verdict.exit_code) == (State.FAILED, 7)
 
 
+# --- what only serves the others --------------------------------------------------------------------------------------
+
+
+def with_servers(*servers: int | None, workers: tuple[int, ...] = (EXIT_0, EXIT_0), terminated: bool = True) -> Job:
+    """Workers that ended by themselves; then parameter servers that were ended, because all that they served had."""
+    job = job_with(None, *workers)
+    job.state, job.stop, job.terminated = State.STOPPING, STOP[Cause.SERVED], terminated
+    for status in servers:
+        number = len(job.ranks)
+        server = Rank(number, number, 0, pid=100 + number, outcome=outcome(job, status, unborn=False), status=status)
+        server.role, server.serves = "ps", True
+        job.ranks.append(server)
+    return job
+
+
+@pytest.mark.parametrize("servers", [(TERM,), (KILL, TERM), (EXIT_0,), (EXIT_7, SEGV), (143 << 8,)])
+def test_a_job_has_succeeded_when_all_that_was_to_be_done_is_done(servers):
+    """However a parameter server takes the signal that ends it: it never ends by itself."""
+    state, verdict = reach(with_servers(*servers), None, ())
+    assert (state, verdict.exit_code, verdict.recommendation) == (State.SUCCEEDED, 0, "NONE")
+    assert verdict.summary == f"all 2 ranks exited with code 0; {len(servers)} that served them ended then"
+
+
+def test_a_server_that_ended_well_by_itself_is_one_of_all():
+    job = with_servers(EXIT_0, terminated=False)
+    assert reach(job, None, ())[1].summary == "all 3 ranks exited with code 0"
+
+
+def test_the_end_of_a_server_that_nobody_knows_is_lost():
+    job = with_servers(TERM, None)
+    state, verdict = reach(job, job.ranks[3], ())
+    assert (state, verdict.exit_code, verdict.first_failed) == (State.LOST, 125, 3)
+
+
+def test_a_server_that_fails_by_itself_is_a_failure():
+    """Before it was sent anything: its workers may have what it had not saved."""
+    job = with_servers(EXIT_7, terminated=False)
+    state, verdict = reach(job, job.ranks[2], ())
+    assert (state, verdict.exit_code, verdict.first_failed) == (State.FAILED, 7, 2)
+
+
+def test_only_what_serves_may_be_ended_in_a_success():
+    """A worker that was ended is none that succeeded, and nobody but us may have claimed so."""
+    job = with_servers(TERM)
+    job.ranks[0].outcome, job.ranks[0].status = Outcome.STOPPED, TERM
+    with pytest.raises(AssertionError, match="not all succeeded"):
+        reach(job, None, ())
+    job = with_servers(TERM)
+    job.stop = STOP[Cause.LEFTOVERS]
+    with pytest.raises(AssertionError, match="not all succeeded"):
+        reach(job, None, ())
+
+
+# --- what to do about it ----------------------------------------------------------------------------------------------
+
+UNFIT = [{"item": "dns", "status": "OK"}, {"item": "gpu-check", "status": "CRITICAL"}]
+FIT = [{"item": "dns", "status": "OK"}, {"item": "ulimit", "status": "WARN"}, {"item": "shm", "status": "UNKNOWN"}]
+GONE = "/dev/nvidia3: the card is not there any more"
+
+
+@pytest.mark.parametrize(
+    ("checks", "fault", "expected"),
+    [
+        (UNFIT, GONE, "RETRY_ELSEWHERE"),
+        (UNFIT, "", "RETRY_ELSEWHERE"),
+        (FIT, GONE, "RETRY_ELSEWHERE"),
+        (FIT, "", "FAIL"),
+        ([], "", "FAIL"),
+    ],
+)
+@pytest.mark.parametrize("status", [EXIT_7, SEGV_CORE])
+def test_the_table_of_modelarts(checks, fault, expected, status):
+    """Its four rows (training guide, 5.2.1), for a job that ended abnormally; and no check is no failed one."""
+    job = job_with(None, EXIT_0, status)
+    job.checks = checks
+    state, verdict = reach(job, job.ranks[1], (), fault)
+    assert (state, verdict.recommendation) == (State.FAILED, expected)
+    reason = verdict.recommendation_reason
+    if checks is UNFIT:
+        assert "gpu-check" in reason
+        assert "dns" not in reason
+    elif fault:
+        assert fault in reason
+    if expected == "RETRY_ELSEWHERE":
+        assert "isolate" in reason
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "expected"),
+    [
+        *((Outcome.SIGNALLED, status, "RETRY_HERE") for status in (KILL, TERM, int(signal.SIGINT), int(signal.SIGHUP))),
+        *((Outcome.SIGNALLED, int(s), "FAIL") for s in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE)),
+        (Outcome.LOST, None, "RETRY_HERE"),
+        (Outcome.OUT_OF_MEMORY, KILL, "FAIL"),  # a SIGKILL too, but not somebody's
+        (Outcome.NOT_STARTED, 127 << 8, "FAIL"),
+        (Outcome.NOT_STARTED, None, "FAIL"),
+        (Outcome.EXITED, EXIT_7, "FAIL"),
+        (Outcome.EXITED, 143 << 8, "FAIL"),  # a code of its own, whatever shells make of it
+        (Outcome.HUNG, KILL, "FAIL"),
+    ],
+)
+def test_what_a_sound_node_leaves_open(what, status, expected):
+    job, first = Job(checks=FIT), Rank(0, 0, 0, outcome=what, status=status)
+    recommendation, reason = recommend(job, first, "")
+    assert (recommendation, bool(reason)) == (expected, True)
+    for checks, fault in ((UNFIT, ""), (FIT, GONE)):
+        assert recommend(Job(checks=checks), first, fault)[0] == "RETRY_ELSEWHERE", "the node comes first"
+
+
+@pytest.mark.parametrize(("elsewhere", "expected"), [(True, "RETRY_ELSEWHERE"), (False, "RETRY_HERE")])
+def test_a_job_whose_ranks_never_ran(elsewhere, expected):
+    state, verdict = not_prepared("no room", elsewhere)
+    assert (state, verdict.exit_code, verdict.summary) == (State.FAILED, 125, "no room")
+    assert (verdict.recommendation, bool(verdict.recommendation_reason)) == (expected, True)
+    assert (verdict.first_failed, verdict.last_lines, verdict.victims) == (None, (), ())
+
+
+def test_a_success_and_a_stop_recommend_nothing_whatever_the_node_is_like():
+    for job in (job_with(None, EXIT_0), job_with(STOP[Cause.REQUESTED], TERM)):
+        job.checks = UNFIT
+        assert reach(job, None, (), GONE)[1].recommendation == "NONE"
+
+
+# --- never a success that nobody saw ----------------------------------------------------------------------------------
+
 _STATUSES = list(itertools.product((EXIT_0, EXIT_7, SEGV, None), repeat=3))
 
 
-@pytest.mark.parametrize("cause", [None, *Cause])
+@pytest.mark.parametrize("terminated", [False, True])
+def test_nor_is_one_invented_where_something_served(terminated):
+    for workers, servers in itertools.product(
+        itertools.product((EXIT_0, EXIT_7), repeat=2), ((status,) for status in (EXIT_0, EXIT_7, SEGV, TERM, None))
+    ):
+        job = with_servers(*servers, workers=workers, terminated=terminated)
+        first = next((r for r in job.ranks if failed(r)), None)
+        state, verdict = reach(job, first, ())
+        if state is State.SUCCEEDED or verdict.exit_code == 0:
+            assert workers == (EXIT_0, EXIT_0)
+            assert None not in servers
+        elif EXIT_7 not in workers and servers == (None,):
+            assert state is State.LOST
+
+
+@pytest.mark.parametrize("cause", [None, *(cause for cause in Cause if cause is not Cause.SERVED)])
 @pytest.mark.parametrize("terminated", [False, True])
 def test_success_is_never_invented(cause, terminated):
     """Over every way in which three ranks can end: SUCCEEDED and code 0 only where each was seen to exit with 0."""

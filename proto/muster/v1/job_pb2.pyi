@@ -12,7 +12,7 @@ Errors. Every failed call has a gRPC status and, in the status details, a google
   INVALID_ARGUMENT     INVALID_REQUEST; google.rpc.BadRequest names each field, what it was and what is allowed
   NOT_FOUND            JOB_NOT_FOUND
   ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec
-  FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, JOB_NOT_ENDED
+  FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED
   RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo
   UNAVAILABLE          STOPPING, SUPERVISOR_UNREACHABLE, with google.rpc.RetryInfo: try again
   OUT_OF_RANGE         CURSOR_TOO_OLD, OFFSET_OUT_OF_RANGE: the message and the metadata say what there is
@@ -233,6 +233,22 @@ class JobSpec(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     SKIP_CHECK_FIELD_NUMBER: _builtins.int
     MAX_RUNTIME_FIELD_NUMBER: _builtins.int
+    BOOT_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    RANK_TABLE_FIELD_NUMBER: _builtins.int
+    READY_TIMEOUT_FIELD_NUMBER: _builtins.int
+    MAX_RESTARTS_FIELD_NUMBER: _builtins.int
+    RESTART_BACKOFF_FIELD_NUMBER: _builtins.int
+    PRE_START_FIELD_NUMBER: _builtins.int
+    PRE_START_TIMEOUT_FIELD_NUMBER: _builtins.int
+    REQUIREMENTS_FIELD_NUMBER: _builtins.int
+    REQUIREMENTS_TIMEOUT_FIELD_NUMBER: _builtins.int
+    EPILOG_FIELD_NUMBER: _builtins.int
+    EPILOG_TIMEOUT_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    UMASK_FIELD_NUMBER: _builtins.int
+    NICE_FIELD_NUMBER: _builtins.int
+    TRAINING_MODE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """1 to 128 of [A-Za-z0-9._-], starting with a letter or a digit. Empty: the daemon makes one."""
     ranks: _builtins.int
@@ -253,6 +269,43 @@ class JobSpec(_message.Message):
     node_count: _builtins.int
     skip_check: _builtins.bool
     """Do not run the pre-checks; recorded in the job."""
+    boot: _builtins.str
+    """Who makes the ranks: "ranks" (or empty; muster itself: one process per card, with the environment of torchrun), or a
+    launcher that muster starts on each node: "torchrun", "msrun", "pytorch", "tensorflow", "mpi". docs/boot-modes.md
+    tells the arguments. Where it is empty, `MA_RUN_METHOD` in `env` counts.
+    """
+    rank_table: _builtins.str
+    """Ascend's rank table (HCCL), template 1 or 2: the absolute path of a file, or of a folder with jobstart_hccl.json. The start
+    waits until it is completed. It gives rank numbers, this node's devices, and, where neither `ranks` nor `cards` is set, how
+    many ranks there are; where one is set the two must agree. Where it is empty, RANK_TABLE_FILE_V_1_0 or RANK_TABLE_FILE in
+    `env` counts.
+    """
+    max_restarts: _builtins.int
+    """How often the whole gang is started again after a failure: 0 to 1000. Between two attempts the ranks that are left get
+    SIGTERM and the grace, so that they can save a checkpoint. A job that somebody stopped, or whose command cannot be executed,
+    is not started again.
+    """
+    pre_start: _builtins.str
+    """Runs before the ranks of each attempt, as the job's user, in its environment: the absolute path of a script. A name that ends
+    with .py is run by python, any other by bash (sh where there is none), and what it sets in its environment (`export`,
+    `os.environ`) is set for the ranks. A code other than 0, the time limit (default 10 min) and processes left
+    behind make the attempt fail. Its output is in the job's log.
+    """
+    requirements: _builtins.str
+    """A pip requirements file that is installed before the first attempt, into a folder of the job that comes first in the ranks'
+    PYTHONPATH. Time limit by default 30 min.
+    """
+    epilog: _builtins.str
+    """Runs once after the end, whatever the end was, if anything of the job ran here: an executable, or a script as `pre_start`.
+    It has MUSTER_STATE, MUSTER_EXIT_CODE and MUSTER_SUMMARY in its environment; how it ends changes nothing but the
+    job's warnings. Time limit by default 10 min.
+    """
+    umask: _builtins.int
+    """File mode creation mask of the ranks: 0 to 0777. Default 0022."""
+    nice: _builtins.int
+    """Scheduling priority of the ranks, -20 to 19; below 0 needs a daemon that runs as root."""
+    training_mode: _builtins.str
+    """Preset of the environment for MindSpore: "normal", "high_performance" or "diagnosis"; `env` wins over it."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of every rank, exactly as it is given to execve: no shell. At least one word; the first is looked up
@@ -283,6 +336,30 @@ class JobSpec(_message.Message):
     def max_runtime(self) -> _duration_pb2.Duration:
         """Ends the job when it has run for this long (preparing does not count); not set: no limit."""
 
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of all nodes, in the order of their ranks; sets `node_count`, and `master_addr` where that is empty to the first.
+        Needed by "mpi" and "tensorflow" on several nodes.
+        """
+
+    @_builtins.property
+    def ready_timeout(self) -> _duration_pb2.Duration:
+        """Longest wait for a completed rank table, or for the other nodes' names and sshd ports ("mpi"). Default 10 min."""
+
+    @_builtins.property
+    def restart_backoff(self) -> _duration_pb2.Duration:
+        """Pause before the first restart; each further one is twice as long, at most 60 s (or this, where it is longer), with a jitter
+        of 20 %. Default 1 s.
+        """
+
+    @_builtins.property
+    def pre_start_timeout(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def requirements_timeout(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def epilog_timeout(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def limits(self) -> Global___Limits: ...
     def __init__(
         self,
         *,
@@ -301,14 +378,101 @@ class JobSpec(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         skip_check: _builtins.bool = ...,
         max_runtime: _duration_pb2.Duration | None = ...,
+        boot: _builtins.str = ...,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+        rank_table: _builtins.str = ...,
+        ready_timeout: _duration_pb2.Duration | None = ...,
+        max_restarts: _builtins.int = ...,
+        restart_backoff: _duration_pb2.Duration | None = ...,
+        pre_start: _builtins.str = ...,
+        pre_start_timeout: _duration_pb2.Duration | None = ...,
+        requirements: _builtins.str = ...,
+        requirements_timeout: _duration_pb2.Duration | None = ...,
+        epilog: _builtins.str = ...,
+        epilog_timeout: _duration_pb2.Duration | None = ...,
+        limits: Global___Limits | None = ...,
+        umask: _builtins.int | None = ...,
+        nice: _builtins.int = ...,
+        training_mode: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cards", b"cards", "max_runtime", b"max_runtime"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_umask", b"_umask", "cards", b"cards", "epilog_timeout", b"epilog_timeout", "limits", b"limits", "max_runtime", b"max_runtime", "pre_start_timeout", b"pre_start_timeout", "ready_timeout", b"ready_timeout", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "umask", b"umask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cards", b"cards", "command", b"command", "env", b"env", "grace_steps", b"grace_steps", "job_id", b"job_id", "labels", b"labels", "master_addr", b"master_addr", "master_port", b"master_port", "max_runtime", b"max_runtime", "node_count", b"node_count", "node_rank", b"node_rank", "ranks", b"ranks", "skip_check", b"skip_check", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_umask", b"_umask", "boot", b"boot", "cards", b"cards", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "rank_table", b"rank_table", "ranks", b"ranks", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "skip_check", b"skip_check", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__umask: _TypeAlias = _typing.Literal["umask"]  # noqa: Y015
+    _WhichOneofArgType__umask: _TypeAlias = _typing.Literal["_umask", b"_umask"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__umask) -> _WhichOneofReturnType__umask | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Limits(_message.Message):
+    """Limits of each rank: soft and hard as in setrlimit(2); -1 is unlimited. What is above the daemon's own hard limit needs a daemon that
+    runs as root. `memory_bytes` and `cpus` are of the whole job on this node and need a cgroup with these controllers; where there
+    is none the job runs without and has a warning.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NOFILE_FIELD_NUMBER: _builtins.int
+    MEMLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    STACK_BYTES_FIELD_NUMBER: _builtins.int
+    CORE_BYTES_FIELD_NUMBER: _builtins.int
+    NPROC_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    nofile: _builtins.int
+    memlock_bytes: _builtins.int
+    stack_bytes: _builtins.int
+    core_bytes: _builtins.int
+    nproc: _builtins.int
+    memory_bytes: _builtins.int
+    cpus: _builtins.float
+    def __init__(
+        self,
+        *,
+        nofile: _builtins.int | None = ...,
+        memlock_bytes: _builtins.int | None = ...,
+        stack_bytes: _builtins.int | None = ...,
+        core_bytes: _builtins.int | None = ...,
+        nproc: _builtins.int | None = ...,
+        memory_bytes: _builtins.int | None = ...,
+        cpus: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_core_bytes", b"_core_bytes", "_cpus", b"_cpus", "_memlock_bytes", b"_memlock_bytes", "_memory_bytes", b"_memory_bytes", "_nofile", b"_nofile", "_nproc", b"_nproc", "_stack_bytes", b"_stack_bytes", "core_bytes", b"core_bytes", "cpus", b"cpus", "memlock_bytes", b"memlock_bytes", "memory_bytes", b"memory_bytes", "nofile", b"nofile", "nproc", b"nproc", "stack_bytes", b"stack_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_core_bytes", b"_core_bytes", "_cpus", b"_cpus", "_memlock_bytes", b"_memlock_bytes", "_memory_bytes", b"_memory_bytes", "_nofile", b"_nofile", "_nproc", b"_nproc", "_stack_bytes", b"_stack_bytes", "core_bytes", b"core_bytes", "cpus", b"cpus", "memlock_bytes", b"memlock_bytes", "memory_bytes", b"memory_bytes", "nofile", b"nofile", "nproc", b"nproc", "stack_bytes", b"stack_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__core_bytes: _TypeAlias = _typing.Literal["core_bytes"]  # noqa: Y015
+    _WhichOneofArgType__core_bytes: _TypeAlias = _typing.Literal["_core_bytes", b"_core_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__cpus: _TypeAlias = _typing.Literal["cpus"]  # noqa: Y015
+    _WhichOneofArgType__cpus: _TypeAlias = _typing.Literal["_cpus", b"_cpus"]  # noqa: Y015
+    _WhichOneofReturnType__memlock_bytes: _TypeAlias = _typing.Literal["memlock_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memlock_bytes: _TypeAlias = _typing.Literal["_memlock_bytes", b"_memlock_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_bytes: _TypeAlias = _typing.Literal["memory_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_bytes: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__nofile: _TypeAlias = _typing.Literal["nofile"]  # noqa: Y015
+    _WhichOneofArgType__nofile: _TypeAlias = _typing.Literal["_nofile", b"_nofile"]  # noqa: Y015
+    _WhichOneofReturnType__nproc: _TypeAlias = _typing.Literal["nproc"]  # noqa: Y015
+    _WhichOneofArgType__nproc: _TypeAlias = _typing.Literal["_nproc", b"_nproc"]  # noqa: Y015
+    _WhichOneofReturnType__stack_bytes: _TypeAlias = _typing.Literal["stack_bytes"]  # noqa: Y015
+    _WhichOneofArgType__stack_bytes: _TypeAlias = _typing.Literal["_stack_bytes", b"_stack_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__core_bytes) -> _WhichOneofReturnType__core_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cpus) -> _WhichOneofReturnType__cpus | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memlock_bytes) -> _WhichOneofReturnType__memlock_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bytes) -> _WhichOneofReturnType__memory_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__nofile) -> _WhichOneofReturnType__nofile | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__nproc) -> _WhichOneofReturnType__nproc | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stack_bytes) -> _WhichOneofReturnType__stack_bytes | None: ...
+
+Global___Limits: _TypeAlias = Limits  # noqa: Y015
 
 @_typing.final
 class CardRequest(_message.Message):
@@ -340,6 +504,26 @@ Global___CardRequest: _TypeAlias = CardRequest  # noqa: Y015
 class Job(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PresetEnvEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_ID_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     SPEC_DIGEST_FIELD_NUMBER: _builtins.int
@@ -356,6 +540,12 @@ class Job(_message.Message):
     CHECKS_FIELD_NUMBER: _builtins.int
     MASTER_ADDR_FIELD_NUMBER: _builtins.int
     MASTER_PORT_FIELD_NUMBER: _builtins.int
+    PAST_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    LOG_PATH_FIELD_NUMBER: _builtins.int
+    RESTART_AT_FIELD_NUMBER: _builtins.int
+    PRESET_ENV_FIELD_NUMBER: _builtins.int
+    WORLD_SIZE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: Global___JobState.ValueType
     spec_digest: _builtins.str
@@ -367,6 +557,12 @@ class Job(_message.Message):
     """Number of times that a successor took the job over from a supervisor that had died."""
     master_addr: _builtins.str
     master_port: _builtins.int
+    log_path: _builtins.str
+    """What muster did for the job: checks, preparation and its output, restarts, the end."""
+    world_size: _builtins.int
+    """Ranks over all nodes, as far as they are known before a launcher makes them."""
+    step: _builtins.str
+    """What runs before or after the ranks at this moment: "requirements", "pre_start", "epilog"; else empty."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The spec with the values of `env` left out (the names stay, their values are empty)."""
@@ -395,6 +591,18 @@ class Job(_message.Message):
     def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckResult]:
         """Items of the pre-check and their results."""
 
+    @_builtins.property
+    def past_attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attempt]:
+        """Attempts that failed and after which the gang was started again, oldest first."""
+
+    @_builtins.property
+    def restart_at(self) -> _timestamp_pb2.Timestamp:
+        """While RESTARTING: when the next attempt begins."""
+
+    @_builtins.property
+    def preset_env(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Variables that `training_mode` sets."""
+
     def __init__(
         self,
         *,
@@ -414,14 +622,86 @@ class Job(_message.Message):
         checks: _abc.Iterable[Global___CheckResult] | None = ...,
         master_addr: _builtins.str = ...,
         master_port: _builtins.int = ...,
+        past_attempts: _abc.Iterable[Global___Attempt] | None = ...,
+        log_path: _builtins.str = ...,
+        restart_at: _timestamp_pb2.Timestamp | None = ...,
+        preset_env: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        world_size: _builtins.int = ...,
+        step: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "restart_at", b"restart_at", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "checks", b"checks", "ended_at", b"ended_at", "job_id", b"job_id", "master_addr", b"master_addr", "master_port", b"master_port", "ranks", b"ranks", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "supervisor_pid", b"supervisor_pid", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "checks", b"checks", "ended_at", b"ended_at", "job_id", b"job_id", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class Attempt(_message.Message):
+    """An attempt that is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LogEndsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    FIRST_FAILED_RANK_FIELD_NUMBER: _builtins.int
+    LOG_ENDS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    exit_code: _builtins.int
+    summary: _builtins.str
+    first_failed_rank: _builtins.int
+    @_builtins.property
+    def started_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def ended_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def log_ends(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """Where its output ends in the files of the ranks (rank -> byte); the next attempt's begins there."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        started_at: _timestamp_pb2.Timestamp | None = ...,
+        ended_at: _timestamp_pb2.Timestamp | None = ...,
+        exit_code: _builtins.int = ...,
+        summary: _builtins.str = ...,
+        first_failed_rank: _builtins.int | None = ...,
+        log_ends: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "ended_at", b"ended_at", "first_failed_rank", b"first_failed_rank", "started_at", b"started_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "ended_at", b"ended_at", "exit_code", b"exit_code", "first_failed_rank", b"first_failed_rank", "log_ends", b"log_ends", "number", b"number", "started_at", b"started_at", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__first_failed_rank: _TypeAlias = _typing.Literal["first_failed_rank"]  # noqa: Y015
+    _WhichOneofArgType__first_failed_rank: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_failed_rank) -> _WhichOneofReturnType__first_failed_rank | None: ...
+
+Global___Attempt: _TypeAlias = Attempt  # noqa: Y015
 
 @_typing.final
 class Rank(_message.Message):
@@ -442,6 +722,8 @@ class Rank(_message.Message):
     LOG_PATH_FIELD_NUMBER: _builtins.int
     LOST_LOG_BYTES_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """Number over all nodes, and on this node."""
     local_rank: _builtins.int
@@ -462,12 +744,18 @@ class Rank(_message.Message):
     """Bytes of output that could not be written, and why the last time."""
     detail: _builtins.str
     """A sentence: why it could not be started, what is known of a lost rank."""
+    role: _builtins.str
+    """"rank"; in other boot modes "launcher", "worker", "ps", "mpi-lead", "mpi-wait"."""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def usage(self) -> Global___Usage: ...
+    @_builtins.property
+    def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The command line as it is started: of a launcher with all that the boot mode adds."""
+
     def __init__(
         self,
         *,
@@ -486,10 +774,12 @@ class Rank(_message.Message):
         log_path: _builtins.str = ...,
         lost_log_bytes: _builtins.int = ...,
         detail: _builtins.str = ...,
+        command: _abc.Iterable[_builtins.str] | None = ...,
+        role: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "started_at", b"started_at", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["core_dumped", b"core_dumped", "detail", b"detail", "device", b"device", "ended_at", b"ended_at", "exit_code", b"exit_code", "local_rank", b"local_rank", "log_path", b"log_path", "lost_log_bytes", b"lost_log_bytes", "outcome", b"outcome", "pid", b"pid", "rank", b"rank", "signal", b"signal", "start_ticks", b"start_ticks", "started_at", b"started_at", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "core_dumped", b"core_dumped", "detail", b"detail", "device", b"device", "ended_at", b"ended_at", "exit_code", b"exit_code", "local_rank", b"local_rank", "log_path", b"log_path", "lost_log_bytes", b"lost_log_bytes", "outcome", b"outcome", "pid", b"pid", "rank", b"rank", "role", b"role", "signal", b"signal", "start_ticks", b"start_ticks", "started_at", b"started_at", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

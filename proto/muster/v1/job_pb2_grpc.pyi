@@ -12,7 +12,7 @@ Errors. Every failed call has a gRPC status and, in the status details, a google
   INVALID_ARGUMENT     INVALID_REQUEST; google.rpc.BadRequest names each field, what it was and what is allowed
   NOT_FOUND            JOB_NOT_FOUND
   ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec
-  FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, JOB_NOT_ENDED
+  FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED
   RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo
   UNAVAILABLE          STOPPING, SUPERVISOR_UNREACHABLE, with google.rpc.RetryInfo: try again
   OUT_OF_RANGE         CURSOR_TOO_OLD, OFFSET_OUT_OF_RANGE: the message and the metadata say what there is

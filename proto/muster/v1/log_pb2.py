@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from muster.v1 import job_pb2 as muster_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13muster/v1/log.proto\x12\tmuster.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13muster/v1/job.proto\"\xfd\x01\n\x0fReadLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\r\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\x12\x38\n\x07offsets\x18\x04 \x03(\x0b\x32\'.muster.v1.ReadLogsRequest.OffsetsEntry\x12\x17\n\ntail_lines\x18\x05 \x01(\rH\x00\x88\x01\x01\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a.\n\x0cOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\r\n\x0b_tail_lines\"\xd1\x01\n\x10ReadLogsResponse\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03\x65of\x18\x05 \x01(\x08\x12#\n\x07verdict\x18\x06 \x01(\x0b\x32\x12.muster.v1.Verdict\x12\"\n\x05state\x18\x07 \x01(\x0e\x32\x13.muster.v1.JobState\x12\x11\n\ttruncated\x18\x08 \x01(\x08\x32S\n\nLogService\x12\x45\n\x08ReadLogs\x12\x1a.muster.v1.ReadLogsRequest\x1a\x1b.muster.v1.ReadLogsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13muster/v1/log.proto\x12\tmuster.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13muster/v1/job.proto\"\xd7\x02\n\x0fReadLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05ranks\x18\x02 \x03(\r\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\x12\x38\n\x07offsets\x18\x04 \x03(\x0b\x32\'.muster.v1.ReadLogsRequest.OffsetsEntry\x12\x17\n\ntail_lines\x18\x05 \x01(\rH\x00\x88\x01\x01\x12)\n\x05since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\"\n\x07job_log\x18\x07 \x01(\x0e\x32\x11.muster.v1.JobLog\x12\x12\n\njob_offset\x18\x08 \x01(\x04\x12\x14\n\x07\x61ttempt\x18\t \x01(\rH\x01\x88\x01\x01\x1a.\n\x0cOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\r\n\x0b_tail_linesB\n\n\x08_attempt\"\xe2\x01\n\x10ReadLogsResponse\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03\x65of\x18\x05 \x01(\x08\x12#\n\x07verdict\x18\x06 \x01(\x0b\x32\x12.muster.v1.Verdict\x12\"\n\x05state\x18\x07 \x01(\x0e\x32\x13.muster.v1.JobState\x12\x11\n\ttruncated\x18\x08 \x01(\x08\x12\x0f\n\x07job_log\x18\t \x01(\x08*I\n\x06JobLog\x12\x17\n\x13JOB_LOG_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_LOG_INCLUDED\x10\x01\x12\x10\n\x0cJOB_LOG_ONLY\x10\x02\x32S\n\nLogService\x12\x45\n\x08ReadLogs\x12\x1a.muster.v1.ReadLogsRequest\x1a\x1b.muster.v1.ReadLogsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +35,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_READLOGSREQUEST_OFFSETSENTRY']._loaded_options = None
   _globals['_READLOGSREQUEST_OFFSETSENTRY']._serialized_options = b'8\001'
+  _globals['_JOBLOG']._serialized_start=663
+  _globals['_JOBLOG']._serialized_end=736
   _globals['_READLOGSREQUEST']._serialized_start=89
-  _globals['_READLOGSREQUEST']._serialized_end=342
-  _globals['_READLOGSREQUEST_OFFSETSENTRY']._serialized_start=281
-  _globals['_READLOGSREQUEST_OFFSETSENTRY']._serialized_end=327
-  _globals['_READLOGSRESPONSE']._serialized_start=345
-  _globals['_READLOGSRESPONSE']._serialized_end=554
-  _globals['_LOGSERVICE']._serialized_start=556
-  _globals['_LOGSERVICE']._serialized_end=639
+  _globals['_READLOGSREQUEST']._serialized_end=432
+  _globals['_READLOGSREQUEST_OFFSETSENTRY']._serialized_start=359
+  _globals['_READLOGSREQUEST_OFFSETSENTRY']._serialized_end=405
+  _globals['_READLOGSRESPONSE']._serialized_start=435
+  _globals['_READLOGSRESPONSE']._serialized_end=661
+  _globals['_LOGSERVICE']._serialized_start=738
+  _globals['_LOGSERVICE']._serialized_end=821
 # @@protoc_insertion_point(module_scope)

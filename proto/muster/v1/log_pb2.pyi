@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from muster.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
@@ -19,6 +20,29 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _JobLog:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobLogEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobLog.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_LOG_UNSPECIFIED: _JobLog.ValueType  # 0
+    """only the ranks"""
+    JOB_LOG_INCLUDED: _JobLog.ValueType  # 1
+    """the ranks and the job's own log"""
+    JOB_LOG_ONLY: _JobLog.ValueType  # 2
+    """the job's own log alone"""
+
+class JobLog(_JobLog, metaclass=_JobLogEnumTypeWrapper): ...
+
+JOB_LOG_UNSPECIFIED: JobLog.ValueType  # 0
+"""only the ranks"""
+JOB_LOG_INCLUDED: JobLog.ValueType  # 1
+"""the ranks and the job's own log"""
+JOB_LOG_ONLY: JobLog.ValueType  # 2
+"""the job's own log alone"""
+Global___JobLog: _TypeAlias = JobLog  # noqa: Y015
 
 @_typing.final
 class ReadLogsRequest(_message.Message):
@@ -50,11 +74,20 @@ class ReadLogsRequest(_message.Message):
     OFFSETS_FIELD_NUMBER: _builtins.int
     TAIL_LINES_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
+    JOB_LOG_FIELD_NUMBER: _builtins.int
+    JOB_OFFSET_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     follow: _builtins.bool
     """Go on until the job has ended and everything was read."""
     tail_lines: _builtins.int
     """Start so many lines before the end, per rank."""
+    job_log: Global___JobLog.ValueType
+    """Whether to read the job's own log too: what muster did for it (checks, preparation and its output, restarts, the end)."""
+    job_offset: _builtins.int
+    """Start at this byte of the job's own log."""
+    attempt: _builtins.int
+    """Only the output of this attempt (the job's own log is not cut). One that has not begun yet is INVALID_ARGUMENT."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ranks (numbers over all nodes); empty: all of this node."""
@@ -78,13 +111,21 @@ class ReadLogsRequest(_message.Message):
         offsets: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         tail_lines: _builtins.int | None = ...,
         since: _timestamp_pb2.Timestamp | None = ...,
+        job_log: Global___JobLog.ValueType = ...,
+        job_offset: _builtins.int = ...,
+        attempt: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines", "since", b"since", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "since", b"since", "tail_lines", b"tail_lines"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines", "follow", b"follow", "job_id", b"job_id", "offsets", b"offsets", "ranks", b"ranks", "since", b"since", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "job_log", b"job_log", "job_offset", b"job_offset", "offsets", b"offsets", "ranks", b"ranks", "since", b"since", "tail_lines", b"tail_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__attempt: _TypeAlias = _typing.Literal["attempt"]  # noqa: Y015
+    _WhichOneofArgType__attempt: _TypeAlias = _typing.Literal["_attempt", b"_attempt"]  # noqa: Y015
     _WhichOneofReturnType__tail_lines: _TypeAlias = _typing.Literal["tail_lines"]  # noqa: Y015
     _WhichOneofArgType__tail_lines: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__attempt) -> _WhichOneofReturnType__attempt | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tail_lines) -> _WhichOneofReturnType__tail_lines | None: ...
 
 Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
@@ -101,6 +142,7 @@ class ReadLogsResponse(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
+    JOB_LOG_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     offset: _builtins.int
     """Of the first byte of `data` in the rank's file."""
@@ -111,6 +153,8 @@ class ReadLogsResponse(_message.Message):
     state: _job_pb2.JobState.ValueType
     truncated: _builtins.bool
     """The file shrank below what was already read (somebody truncated or replaced it): reading goes on at `offset`."""
+    job_log: _builtins.bool
+    """The data is of the job's own log, and `rank` means nothing."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When the data was written, as far as the time index tells (100 ms)."""
@@ -130,10 +174,11 @@ class ReadLogsResponse(_message.Message):
         verdict: _job_pb2.Verdict | None = ...,
         state: _job_pb2.JobState.ValueType = ...,
         truncated: _builtins.bool = ...,
+        job_log: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "eof", b"eof", "offset", b"offset", "rank", b"rank", "state", b"state", "time", b"time", "truncated", b"truncated", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "eof", b"eof", "job_log", b"job_log", "offset", b"offset", "rank", b"rank", "state", b"state", "time", b"time", "truncated", b"truncated", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,170 @@
+"""How processes of a job come to be: all of a gang behind one gate, or a step alone behind it."""
+
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from supervisors import boot, child, environment, modelarts
+from supervisors.child import Account, Birth
+from supervisors.environment import Changes
+from supervisors.lifecycle import Job, Rank
+from supervisors.paths import Root
+from supervisors.spec import Boot, JobSpec
+from supervisors.spec_rules import RESOURCES
+
+
+def bear(births: list[Birth], unborn: Path, meanwhile: Callable[[], None], record: Callable[[list[int]], None]) -> None:
+    """Forks all of them, does what is to be done `meanwhile` (while they get as far as the gate), has their pids put on
+    `record`, and lets them go by one write. Raises OSError and what `record` raises, with none of them left."""
+    gate = os.pipe()
+    children: list[int] = []
+    try:
+        line_file = child.open_unborn(unborn, len(births))
+        try:
+            with child.signals_blocked():
+                for birth in births:
+                    children.append(child.fork(birth, gate[0], gate[1], line_file))
+        finally:
+            os.close(line_file)
+        meanwhile()
+        record(children)
+    except BaseException:
+        for fd in gate:
+            os.close(fd)  # the children see the gate's end and leave
+        for pid in children:
+            os.waitpid(pid, 0)
+        raise
+    # One write, so that all are let go or none: at most 4096 ranks, and PIPE_BUF is 4096.
+    os.write(gate[1], b"1" * len(children))
+    os.close(gate[0])
+    os.close(gate[1])
+
+
+class Midwife:
+    """Knows what each process of a job needs to be born."""
+
+    def __init__(self, root: Root, spec: JobSpec, job: Job, account: Account) -> None:
+        self._root, self._spec, self._job, self._account = root, spec, job, account
+        self._paths = root.job(spec.job_id)
+        self.common = environment.common(root, spec, job, account)
+
+    def make_folders(self) -> None:
+        """Those in the job's own folder, which only we can make. Raises OSError."""
+        self._paths.workspace.mkdir(exist_ok=True)
+        self._paths.workspace.chmod(0o711)  # to be passed through by the job's user, whatever our umask is
+        if self._spec.boot != Boot.RANKS or self._job.has_table or self._job.card_kind == "ascend":
+            self._own_folder(self._root.job_logs(modelarts.job_name(self._spec.job_id, self._spec.env)))
+        if not self._has_folders():
+            for rank in self._job.ranks:
+                self._own_folder(self._paths.workspace / f"device{rank.device}")
+
+    def make_own(self, folder: Path) -> None:
+        """A folder of the job's user. Raises OSError."""
+        self._own_folder(folder)
+
+    def make_private(self, path: Path) -> None:
+        """An empty file of the job's user, for nobody else to read. Raises OSError."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.fchown(fd, self._account.uid, self._account.gid)
+        finally:
+            os.close(fd)
+
+    def step(self, name: str, argv: tuple[str, ...], more: dict[str, str]) -> Birth:
+        """A process before or after the ranks; its output goes to the job's log."""
+        workdir = self._spec.workdir or str(
+            self._workspace(self._job.ranks[0]) if self._job.ranks else self._paths.workspace
+        )
+        return Birth(
+            rank=-1,
+            argv=argv,
+            env=self.common | {"MUSTER_STEP": name} | more,
+            workdir=workdir,
+            fifo=self._paths.job_fifo,
+            cgroup=self._job.cgroup,
+            account=self._account,
+            folders=() if self._spec.workdir else (workdir,),
+            umask=self._umask,
+        )
+
+    def gang(self, changes: Changes) -> tuple[list[Birth], list[boot.Process]]:
+        """All ranks, or the launchers that make them; `changes`: what pre_start changed of the environment."""
+        job, spec = self._job, self._spec
+        common = environment.changed(self.common, changes)
+        processes = boot.processes(spec, self._facts(), common)
+        if len(processes) != len(job.ranks):
+            raise AssertionError(f"{len(processes)} processes for {len(job.ranks)} places")
+        births = []
+        for rank, made in zip(job.ranks, processes, strict=True):
+            env = environment.of_rank(self._root, spec, job, rank, common) | made.env
+            workdir = spec.workdir or self._workspace(rank)
+            births.append(
+                Birth(
+                    rank=rank.rank,
+                    argv=made.argv,
+                    env=env,
+                    workdir=workdir,
+                    fifo=self._paths.fifo(rank.rank),
+                    cgroup=job.cgroup,
+                    account=self._account,
+                    folders=self._folders(env, workdir),
+                    files=self._files(),
+                    limits=tuple((name, int(value)) for name, value in spec.limits.items() if name in RESOURCES),
+                    umask=self._umask,
+                    nice=spec.nice,
+                )
+            )
+        return births, processes
+
+    @property
+    def _umask(self) -> int:
+        return child.DEFAULT_UMASK if self._spec.umask is None else self._spec.umask
+
+    def _facts(self) -> boot.Facts:
+        spec, job = self._spec, self._job
+        logs = os.path.realpath(self._root.job_logs(modelarts.job_name(spec.job_id, spec.env)))
+        return boot.Facts(
+            job_id=spec.job_id,
+            nodes=spec.nodes,
+            node_rank=job.node_rank,
+            node_count=job.node_count,
+            cards=job.local_ranks,
+            master_addr=job.master_addr,
+            master_port=job.master_port,
+            rank_table=self.common.get("RANK_TABLE_FILE", "") if job.has_table else "",
+            log_dir=logs,
+            python=sys.executable,
+        )
+
+    def _has_folders(self) -> bool:
+        """Whether the ranks' working folders are elsewhere."""
+        return bool(self._spec.workdir or (self._spec.rank_table and modelarts.working_folder(self._spec.env, 0)))
+
+    def _workspace(self, rank: Rank) -> str:
+        elsewhere = modelarts.working_folder(self._spec.env, rank.local_rank) if self._spec.rank_table else ""
+        return elsewhere or str(self._paths.workspace / f"device{rank.device}")
+
+    def _folders(self, env: dict[str, str], workdir: str) -> tuple[str, ...]:
+        """Folders that are made as the job's user, who may be the only one who can (a network file system)."""
+        found = [] if self._spec.workdir else [workdir]
+        if plog := env.get("ASCEND_PROCESS_LOG_PATH"):
+            found.append(plog)
+        return tuple(found)
+
+    def _files(self) -> tuple[tuple[str, str], ...]:
+        path = modelarts.table_path(self._spec.env)
+        if not path or self._job.table != str(self._paths.rank_table):
+            return ()
+        return ((path, self._paths.rank_table.read_text(encoding="utf-8")),)
+
+    def _own_folder(self, folder: Path) -> None:
+        try:
+            os.mkdir(folder, 0o755)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(folder).st_mode):  # a file of muster's own, say, which nobody is to be given
+                raise
+        account = self._account
+        if (account.uid, account.gid) != (os.geteuid(), os.getegid()):
+            os.chown(folder, account.uid, account.gid, follow_symlinks=False)

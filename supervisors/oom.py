@@ -1,0 +1,79 @@
+"""Was it the kernel, for want of memory? A plain SIGKILL looks the same in a status.
+
+Two witnesses: the count of the job's own cgroup (memory.events), and the kernel's log, which names the process.
+"""
+
+import contextlib
+import os
+import re
+import time
+
+#: "Out of memory: Killed process 4711 (python) ...", "Memory cgroup out of memory: ..." and, with
+#: vm.oom_kill_allocating_task, "Out of memory (oom_kill_allocating_task): ...". A name may hold a parenthesis.
+_KILLED = re.compile(r"ut of memory(?: \(\w+\))?: Killed process ([0-9]+) \((.*?)\)(?:[ ,]|$)", re.MULTILINE)
+_NUMBER = re.compile(r"[0-9]+")
+#: Of the pid namespace that the kernel began with (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+_FIRST_NAMESPACE = "pid:[4026531836]"
+#: Records of the kernel's log that are looked at, at most: all that its usual buffer holds.
+_MAX_RECORDS = 50_000
+#: The log's clock stands still while the node sleeps, and is a little apart from ours, in seconds.
+_SLACK_S = 2.0
+
+
+def kills(cgroup: str) -> int:
+    """How many processes of a cgroup (path) the kernel has killed so far; 0 where it does not count them."""
+    with contextlib.suppress(OSError, ValueError), open(f"{cgroup}/memory.events", encoding="ascii") as file:
+        for line in file:
+            name, _, number = line.partition(" ")
+            if name == "oom_kill":
+                return int(number)
+    return 0
+
+
+def victims(since: float) -> dict[int, str] | None:
+    """Processes that the kernel has killed since `since` (seconds of CLOCK_BOOTTIME): name by pid, as its log tells.
+
+    None where the log may not be read, or names processes by other numbers than we know them by.
+    """
+    if not _pids_are_the_kernels():
+        return None
+    try:
+        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - since + _SLACK_S
+    oldest = time.clock_gettime(time.CLOCK_MONOTONIC) - age
+    found: dict[int, str] = {}
+    try:
+        for _ in range(_MAX_RECORDS):
+            try:
+                record = os.read(fd, 8192)
+            except BrokenPipeError:  # overwritten before it was read: the next one
+                continue
+            except OSError:  # EAGAIN: the end; EINVAL: longer than any record can be
+                break
+            if not record:
+                break
+            found |= parse(record.decode("utf-8", "replace"), oldest)
+    finally:
+        os.close(fd)
+    return found
+
+
+def parse(record: str, oldest: float) -> dict[int, str]:
+    """The process of one record of /dev/kmsg, "priority,number,microseconds,flags;text", that is not older than
+    `oldest` (seconds of CLOCK_MONOTONIC)."""
+    head, _, text = record.partition(";")
+    fields = head.split(",")
+    match = _KILLED.search(text)
+    if match is None or len(fields) < 3 or not _NUMBER.fullmatch(fields[2]) or int(fields[2]) / 1e6 < oldest:
+        return {}
+    return {int(match[1]): match[2]}
+
+
+def _pids_are_the_kernels() -> bool:
+    """False in a container with pids of its own, and where that cannot be told."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE
+    except OSError:
+        return False

@@ -1,0 +1,120 @@
+"""One step at a time, before the ranks or after them: from its birth to the moment when nothing of it is left."""
+
+import signal
+import time
+from collections.abc import Callable
+
+from supervisors import births, process, steps, tee, verdict
+from supervisors.births import Midwife
+from supervisors.containment import Containment
+from supervisors.ends import Ends
+from supervisors.escalation import KILL_AGAIN_S, KILL_WAIT_S
+from supervisors.ledger import Ledger
+from supervisors.lifecycle import Kind, State, Verdict
+from supervisors.link import NurseryLink
+from supervisors.loop import Alarm, Loop
+from supervisors.output import Output, is_ours, job_log_files
+from supervisors.paths import Root
+from supervisors.process import Stat
+from supervisors.spec import JobSpec
+
+
+class StepRun:
+    """Runs steps; what follows from their ends is decided elsewhere (gang.py)."""
+
+    def __init__(
+        self,
+        root: Root,
+        spec: JobSpec,
+        ledger: Ledger,
+        loop: Loop,
+        output: Output,
+        ends: Ends,
+        link: NurseryLink,
+        containment: Callable[[], Containment],
+        look: Callable[[], None],
+        give_up: Callable[[list[Stat]], None],
+    ) -> None:
+        """`look`: processes may be gone. `give_up`: these cannot be killed."""
+        self._root, self._spec, self._ledger, self._output = root, spec, ledger, output
+        self._paths = root.job(spec.job_id)
+        self._ends, self._link = ends, link
+        self._containment, self._look, self._give_up = containment, look, give_up
+        self._alarm = Alarm(loop)
+        #: Why we ended it, if we did.
+        self._trouble = ""
+
+    def begin(self, midwife: Midwife, name: str, more: dict[str, str]) -> None:
+        """Starts a step, with `more` in its environment. Raises OSError, with no process left."""
+        paths, spec = self._paths, self._spec
+        if name == steps.PRE_START:
+            midwife.make_private(paths.exports)
+        elif name == steps.REQUIREMENTS:
+            midwife.make_own(paths.packages)
+        argv = steps.command(name, spec, midwife.common, str(paths.packages), str(paths.exports))
+        self._trouble = ""
+        self._output.say(f"{steps.shown(name, spec)}: begins")
+
+        def record(pids: list[int]) -> None:
+            pid, start = process.identity(pids[0])
+            self._link.tell("ranks", pids=pids)
+            step = {"kind": Kind.STEP, "name": name, "pid": pid, "start": start, "up": process.uptime(), "argv": argv}
+            self._ledger.commit(step)
+            self._ends.watch()
+
+        births.bear([midwife.step(name, argv, more)], paths.unborn, lambda: self._link.hold(self._output.fds()), record)
+        self.arm()
+
+    def arm(self) -> None:
+        """Counts the time of the step that is run, also of one that a predecessor began."""
+        job = self._ledger.job
+        limit = steps.time_limit(job.step_name, self._spec)
+        left = limit - (process.uptime() - job.step_up)
+        self._alarm.set(left, lambda: self.end(f"did not end within {limit:g} s", steps.STEP_GRACE_S))
+
+    def end(self, why: str, grace: float) -> None:
+        """SIGTERM to all of it, and SIGKILL behind the grace (seconds)."""
+        self._trouble = self._trouble or why
+        self._containment().signal(signal.SIGTERM)
+        self._look()
+        self._alarm.set(grace, lambda: self._kill(time.monotonic() + KILL_WAIT_S))
+
+    def leaves(self, left: list[Stat]) -> None:
+        """It has ended, and these of it have not. A step is over when all of it is: they would run beside the ranks,
+        and outlive the job."""
+        if not self._trouble:
+            names = process.names(left)
+            self.end(f"left {len(left)} process(es) behind, which were ended: {names}", steps.STEP_GRACE_S)
+
+    def close(self) -> str:
+        """Nothing of it is left: says so in the job's log. Returns a sentence about what went wrong, if anything."""
+        job, step = self._ledger.job, self._ledger.job.step
+        assert step is not None
+        self._alarm.cancel()
+        self._output.drain()
+        name = steps.shown(job.step_name, self._spec)
+        if steps.succeeded(step) and not self._trouble:
+            self._output.say(f"{name}: is done")
+            return ""
+        how = self._trouble or (
+            f"could not be started: {step.detail}" if step.detail else verdict.describe(step.status)
+        )
+        self._output.say(f"{name}: {how}")
+        return f"{name} {how}"
+
+    def failure(self, trouble: str) -> tuple[State, Verdict]:
+        """Of a job whose step before the ranks failed; `trouble` is what `close` said."""
+        job, step = self._ledger.job, self._ledger.job.step
+        assert step is not None
+        log, _ = job_log_files(self._root, self._spec.job_id, job.node_rank)
+        said = tuple(line for line in tee.tail(log) if not is_ours(line))
+        return steps.failure(step, trouble, said)
+
+    def _kill(self, deadline: float) -> None:
+        """Until nothing of it is left, or it is plain that it cannot be killed."""
+        left = self._containment().kill()
+        self._look()
+        if time.monotonic() < deadline:
+            self._alarm.set(KILL_AGAIN_S, lambda: self._kill(deadline))
+        else:
+            self._give_up(left)

@@ -1,0 +1,299 @@
+import errno
+import os
+import re
+import select
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from supervisors.ledger import Ledger
+from supervisors.lifecycle import JOB, Job, Rank
+from supervisors.loop import Loop
+from supervisors.output import Output, job_line, job_log_files, set_aside
+from supervisors.paths import Root
+
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[muster\] ")
+US = (os.geteuid(), os.getegid())
+
+
+class Desk:
+    """An `Output` whose loop we are: what it asks for is done when we say so."""
+
+    def __init__(self, folder: Path, ranks: int = 2) -> None:
+        self.root = Root.under(folder)
+        self.paths = self.root.job("j")
+        self.paths.folder.mkdir(parents=True, exist_ok=True)
+        self.root.log.mkdir(exist_ok=True)
+        self.job = Job(node_rank=3, ranks=[Rank(4 + i, i, i) for i in range(ranks)])
+        self.records: list[dict[str, Any]] = []
+        self.callbacks: dict[int, Callable[[], None]] = {}
+        self.refusal: OSError | None = None
+        self.output = Output(self.root, "j", cast(Loop, self), cast(Ledger, self))
+
+    # as the loop
+
+    def add(self, fd: int, callback: Callable[[], None]) -> None:
+        self.callbacks[fd] = callback
+
+    def remove(self, fd: int) -> None:
+        self.callbacks.pop(fd, None)
+
+    def later(self, seconds: float, callback: Callable[[], None]) -> None:
+        assert seconds >= 0
+
+    # as the ledger
+
+    def commit(self, *records: dict[str, Any], **_: bool) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.records += records
+
+    # for the tests
+
+    def open(self, fresh: bool = True) -> "Desk":
+        self.output.open_job(US, len(self.job.ranks))
+        self.output.make_fifos(self.job.ranks, US)
+        self.output.open(self.job.ranks, US, fresh=fresh)
+        return self
+
+    def drain(self) -> None:
+        for callback in list(self.callbacks.values()):
+            callback()
+
+    def write(self, rank: int, data: bytes) -> None:
+        fd = os.open(self.paths.fifo(rank), os.O_WRONLY | os.O_NONBLOCK)
+        assert os.write(fd, data) == len(data)
+        os.close(fd)
+
+    def log(self, rank: int) -> Path:
+        return self.root.rank_log("j", rank, rank - 4)
+
+    @property
+    def job_log(self) -> str:
+        self.drain()
+        return self.root.job_log("j", 3).read_text()
+
+
+@pytest.fixture
+def desk(tmp_path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.output.close()
+
+
+# --- the job's own log ------------------------------------------------------------------------------------------------
+
+
+def test_the_log_of_a_node_has_the_name_of_modelarts_log_of_a_worker(tmp_path):
+    log, index = job_log_files(Root.under(tmp_path), "j", 3)
+    assert (log, index) == (tmp_path / "log" / "j-worker-3.log", tmp_path / "log" / "j-worker-3.idx")
+
+
+def test_a_line_of_muster_is_one_line_with_its_time():
+    before = time.time()
+    line = job_line("a\nb\r\nc\u2028d\x0be")
+    assert line.endswith(" [muster] a b c d e\n")
+    assert line.count("\n") == 1, "what follows a break would pass for the job's own"
+    assert LINE.match(line)
+    stamp = time.mktime(time.strptime(line[:19], "%Y-%m-%dT%H:%M:%S")) + float(line[19:23])
+    assert before - 0.001 <= stamp <= time.time()
+
+
+def test_what_is_said_and_what_steps_write_stands_in_the_order_in_which_it_came(desk):
+    desk.open()
+    step = os.open(desk.paths.job_fifo, os.O_WRONLY)
+    desk.output.say("pre_start: begins")
+    os.write(step, b"from the step\n")
+    desk.output.say("pre_start: is done")
+    os.close(step)
+    lines = desk.job_log.splitlines()
+    assert [LINE.sub("", line) for line in lines] == ["pre_start: begins", "from the step", "pre_start: is done"]
+
+
+def test_the_job_log_goes_on_where_the_daemon_left_it(desk):
+    desk.root.job_log("j", 3).write_text("of the checks\n")
+    desk.output.open_job(US, 2)
+    desk.output.open_job(US, 2)
+    desk.output.say("more")
+    assert desk.job_log.startswith("of the checks\n")
+    assert len(desk.job_log.splitlines()) == 2
+
+
+def test_a_step_that_floods_the_log_does_not_hold_us_up(desk):
+    desk.open()
+    step = os.open(desk.paths.job_fifo, os.O_WRONLY | os.O_NONBLOCK)
+    flood = 0
+    try:
+        while True:
+            flood += os.write(step, b"x" * 4095 + b"\n")
+    except BlockingIOError:
+        pass
+    desk.output.say("is stopped")
+    os.close(step)
+    desk.drain()
+    text = desk.job_log
+    assert text.count("x") == flood - flood // 4096
+    assert text.endswith("[muster] is stopped\n")
+
+
+@pytest.mark.parametrize("length", [10, 4000, 5000, 100_000])
+def test_a_long_line_is_cut_and_is_a_line(desk, length):
+    """In one piece, so that nobody's output gets into the middle of it."""
+    desk.open()
+    desk.output.say("é" * length)
+    desk.output.say("next")
+    lines = desk.job_log.splitlines()
+    assert [LINE.sub("", line)[:1] for line in lines] == ["é", "n"]
+    assert len(lines[0].encode()) < select.PIPE_BUF + 4
+
+
+def test_before_there_is_a_log_nothing_is_said(desk):
+    desk.output.say("nobody hears")
+    assert desk.output.fds() == []
+
+
+def test_what_the_job_log_lost_is_told_as_the_jobs(desk, monkeypatch):
+    desk.open()
+    desk.output.say("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "splice", _full)
+        patch.setattr(os, "pwrite", _full)
+        desk.drain()
+        desk.output.say("two")
+        desk.drain()
+    desk.output.drain()
+    desk.output.commit_gaps()
+    (record,) = desk.records
+    assert (record["kind"], record["rank"], record["error"]) == ("lost_bytes", JOB, "No space left on device")
+    assert record["bytes"] > 0
+    desk.output.commit_gaps()
+    assert len(desk.records) == 1, "told once"
+
+
+def _full(*_: object, **__: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_gap_that_the_journal_does_not_take_is_told_later(desk, monkeypatch):
+    desk.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "splice", _full)
+        desk.write(4, b"x" * 1000)
+        desk.drain()
+        desk.drain()
+    desk.output.drain()
+    desk.refusal = OSError(errno.ENOSPC, "full")
+    with pytest.raises(OSError, match="full"):
+        desk.output.commit_gaps()
+    desk.refusal = None
+    desk.output.commit_gaps()
+    assert [(record["rank"], record["bytes"]) for record in desk.records] == [(4, 1000)]
+
+
+# --- the ranks' -------------------------------------------------------------------------------------------------------
+
+
+def test_each_rank_has_a_file_of_its_own(desk):
+    desk.open()
+    desk.write(4, b"four\n")
+    desk.write(5, b"five\n")
+    desk.drain()
+    assert (desk.log(4).read_text(), desk.log(5).read_text()) == ("four\n", "five\n")
+    assert desk.output.ends() == {4: 5, 5: 5}
+    assert len(desk.output.fds()) == 3, "the job's log is held by others too"
+
+
+def test_attempts_are_kept_apart_in_the_same_files(desk):
+    desk.open()
+    desk.write(4, b"of the first")
+    desk.output.drain()
+    assert desk.output.ends() == {4: 12, 5: 0}
+    fds = desk.output.fds()
+    desk.open(fresh=False)
+    assert desk.output.fds() == fds, "nothing is opened twice"
+    desk.output.mark("attempt 1")
+    desk.write(4, b"of the second\n")
+    desk.drain()
+    assert desk.log(4).read_text() == "of the first\n[muster: attempt 1]\nof the second\n"
+    assert desk.log(5).read_text() == "[muster: attempt 1]\n"
+    assert "attempt 1" not in desk.job_log, "which has lines that say more"
+
+
+def test_files_of_an_earlier_job_of_that_name_are_set_aside(desk):
+    desk.log(4).write_text("of an earlier job\n")
+    os.utime(desk.log(4), (1000, 1000))
+    desk.open()
+    desk.write(4, b"mine\n")
+    desk.drain()
+    assert desk.log(4).read_text() == "mine\n"
+    assert Path(f"{desk.log(4)}.1000").read_text() == "of an earlier job\n"
+
+
+def test_a_successor_goes_on_with_what_is_there(desk, tmp_path):
+    desk.open()
+    desk.write(4, b"one\n")
+    desk.drain()
+    held = [os.open(desk.paths.fifo(rank), os.O_RDWR | os.O_NONBLOCK) for rank in (4, 5)]
+    desk.output.close()
+    desk.write(4, b"two\n")  # while nobody drains
+    os.unlink(desk.paths.fifo(5))  # drained to its end and put away
+    second = Desk(tmp_path)
+    second.output.open_job(US, 2)
+    second.output.open(second.job.ranks, US, fresh=False)
+    assert second.output.ends() == {4: 4}
+    second.drain()
+    assert second.log(4).read_text() == "one\ntwo\n"
+    second.output.close()
+    for fd in held:
+        os.close(fd)
+
+
+def test_a_successor_of_one_that_had_put_everything_away_opens_no_rank(desk):
+    desk.output.open_job(US, 2)
+    assert desk.output.open(desk.job.ranks, US, fresh=False) == desk.output.fds()
+    assert desk.output.ends() == {}
+
+
+def test_whose_the_output_is(desk):
+    """By what is there: the job's user may not be known at this moment."""
+    assert desk.output.owner(desk.job.ranks) is None
+    os.mkfifo(desk.paths.job_fifo)
+    assert desk.output.owner(desk.job.ranks) == US
+    if os.geteuid() == 0:
+        os.mkfifo(desk.paths.fifo(5))
+        os.chown(desk.paths.fifo(5), 65534, 65533)
+        assert desk.output.owner(desk.job.ranks) == (65534, 65533)
+
+
+def test_fifos_are_the_jobs_users_alone(desk):
+    desk.output.make_fifos(desk.job.ranks, US)
+    for rank in (4, 5):
+        found = desk.paths.fifo(rank).stat()
+        assert stat.S_ISFIFO(found.st_mode)
+        assert stat.S_IMODE(found.st_mode) == 0o600
+
+
+def test_what_is_closed_is_no_longer_looked_at(desk):
+    before = len(os.listdir("/proc/self/fd"))
+    desk.open()
+    desk.output.say("x")
+    desk.output.close()
+    assert (desk.callbacks, desk.output.fds()) == ({}, [])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_empty_file_is_not_set_aside(tmp_path):
+    log, index = tmp_path / "log", tmp_path / "idx"
+    set_aside(log, index)
+    log.touch()
+    set_aside(log, index)
+    assert os.listdir(tmp_path) == ["log"]
+    log.write_text("x")
+    index.write_text("y")
+    os.utime(log, (7, 7))
+    set_aside(log, index)
+    assert sorted(os.listdir(tmp_path)) == ["idx.7", "log.7"]
