@@ -31,11 +31,11 @@ run: $(READY)  ## the quick start: a daemon and a small job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/run.sh
 
 test: $(READY)  ## the tests; PYTEST_ARGS="-k name -x" selects
-	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal $(PYTEST_ARGS)
 
 test-msrun: $(READY) $(MINDSPORE_READY)  ## the tests of msrun with MindSpore: a download of 800 MB
 	@MUSTER_TEST_MSRUN="$(CURDIR)/.venv-mindspore/bin" \
-		$(BIN)/python -m pytest -q tests/integration/test_boot_modes.py -k real_msrun $(PYTEST_ARGS)
+		$(BIN)/python -m pytest -q tests/integration/test_boot_modes.py tests/integration/test_drop_in.py -k 'real and msrun' $(PYTEST_ARGS)
 
 lint: $(READY) check-proto  ## ruff, mypy, import rules, generated code
 	$(BIN)/ruff check .

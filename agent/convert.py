@@ -69,7 +69,7 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
         nice=message.nice,
         training_mode=message.training_mode,
     )
-    spec = modelarts.understood(spec)
+    spec = modelarts.understood(spec, node_rank_said=message.HasField("node_rank"))
     found += violations(spec)
     if found:
         raise InvalidRequest(found)

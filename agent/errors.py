@@ -193,7 +193,8 @@ class OffsetOutOfRange(MusterError):
     reason = "OFFSET_OUT_OF_RANGE"
 
     def __init__(self, rank: int, offset: int, end: int) -> None:
-        super().__init__(f"rank {rank}: offset {offset} is beyond the end of its log, which is at {end}")
+        whose = "the job's own log" if rank < 0 else f"rank {rank}"
+        super().__init__(f"{whose}: offset {offset} is beyond the end of its log, which is at {end}")
         self.rank = rank
         self.end = end
 

@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,11 @@ from pathlib import Path
 from agent.entry import Entry
 from agent.errors import JobNotEnded, NoRoom
 from agent.state_folder import sync_folder
-from supervisors import journal, modelarts, supervisor
+from supervisors import journal, supervisor
 from supervisors.errors import AlreadySupervised
 from supervisors.journal import Contents, Record, Writer
-from supervisors.lifecycle import replay
-from supervisors.output import job_line, set_aside
+from supervisors.lifecycle import Job, place, replay
+from supervisors.output import job_line, job_log_files, set_aside
 from supervisors.paths import JobPaths, Root
 from supervisors.spec import JOB_ID, JobSpec
 
@@ -39,12 +39,23 @@ def tidy(paths: JobPaths) -> None:
     paths.control.unlink(missing_ok=True)
 
 
-def append_log(files: tuple[Path, Path], lines: Sequence[str], new: bool) -> None:
-    """Lines of muster's own behind a job's log, which nobody else writes yet. `new`: what is there is of an earlier job
-    of that name, and is set aside. Raises OSError."""
-    log, index = files
-    if new:
+def set_logs_aside(root: Root, job_id: str, job: Job) -> None:
+    """Files with the names that this job's will have are output of an earlier job of that name whose record was
+    removed: they are kept under other names. Raises OSError."""
+    for log, index in _files(root, job_id, job):
         set_aside(log, index)
+
+
+def _files(root: Root, job_id: str, job: Job) -> Iterator[tuple[Path, Path]]:
+    """Log and time index of each rank, and of the job itself."""
+    for rank in job.ranks:
+        names = (job_id, rank.rank, rank.device)
+        yield root.rank_log(*names), root.rank_index(*names)
+    yield job_log_files(root, job_id, job.node_rank)
+
+
+def append_log(log: Path, lines: Sequence[str]) -> None:
+    """Lines of muster's own behind a job's log, which nobody else writes yet. Raises OSError."""
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
     with open(fd, "wb") as file:
         file.write("".join(job_line(line) for line in lines).encode("utf-8", "replace"))
@@ -70,6 +81,9 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
         _write(temporary.spec, spec.to_json().encode())
         held.writer.reserve(spec.local_ranks)
         held.writer.append([accepted], sync=False)
+        here = Job()
+        place(here, accepted)
+        set_logs_aside(root, spec.job_id, here)
         _sync([temporary.spec, temporary.journal, folder])
         folder = folder.rename(root.job(spec.job_id).folder)
         sync_folder(root.jobs)
@@ -115,8 +129,9 @@ def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
     if not keep_logs:
         for path in _logs(root, entry):
             path.unlink(missing_ok=True)
-        # Of the job's user; rmtree follows no link that this user puts there meanwhile.
-        shutil.rmtree(root.job_logs(modelarts.job_name(entry.job_id, entry.spec.env)), ignore_errors=True)
+        # Of the job's user; rmtree follows no link that this user puts there meanwhile. One that the platform's name of
+        # the job (MA_VJ_NAME) gave another name may be other jobs' as well, and stays.
+        shutil.rmtree(root.job_logs(entry.job_id), ignore_errors=True)
     gone = root.jobs / f".{entry.job_id}.{secrets.token_hex(4)}"
     entry.paths.folder.rename(gone)
     return remove_tree(gone)
@@ -149,12 +164,9 @@ def folders(root: Root) -> tuple[list[str], list[Path], list[Path]]:
 
 def _logs(root: Root, entry: Entry) -> list[Path]:
     if not entry.damaged:
-        paths = [(entry.job_id, r.rank, r.device) for r in entry.job.ranks]
-        found = [p for names in paths for p in (root.rank_log(*names), root.rank_index(*names))]
-        node = entry.job.node_rank
-        return [*found, root.job_log(entry.job_id, node), root.job_index(entry.job_id, node)]
+        return [path for pair in _files(root, entry.job_id, entry.job) for path in pair]
     # Its ranks cannot be known: whatever has a name that they can have.
-    pattern = re.compile(re.escape(entry.job_id) + r"-(proc-rank-\d+-device-\d+\.(txt|idx)|worker-\d+\.(log|idx))")
+    pattern = re.compile(re.escape(entry.job_id) + r"-(proc-rank-\d+-device-\d+\.(txt|idx)|muster-\d+\.(log|idx))")
     return [path for path in root.log.iterdir() if pattern.fullmatch(path.name)]
 
 

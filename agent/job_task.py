@@ -21,10 +21,10 @@ from agent.holds import Holds
 from agent.job_folder import Held
 from agent.nursery_client import NurseryClient
 from probes.result import CheckResult, Status, final_line, log_lines
-from supervisors import process, ranktable, restart
+from supervisors import lifecycle, process, ranktable, restart
 from supervisors.errors import SupervisionError
 from supervisors.journal import Record
-from supervisors.lifecycle import Cause, Kind, State
+from supervisors.lifecycle import Cause, Job, Kind, State
 from supervisors.output import job_log_files
 from supervisors.paths import Root
 from supervisors.ranktable_json import RankTableError
@@ -84,7 +84,6 @@ class JobTask:
         self._order: _Order | None = None
         self._holds = Holds(entry.paths)
         self._checking = anyio.CancelScope()
-        self._log_is_new = held is not None
 
     async def run(self) -> None:
         """To the job's end; whatever goes wrong is tried again."""
@@ -158,7 +157,8 @@ class JobTask:
         try:
             if held is not None:
                 await self._catch_up(None)
-                await self._make_fit(held)
+                if self.entry.job.boot_id == process.boot_id():  # else there is nothing to begin any more
+                    await self._make_fit(held)
                 if self._order is not None and not self.entry.job.state.final:
                     await self._write(held, self._stopped(self._order))
             # Nothing is awaited between the last look at the order and here: from now on the supervisor gets them.
@@ -198,13 +198,23 @@ class JobTask:
             here = placement.server_of(entry.spec, table) if table.size else 0
             kind, cards = self._lease(table.servers[here] if table.servers else None)
             planned = placement.planned(entry.spec, entry.job, table, here, kind, cards, entry.paths.rank_table)
+            count, allowed = len(planned["devices"]), self._around.config().jobs.max_ranks
+            if count > allowed:
+                raise RankTableError(
+                    table.name, "", f"gives {count} ranks to this node, which allows at most {allowed}"
+                )
             if planned["table"]:
                 await self._thread(rank_tables.write, entry.paths.rank_table, table)
+            place = Job()
+            lifecycle.place(place, planned)
+            await self._thread(job_folder.set_logs_aside, self._around.root, entry.job_id, place)
+            await self._thread(held.writer.reserve, count)
             await self._write(held, [planned])
         except (RankTableError, MusterError) as error:
             await self._end_unplaced(held, str(error))
         except OSError as error:
-            await self._end_unplaced(held, f"{entry.paths.rank_table}: cannot be written: {error.strerror}")
+            what = f"{error.filename or entry.paths.rank_table}: cannot be written: {error.strerror}"
+            await self._end_unplaced(held, what)
 
     def _lease(self, server: ranktable.Server | None) -> tuple[str, list[int]]:
         """The cards that the job has already, or those that the table names for this node, where it has such.
@@ -264,8 +274,7 @@ class JobTask:
         job = self.entry.job
         files = job_log_files(self._around.root, self.entry.job_id, job.node_rank)
         try:
-            await self._thread(job_folder.append_log, files, lines, self._log_is_new)
-            self._log_is_new = False
+            await self._thread(job_folder.append_log, files[0], lines)
         except OSError as error:
             _log.warning("job.log_not_written", job=self.entry.job_id, error=str(error))
 
@@ -414,4 +423,6 @@ def _unfit(results: list[dict[str, Any]]) -> Record:
         "recommendation": "RETRY_ELSEWHERE",
         "recommendation_reason": f"{len(critical)} check(s) of the node are CRITICAL",
     }
+    if not any(lifecycle.blames_node(r) for r in critical):
+        verdict |= {"recommendation": "FAIL", "recommendation_reason": "the job asks for what it cannot have here"}
     return {"kind": Kind.ENDED, "state": State.FAILED, "verdict": verdict}

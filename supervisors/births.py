@@ -46,7 +46,8 @@ class Midwife:
     """Knows what each process of a job needs to be born."""
 
     def __init__(self, root: Root, spec: JobSpec, job: Job, account: Account) -> None:
-        self._root, self._spec, self._job, self._account = root, spec, job, account
+        self._root, self._spec, self._job = root, spec, job
+        self.account = account
         self._paths = root.job(spec.job_id)
         self.common = environment.common(root, spec, job, account)
 
@@ -68,7 +69,7 @@ class Midwife:
         """An empty file of the job's user, for nobody else to read. Raises OSError."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.fchown(fd, self._account.uid, self._account.gid)
+            os.fchown(fd, self.account.uid, self.account.gid)
         finally:
             os.close(fd)
 
@@ -84,7 +85,7 @@ class Midwife:
             workdir=workdir,
             fifo=self._paths.job_fifo,
             cgroup=self._job.cgroup,
-            account=self._account,
+            account=self.account,
             folders=() if self._spec.workdir else (workdir,),
             umask=self._umask,
         )
@@ -108,7 +109,7 @@ class Midwife:
                     workdir=workdir,
                     fifo=self._paths.fifo(rank.rank),
                     cgroup=job.cgroup,
-                    account=self._account,
+                    account=self.account,
                     folders=self._folders(env, workdir),
                     files=self._files(),
                     limits=tuple((name, int(value)) for name, value in spec.limits.items() if name in RESOURCES),
@@ -160,11 +161,15 @@ class Midwife:
         return ((path, self._paths.rank_table.read_text(encoding="utf-8")),)
 
     def _own_folder(self, folder: Path) -> None:
+        """One that is there and belongs to somebody else (the user of another job) is left as it is. Raises OSError."""
+        account = self.account
         try:
             os.mkdir(folder, 0o755)
         except FileExistsError:
-            if not stat.S_ISDIR(os.lstat(folder).st_mode):  # a file of muster's own, say, which nobody is to be given
+            there = os.lstat(folder)
+            if not stat.S_ISDIR(there.st_mode):  # a file of muster's own, say, which nobody is to be given
                 raise
-        account = self._account
+            if there.st_uid != os.geteuid():
+                return
         if (account.uid, account.gid) != (os.geteuid(), os.getegid()):
             os.chown(folder, account.uid, account.gid, follow_symlinks=False)

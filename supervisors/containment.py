@@ -35,24 +35,26 @@ def find_cgroup_root() -> Path | None:
 
 
 def limit_cgroup(folder: str, memory: float | None, cpus: float | None) -> str:
-    """Sets the limits of a job's cgroup: bytes of memory, number of CPUs. Returns a sentence where they cannot be set.
+    """Sets the limits of a job's cgroup: bytes of memory, number of CPUs. Returns sentences where they cannot be set.
 
     The controllers must be handed down by the folder above, which the kernel refuses while processes are in that.
     """
+    troubles = []
     wanted = {"memory.max": memory and str(int(memory)), "cpu.max": cpus and f"{max(1000, int(cpus * 100_000))} 100000"}
     for name, value in wanted.items():
         if not value:
             continue
         controller = name.partition(".")[0]
         if not folder:
-            return f"the limit of {controller} is not in force: there is no cgroup v2 of our own on this node"
+            troubles.append(f"the limit of {controller} is not in force: there is no cgroup v2 of our own on this node")
+            continue
         try:
             if not os.path.exists(f"{folder}/{name}"):
                 (Path(folder).parent / "cgroup.subtree_control").write_text(f"+{controller}")
             Path(folder, name).write_text(value)
         except OSError as error:
-            return f"the limit of {controller} is not in force: {folder}/{name}: {error.strerror}"
-    return ""
+            troubles.append(f"the limit of {controller} is not in force: {folder}/{name}: {error.strerror}")
+    return "; ".join(troubles)
 
 
 def make_cgroup(state: Path, job_id: str) -> str:

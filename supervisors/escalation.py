@@ -95,7 +95,7 @@ class Escalation:
         self._give_up_at = time.monotonic() + KILL_WAIT_S
         self._record("SIGKILL", len(self._containment().kill()))
         self._look()
-        self._loop.later(KILL_AGAIN_S, self._kill_again)
+        self._timer = self._loop.later(KILL_AGAIN_S, self._kill_again)
 
     def _kill_again(self) -> None:
         if self._over:
@@ -103,7 +103,7 @@ class Escalation:
         left = self._containment().kill()
         self._look()
         if time.monotonic() < self._give_up_at:
-            self._loop.later(KILL_AGAIN_S, self._kill_again)
+            self._timer = self._loop.later(KILL_AGAIN_S, self._kill_again)
         else:
             self._give_up(left)
 

@@ -76,42 +76,33 @@ class Gang:
         loop.once(self._begin)
 
     def _begin(self) -> None:
-        """Takes the job over in whatever state it is. Raises OSError where the journal cannot be written."""
+        """Takes the job over in whatever state it is; `_advance` goes on from there. Raises OSError where the journal
+        cannot be written."""
         job = self.job
         self._ledger.commit({"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": self._adopted}, tell=self._adopted)
         self._link.tell("ready")
         self._undecided = False
+        if job.state not in (State.ACCEPTED, State.CHECKING) and (self._adopted or job.boot_id != process.boot_id()):
+            self._open_again()
         if job.boot_id != process.boot_id():
             self._end_after_reboot()
-        elif job.processes() and not (job.concluded and not job.in_step):
+        elif job.processes():
             self._adopt()
-        elif job.concluded is not None:
-            self._open_again()
-            self._run_epilog()
-        elif job.step is not None:
-            self._go_on_behind_step()
-        elif job.state is State.STOPPING:
-            self._open_again()
-            self._conclude()
-        elif job.state is State.RESTARTING:
-            self._open_again()
-            self._arm_restart()
-        else:
-            self._prepare()
 
     # --- what the loop calls ------------------------------------------------------------------------------------------
 
     def _after(self) -> None:
-        """Behind every batch of events: notes who has ended, then decides."""
+        """Behind every batch of events: notes who has ended, then does what follows."""
         if self.job.state.final or self._resting or self._undecided:
             return
         try:
             self._output.commit_gaps()
             self._note_ends(look=False)
-            self._decide()
+            while self._advance():
+                pass
         except OSError as error:
             # Most likely the journal takes no record (its disk is full or broken). Nothing is lost: ranks that have
-            # ended stay zombies with their status until it does.
+            # ended stay zombies with their status until it does, and what follows is decided anew.
             self._say(error)
             self._resting = True
             self.loop.later(AGAIN_S, self._go_on)
@@ -135,8 +126,9 @@ class Gang:
         if steps is not None and not _are_seconds(steps):
             return {"ok": False, "error": f"steps must be a list of seconds, together at most {MAX_GRACE_S:.0f}"}
         if self.job.concluded is not None:  # only its epilog is left to be ended
-            grace = STEP_GRACE_S if steps is None else sum(float(s) for s in steps)
-            self._step.end("was ended by a stop", grace)
+            if self.job.in_step:
+                grace = STEP_GRACE_S if steps is None else sum(float(s) for s in steps)
+                self._step.end("was ended by a stop", grace)
             return {"ok": True}
         try:
             self._stop(Cause.REQUESTED, str(message.get("by", "")), str(message.get("reason", "")), steps)
@@ -153,22 +145,19 @@ class Gang:
     # --- birth --------------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Makes all ready for an attempt, then its steps and its ranks one after the other."""
+        """Makes all ready for an attempt, and begins with its first step or its ranks.
+
+        Raises OSError where it cannot even be recorded.
+        """
         job = self.job
+        cgroup = make_cgroup(self._root.state, self._spec.job_id)
+        preparing = {"kind": Kind.PREPARING, "attempt": job.attempt, "cgroup": cgroup, "oom_kills": oom.kills(cgroup)}
+        self._ledger.commit(preparing, sync=False, tell=False)
+        self._adopted = False  # nothing of an earlier attempt lives
+        self._containment = self._contain()
         try:
             account = child.Account.of(self._spec.user)
-            cgroup = make_cgroup(self._root.state, self._spec.job_id)
-            preparing = {
-                "kind": Kind.PREPARING,
-                "attempt": job.attempt,
-                "cgroup": cgroup,
-                "oom_kills": oom.kills(cgroup),
-            }
-            self._ledger.commit(preparing, sync=False, tell=False)
-            self._adopted = False  # nothing of an earlier attempt lives
-            self._containment = self._contain()
-            owner = (account.uid, account.gid)
-            self._output.open_job(owner, len(job.ranks))
+            self._output.open_job((account.uid, account.gid), len(job.ranks))
             self._limit(cgroup)
             self._midwife = births.Midwife(self._root, self._spec, job, account)
             self._midwife.make_folders()
@@ -204,21 +193,21 @@ class Gang:
         self._output.make_fifos(job.ranks, owner)
 
         def open_output() -> None:
-            fresh = not any(past.started_at for past in job.past)
-            self._link.hold(self._output.open(job.ranks, owner, fresh=fresh))
+            self._link.hold(self._output.open(job.ranks, owner, fresh=True))
             if job.past:
                 self._output.mark(f"attempt {job.attempt} {time.strftime('%Y-%m-%dT%H:%M:%S')}")
 
         births.bear(born, self._paths.unborn, open_output, lambda pids: self._record_births(pids, processes))
-        self.loop.attempt(self._run)
 
     def _ready(self) -> births.Midwife:
-        assert self._midwife is not None
+        """Raises NotStartable where the job's user is not known (any more)."""
+        if self._midwife is None:
+            self._midwife = births.Midwife(self._root, self._spec, self.job, child.Account.of(self._spec.user))
         return self._midwife
 
     def _record_births(self, pids: list[int], processes: list[boot.Process]) -> None:
         spawned = [[rank.rank, *process.identity(pid)] for rank, pid in zip(self.job.ranks, pids, strict=True)]
-        record: dict[str, object] = {"kind": Kind.SPAWNED, "ranks": spawned}
+        record: dict[str, object] = {"kind": Kind.SPAWNED, "ranks": spawned, "boot": process.boot_id()}
         if any(made.role != "rank" for made in processes):
             record["argv"] = [list(made.argv) for made in processes]
             record["roles"] = [made.role for made in processes]
@@ -228,13 +217,14 @@ class Gang:
         self._ends.watch()
 
     def _run(self) -> None:
+        """They were let go."""
         job = self.job
         if job.state is State.PREPARING:
             self._ledger.commit({"kind": Kind.RUNNING, "up": process.uptime()}, sync=False)
             count = f"{len(job.ranks)} rank{'s' if len(job.ranks) != 1 else ''}"
             self._output.say(f"attempt {job.attempt}: {count} started")
         limit = self._spec.max_runtime
-        if limit is not None:
+        if limit is not None and job.stop is None and not self._alarm.is_set:
             self._alarm.set(limit - job.ran_s - (process.uptime() - job.started_up), self._out_of_time)
 
     def _out_of_time(self) -> None:
@@ -251,16 +241,28 @@ class Gang:
         """A step and all that it started are gone."""
         job = self.job
         trouble = self._step.close()
-        if job.step_name == steps.EPILOG:
+        if job.concluded is not None:
             if trouble:
                 self._ledger.commit({"kind": Kind.WARNING, "text": trouble}, sync=False)
-            self._finish()
+            self._end(*job.concluded)
         elif job.stop is not None:
             self._conclude()
         elif trouble:
             self._attempt_over(*self._step.failure(trouble))
         else:
             self._go_further()
+
+    def _run_epilog(self) -> None:
+        job = self.job
+        assert job.concluded is not None
+        try:
+            midwife = self._ready()
+            self._output.open_job((midwife.account.uid, midwife.account.gid), len(job.ranks))
+            self._step.begin(midwife, steps.EPILOG, steps.environment_of_epilog(*job.concluded))
+        except (OSError, NotStartable) as error:
+            text = f"{steps.shown(steps.EPILOG, self._spec)} could not be started: {error}"
+            self._ledger.commit({"kind": Kind.WARNING, "text": text}, sync=False)
+            self._end(*job.concluded)
 
     # --- takeover -----------------------------------------------------------------------------------------------------
 
@@ -274,7 +276,6 @@ class Gang:
     def _adopt(self) -> None:
         """Goes on with ranks, or a step, that a predecessor started."""
         self._link.tell("ranks", pids=[r.pid for r in self.job.processes() if r.outcome is None])
-        self._open_again()
         self._ends.watch()
         if self.job.in_step or not self.job.started_up:
             self._undecided = True
@@ -284,27 +285,9 @@ class Gang:
 
     def _carry_on(self) -> None:
         if self.job.in_step:
-            self._midwife = self._midwife_again()
             self._step.arm()
         if self.job.state is State.STOPPING and self.job.stop is not None and self.job.concluded is None:
             self._escalation.go_on()
-        elif not self.job.in_step:
-            self._run()
-
-    def _go_on_behind_step(self) -> None:
-        """A step has ended, and nothing says yet what follows from it: `_decide` does."""
-        self._midwife = self._midwife_again()
-        if self._midwife is None:
-            self._prepare()  # which says why
-        else:
-            self._open_again()
-
-    def _midwife_again(self) -> births.Midwife | None:
-        """Of a job whose user may not be known at this moment: then its step is followed all the same."""
-        try:
-            return births.Midwife(self._root, self._spec, self.job, child.Account.of(self._spec.user))
-        except NotStartable:
-            return None
 
     def _settle(self, deadline: float) -> None:
         """Finds out whether the predecessor opened the gate: once no child is before its exec any more, the `unborn`
@@ -330,27 +313,18 @@ class Gang:
         for pid in pids:
             self._link.tell("reap", pid=pid)
         self._undecided = False
-        if self.job.concluded is not None:
-            self.loop.attempt(self._run_epilog)
-        else:
-            self.loop.attempt(self._conclude if self.job.stop is not None else self._prepare)
 
     def _end_after_reboot(self) -> None:
         """Nothing of another boot lives: what had not ended by then is lost, what never ran has failed."""
         job = self.job
-        if job.processes():
-            self._ends.lose(
-                [r for r in job.processes() if r.outcome is None], "the node was rebooted while the job was running"
-            )
-        self._open_again()
+        left = [r for r in job.processes() if r.outcome is None]
+        self._ends.lose(left, "the node was rebooted while it ran")
         if job.concluded is not None:
-            self._run_epilog()
-        elif job.spawned or job.stop is not None:
+            return  # its epilog, if that did not begin before, is still to come
+        if job.spawned or job.stop is not None:
             self._attempt_over(*self._reached(), again=False)
         else:
-            self._attempt_over(
-                *verdict.not_prepared("the node was rebooted before the job began", elsewhere=False), again=False
-            )
+            self._attempt_over(*verdict.rebooted(job), again=False)
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
@@ -367,39 +341,67 @@ class Gang:
                 )
             self._look_due = True
 
-    def _decide(self) -> None:
-        """What follows from what has happened."""
+    def _advance(self) -> bool:
+        """Does the one thing that follows from what the records add up to. False: there is only to wait.
+
+        Nothing else is remembered of where the job is, so that what a full disk refused, or what a predecessor did not
+        come to, is simply what follows now. Raises OSError where it cannot be recorded.
+        """
         job = self.job
-        if not self._something_runs():
-            return
-        running = job.processes() or ([job.step] if job.step is not None else [])
-        if job.spawned and job.concluded is None:
-            self._decide_on_ranks()
-        if any(rank.outcome is None for rank in running) or not self._look_due:
-            return
-        self._look_due = False
-        self._wait_for_orphans()
-        if self._containment.gone():
-            if job.concluded is not None or not job.spawned:
-                self._step_ended()
-            else:
-                self._conclude()
-            return
-        left = self._containment.members()
-        if left and (job.concluded is not None or not job.spawned):
+        if job.state.final:
+            return False
+        epilog = job.step is not None and job.step_name == steps.EPILOG
+        if job.concluded is not None and not epilog:
+            self._run_epilog()
+        elif job.step is not None and (epilog or not job.spawned):
+            return self._advance_step()
+        elif job.spawned:
+            return self._advance_ranks()
+        elif job.state is State.RESTARTING and process.uptime() < job.restart_up:
+            self._alarm.set(job.restart_up - process.uptime(), self._look_again)
+            return False
+        elif job.state is State.STOPPING:
+            self._conclude()
+        else:
+            self._prepare()
+        return True
+
+    def _advance_step(self) -> bool:
+        if self.job.in_step or not self._look_due:
+            return False
+        if self._all_gone():
+            self._step_ended()
+            return True
+        if left := self._containment.members():
             self._step.leaves(left)
-        elif left and job.stop is None:
+        self._look_later(bool(left))
+        return False
+
+    def _advance_ranks(self) -> bool:
+        job = self.job
+        self._run()
+        self._decide_on_ranks()
+        if any(rank.outcome is None for rank in job.ranks) or not self._look_due:
+            return False
+        if self._all_gone():
+            self._conclude()
+            return True
+        left = self._containment.members()
+        if left and job.stop is None:
             reason = f"{len(left)} process(es) outlive their ranks: {process.names(left)}"
             self._stop(Cause.LEFTOVERS, "muster", reason, None)
-        self._gone_look = min(self._gone_look * 2, LEFTOVER_LOOK_S)
-        self.loop.later(LEFTOVER_LOOK_S if left else self._gone_look, self._look_again)
+        self._look_later(bool(left))
+        return False
 
-    def _something_runs(self) -> bool:
-        """Whether an end is to be waited for: of the ranks, or of the step before or after them."""
-        job = self.job
-        if job.state is State.RESTARTING:
-            return False
-        return job.step is not None if job.concluded is not None or not job.spawned else True
+    def _all_gone(self) -> bool:
+        """Whether nothing is left of what ran, or nothing that could be ended."""
+        self._look_due = False
+        self._wait_for_orphans()
+        return self._stuck or self._containment.gone()
+
+    def _look_later(self, seen: bool) -> None:
+        self._gone_look = min(self._gone_look * 2, LEFTOVER_LOOK_S)
+        self.loop.later(LEFTOVER_LOOK_S if seen else self._gone_look, self._look_again)
 
     def _decide_on_ranks(self) -> None:
         job = self.job
@@ -419,8 +421,6 @@ class Gang:
         if cause is Cause.REQUESTED and self.job.stop is None:
             self._output.say(f"is stopped by {by or 'somebody'}" + (f": {reason}" if reason else ""))
         self._escalation.begin(cause, by, reason, own if steps is None else tuple(float(s) for s in steps))
-        if self.job.state is State.STOPPING and not self.job.processes():
-            self._conclude()  # between two attempts: nothing runs
 
     def _give_up(self, left: list[Stat]) -> None:
         """Each is waited for in the kernel (state D, mostly); only the driver or a reboot can end them."""
@@ -434,10 +434,7 @@ class Gang:
                 self._ledger.commit({"kind": Kind.WARNING, "text": text})
         self._ends.lose([r for r in self.job.processes() if r.outcome is None], "it cannot be killed")
         self._stuck = True
-        if self.job.step is None:
-            self._conclude()
-        else:
-            self._step_ended()
+        self._look_again()
 
     # --- the end of an attempt, and of the job ------------------------------------------------------------------------
 
@@ -456,10 +453,9 @@ class Gang:
         return verdict.reach(job, first, last, hardware.fault(job.card_kind, job.cards))
 
     def _attempt_over(self, state: State, end: Verdict, again: bool = True) -> None:
-        """Another attempt, or the epilog, or the end."""
+        """Another attempt, or the epilog, or the end. Raises OSError, with nothing changed."""
         job = self.job
-        self._alarm.cancel()
-        self._escalation.halt()
+        ran = job.spawned or job.step is not None or job.past
         if again and not self._stuck and restart.allowed(self._spec, job, state):
             number = len(job.past) + 1
             delay = restart.delay(self._spec, number)
@@ -468,41 +464,15 @@ class Gang:
             fields = {"attempt": job.attempt + 1, "verdict": _fields(end), "log_ends": self._output.ends()}
             now = {"delay_s": delay, "up": process.uptime()}
             self._ledger.commit({"kind": Kind.RESTARTING} | fields | now)
-            self._ends.forget_all()
             self._output.say(f"{end.summary}: restart {number} of {self._spec.max_restarts} in {delay:.1f} s")
-            self._arm_restart()
-            return
-        ran = job.spawned or job.step is not None or job.past
-        if self._spec.epilog and ran and not self._stuck:
+        elif self._spec.epilog and ran and not self._stuck:
             self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end)})
-            self._ends.forget_all()
-            self._run_epilog()
-            return
-        self._end(state, end)
-
-    def _arm_restart(self) -> None:
-        self._alarm.set(self.job.restart_up - process.uptime(), self._prepare)
-
-    def _run_epilog(self) -> None:
-        job = self.job
-        assert job.concluded is not None
-        if job.step_name == steps.EPILOG and job.step is not None:  # it ran under a predecessor
-            self._finish()
-            return
-        try:
-            if self._midwife is None:
-                account = child.Account.of(self._spec.user)
-                self._output.open_job((account.uid, account.gid), len(job.ranks))
-                self._midwife = births.Midwife(self._root, self._spec, job, account)
-            self._step.begin(self._ready(), steps.EPILOG, steps.environment_of_epilog(*job.concluded))
-        except (OSError, NotStartable) as error:
-            text = f"{steps.shown(steps.EPILOG, self._spec)} could not be started: {error}"
-            self._ledger.commit({"kind": Kind.WARNING, "text": text}, sync=False)
-            self._finish()
-
-    def _finish(self) -> None:
-        assert self.job.concluded is not None
-        self._end(*self.job.concluded)
+        else:
+            self._end(state, end)
+        self._alarm.cancel()
+        self._escalation.halt()
+        self._ends.forget_all()
+        self._look_due = True
 
     def _put_away(self) -> None:
         self._output.close()

@@ -22,7 +22,7 @@ from supervisors.errors import JournalDamaged
 Record = dict[str, Any]
 
 #: Written into the first record; a reader refuses others.
-FORMAT = 1
+FORMAT = 2
 #: Room set aside for a job's later records, so that a full disk cannot lose an exit code: bytes, and bytes per rank.
 RESERVE = 65536
 RESERVE_PER_RANK = 1024
@@ -125,7 +125,7 @@ class Writer:
     def reserve(self, ranks: int) -> None:
         """Sets disk space aside, without changing the file's size. Raises OSError (ENOSPC); where the file system has
         no such call there is no reserve."""
-        set_aside(self._fd, RESERVE + ranks * RESERVE_PER_RANK)
+        set_aside(self._fd, self._end + RESERVE + ranks * RESERVE_PER_RANK)
 
     def append(self, records: list[Record], *, sync: bool = True) -> None:
         """Writes records (numbering them) in one go, by default onto the disk.

@@ -275,20 +275,25 @@ class Job:
         """What runs or ran of this attempt: the ranks, or the step before or after them."""
         return [self.step] if self.step is not None and self.in_step else self.ranks if self.spawned else []
 
-    def apply(self, record: Record) -> None:
-        """Moves the job by one record. Raises IllegalTransition where the table does not allow it."""
+    def refuse_illegal(self, record: Record) -> Kind:
+        """The kind of a record that may come now. Raises IllegalTransition for one that may not."""
         try:
             kind = Kind(record["kind"])
         except ValueError:
             raise IllegalTransition(f"record {record.get('n')}: unknown kind {record.get('kind')!r}") from None
+        if kind is not Kind.ACCEPTED and self.state not in TRANSITIONS[kind][0]:
+            raise IllegalTransition(f"record {record.get('n')}: {kind} in state {self.state}")
+        return kind
+
+    def apply(self, record: Record) -> None:
+        """Moves the job by one record. Raises IllegalTransition where the table does not allow it."""
+        kind = self.refuse_illegal(record)
         target: State | None = None
         if kind is Kind.ACCEPTED:
             if record["n"] != 0:
                 raise IllegalTransition("a job is accepted once, by its first record")
         else:
-            states, target = TRANSITIONS[kind]
-            if self.state not in states:
-                raise IllegalTransition(f"record {record['n']}: {kind} in state {self.state}")
+            target = TRANSITIONS[kind][1]
         _HANDLERS[kind](self, record)
         if target is not None:
             self.state = target
@@ -296,17 +301,18 @@ class Job:
 
 
 def _accepted(job: Job, r: Record) -> None:
-    """format, digest, boot, card_kind, master_addr, master_port, by, and where the ranks are (`_place`)."""
+    """format, digest, boot, card_kind, master_addr, master_port, by, and where the ranks are (`place`)."""
     if r["format"] != FORMAT:
         raise IllegalTransition(f"journal of format {r['format']}, this version reads {FORMAT}")
     job.accepted_at, job.digest, job.boot_id = r["t"], r["digest"], r["boot"]
     job.card_kind, job.master_addr, job.master_port = r["card_kind"], r["master_addr"], r["master_port"]
     job.accepted_by = r["by"]
-    _place(job, r)
+    place(job, r)
 
 
-def _place(job: Job, r: Record) -> None:
-    """first_rank or numbers[], devices[], cards[], node_rank, node_count, node_name, local_ranks, world_size."""
+def place(job: Job, r: Record) -> None:
+    """Puts a job where a record says: first_rank or numbers[], devices[], cards[], node_rank, node_count, node_name,
+    local_ranks, world_size."""
     numbers = r.get("numbers") or range(r["first_rank"], r["first_rank"] + len(r["devices"]))
     job.ranks = [Rank(n, i, device) for i, (n, device) in enumerate(zip(numbers, r["devices"], strict=True))]
     job.cards = tuple(r["cards"])
@@ -319,7 +325,7 @@ def _planned(job: Job, r: Record) -> None:
     table: the path of the one that they are given (one without devices is none)."""
     job.card_kind, job.master_addr, job.master_port = r["card_kind"], r["master_addr"], r["master_port"]
     job.planned, job.table = True, r["table"]
-    _place(job, r)
+    place(job, r)
 
 
 def _checked(job: Job, r: Record) -> None:
@@ -343,13 +349,13 @@ def _preparing(job: Job, r: Record) -> None:
 
 
 def _step(job: Job, r: Record) -> None:
-    """name, pid, start, up, argv[]: a process that runs before or after the ranks exists and waits behind a gate."""
+    """name, pid, start, boot, up, argv[]: a process that runs before or after the ranks waits behind a gate."""
     job.step = Rank(STEP, 0, 0, r["pid"], r["start"], r["t"], argv=tuple(r["argv"]), role=r["name"])
-    job.step_name, job.step_up = r["name"], r["up"]
+    job.step_name, job.step_up, job.boot_id = r["name"], r["up"], r["boot"]
 
 
 def _spawned(job: Job, r: Record) -> None:
-    """ranks[[rank, pid, start]]: every process exists and waits behind the gate; from here on they may run.
+    """ranks[[rank, pid, start]], boot: every process exists and waits behind the gate; from here on they may run.
 
     In boot modes other than "ranks" also argv[[...]], roles[], serves[bool].
     """
@@ -361,7 +367,7 @@ def _spawned(job: Job, r: Record) -> None:
     ):
         rank.argv, rank.role, rank.serves = tuple(argv), role, serves
     job.step = None
-    job.spawned = True
+    job.spawned, job.boot_id = True, r["boot"]
 
 
 def _unborn(job: Job, r: Record) -> None:
@@ -500,6 +506,12 @@ _HANDLERS = {
     Kind.CONCLUDED: _concluded,
     Kind.ENDED: _ended,
 }
+
+
+def blames_node(check: dict[str, Any]) -> bool:
+    """Whether the result of a check is a reason to isolate the node, and not to look at the request (a limit, say, that
+    it may not have)."""
+    return check.get("status") == "CRITICAL" and check.get("action") != "INVESTIGATE"
 
 
 def replay(records: list[Record]) -> Job:

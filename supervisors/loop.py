@@ -26,6 +26,11 @@ class Timer:
         """Also of work that was refused and is to be tried again."""
         self._work = None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether its work is still to be done."""
+        return self._work is not None
+
     def fire(self) -> None:
         """Raises what the work raises; it is not done then."""
         work = self._work
@@ -46,6 +51,11 @@ class Alarm:
         """Attempts the work once the seconds are over; at once where they are not above 0."""
         self.cancel()
         self._timer = self._loop.later(max(0.0, seconds), work)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether something is still to be done."""
+        return self._timer is not None and self._timer.is_due
 
     def cancel(self) -> None:
         if self._timer is not None:

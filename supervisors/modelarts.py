@@ -21,8 +21,9 @@ _TMP_LOG, _CACHE = "/tmp/log", "/cache"
 _OF_CONTAINER = frozenset({"MA_VJ_NAME", "RANK_TABLE_FILE", "RANK_TABLE_FILE_V_1_0"})
 
 
-def understood(spec: JobSpec) -> JobSpec:
-    """The spec with what the platform's variables in its environment say, wherever the spec itself says nothing."""
+def understood(spec: JobSpec, *, node_rank_said: bool = False) -> JobSpec:
+    """The spec with what the platform's variables in its environment say, wherever the spec itself says nothing;
+    `node_rank_said`: a node rank of 0 was said, too."""
     env = spec.env
     said: dict[str, object] = {}
     said["boot"] = boot_mode(spec.boot, env)
@@ -33,7 +34,7 @@ def understood(spec: JobSpec) -> JobSpec:
         nodes, count = hosts, len(hosts)
         said["master_port"] = _port(spec)
     said["nodes"], said["node_count"] = nodes, count
-    if count > 1 and not spec.node_rank:
+    if count > 1 and not spec.node_rank and not node_rank_said:
         said["node_rank"] = _number(env, "VC_TASK_INDEX")
     if count > 1 and said["boot"] == Boot.TORCHRUN:
         said["master_port"] = _port(spec)

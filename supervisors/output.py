@@ -64,8 +64,8 @@ class Output:
     def open(self, ranks: list[Rank], owner: tuple[int, int], fresh: bool) -> list[int]:
         """Opens FIFO and file of each rank and returns descriptors of the FIFOs, for others to hold.
 
-        `owner`: uid and gid of files that are made. `fresh`: nothing was written yet, so that files of an earlier job
-        of that name are set aside. Raises OSError; `close` then puts away what was opened.
+        `owner`: uid and gid of files that are made. Not `fresh`: a FIFO that is not there was drained to its end.
+        Raises OSError; `close` then puts away what was opened.
         """
         if not fresh and not any(self._paths.fifo(rank.rank).exists() for rank in ranks):
             return self.fds()  # a predecessor had drained and put away everything
@@ -76,9 +76,7 @@ class Output:
             fifo = self._paths.fifo(rank.rank)
             log = self._root.rank_log(self._job_id, rank.rank, rank.device)
             index = self._root.rank_index(self._job_id, rank.rank, rank.device)
-            if fresh:
-                set_aside(log, index)
-            elif not fifo.exists():
+            if not fresh and not fifo.exists():
                 continue  # drained to its end and put away
             self._follow(rank.rank, tee.RankLog(fifo, log, index, owner, counter, rank.local_rank))
         return self.fds()
@@ -187,10 +185,14 @@ def is_ours(line: str) -> bool:
 def set_aside(log: Path, index: Path) -> None:
     """A file of that name is the output of an earlier job whose record was removed: it is kept under another name."""
     try:
-        stat = log.stat()
+        stat = log.lstat()
     except FileNotFoundError:
         return
-    if stat.st_size:
-        log.rename(f"{log}.{int(stat.st_mtime)}")
-        with contextlib.suppress(FileNotFoundError):
-            index.rename(f"{index}.{int(stat.st_mtime)}")
+    if not stat.st_size:
+        return
+    name = str(int(stat.st_mtime))
+    while os.path.lexists(f"{log}.{name}"):  # two such jobs in one second
+        name += "+"
+    log.rename(f"{log}.{name}")
+    with contextlib.suppress(FileNotFoundError):
+        index.rename(f"{index}.{name}")

@@ -132,11 +132,11 @@ class Root:
         return self.log / f"{job_id}-proc-rank-{rank}-device-{device}.txt"
 
     def job_log(self, job_id: str, node_rank: int) -> Path:
-        """What happened to the job on this node; the name is that of ModelArts' log of a worker."""
-        return self.log / f"{job_id}-worker-{node_rank}.log"
+        """What muster did for the job on this node. Not `-worker-N.log`: on ModelArts that is the platform's own."""
+        return self.log / f"{job_id}-muster-{node_rank}.log"
 
     def job_index(self, job_id: str, node_rank: int) -> Path:
-        return self.log / f"{job_id}-worker-{node_rank}.idx"
+        return self.log / f"{job_id}-muster-{node_rank}.idx"
 
     def job_logs(self, job_id: str) -> Path:
         """Folder of further logs of a job (plog of CANN, launchers' own); it belongs to the job's user."""

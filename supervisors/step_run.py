@@ -41,8 +41,9 @@ class StepRun:
         self._ends, self._link = ends, link
         self._containment, self._look, self._give_up = containment, look, give_up
         self._alarm = Alarm(loop)
-        #: Why we ended it, if we did.
+        #: Why we end it, if we do, and when SIGKILL comes (time.monotonic()).
         self._trouble = ""
+        self._kill_at: float | None = None
 
     def begin(self, midwife: Midwife, name: str, more: dict[str, str]) -> None:
         """Starts a step, with `more` in its environment. Raises OSError, with no process left."""
@@ -52,14 +53,14 @@ class StepRun:
         elif name == steps.REQUIREMENTS:
             midwife.make_own(paths.packages)
         argv = steps.command(name, spec, midwife.common, str(paths.packages), str(paths.exports))
-        self._trouble = ""
+        self._trouble, self._kill_at = "", None
         self._output.say(f"{steps.shown(name, spec)}: begins")
 
         def record(pids: list[int]) -> None:
             pid, start = process.identity(pids[0])
             self._link.tell("ranks", pids=pids)
-            step = {"kind": Kind.STEP, "name": name, "pid": pid, "start": start, "up": process.uptime(), "argv": argv}
-            self._ledger.commit(step)
+            born = {"pid": pid, "start": start, "boot": process.boot_id(), "up": process.uptime()}
+            self._ledger.commit({"kind": Kind.STEP, "name": name, "argv": argv} | born)
             self._ends.watch()
 
         births.bear([midwife.step(name, argv, more)], paths.unborn, lambda: self._link.hold(self._output.fds()), record)
@@ -73,7 +74,11 @@ class StepRun:
         self._alarm.set(left, lambda: self.end(f"did not end within {limit:g} s", steps.STEP_GRACE_S))
 
     def end(self, why: str, grace: float) -> None:
-        """SIGTERM to all of it, and SIGKILL behind the grace (seconds)."""
+        """SIGTERM to all of it, and SIGKILL behind the grace (seconds). A second call can only shorten that."""
+        kill_at = time.monotonic() + grace
+        if self._kill_at is not None and kill_at >= self._kill_at:
+            return
+        self._kill_at = kill_at
         self._trouble = self._trouble or why
         self._containment().signal(signal.SIGTERM)
         self._look()

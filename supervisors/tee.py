@@ -139,6 +139,7 @@ class RankLog:
         """Writes a line of muster's own into the file, behind what is there. Best effort."""
         data = f"[muster: {text}]\n".encode()
         with contextlib.suppress(OSError):
+            self._offset = min(self._offset, os.fstat(self._file).st_size)  # somebody may have cut it
             if self._offset and os.pread(self._file, 1, self._offset - 1) != b"\n":
                 data = b"\n" + data
             written = os.pwrite(self._file, data, self._offset)

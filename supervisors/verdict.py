@@ -3,7 +3,7 @@
 import os
 import signal
 
-from supervisors.lifecycle import Cause, Job, Outcome, Rank, State, Verdict
+from supervisors.lifecycle import Cause, Job, Outcome, Rank, State, Verdict, blames_node
 
 #: Of muster's own failure and of an outcome that nobody knows (docker's convention for the former).
 OWN_FAILURE = 125
@@ -67,7 +67,7 @@ def recommend(job: Job, first: Rank, fault: str) -> tuple[str, str]:
     A pre-check that refuses a job says the first row itself (agent/job_task.py); here it did not refuse it.
     `fault`: a sentence about the hardware, or empty.
     """
-    unfit = [check["item"] for check in job.checks if check.get("status") == "CRITICAL"]
+    unfit = [check["item"] for check in job.checks if blames_node(check)]
     if unfit:
         return "RETRY_ELSEWHERE", f"the node had failed its pre-check ({', '.join(unfit)}): isolate it"
     if fault:
@@ -130,6 +130,20 @@ def not_prepared(summary: str, elsewhere: bool) -> tuple[State, Verdict]:
         )
     return State.FAILED, Verdict(
         OWN_FAILURE, summary, recommendation="RETRY_HERE", recommendation_reason="the job did not run"
+    )
+
+
+def rebooted(job: Job) -> tuple[State, Verdict]:
+    """Of a job of which nothing ran when the node was rebooted."""
+    if not job.past and job.step is None:
+        return not_prepared("the node was rebooted before the job began", elsewhere=False)
+    doing = f"in its {job.step_name}" if job.step is not None else "between two attempts"
+    summary = f"the node was rebooted while the job was {doing}"
+    code = OWN_FAILURE
+    if job.past:
+        code, summary = job.past[-1].exit_code, f"{summary}; attempt {job.past[-1].number}: {job.past[-1].summary}"
+    return State.FAILED, Verdict(
+        code, summary, recommendation="RETRY_HERE", recommendation_reason="the node is up again"
     )
 
 

@@ -143,7 +143,7 @@ def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, lab
         own.wait_ready()
         with connect(own.address) as connection:
             code = _Attached(connection, spec, show=show, quiet=quiet, label=label, own=True).run()
-        # msrun's workers write into files of their own there, and nowhere else.
+        # msrun leaves a file of each worker, too, whatever the end was.
         own.keep_logs = code != 0 or spec.boot == Boot.MSRUN
         if own.keep_logs and log_dir is None and not quiet:
             note(f"the logs of the ranks are kept in {own.log_dir}")

@@ -81,7 +81,9 @@ def lasted(job: job_pb2.Job, now: float) -> str:
     """How long the job's ranks have run; "-" if they never did."""
     if not job.HasField("started_at"):
         return "-"
-    return span((seconds(job.ended_at) or now) - seconds(job.started_at))
+    ends = [seconds(rank.ended_at) for rank in job.ranks]
+    end = max(ends) if ends and all(ends) else seconds(job.ended_at) or now  # behind the last one comes the epilog
+    return span(max(0.0, end - seconds(job.started_at)))
 
 
 def devices(job: job_pb2.Job) -> str:

@@ -117,7 +117,7 @@ class Draft:
             nice=self.nice or 0,
             training_mode=self.training_mode or "",
         )
-        spec = modelarts.understood(spec)
+        spec = modelarts.understood(spec, node_rank_said=self.node_rank is not None)
         found += violations(spec)
         if found:
             raise BadSpec(found)
@@ -312,6 +312,8 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 def limit(value: object) -> float:
     """A limit: a number, one with k, m, g or t (powers of 1024), "unlimited". Raises ValueError."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if abs(value) > 1 << 63:
+            raise ValueError("is too large a number")
         return float(value)
     written = _text(value).strip().lower()
     if written in ("unlimited", "infinity", "-1"):

@@ -113,7 +113,7 @@ _OPTIONS = [
     click.option(
         "--boot",
         metavar="MODE",
-        type=click.Choice([*Boot]),
+        type=click.Choice([mode.value for mode in Boot]),
         help="Who makes the ranks: ranks (muster; default), torchrun, msrun, pytorch, tensorflow or mpi.",
     ),
     click.option(
@@ -155,7 +155,7 @@ _OPTIONS = [
     click.option(
         "--training-mode",
         metavar="MODE",
-        type=click.Choice([*TrainingMode]),
+        type=click.Choice([mode.value for mode in TrainingMode]),
         help="MindSpore's environment: normal, high_performance or diagnosis.",
     ),
     click.option(

@@ -59,7 +59,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         sizes = limits.cut(await logs.sizes_of(files))
         merge = logs.Merge(files, await _starts(request, files, sizes, limits.begins()))
         while True:
-            ended = entry.job.state.final
+            ended = entry.job.state.final or limits.over
             if ended or not request.follow:
                 sizes = limits.cut(await logs.sizes_of(files))  # after the end: nothing comes any more
             if merge.begin(sizes):
@@ -74,7 +74,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             if watcher.generation != seen:
                 seen, sizes = watcher.generation, limits.cut(watcher.sizes)
         last = log_pb2.ReadLogsResponse(eof=True, state=convert.state_to(entry.job.state))
-        if ended and (verdict := convert.verdict_of(entry.job)) is not None:
+        if entry.job.state.final and (verdict := convert.verdict_of(entry.job)) is not None:
             last.verdict.CopyFrom(verdict)
         await context.write(last)
 
@@ -143,17 +143,29 @@ class _Limits:
             what = f"{self._attempt}: the present attempt of this job is {entry.job.attempt}"
             raise InvalidRequest([Violation("attempt", what)])
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can come of it."""
+        return self._attempt is not None and self._attempt < self._entry.job.attempt
+
     def begins(self) -> dict[int, int]:
         """By rank, in bytes; empty where all is asked for."""
         return self._end_of(self._attempt - 1) if self._attempt else {}
 
     def cut(self, sizes: dict[int, int]) -> dict[int, int]:
-        """`sizes`, up to the end of the attempt if that is over."""
-        ends = {} if self._attempt is None else self._end_of(self._attempt)
-        return {rank: min(size, ends.get(rank, size)) for rank, size in sizes.items()}
+        """`sizes`, up to the end of the attempt if that is over. The job's own log is not cut."""
+        if self._attempt is None or not self.over:
+            return sizes
+        ends = self._end_of(self._attempt)
+        return {rank: size if rank == JOB else min(size, ends.get(rank, 0)) for rank, size in sizes.items()}
 
     def _end_of(self, attempt: int) -> dict[int, int]:
-        return next((past.log_ends for past in self._entry.job.past if past.number == attempt), {})
+        """Of an attempt whose ranks never ran it is where the one before it ended."""
+        ends: dict[int, int] = {}
+        for past in self._entry.job.past:
+            if past.number <= attempt:
+                ends |= past.log_ends
+        return ends
 
 
 async def _starts(

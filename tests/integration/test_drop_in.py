@@ -67,10 +67,11 @@ folder, *rest = sys.argv[1:]
 rank = os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")
 about = {"env": dict(os.environ), "cwd": os.getcwd(), "argv": rest, "umask": os.umask(0o22),
          "session": os.getsid(0) == os.getpid(), "stdin": os.readlink("/proc/self/fd/0")}
-with open(os.path.join(folder, rank + ".json"), "w") as file:
+with open(os.path.join(folder, rank + ".new"), "w") as file:
     json.dump(about, file)
+os.rename(file.name, os.path.join(folder, rank + ".json"))  # it may be killed at any moment
 for number in range(3):
-    print(f"line {number} of {rank}", flush=True)
+    os.write(1, f"line {number} of {rank}\\n".encode())  # in one piece: the ranks of a launcher share a pipe
 if rest and rest[0] == "fail" and rank == "1":
     sys.exit(int(rest[1]))
 if rest and rest[0] == "kill" and rank == "1":
@@ -110,7 +111,7 @@ class Place:
             done = subprocess.run(
                 words, env=self.env | more, cwd=self.here, capture_output=True, text=True, timeout=250, check=False
             )
-            ranks = {path.stem: json.loads(path.read_text()) for path in Path(dumps).iterdir()}
+            ranks = {path.stem: json.loads(path.read_text()) for path in Path(dumps).glob("*.json")}
             made = sorted(str(path.relative_to(self.here)) for path in set(self.here.rglob("*")) - before)
         return Side(done.returncode, done.stdout, done.stderr, ranks, made)
 
@@ -217,11 +218,13 @@ def test_mpirun(place: Place, how: tuple[str, ...]) -> None:
     theirs = place.call(["mpirun", "-np", "3", "--oversubscribe", "-bind-to", "none", "-map-by", "slot", *words])
     ours = place.call(muster("--boot", "mpi", "--ranks", "3", "--", *words))
     assert theirs.code == ours.code == int((how or ("", "0"))[1]), theirs.err + ours.out + ours.err
-    assert sorted(ours.ranks) == sorted(theirs.ranks) == ["0", "1", "2"]
     if not how:  # else mpirun may end the others before they have said anything
+        assert sorted(ours.ranks) == sorted(theirs.ranks) == ["0", "1", "2"]
         assert lines(theirs.out) == lines(ours.out)
-    for rank, their in theirs.ranks.items():
-        our = ours.ranks[rank]
+    said = theirs.ranks.keys() & ours.ranks.keys()
+    assert "1" in said
+    for rank in said:
+        their, our = theirs.ranks[rank], ours.ranks[rank]
         for name in ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "TOKEN", "LINES"):
             assert our["env"][name] == their["env"][name]
         assert (our["cwd"], our["argv"]) == (their["cwd"], their["argv"])
@@ -241,8 +244,9 @@ ms.set_device("CPU")
 init()
 total = ops.AllReduce()(ms.Tensor(np.array([get_rank() + 1], np.float32)))
 print(f"line rank {get_rank()} of {get_group_size()}: total {int(total.asnumpy()[0])}", flush=True)
-with open(os.path.join(folder, f"{get_rank()}.json"), "w") as file:
+with open(os.path.join(folder, f"{get_rank()}.new"), "w") as file:
     json.dump({"env": dict(os.environ), "cwd": os.getcwd(), "argv": sys.argv[2:]}, file)
+os.rename(file.name, os.path.join(folder, f"{get_rank()}.json"))
 sys.exit(int(code) if get_rank() == 1 else 0)
 """
 #: Of MindSpore's own variables those that differ.
@@ -265,22 +269,24 @@ def test_real_msrun(place: Place, code: str) -> None:
     ours = place.call(muster(*words, "--", "python", "train.py", "DUMP", code))
     assert (theirs.code == 0, ours.code == 0) == (code == "0", code == "0"), theirs.out + ours.out + ours.err
     assert theirs.code == ours.code
-    assert sorted(ours.ranks) == sorted(theirs.ranks) == ["0", "1"]
-    for rank, their in theirs.ranks.items():
-        our = ours.ranks[rank]
+    said = theirs.ranks.keys() & ours.ranks.keys()
+    # Of a worker whose peer failed msrun may end all that it was about to say.
+    assert {"1"} <= said if code != "0" else said == {"0", "1"}
+    for rank in said:
+        # msrun copies the workers' output, and does not care for whole lines.
+        assert all(f"line rank {rank} of 2: total 3" in side.out for side in (theirs, ours))
+        their, our = theirs.ranks[rank], ours.ranks[rank]
         names = {name for name in their["env"] if name.startswith("MS_")} - MS_DIFFERENT.keys()
         assert {name: our["env"].get(name) for name in names} == {name: their["env"][name] for name in names}
         assert (our["cwd"], our["argv"], our["env"]["TOKEN"]) == (their["cwd"], their["argv"], "of the caller")
-    for number in range(2):
-        logs = [place.root / "theirs", place.root / "ours" / "x" / "msrun"]
-        said = [lines((folder / f"worker_{number}.log").read_text()) for folder in logs]
-        assert said[0] == said[1] == [f"line rank {number} of 2: total 3"]
+        for folder in (place.root / "theirs", place.root / "ours" / "x" / "msrun"):
+            assert lines((folder / f"worker_{rank}.log").read_text()) == [f"line rank {rank} of 2: total 3"]
 
 
 @needs_msrun
 @pytest.mark.system
 def test_real_msrun_leaves_its_logs_where_stderr_says(place: Place) -> None:
-    """They are the only place of the ranks' output, so that a job that succeeds must not take them away."""
+    """It does so in the present folder, and also when all went well."""
     (place.here / "train.py").write_text(MINDSPORE)
     tmp = place.root / "t"
     tmp.mkdir()

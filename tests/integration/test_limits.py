@@ -157,3 +157,10 @@ def test_training_modes_are_presets_that_status_shows(daemon: Daemon) -> None:
     assert daemon.output(job) == b"0 1\n"  # the job's own variable wins
     shown = daemon.cli("status", "x").stdout
     assert "diagnosis" in shown and "MS_RDR_ENABLE=1" in shown
+
+
+def test_modes_on_the_command_line(daemon: Daemon) -> None:
+    done = daemon.cli("run", "--boot", "ranks", "--training-mode", "high_performance", "--", "sh", "-c", "echo $GLOG_v")
+    assert (done.returncode, done.stdout) == (0, "3\n")
+    done = daemon.cli("run", "--boot", "msrun", "--", "train.py")
+    assert done.returncode == 127 and "mindspore" in done.stderr

@@ -50,13 +50,13 @@ def told(done):
     return done.returncode, {check["item"]: check for check in json.loads(done.stdout)["checks"]}
 
 
-def refused(daemon, mark, **spec):
+def refused(daemon, mark, recommendation=job_pb2.RECOMMENDATION_RETRY_ELSEWHERE, **spec):
     """A job that would leave a mark, and must not have been started; its checks by item."""
     job_id = daemon.run("touch", str(mark), **spec).job_id
     job = daemon.wait(job_id)
     assert job.state == FAILED and job.verdict.exit_code == 125
     assert "nothing was started" in job.verdict.summary
-    assert job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
+    assert job.verdict.recommendation == recommendation
     assert not mark.exists()
     assert all(rank.pid == 0 for rank in job.ranks) and not job.started_at.seconds
     return daemon.checks(job_id)
@@ -280,7 +280,7 @@ def test_a_limit_that_the_daemon_cannot_give(boxed, tmp_path):
         pytest.skip("setpriv cannot drop a capability here")
     asked = {"limits": job_pb2.Limits(nofile=5000)}
     daemon = boxed(NEUTRAL.replace('"never"', '"infiniband"\ninfiniband_path = "/none"'), prefix)
-    found = refused(daemon, tmp_path / "mark", **asked)["ulimit"]
+    found = refused(daemon, tmp_path / "mark", job_pb2.RECOMMENDATION_FAIL, **asked)["ulimit"]
     assert (found.code, found.action) == ("ULIMIT_NOT_ALLOWED", "INVESTIGATE")
     assert "nofile: the job asks for 5000, but the hard limit is 1024" in found.reason
     job_id = daemon.run("touch", str(tmp_path / "mark"), skip_check=True, **asked).job_id

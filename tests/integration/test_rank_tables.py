@@ -23,7 +23,7 @@ FAILED, STOPPED, SUCCEEDED = job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_STOPPED
 def start(daemon: Daemon, table: Path | str, *command: str, **fields: Any) -> Any:
     ready_s = fields.pop("ready_s", 0.0)
     given: dict[str, Any] = {"job_id": "x", "command": command or (sys.executable, "-c", DUMP)}
-    spec = job_pb2.JobSpec(**given, rank_table=str(table), **fields)
+    spec = job_pb2.JobSpec(**(given | fields), rank_table=str(table))
     if ready_s:
         spec.ready_timeout.FromMilliseconds(int(ready_s * 1000))
     return daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job
@@ -226,6 +226,19 @@ def test_a_given_folder_is_where_the_ranks_work(daemon: Daemon, tmp_path: Path) 
     start(daemon, put(tmp_path / "t.json", ONE), workdir=str(tmp_path / "here"), env={"MA_MOUNT_PATH": str(tmp_path)})
     assert {rank["cwd"] for rank in dumps(daemon)} == {str(tmp_path / "here")}
     assert not (tmp_path / "workspace").exists()
+
+
+def test_a_name_that_leads_elsewhere_is_not_followed(daemon: Daemon, tmp_path: Path) -> None:
+    """MA_VJ_NAME becomes part of a path, which is made for the job's user and removed with the job."""
+    other = daemon.root.log / "other" / "kept"
+    other.parent.mkdir()
+    other.touch()
+    for number, name in enumerate(["../log/other", "other/..", ".."]):
+        job_id = f"x{number}"
+        start(daemon, put(tmp_path / "t.json", ONE), job_id=job_id, env={"MA_VJ_NAME": name})
+        assert {rank["env"]["JOB_ID"] for rank in dumps(daemon, job_id)} == {job_id}
+        assert daemon.cli("rm", job_id).returncode == 0
+    assert other.exists()
 
 
 def test_two_daemons_are_two_servers_of_one_table(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:

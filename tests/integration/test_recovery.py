@@ -174,11 +174,14 @@ def test_after_a_reboot_running_jobs_are_lost_and_ended_ones_keep_their_verdict(
 
 
 def _as_of_another_boot(journal: Path) -> None:
-    lines = journal.read_bytes().splitlines()
-    record = json.loads(lines[0][9:]) | {"boot": "00000000-0000-0000-0000-000000000000"}
-    body = json.dumps(record, separators=(",", ":")).encode()
-    lines[0] = b"%08x %s" % (zlib.crc32(body), body)
-    journal.write_bytes(b"\n".join(lines) + b"\n")
+    data = b""
+    for line in journal.read_bytes().splitlines():
+        record = json.loads(line[9:])
+        if "boot" in record:
+            record["boot"] = "00000000-0000-0000-0000-000000000000"
+        body = json.dumps(record, separators=(",", ":")).encode()
+        data += b"%08x %s\n" % (zlib.crc32(body), body)
+    journal.write_bytes(data)
 
 
 def test_a_damaged_journal_is_reported_and_never_guessed(daemon: Daemon) -> None:

@@ -186,7 +186,7 @@ def test_a_job_between_two_attempts(tmp_path):
     message = convert.job_to(entry(job), Root.under(tmp_path))
     assert (message.attempt, message.world_size, message.step) == (1, 8, "")
     assert message.restart_at.ToNanoseconds() == 1_010_500_000_000
-    assert message.log_path == str(tmp_path / "log" / "j-worker-0.log")
+    assert message.log_path == str(tmp_path / "log" / "j-muster-0.log")
     (past,) = message.past_attempts
     assert (past.number, past.exit_code, past.summary, past.first_failed_rank) == (0, 7, "rank 4 \ufffd", 4)
     assert (dict(past.log_ends), past.started_at.seconds, past.ended_at.seconds) == ({4: 10, 5: 20}, 1000, 1001)

@@ -90,7 +90,7 @@ def desk(tmp_path) -> Iterator[Desk]:
 
 def test_the_log_of_a_node_has_the_name_of_modelarts_log_of_a_worker(tmp_path):
     log, index = job_log_files(Root.under(tmp_path), "j", 3)
-    assert (log, index) == (tmp_path / "log" / "j-worker-3.log", tmp_path / "log" / "j-worker-3.idx")
+    assert (log, index) == (tmp_path / "log" / "j-muster-3.log", tmp_path / "log" / "j-muster-3.idx")
 
 
 def test_a_line_of_muster_is_one_line_with_its_time():
@@ -221,16 +221,6 @@ def test_attempts_are_kept_apart_in_the_same_files(desk):
     assert desk.log(4).read_text() == "of the first\n[muster: attempt 1]\nof the second\n"
     assert desk.log(5).read_text() == "[muster: attempt 1]\n"
     assert "attempt 1" not in desk.job_log, "which has lines that say more"
-
-
-def test_files_of_an_earlier_job_of_that_name_are_set_aside(desk):
-    desk.log(4).write_text("of an earlier job\n")
-    os.utime(desk.log(4), (1000, 1000))
-    desk.open()
-    desk.write(4, b"mine\n")
-    desk.drain()
-    assert desk.log(4).read_text() == "mine\n"
-    assert Path(f"{desk.log(4)}.1000").read_text() == "of an earlier job\n"
 
 
 def test_a_successor_goes_on_with_what_is_there(desk, tmp_path):

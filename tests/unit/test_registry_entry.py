@@ -11,14 +11,14 @@ from agent import job_folder
 from agent.entry import Entry, fetch, load
 from agent.errors import NoRoom
 from supervisors import journal
-from supervisors.journal import Writer
-from supervisors.lifecycle import Job, State
+from supervisors.journal import FORMAT, Writer
+from supervisors.lifecycle import Job, Rank, State
 from supervisors.paths import JobPaths, Root
 from supervisors.spec import JobSpec
 
 SPEC = JobSpec("a", ("true",), env={"TOKEN": "secret"}, ranks=2)
 ACCEPTED: dict[str, Any] = {
-    "kind": "accepted", "t": 10.0, "format": 1, "digest": SPEC.digest(), "boot": "b", "card_kind": "slot",
+    "kind": "accepted", "t": 10.0, "format": FORMAT, "digest": SPEC.digest(), "boot": "b", "card_kind": "slot",
     "master_addr": "127.0.0.1", "master_port": 1, "by": "me", "first_rank": 0, "devices": [0, 1], "cards": [],
     "node_rank": 0, "node_count": 1, "node_name": "", "local_ranks": 2, "world_size": 2,
 }  # fmt: skip
@@ -27,7 +27,7 @@ STORY: list[dict[str, Any]] = [
     {"kind": "checked", "t": 12.5, "ok": True, "results": [], "skipped": ""},
     {"kind": "taken", "t": 12.6, "pid": 7, "takeover": False},
     {"kind": "preparing", "t": 13.0, "attempt": 0, "cgroup": "", "oom_kills": 0},
-    {"kind": "spawned", "t": 13.1, "ranks": [[0, 100, 1], [1, 101, 1]]},
+    {"kind": "spawned", "t": 13.1, "ranks": [[0, 100, 1], [1, 101, 1]], "boot": "b"},
     {"kind": "running", "t": 13.5, "up": 100.0},
     {"kind": "taken", "t": 14.0, "pid": 8, "takeover": True},
     {"kind": "lost_bytes", "t": 15.0, "rank": 1, "bytes": 9, "since": 14.0, "until": 15.0, "error": "No space"},
@@ -90,10 +90,10 @@ STEPS: list[dict[str, Any]] = [
     {"kind": "checked", "t": 14.5, "ok": True, "results": [], "skipped": "asked"},
     {"kind": "taken", "t": 14.6, "pid": 7, "takeover": False},
     {"kind": "preparing", "t": 15.0, "attempt": 0, "cgroup": "", "oom_kills": 0},
-    {"kind": "step", "t": 15.0, "name": "pre_start", "pid": 90, "start": 1, "up": 100.0, "argv": ["sh", "secret"]},
+    {"kind": "step", "t": 15.0, "name": "pre_start", "pid": 90, "start": 1, "boot": "b", "up": 100.0, "argv": ["sh", "secret"]},
     {"kind": "exited", "t": 17.5, "rank": -1, "outcome": "EXITED", "status": 0, "usage": {}},
     {"kind": "lost_bytes", "t": 17.6, "rank": -2, "bytes": 9, "since": 14.0, "until": 15.0, "error": "No space"},
-    {"kind": "spawned", "t": 18.0, "ranks": [[2, 100, 1], [3, 101, 1]]},
+    {"kind": "spawned", "t": 18.0, "ranks": [[2, 100, 1], [3, 101, 1]], "boot": "b"},
     {"kind": "running", "t": 18.0, "up": 103.0},
     {"kind": "exited", "t": 20.0, "rank": 3, "outcome": "SIGNALLED", "status": 9, "detail": "not ours", "usage": {}},
     {"kind": "stopping", "t": 20.0, "up": 105.0, "cause": "rank_failed", "by": "rank 3", "reason": "", "steps": [1.0]},
@@ -103,10 +103,10 @@ STEPS: list[dict[str, Any]] = [
         "log_ends": {"2": 1, "3": 2}, "delay_s": 1.25, "up": 106.0,
     },
     {"kind": "preparing", "t": 22.0, "attempt": 1, "cgroup": "", "oom_kills": 0},
-    {"kind": "step", "t": 22.0, "name": "pre_start", "pid": 91, "start": 1, "up": 107.0, "argv": ["sh"]},
+    {"kind": "step", "t": 22.0, "name": "pre_start", "pid": 91, "start": 1, "boot": "b", "up": 107.0, "argv": ["sh"]},
     {"kind": "exited", "t": 23.0, "rank": -1, "outcome": "EXITED", "status": 0x300, "usage": {}},
     {"kind": "concluded", "t": 23.0, "state": "FAILED", "verdict": {"exit_code": 3, "summary": "pre_start failed"}},
-    {"kind": "step", "t": 23.0, "name": "epilog", "pid": 92, "start": 1, "up": 108.0, "argv": ["sh"]},
+    {"kind": "step", "t": 23.0, "name": "epilog", "pid": 92, "start": 1, "boot": "b", "up": 108.0, "argv": ["sh"]},
     {
         "kind": "exited", "t": 24.0, "rank": -1, "outcome": "NOT_STARTED", "status": 0x7F00, "usage": {},
         "detail": "sh: not found",
@@ -276,28 +276,41 @@ def test_the_log_of_the_job_and_the_folder_of_further_logs_go_with_them(tmp_path
         path.touch()
     entry, _ = load("a", made(root, STEPS))
     assert job_folder.remove(root, entry, keep_logs=False) == ""
-    assert sorted(path.name for path in root.log.iterdir()) == ["a-worker-0.log", "b"], (
+    assert sorted(path.name for path in root.log.iterdir()) == ["a-muster-0.log", "b"], (
         "of another node, of another job"
     )
 
 
 def test_lines_of_the_daemon_stand_in_the_jobs_log(tmp_path: Path):
-    """It writes them before there is a supervisor; what is there of an earlier job of that name is set aside."""
-    files = tmp_path / "a-worker-0.log", tmp_path / "a-worker-0.idx"
-    files[0].write_text("of an earlier job\n")
-    os.utime(files[0], (1000, 1000))
-    job_folder.append_log(files, ["one", "two\nlines \udcff"], new=True)
-    job_folder.append_log(files, ["three"], new=False)
-    lines = files[0].read_text().splitlines()
+    """It writes them before there is a supervisor."""
+    log = tmp_path / "a-muster-0.log"
+    job_folder.append_log(log, ["one", "two\nlines \udcff"])
+    job_folder.append_log(log, ["three"])
+    lines = log.read_text().splitlines()
     assert [line.partition(" ")[2] for line in lines] == ["[muster] one", "[muster] two lines ?", "[muster] three"]
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} .*", line) for line in lines)
-    assert (tmp_path / "a-worker-0.log.1000").read_text() == "of an earlier job\n"
+
+
+def test_the_output_of_an_earlier_job_of_that_name_is_set_aside(tmp_path: Path):
+    root = Root.under(tmp_path)
+    root.log.mkdir()
+    job = Job(ranks=[Rank(3, 0, 1)], node_rank=2)
+    names = "a-proc-rank-3-device-1.txt", "a-proc-rank-3-device-1.idx", "a-muster-2.log", "a-muster-2.idx"
+    for round_ in range(2):  # two of them that ended in the same second
+        for name in names:
+            (root.log / name).write_text(f"{name} of job {round_}\n")
+            os.utime(root.log / name, (1000, 1000))
+        job_folder.set_logs_aside(root, "a", job)
+    assert not [name for name in names if (root.log / name).exists()]
+    for name in names:
+        assert (root.log / f"{name}.1000").read_text() == f"{name} of job 0\n"
+        assert (root.log / f"{name}.1000+").read_text() == f"{name} of job 1\n"
 
 
 def test_a_log_that_is_a_link_is_not_followed(tmp_path: Path):
     (tmp_path / "log").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError):
-        job_folder.append_log((tmp_path / "log", tmp_path / "idx"), ["x"], new=False)
+        job_folder.append_log(tmp_path / "log", ["x"])
     assert not (tmp_path / "elsewhere").exists()
 
 

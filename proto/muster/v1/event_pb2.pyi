@@ -107,8 +107,8 @@ class Event(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """Stable names: job.accepted, job.checking, job.checked, job.preparing, job.running, rank.exited, job.stopping,
-    job.ended, job.taken_over, job.warning, node.started, node.stopping.
+    """Stable names: job.accepted, job.waiting, job.planned, job.checking, job.checked, job.preparing, job.step, job.step_ended,
+    job.running, rank.exited, job.stopping, job.restarting, job.ended, job.taken_over, job.warning, node.started, node.stopping.
     """
     job_id: _builtins.str
     rank: _builtins.int

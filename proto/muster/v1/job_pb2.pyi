@@ -373,7 +373,7 @@ class JobSpec(_message.Message):
         grace_steps: _abc.Iterable[_duration_pb2.Duration] | None = ...,
         master_addr: _builtins.str = ...,
         master_port: _builtins.int = ...,
-        node_rank: _builtins.int = ...,
+        node_rank: _builtins.int | None = ...,
         node_count: _builtins.int = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         skip_check: _builtins.bool = ...,
@@ -395,12 +395,17 @@ class JobSpec(_message.Message):
         nice: _builtins.int = ...,
         training_mode: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_umask", b"_umask", "cards", b"cards", "epilog_timeout", b"epilog_timeout", "limits", b"limits", "max_runtime", b"max_runtime", "pre_start_timeout", b"pre_start_timeout", "ready_timeout", b"ready_timeout", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "umask", b"umask"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "_umask", b"_umask", "cards", b"cards", "epilog_timeout", b"epilog_timeout", "limits", b"limits", "max_runtime", b"max_runtime", "node_rank", b"node_rank", "pre_start_timeout", b"pre_start_timeout", "ready_timeout", b"ready_timeout", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "umask", b"umask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_umask", b"_umask", "boot", b"boot", "cards", b"cards", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "rank_table", b"rank_table", "ranks", b"ranks", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "skip_check", b"skip_check", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "_umask", b"_umask", "boot", b"boot", "cards", b"cards", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "rank_table", b"rank_table", "ranks", b"ranks", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "skip_check", b"skip_check", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__node_rank: _TypeAlias = _typing.Literal["node_rank"]  # noqa: Y015
+    _WhichOneofArgType__node_rank: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank"]  # noqa: Y015
     _WhichOneofReturnType__umask: _TypeAlias = _typing.Literal["umask"]  # noqa: Y015
     _WhichOneofArgType__umask: _TypeAlias = _typing.Literal["_umask", b"_umask"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__node_rank) -> _WhichOneofReturnType__node_rank | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__umask) -> _WhichOneofReturnType__umask | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
