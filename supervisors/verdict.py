@@ -98,7 +98,9 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
         raise AssertionError(f"no rank failed, yet not all succeeded: {job.ranks}")  # success is never invented
     if first is None:
         serving = sum(r.outcome is not Outcome.EXITED for r in job.ranks)
-        summary = f"all {len(job.ranks) - serving} ranks exited with code 0"
+        count = len(job.ranks) - serving
+        who = f"all {count} ranks" if count > 1 else f"rank {next(r.rank for r in job.ranks if not r.serves)}"
+        summary = f"{who} exited with code 0"
         return State.SUCCEEDED, Verdict(0, summary + (f"; {serving} that served them ended then" if serving else ""))
     where = f"rank {first.rank} (device {first.device})"
     if first.outcome is Outcome.LOST:
