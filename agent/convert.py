@@ -1,7 +1,7 @@
 """Between protobuf messages and the data model. Nothing else knows both."""
 
 import os
-from typing import Any, Literal
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -10,6 +10,7 @@ from agent.admission import new_job_id
 from agent.entry import Entry
 from agent.errors import InvalidRequest
 from agent.events import Event
+from agent.spec_message import LIMITS, plain, spec_to
 from muster.v1 import event_pb2, job_pb2
 from supervisors import lifecycle, modelarts, presets, verdict
 from supervisors.lifecycle import Cause, Outcome
@@ -17,7 +18,6 @@ from supervisors.paths import Root
 from supervisors.spec import JobSpec, Violation
 from supervisors.spec_rules import violations
 
-_LimitName = Literal["nofile", "memlock_bytes", "stack_bytes", "core_bytes", "nproc", "memory_bytes", "cpus"]
 #: What a google.protobuf.Duration may hold, in seconds (about 10,000 years).
 MAX_DURATION_S = 315_576_000_000
 
@@ -64,7 +64,7 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
         requirements_timeout=optional("requirements_timeout"),
         epilog=message.epilog,
         epilog_timeout=optional("epilog_timeout"),
-        limits={name: float(getattr(message.limits, wire)) for name, wire in _LIMITS if message.limits.HasField(wire)},
+        limits={name: float(getattr(message.limits, wire)) for name, wire in LIMITS if message.limits.HasField(wire)},
         umask=message.umask if message.HasField("umask") else None,
         nice=message.nice,
         training_mode=message.training_mode,
@@ -74,26 +74,6 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
     if found:
         raise InvalidRequest(found)
     return spec
-
-
-#: Names of limits in the data model and in the message.
-_LIMITS: tuple[tuple[str, _LimitName], ...] = (
-    ("nofile", "nofile"),
-    ("memlock", "memlock_bytes"),
-    ("stack", "stack_bytes"),
-    ("core", "core_bytes"),
-    ("nproc", "nproc"),
-    ("memory", "memory_bytes"),
-    ("cpus", "cpus"),
-)
-
-
-def limits_to(limits: dict[str, float]) -> job_pb2.Limits:
-    message = job_pb2.Limits()
-    for name, wire in _LIMITS:
-        if name in limits:
-            setattr(message, wire, limits[name] if wire == "cpus" else int(limits[name]))
-    return message
 
 
 def seconds(duration: Duration, field: str, found: list[Violation]) -> float:
@@ -116,12 +96,6 @@ def bounded(duration: Duration, field: str, most: float) -> float:
     return value
 
 
-def duration(value: float) -> Duration:
-    """From seconds."""
-    nanos = round(value * 1e9)
-    return Duration(seconds=nanos // 1_000_000_000, nanos=nanos % 1_000_000_000)
-
-
 def timestamp(value: float) -> Timestamp | None:
     """From seconds since the epoch; 0, which the data model uses for "not yet", is not set."""
     return timestamp_ns(round(value * 1e6) * 1000) if value > 0 else None
@@ -130,51 +104,6 @@ def timestamp(value: float) -> Timestamp | None:
 def timestamp_ns(value: int) -> Timestamp:
     """From nanoseconds since the epoch."""
     return Timestamp(seconds=value // 1_000_000_000, nanos=value % 1_000_000_000)
-
-
-def plain(text: str) -> str:
-    """Text as protobuf takes it: bytes that were no UTF-8 (lone surrogates here) become U+FFFD."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if not text.isascii() else text
-
-
-def spec_to(spec: JobSpec, *, secrets: bool = False) -> job_pb2.JobSpec:
-    """The spec as a listing may show it: without the values of its environment, which are secrets. With `secrets` as
-    a request to start it."""
-    message = job_pb2.JobSpec(
-        job_id=spec.job_id,
-        command=[plain(word) for word in spec.command],
-        env={plain(name): plain(value) if secrets else "" for name, value in spec.env.items()},
-        ranks=spec.ranks,
-        workdir=plain(spec.workdir),
-        user=plain(spec.user),
-        grace_steps=[duration(step) for step in spec.grace_steps],
-        master_addr=plain(spec.master_addr),
-        master_port=spec.master_port,
-        node_rank=spec.node_rank,
-        node_count=spec.node_count,
-        labels={plain(key): plain(value) for key, value in spec.labels.items()},
-        skip_check=spec.skip_check,
-        max_runtime=None if spec.max_runtime is None else duration(spec.max_runtime),
-        boot=spec.boot,
-        nodes=[plain(name) for name in spec.nodes],
-        rank_table=plain(spec.rank_table),
-        ready_timeout=None if spec.ready_timeout is None else duration(spec.ready_timeout),
-        max_restarts=spec.max_restarts,
-        restart_backoff=None if spec.restart_backoff is None else duration(spec.restart_backoff),
-        pre_start=plain(spec.pre_start),
-        pre_start_timeout=None if spec.pre_start_timeout is None else duration(spec.pre_start_timeout),
-        requirements=plain(spec.requirements),
-        requirements_timeout=None if spec.requirements_timeout is None else duration(spec.requirements_timeout),
-        epilog=plain(spec.epilog),
-        epilog_timeout=None if spec.epilog_timeout is None else duration(spec.epilog_timeout),
-        limits=limits_to(spec.limits) if spec.limits else None,
-        umask=spec.umask,
-        nice=spec.nice,
-        training_mode=spec.training_mode,
-    )
-    if spec.wants_cards:
-        message.cards.CopyFrom(job_pb2.CardRequest(count=spec.card_count, indices=spec.card_indices))
-    return message
 
 
 def job_to(entry: Entry, root: Root) -> job_pb2.Job:

@@ -149,7 +149,7 @@ class Midwife:
 
     def _folders(self, env: dict[str, str], workdir: str) -> tuple[str, ...]:
         """Folders that are made as the job's user, who may be the only one who can (a network file system)."""
-        found = [] if self._spec.workdir else [workdir]
+        found = [workdir] if self._has_folders() and not self._spec.workdir else []
         if plog := env.get("ASCEND_PROCESS_LOG_PATH"):
             found.append(plog)
         return tuple(found)

@@ -132,15 +132,17 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
 
     step: Callable[[], Any]
     limits.restore_descriptors()
-    for name, step in (
-        ("set its limits", lambda: limits.apply(birth.limits)),
-        (f"take the priority {birth.nice}", lambda: _renice(birth.nice)),
-        (f"become user {birth.account.name}", lambda: _become(birth.account, birth.umask)),
-        ("make its folders and files", lambda: _furnish(birth.folders, birth.files)),
-        (f"enter the working folder {birth.workdir}", lambda: os.chdir(birth.workdir)),
+    # Only what this job needs: each line here is run by every rank, on pages that it shares with us until then.
+    for name, needed, step in (
+        ("set its limits", birth.limits, lambda: limits.apply(birth.limits)),
+        (f"take the priority {birth.nice}", birth.nice, lambda: os.setpriority(os.PRIO_PROCESS, 0, birth.nice)),
+        (f"become user {birth.account.name}", True, lambda: _become(birth.account, birth.umask)),
+        ("make its folders and files", birth.folders or birth.files, lambda: _furnish(birth.folders, birth.files)),
+        (f"enter the working folder {birth.workdir}", True, lambda: os.chdir(birth.workdir)),
     ):
         try:
-            step()
+            if needed:
+                step()
         except (OSError, ValueError) as error:
             number = error.errno or 0 if isinstance(error, OSError) else 0
             text = error.strerror if isinstance(error, OSError) else str(error)
@@ -150,11 +152,6 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
         os.execvpe(birth.argv[0], birth.argv, birth.env)
     except OSError as error:
         _give_up(birth, unborn, "exec", error.errno or 0, error.strerror or str(error))
-
-
-def _renice(nice: int) -> None:
-    if nice:
-        os.setpriority(os.PRIO_PROCESS, 0, nice)
 
 
 def _furnish(folders: tuple[str, ...], files: tuple[tuple[str, str], ...]) -> None:

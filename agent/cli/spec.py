@@ -161,7 +161,7 @@ def _is_utf8(value: str) -> bool:
 
 def to_proto(spec: JobSpec) -> "job_pb2.JobSpec":
     """The message for Start."""
-    from agent.convert import spec_to
+    from agent.spec_message import spec_to
 
     return spec_to(spec, secrets=True)
 

@@ -9,6 +9,7 @@ from anyio import to_thread
 
 from agent import convert
 from agent.services import ServerContext
+from agent.spec_message import plain
 from muster.v1 import node_pb2, node_pb2_grpc
 from supervisors import process
 from supervisors.containment import find_cgroup_root
@@ -43,9 +44,9 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
                 cards=[node_pb2.Card(index=card.index, kind=card.kind, job_id=card.job_id) for card in registry.cards],
                 active_jobs=sum(not entry.job.state.final for entry in registry.entries()),
                 containment=await to_thread.run_sync(_containment),
-                state_dir=convert.plain(str(server.root.state)),
-                log_dir=convert.plain(str(server.root.log)),
-                warnings=[convert.plain(text) for text in registry.warnings()],
+                state_dir=plain(str(server.root.state)),
+                log_dir=plain(str(server.root.log)),
+                warnings=[plain(text) for text in registry.warnings()],
             )
         )
 

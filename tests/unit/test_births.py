@@ -151,8 +151,8 @@ def test_what_a_rank_is_born_with(root):
     folder = root.job("j").folder
     first, second = f"{folder}/workspace/device0", f"{folder}/workspace/device2"
     assert [(b.rank, b.argv, b.fifo, b.workdir, b.folders) for b in made] == [
-        (4, ("python", "x.py"), folder / "rank-4.fifo", first, (first,)),
-        (5, ("python", "x.py"), folder / "rank-5.fifo", second, (second,)),
+        (4, ("python", "x.py"), folder / "rank-4.fifo", first, ()),
+        (5, ("python", "x.py"), folder / "rank-5.fifo", second, ()),
     ]
     assert {(b.cgroup, b.account, b.files, b.limits, b.umask, b.nice) for b in made} == {
         ("/cg", us(), (), (), child.DEFAULT_UMASK, 0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from agent import convert
+from agent import convert, spec_message
 from agent.entry import Entry
 from agent.errors import InvalidRequest
 from agent.events import Event
@@ -73,7 +73,7 @@ def test_a_full_spec_survives_both_ways_but_for_its_secrets():
     assert spec.limits == {
         "nofile": -1.0, "memlock": 2.0**40, "stack": 0.0, "core": 1.0, "nproc": 2.0, "memory": 3.0, "cpus": 0.5,
     }  # fmt: skip
-    shown = convert.spec_to(spec)
+    shown = spec_message.spec_to(spec)
     assert b"secret" not in shown.SerializeToString()
     message.env["TOKEN"] = ""
     assert shown == message
@@ -84,8 +84,8 @@ def test_what_is_not_set_has_its_default():
     assert spec.job_id.startswith("job-")
     assert (spec.ranks, spec.local_ranks, spec.node_count, spec.max_runtime) == (0, 1, 1, None)
     assert (spec.umask, spec.limits, spec.restart_backoff, spec.boot, spec.nodes) == (None, {}, None, "ranks", ())
-    assert not convert.spec_to(spec).HasField("limits")
-    assert not convert.spec_to(spec).HasField("umask")
+    assert not spec_message.spec_to(spec).HasField("limits")
+    assert not spec_message.spec_to(spec).HasField("umask")
     assert spec.job_id != convert.spec_from(job_pb2.JobSpec(command=["true"])).job_id
 
 
