@@ -79,7 +79,8 @@ class Gang:
         """Takes the job over in whatever state it is; `_advance` goes on from there. Raises OSError where the journal
         cannot be written."""
         job = self.job
-        self._ledger.commit({"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": self._adopted}, tell=self._adopted)
+        taken = {"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": self._adopted}
+        self._ledger.commit(taken, sync=False, tell=self._adopted)  # a crash of the node ends us anyway
         self._link.tell("ready")
         self._undecided = False
         if job.state not in (State.ACCEPTED, State.CHECKING) and (self._adopted or job.boot_id != process.boot_id()):
