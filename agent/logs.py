@@ -298,10 +298,11 @@ class Watcher:
         self._lock = anyio.Lock()
         self._interval = POLL_MIN_S
 
-    async def wait(self, seen: int) -> None:
-        """Returns once `generation` is beyond `seen`, since a file has another size, or the job has ended."""
+    async def wait(self, seen: int, enough: Callable[[], bool] = lambda: False) -> None:
+        """Returns once `generation` is beyond `seen`, since a file has another size, or the job has ended, or what is
+        followed is `enough`."""
         async with self._lock:
-            while self.generation == seen and not self._job_ended():
+            while self.generation == seen and not self._job_ended() and not enough():
                 await self._look()
 
     async def _look(self) -> None:

@@ -1,5 +1,6 @@
 """One step at a time, before the ranks or after them: from its birth to the moment when nothing of it is left."""
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from supervisors.containment import Containment
 from supervisors.ends import Ends
 from supervisors.escalation import KILL_AGAIN_S, KILL_WAIT_S
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import Kind, State, Verdict
+from supervisors.lifecycle import Kind, Outcome, State, Verdict
 from supervisors.link import NurseryLink
 from supervisors.loop import Alarm, Loop
 from supervisors.output import Output, is_ours, job_log_files
@@ -44,6 +45,8 @@ class StepRun:
         #: Why we end it, if we do, and when SIGKILL comes (time.monotonic()).
         self._trouble = ""
         self._kill_at: float | None = None
+        #: When its own time is over (time.monotonic()); not known behind its end, to a successor.
+        self._time_up = math.inf
 
     def begin(self, midwife: Midwife, name: str, more: dict[str, str]) -> None:
         """Starts a step, with `more` in its environment. Raises OSError, with no process left."""
@@ -71,18 +74,19 @@ class StepRun:
         job = self._ledger.job
         limit = steps.time_limit(job.step_name, self._spec)
         left = limit - (process.uptime() - job.step_up)
+        self._time_up = time.monotonic() + left
         self._alarm.set(left, lambda: self.end(f"did not end within {limit:g} s", steps.STEP_GRACE_S))
 
     def end(self, why: str, grace: float) -> None:
         """SIGTERM to all of it, and SIGKILL behind the grace (seconds). A second call can only shorten that."""
-        kill_at = time.monotonic() + grace
+        kill_at = min(time.monotonic() + grace, self._time_up + steps.STEP_GRACE_S)
         if self._kill_at is not None and kill_at >= self._kill_at:
             return
         self._kill_at = kill_at
         self._trouble = self._trouble or why
         self._containment().signal(signal.SIGTERM)
         self._look()
-        self._alarm.set(grace, lambda: self._kill(time.monotonic() + KILL_WAIT_S))
+        self._alarm.set(kill_at - time.monotonic(), lambda: self._kill(time.monotonic() + KILL_WAIT_S))
 
     def leaves(self, left: list[Stat]) -> None:
         """It has ended, and these of it have not. A step is over when all of it is: they would run beside the ranks,
@@ -101,9 +105,10 @@ class StepRun:
         if steps.succeeded(step) and not self._trouble:
             self._output.say(f"{name}: is done")
             return ""
-        how = self._trouble or (
-            f"could not be started: {step.detail}" if step.detail else verdict.describe(step.status)
-        )
+        unborn = step.outcome is Outcome.NOT_STARTED
+        how = self._trouble or ("could not be started" if unborn else verdict.describe(step.status))
+        if step.detail and not self._trouble:
+            how += f": {step.detail}"
         self._output.say(f"{name}: {how}")
         return f"{name} {how}"
 

@@ -69,7 +69,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
                     await _give_way()
             if ended or not request.follow:
                 break
-            await watcher.wait(seen)
+            await watcher.wait(seen, lambda: limits.over)
             _refuse_damaged(entry)
             if watcher.generation != seen:
                 seen, sizes = watcher.generation, limits.cut(watcher.sizes)

@@ -315,7 +315,8 @@ def test_a_reboot_during_the_epilog(daemon: Daemon, tmp_path: Path) -> None:
     job = daemon.wait("x")
     assert (job.state, job.verdict.exit_code) == (FAILED, 3), job
     assert "rebooted" not in job.verdict.summary, "the ranks had ended before"
-    assert any("epilog" in text and "rebooted" in text for text in job.warnings), job
+    [text] = job.warnings
+    assert "epilog" in text and "rebooted" in text and "could not be started" not in text
     assert (tmp_path / "told").read_text() == "FAILED 3\n"
 
 
@@ -431,3 +432,13 @@ def test_a_second_stop_of_an_epilog_does_not_put_its_end_off(daemon: Daemon, tmp
     assert (job.state, job.verdict.exit_code) == (FAILED, 6)
     assert any("was ended by a stop" in text for text in job.warnings), job
     assert not lifecycle.replay(records(daemon)).halted, "it was not the job that was stopped"
+
+
+def test_a_stop_gives_an_epilog_no_more_time_than_it_has(daemon: Daemon, tmp_path: Path) -> None:
+    script = epilog(tmp_path, "trap '' TERM\nwhile :; do sleep 0.05; done\n")
+    spec = job_pb2.JobSpec(job_id="x", command=("true",), ranks=1, epilog=script)
+    spec.epilog_timeout.FromMilliseconds(1000)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    eventually((tmp_path / "told").exists)
+    ask_to_stop(daemon, FOR_EVER_MS)
+    assert daemon.wait("x").state == SUCCEEDED
