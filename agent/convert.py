@@ -13,10 +13,10 @@ from agent.events import Event
 from agent.spec_message import LIMITS, plain, spec_to
 from muster.v1 import event_pb2, job_pb2
 from supervisors import lifecycle, modelarts, presets, verdict
-from supervisors.lifecycle import Cause, Outcome
 from supervisors.paths import Root
 from supervisors.spec import JobSpec, Violation
 from supervisors.spec_rules import violations
+from supervisors.states import Cause, Outcome, State
 
 #: What a google.protobuf.Duration may hold, in seconds (about 10,000 years).
 MAX_DURATION_S = 315_576_000_000
@@ -33,7 +33,7 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
             found.append(Violation("ranks", f"{message.ranks} together with {count} cards: each card gets one rank"))
 
     def optional(name: str) -> float | None:
-        return seconds(getattr(message, name), name, found) if message.HasField(name) else None  # type: ignore[arg-type]
+        return seconds(getattr(message, name), name, found) if message.HasField(name) else None  # type: ignore[arg-type]  # the name comes from the calls below
 
     spec = JobSpec(
         job_id=message.job_id or new_job_id(),
@@ -126,7 +126,7 @@ def job_to(entry: Entry, root: Root) -> job_pb2.Job:
         master_port=job.master_port,
         past_attempts=[attempt_to(past) for past in job.past],
         log_path=plain(str(root.job_log(entry.job_id, job.node_rank))),
-        restart_at=timestamp(job.restart_at) if job.state is lifecycle.State.RESTARTING else None,
+        restart_at=timestamp(job.restart_at) if job.state is State.RESTARTING else None,
         preset_env=presets.of(entry.spec.training_mode),
         world_size=job.world_size,
         step=job.step_name if job.in_step and not job.state.final else "",
@@ -153,7 +153,7 @@ def attempt_to(past: lifecycle.Attempt) -> job_pb2.Attempt:
     )
 
 
-def state_to(state: lifecycle.State) -> "job_pb2.JobState.ValueType":
+def state_to(state: State) -> "job_pb2.JobState.ValueType":
     return job_pb2.JobState.Value(f"JOB_STATE_{state.value}")
 
 
@@ -209,7 +209,7 @@ def verdict_of(job: lifecycle.Job) -> job_pb2.Verdict | None:
     """Why a job ended; of one that is being stopped what is known by now, of another None."""
     if job.verdict is not None:
         return _verdict(job.verdict)
-    if job.stop is None or job.state is not lifecycle.State.STOPPING:
+    if job.stop is None or job.state is not State.STOPPING:
         return None
     failed = [rank for rank in job.ranks if rank.outcome is not None and verdict.failed(rank)]
     first = min(failed, key=lambda rank: rank.ended_at, default=None)

@@ -10,9 +10,10 @@ from agent.story import Story
 from supervisors import journal
 from supervisors.errors import IllegalTransition, SupervisionError
 from supervisors.journal import Record
-from supervisors.lifecycle import Job, Kind, State, Verdict
+from supervisors.lifecycle import Job, Verdict
 from supervisors.paths import JobPaths
 from supervisors.spec import JobSpec
+from supervisors.states import Kind, State
 from supervisors.verdict import OWN_FAILURE
 
 #: Events with the numbers of the records that they were derived from.

@@ -24,11 +24,12 @@ from probes.result import CheckResult, Status, final_line, log_lines
 from supervisors import lifecycle, process, ranktable, restart
 from supervisors.errors import SupervisionError
 from supervisors.journal import Record
-from supervisors.lifecycle import Cause, Job, Kind, State
+from supervisors.lifecycle import Job
 from supervisors.output import job_log_files
 from supervisors.paths import Root
 from supervisors.ranktable_json import RankTableError
 from supervisors.spec import DEFAULT_GRACE_STEPS, JobSpec
+from supervisors.states import Cause, Kind, State
 from supervisors.verdict import OWN_FAILURE
 
 #: Seconds until: a stop is in the journal, over takeovers; a supervisor leaves after its job's end; a link has held.

@@ -7,10 +7,11 @@ from typing import Any
 
 from supervisors import boot, modelarts, ranktable
 from supervisors.journal import Record
-from supervisors.lifecycle import Job, Kind
+from supervisors.lifecycle import Job
 from supervisors.ranktable import RankTable
 from supervisors.ranktable_json import RankTableError
 from supervisors.spec import Boot, JobSpec
+from supervisors.states import Kind
 
 #: Environment variables by which a node knows itself in a rank table.
 INSTANCE_NAME, HOST_IP = "MA_CURRENT_INSTANCE_NAME", "MA_CURRENT_HOST_IP"

@@ -34,9 +34,10 @@ from probes import precheck
 from probes.result import CheckResult
 from supervisors import process
 from supervisors.journal import FORMAT, Record
-from supervisors.lifecycle import Job, Kind
+from supervisors.lifecycle import Job
 from supervisors.paths import Root
 from supervisors.spec import Boot, JobSpec
+from supervisors.states import Kind
 
 __all__ = ["Card", "Entry", "Registry"]
 

@@ -6,7 +6,8 @@ from typing import Any
 from agent.events import Event
 from supervisors import verdict
 from supervisors.journal import Record
-from supervisors.lifecycle import JOB, STEP, Cause, Job, Kind, Outcome, Rank
+from supervisors.lifecycle import Job, Rank
+from supervisors.states import JOB, STEP, Cause, Kind, Outcome
 
 _WHY = {
     Outcome.GANG_VICTIM: "it was ended because another rank had failed",

@@ -56,14 +56,10 @@ class Midwife:
         self._paths.workspace.mkdir(exist_ok=True)
         self._paths.workspace.chmod(0o711)  # to be passed through by the job's user, whatever our umask is
         if self._spec.boot != Boot.RANKS or self._job.has_table or self._job.card_kind == "ascend":
-            self._own_folder(self._root.job_logs(modelarts.job_name(self._spec.job_id, self._spec.env)))
+            self.make_own(self._root.job_logs(modelarts.job_name(self._spec.job_id, self._spec.env)))
         if not self._has_folders():
             for rank in self._job.ranks:
-                self._own_folder(self._paths.workspace / f"device{rank.device}")
-
-    def make_own(self, folder: Path) -> None:
-        """A folder of the job's user. Raises OSError."""
-        self._own_folder(folder)
+                self.make_own(self._paths.workspace / f"device{rank.device}")
 
     def make_private(self, path: Path) -> None:
         """An empty file of the job's user, for nobody else to read. Raises OSError."""
@@ -160,8 +156,9 @@ class Midwife:
             return ()
         return ((path, self._paths.rank_table.read_text(encoding="utf-8")),)
 
-    def _own_folder(self, folder: Path) -> None:
-        """One that is there and belongs to somebody else (the user of another job) is left as it is. Raises OSError."""
+    def make_own(self, folder: Path) -> None:
+        """A folder of the job's user. One that is there and belongs to somebody else (the user of another job, say) is
+        left as it is. Raises OSError."""
         account = self.account
         try:
             os.mkdir(folder, 0o755)

@@ -7,10 +7,11 @@ import time
 
 from supervisors import child, oom, process, verdict
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import Kind, Outcome, Rank
+from supervisors.lifecycle import Rank
 from supervisors.link import NurseryLink
 from supervisors.loop import Loop
 from supervisors.paths import JobPaths
+from supervisors.states import Kind, Outcome
 
 #: How long the status of a rank that is not our child, and that we may not read, is waited for, in seconds.
 ASK_S, ASK_LOOK_S = 10.0, 0.01

@@ -16,7 +16,7 @@ class JournalDamaged(SupervisionError):
 
 
 class IllegalTransition(SupervisionError):
-    """Raised when a record does not fit the state that a job is in (see `lifecycle.TRANSITIONS`)."""
+    """Raised when a record does not fit the state that a job is in (see `states.TRANSITIONS`)."""
 
 
 class StateVersionMismatch(SupervisionError):

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from supervisors import process
 from supervisors.containment import Containment
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import Cause, Kind
 from supervisors.loop import Loop, Timer
 from supervisors.process import Stat
+from supervisors.states import Cause, Kind
 
 #: How long SIGKILL may take before a process counts as one that cannot be killed, and how often it is sent, in seconds.
 KILL_WAIT_S = 30.0

@@ -1,8 +1,8 @@
 """One job under one supervisor: its ranks from birth to the verdict.
 
-What happens is told by records (lifecycle.py) that are committed to the journal first; what to do next is decided in
-one place, `_decide`, from what the records add up to. A successor of a supervisor that died replays the same
-records and goes on from there: a fresh start is only the special case in which nothing has happened yet.
+What happens is told by records (states.py, lifecycle.py) that are committed to the journal first; what to do next is
+decided in one place, `_advance`, from what the records add up to. A successor of a supervisor that died replays the
+same records and goes on from there: a fresh start is only the special case in which nothing has happened yet.
 """
 
 import contextlib
@@ -19,13 +19,14 @@ from supervisors.errors import NotStartable
 from supervisors.escalation import KILL_WAIT_S, Escalation
 from supervisors.journal import Contents
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import STEP, Cause, Kind, State, Verdict
+from supervisors.lifecycle import Verdict
 from supervisors.link import NurseryLink
 from supervisors.loop import AGAIN_S, Alarm, Loop
 from supervisors.output import Output
 from supervisors.paths import Root
 from supervisors.process import Stat
 from supervisors.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, JobSpec
+from supervisors.states import STEP, Cause, Kind, State
 from supervisors.step_run import StepRun
 from supervisors.steps import STEP_GRACE_S
 from supervisors.wire import Message

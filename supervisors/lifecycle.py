@@ -1,115 +1,15 @@
-"""The life of a job: its states, the records that move it, and the one table that says which may follow which.
+"""A job as its records add up to: what is known of it, and what each record changes.
 
 A job's state is never set: it is what its journal's records add up to. Supervisor and daemon both replay them through
-`Job.apply`, so that both see the same job.
+`Job.apply`, so that both see the same job. Which record may come in which state is told by the table in states.py.
 """
 
-import enum
 from dataclasses import dataclass, field
 from typing import Any
 
 from supervisors.errors import IllegalTransition
 from supervisors.journal import FORMAT, Record
-
-
-class State(enum.StrEnum):
-    """States of a job; the last four are final."""
-
-    ACCEPTED = "ACCEPTED"
-    CHECKING = "CHECKING"
-    PREPARING = "PREPARING"
-    RUNNING = "RUNNING"
-    STOPPING = "STOPPING"
-    RESTARTING = "RESTARTING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    STOPPED = "STOPPED"
-    LOST = "LOST"
-
-    @property
-    def final(self) -> bool:
-        return self in _FINAL
-
-
-_FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.LOST})
-
-
-class Outcome(enum.StrEnum):
-    """How a rank ended."""
-
-    EXITED = "EXITED"
-    SIGNALLED = "SIGNALLED"
-    OUT_OF_MEMORY = "OUT_OF_MEMORY"
-    GANG_VICTIM = "GANG_VICTIM"
-    STOPPED = "STOPPED"
-    HUNG = "HUNG"
-    LOST = "LOST"
-    NOT_STARTED = "NOT_STARTED"
-
-
-class Cause(enum.StrEnum):
-    """Why a job is being stopped."""
-
-    REQUESTED = "requested"  # somebody asked
-    MAX_RUNTIME = "max_runtime"  # its time is over
-    RANK_FAILED = "rank_failed"  # a rank failed: the others are its victims
-    LEFTOVERS = "leftovers"  # all ranks have ended, but processes of theirs have not
-    SERVED = "served"  # all that was to be done is done: what only serves the others is ended (parameter servers)
-
-
-class Kind(enum.StrEnum):
-    """Kinds of records. What each carries is told at `Job.apply`'s handlers."""
-
-    ACCEPTED = "accepted"
-    CHECKING = "checking"
-    CHECKED = "checked"
-    PLANNED = "planned"
-    TAKEN = "taken"
-    PREPARING = "preparing"
-    SPAWNED = "spawned"
-    UNBORN = "unborn"
-    RUNNING = "running"
-    EXITED = "exited"
-    USAGE = "usage"
-    STOPPING = "stopping"
-    ESCALATED = "escalated"
-    WARNING = "warning"
-    LOST_BYTES = "lost_bytes"
-    STEP = "step"
-    RESTARTING = "restarting"
-    CONCLUDED = "concluded"
-    ENDED = "ended"
-
-
-#: In the place of a rank's number: the step before or after the ranks that is run at the moment, and the job itself.
-STEP = -1
-JOB = -2
-
-_LIVE = frozenset(State) - _FINAL
-#: Where a process of the job may be there: ranks or a step before them, or an epilog, which may come behind checks.
-_BEGUN = _LIVE - {State.ACCEPTED}
-
-#: kind -> (states in which it may come, state that it leads to; None: stays). `ended` carries its own final state.
-TRANSITIONS: dict[Kind, tuple[frozenset[State], State | None]] = {
-    Kind.CHECKING: (frozenset({State.ACCEPTED, State.CHECKING, State.RESTARTING}), State.CHECKING),
-    Kind.CHECKED: (frozenset({State.CHECKING}), None),
-    Kind.PLANNED: (frozenset({State.ACCEPTED, State.CHECKING}), None),
-    Kind.TAKEN: (_LIVE, None),
-    Kind.PREPARING: (frozenset({State.ACCEPTED, State.CHECKING, State.PREPARING, State.RESTARTING}), State.PREPARING),
-    Kind.SPAWNED: (frozenset({State.PREPARING}), None),
-    Kind.UNBORN: (_BEGUN, None),
-    Kind.RUNNING: (frozenset({State.PREPARING}), State.RUNNING),
-    Kind.STEP: (_BEGUN, None),
-    Kind.EXITED: (_BEGUN, None),
-    Kind.USAGE: (_LIVE, None),
-    Kind.STOPPING: (_LIVE, State.STOPPING),
-    Kind.ESCALATED: (frozenset({State.STOPPING}), None),
-    Kind.WARNING: (_LIVE, None),
-    Kind.LOST_BYTES: (_LIVE, None),
-    Kind.RESTARTING: (frozenset({State.CHECKING, State.PREPARING, State.RUNNING, State.STOPPING}), State.RESTARTING),
-    Kind.CONCLUDED: (_BEGUN, None),
-    Kind.ENDED: (_LIVE, None),
-}
+from supervisors.states import JOB, STEP, TRANSITIONS, Cause, Kind, Outcome, State
 
 
 @dataclass(slots=True)

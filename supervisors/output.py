@@ -12,9 +12,10 @@ from pathlib import Path
 
 from supervisors import tee
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import JOB, Kind, Rank
+from supervisors.lifecycle import Rank
 from supervisors.loop import Loop
 from supervisors.paths import Root
+from supervisors.states import JOB, Kind
 
 #: How long output may take to be drained at the end, in seconds. Nobody writes any more by then.
 DRAIN_WAIT_S = 60.0

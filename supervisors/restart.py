@@ -2,8 +2,9 @@
 
 import os
 
-from supervisors.lifecycle import Cause, Job, Outcome, State
+from supervisors.lifecycle import Job
 from supervisors.spec import JobSpec
+from supervisors.states import Cause, Outcome, State
 
 #: First pause and longest one, in seconds: a node that was rebooted for a driver is back before ten attempts are over.
 BACKOFF_S, MAX_BACKOFF_S = 1.0, 60.0

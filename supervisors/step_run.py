@@ -11,13 +11,14 @@ from supervisors.containment import Containment
 from supervisors.ends import Ends
 from supervisors.escalation import KILL_AGAIN_S, KILL_WAIT_S
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import Kind, Outcome, State, Verdict
+from supervisors.lifecycle import Verdict
 from supervisors.link import NurseryLink
 from supervisors.loop import Alarm, Loop
 from supervisors.output import Output, is_ours, job_log_files
 from supervisors.paths import Root
 from supervisors.process import Stat
 from supervisors.spec import JobSpec
+from supervisors.states import Kind, Outcome, State
 
 
 class StepRun:

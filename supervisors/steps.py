@@ -9,8 +9,9 @@ import shlex
 from collections.abc import Mapping
 
 from supervisors import verdict
-from supervisors.lifecycle import Job, Outcome, Rank, State, Verdict
+from supervisors.lifecycle import Job, Rank, Verdict
 from supervisors.spec import DEFAULT_REQUIREMENTS_S, DEFAULT_SCRIPT_S, JobSpec
+from supervisors.states import Outcome, State
 
 REQUIREMENTS, PRE_START, EPILOG = "requirements", "pre_start", "epilog"
 #: From SIGTERM to SIGKILL of a step whose time is over, in seconds.

@@ -3,7 +3,8 @@
 import os
 import signal
 
-from supervisors.lifecycle import Cause, Job, Outcome, Rank, State, Verdict, blames_node
+from supervisors.lifecycle import Job, Rank, Verdict, blames_node
+from supervisors.states import Cause, Outcome, State
 
 #: Of muster's own failure and of an outcome that nobody knows (docker's convention for the former).
 OWN_FAILURE = 125

@@ -6,7 +6,7 @@ from agent.cli.connection import Connection, Patience
 from agent.cli.errors import CallFailed, NoDaemon
 from agent.cli.output import note
 from muster.v1 import log_pb2
-from supervisors.lifecycle import JOB
+from supervisors.states import JOB
 
 
 class Sink(Protocol):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.cli.text import rfc3339
-from supervisors.lifecycle import JOB
+from supervisors.states import JOB
 
 #: A line that is longer (no newline in sight) is passed on in pieces of about this many bytes.
 MAX_LINE = 65536

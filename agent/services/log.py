@@ -11,9 +11,9 @@ from agent.entry import Entry
 from agent.errors import InvalidRequest, JournalUnreadable, LogUnreadable
 from agent.services import ServerContext, Slots
 from muster.v1 import log_pb2, log_pb2_grpc
-from supervisors.lifecycle import JOB
 from supervisors.output import job_log_files
 from supervisors.spec import Violation
+from supervisors.states import JOB
 
 if TYPE_CHECKING:
     from grpc import aio

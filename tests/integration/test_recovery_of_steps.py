@@ -15,7 +15,7 @@ import pytest
 from agent import supervisor_client
 from muster.v1 import job_pb2, log_pb2
 from supervisors import journal, lifecycle, process
-from supervisors.lifecycle import Cause, Kind
+from supervisors.states import Cause, Kind
 from tests.conftest import Daemon, alive, eventually
 from tests.integration.box import Boxed, mounted
 

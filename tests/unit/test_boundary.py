@@ -26,9 +26,10 @@ from agent.services import event as event_service
 from muster.client import connect, facts, failure, retry_after, target
 from muster.v1 import event_pb2, job_pb2, log_pb2, node_pb2
 from supervisors import lifecycle
-from supervisors.lifecycle import Rank, State
+from supervisors.lifecycle import Rank
 from supervisors.paths import JobPaths, Root
 from supervisors.spec import JobSpec, Violation
+from supervisors.states import State
 
 SPEC = job_pb2.JobSpec(job_id="j", command=["true"])
 

@@ -13,7 +13,8 @@ import pytest
 
 from supervisors import containment, process
 from supervisors.containment import Containment, limit_cgroup, make_cgroup
-from supervisors.lifecycle import Outcome, Rank
+from supervisors.lifecycle import Rank
+from supervisors.states import Outcome
 from tests.unit.supervision import in_own_process, until
 
 NONCE = "0badcafe-job-1"

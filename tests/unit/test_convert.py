@@ -11,9 +11,10 @@ from agent.errors import InvalidRequest
 from agent.events import Event
 from muster.v1 import job_pb2
 from supervisors import lifecycle
-from supervisors.lifecycle import Outcome, Rank, State
+from supervisors.lifecycle import Rank
 from supervisors.paths import JobPaths, Root
 from supervisors.spec import JobSpec
+from supervisors.states import STEP, Cause, Outcome, State
 
 
 def fields(message):
@@ -178,7 +179,7 @@ def test_a_job_between_two_attempts(tmp_path):
         attempt=1,
         world_size=8,
         restart_at=1010.5,
-        step=Rank(lifecycle.STEP, 0, 0, outcome=Outcome.EXITED, status=0),
+        step=Rank(STEP, 0, 0, outcome=Outcome.EXITED, status=0),
         step_name="pre_start",
         ranks=[Rank(4, 0, 0), Rank(5, 1, 1, argv=("torchrun", "x"), role="launcher")],
         past=[lifecycle.Attempt(0, 1000.0, 1001.0, 7, "rank 4 \udcff", 4, {4: 10, 5: 20})],
@@ -196,7 +197,7 @@ def test_a_job_between_two_attempts(tmp_path):
 
 
 def test_a_step_that_runs_is_named(tmp_path):
-    job = lifecycle.Job(state=State.PREPARING, step=Rank(lifecycle.STEP, 0, 0, pid=9), step_name="pre_start")
+    job = lifecycle.Job(state=State.PREPARING, step=Rank(STEP, 0, 0, pid=9), step_name="pre_start")
     message = convert.job_to(entry(job), Root.under(tmp_path))
     assert message.step == "pre_start"
     assert not message.HasField("restart_at")
@@ -218,13 +219,13 @@ def test_a_damaged_job_says_why(tmp_path):
 
 
 def test_a_job_that_is_being_stopped_says_what_is_known():
-    job = lifecycle.Job(state=State.STOPPING, stop=lifecycle.Stop(lifecycle.Cause.REQUESTED, "alice", "maintenance"))
+    job = lifecycle.Job(state=State.STOPPING, stop=lifecycle.Stop(Cause.REQUESTED, "alice", "maintenance"))
     verdict = convert.verdict_of(job)
     assert verdict is not None
     assert verdict.stopped_by == "alice"
     assert "maintenance" in verdict.summary
     assert verdict.recommendation == job_pb2.RECOMMENDATION_UNSPECIFIED
-    job.stop = lifecycle.Stop(lifecycle.Cause.RANK_FAILED)
+    job.stop = lifecycle.Stop(Cause.RANK_FAILED)
     job.ranks = [
         Rank(0, 0, 0, pid=1, outcome=Outcome.GANG_VICTIM, status=15, ended_at=2.0),
         Rank(1, 1, 1, pid=2, outcome=Outcome.SIGNALLED, status=11, ended_at=1.0),

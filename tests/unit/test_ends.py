@@ -13,10 +13,11 @@ import pytest
 from supervisors import oom, process
 from supervisors.ends import Ends
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import STEP, Cause, Job, Rank, State, Stop
+from supervisors.lifecycle import Job, Rank, Stop
 from supervisors.link import NurseryLink
 from supervisors.loop import Loop
 from supervisors.paths import JobPaths
+from supervisors.states import STEP, Cause, State
 from tests.unit.supervision import in_own_process, wait_ended
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from supervisors.errors import IllegalTransition
 from supervisors.journal import FORMAT, Record
-from supervisors.lifecycle import JOB, STEP, Cause, Job, Kind, Outcome, Rank, State, Verdict, replay
+from supervisors.lifecycle import Job, Rank, Verdict, replay
+from supervisors.states import JOB, STEP, Cause, Kind, Outcome, State
 
 A, C, P, R, S, AGAIN = (
     State.ACCEPTED, State.CHECKING, State.PREPARING, State.RUNNING, State.STOPPING, State.RESTARTING,

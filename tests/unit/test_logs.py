@@ -15,8 +15,9 @@ from agent.errors import InvalidRequest, JournalUnreadable, LogUnreadable, Offse
 from agent.services import log as service
 from muster.v1 import log_pb2
 from supervisors import lifecycle
-from supervisors.lifecycle import Rank, State
+from supervisors.lifecycle import Rank
 from supervisors.paths import Root
+from supervisors.states import State
 from supervisors.tee import INDEX_RECORD
 
 SECOND = 1_000_000_000

@@ -11,10 +11,11 @@ from typing import Any, cast
 import pytest
 
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import JOB, Job, Rank
+from supervisors.lifecycle import Job, Rank
 from supervisors.loop import Loop
 from supervisors.output import Output, job_line, job_log_files, set_aside
 from supervisors.paths import Root
+from supervisors.states import JOB
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[muster\] ")
 US = (os.geteuid(), os.getegid())

@@ -12,9 +12,10 @@ from agent.entry import Entry, fetch, load
 from agent.errors import NoRoom
 from supervisors import journal
 from supervisors.journal import FORMAT, Writer
-from supervisors.lifecycle import Job, Rank, State
+from supervisors.lifecycle import Job, Rank
 from supervisors.paths import JobPaths, Root
 from supervisors.spec import JobSpec
+from supervisors.states import State
 
 SPEC = JobSpec("a", ("true",), env={"TOKEN": "secret"}, ranks=2)
 ACCEPTED: dict[str, Any] = {

@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisors import restart
-from supervisors.lifecycle import STEP, Attempt, Cause, Job, Outcome, Rank, State, Stop
+from supervisors.lifecycle import Attempt, Job, Rank, Stop
 from supervisors.restart import BACKOFF_S, JITTER, MAX_BACKOFF_S
 from supervisors.spec import JobSpec
 from supervisors.spec_rules import MAX_RESTARTS
+from supervisors.states import STEP, Cause, Outcome, State
 
 
 def spec(max_restarts: int = 3, backoff: float | None = None) -> JobSpec:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from supervisors import environment, steps
-from supervisors.lifecycle import STEP, Job, Outcome, Rank, State, Verdict
+from supervisors.lifecycle import Job, Rank, Verdict
 from supervisors.spec import DEFAULT_REQUIREMENTS_S, DEFAULT_SCRIPT_S, JobSpec
+from supervisors.states import STEP, Outcome, State
 from supervisors.steps import EPILOG, PRE_START, REQUIREMENTS
 
 SPEC = JobSpec("j", ("sh", "-c", "train"), pre_start="/s/pre.sh", requirements="/s/req.txt", epilog="/s/end.sh")

@@ -3,7 +3,8 @@ import signal
 
 import pytest
 
-from supervisors.lifecycle import Cause, Job, Outcome, Rank, State, Stop, Verdict
+from supervisors.lifecycle import Job, Rank, Stop, Verdict
+from supervisors.states import Cause, Outcome, State
 from supervisors.verdict import describe, failed, not_prepared, outcome, reach, recommend, shell_code
 
 EXIT_0, EXIT_7, SEGV, SEGV_CORE, TERM, KILL = 0, 7 << 8, 11, 11 | 0x80, 15, 9
