@@ -140,6 +140,9 @@ class RankLog:
         data = f"[muster: {text}]\n".encode()
         with contextlib.suppress(OSError):
             self._offset = min(self._offset, os.fstat(self._file).st_size)  # somebody may have cut it
+            last = os.pread(self._file, 256, max(0, self._offset - 256)).rstrip(b"\n").rpartition(b"\n")[2]
+            if last.startswith(b"[muster: " + b" ".join(text.encode().split()[:2]) + b" "):
+                return  # a predecessor wrote it, and died before the ranks were let go
             if self._offset and os.pread(self._file, 1, self._offset - 1) != b"\n":
                 data = b"\n" + data
             written = os.pwrite(self._file, data, self._offset)
