@@ -7,14 +7,16 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
+from agent import metrics_listen
 from agent.errors import StartupError
 from probes import precheck
+from probes.node.settings import NodeSettings
 from probes.ulimits import When
 from supervisors.paths import Root
 from supervisors.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, MAX_RANKS
@@ -25,6 +27,9 @@ SYSTEM_FILE = Path("/etc/muster/musterd.toml")
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 #: Below this gRPC could not even carry an error, above it a message would not fit into memory in any sensible way.
 MessageBytes = Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 30)]
+#: How long something may take, in seconds; and how often something is done.
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
+Period = Annotated[float, msgspec.Meta(ge=0.05, le=86_400)]
 
 
 class Mode(int):
@@ -59,6 +64,50 @@ class CardsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[cards]"""
 
     slots: Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)] = 0
+    driver_deadline_s: Annotated[float, msgspec.Meta(gt=0, le=600)] = 10.0
+    bind_cpus: Literal["affinity", "none"] = "affinity"
+    release_timeout_s: Seconds = 30.0
+    release_memory_mb: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 100.0
+
+
+class TelemetryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[telemetry]: periods in seconds; what is kept, in days and bytes."""
+
+    enabled: bool = True
+    readings_s: Period = 1.0
+    health_s: Period = 15.0
+    holders_s: Period = 60.0
+    processes_s: Period = 15.0
+    history_days: Annotated[float, msgspec.Meta(gt=0, le=366)] = 3.0
+    history_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 40)] = 256 << 20
+    underused_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 50.0
+    underused_after_s: Seconds = 1800.0
+    record: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthTable(NodeSettings):
+    """[health]: what to do with a condition, and the settings of probes/node_checks.py by their names there."""
+
+    policy: Literal["enforce", "warn", "off"] = "enforce"
+    #: Looks in a row that must find nothing before a condition goes.
+    clear_looks: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 2
+    #: Seconds after which a drill ends by itself.
+    inject_s: Seconds = 3600.0
+
+    def settings(self) -> NodeSettings:
+        """For the probes."""
+        return self
+
+
+class MetricsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[metrics]"""
+
+    listen: str = ""
+    textfile: str = ""
+    textfile_s: Period = 15.0
+    dcgm_names: bool = False
+    npu_names: bool = False
 
 
 class ChecksTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,22 +138,6 @@ class ChecksTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """For the probes. Raises ValueError for a value that cannot be meant."""
         return precheck.Settings(**{f.name: getattr(self, f.name) for f in fields(precheck.Settings)})
 
-    def with_written(self, changes: Mapping[str, str]) -> "ChecksTable":
-        """With other settings, as they are written on a command line. Raises ValueError with one sentence."""
-        known = [f.name for f in fields(precheck.Settings)]
-        values: dict[str, Any] = {}
-        for name, text in changes.items():
-            if name not in known:
-                raise ValueError(_unknown(name, difflib.get_close_matches(name, known, 1), known))
-            read, allowed = _WRITTEN[type(getattr(self, name))]
-            try:
-                values[name] = read(text)
-            except (KeyError, ValueError):
-                raise ValueError(f"{name}: {text!r}: must be {allowed}") from None
-        changed = msgspec.structs.replace(self, **values)
-        changed.settings()
-        return changed
-
 
 #: How a setting of each type is read from a command line, and what it must be.
 _WRITTEN: dict[type, tuple[Callable[[str], Any], str]] = {
@@ -130,7 +163,34 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: LimitsTable = LimitsTable()
     cards: CardsTable = CardsTable()
     checks: ChecksTable = ChecksTable()
+    health: HealthTable = HealthTable()
+    telemetry: TelemetryTable = TelemetryTable()
+    metrics: MetricsTable = MetricsTable()
     socket: SocketTable = SocketTable()
+
+    def with_written(self, changes: Mapping[str, str]) -> "Config":
+        """With other thresholds of checks ([checks], [health]), as they are written on a command line.
+
+        Raises ValueError with one sentence.
+        """
+        of_start, of_node = ([f.name for f in fields(kind)] for kind in (precheck.Settings, NodeSettings))
+        values: dict[str, Any] = {}
+        for name, text in changes.items():
+            if name not in of_start and name not in of_node:
+                known = [*of_start, *of_node]
+                raise ValueError(_unknown(name, difflib.get_close_matches(name, known, 1), known))
+            read, allowed = _WRITTEN[type(getattr(self.checks if name in of_start else self.health, name))]
+            try:
+                values[name] = read(text)
+            except (KeyError, ValueError):
+                raise ValueError(f"{name}: {text!r}: must be {allowed}") from None
+        # A name that both have is meant for both.
+        start = {name: value for name, value in values.items() if name in of_start}
+        node = {name: value for name, value in values.items() if name in of_node}
+        checks = msgspec.structs.replace(self.checks, **start)
+        changed = msgspec.structs.replace(self, checks=checks, health=replace(self.health, **node))
+        changed.checks.settings()
+        return changed
 
 
 #: Keys that are read once; a change of them is said, and takes effect with the next start of the daemon.
@@ -178,6 +238,11 @@ def parse(raw: dict[str, Any]) -> Config:
         config.checks.settings()
     except ValueError as error:
         raise ValueError(f"checks.{error}") from error
+    try:
+        metrics_listen.check_listen(config.metrics.listen)
+        metrics_listen.check_textfile(config.metrics.textfile)
+    except ValueError as error:
+        raise ValueError(f"metrics.{error}") from error
     return config
 
 

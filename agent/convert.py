@@ -1,6 +1,7 @@
 """Between protobuf messages and the data model. Nothing else knows both."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -106,8 +107,11 @@ def timestamp_ns(value: int) -> Timestamp:
     return Timestamp(seconds=value // 1_000_000_000, nanos=value % 1_000_000_000)
 
 
-def job_to(entry: Entry, root: Root) -> job_pb2.Job:
-    """A job as it is now. One that is damaged on disk is LOST, and its verdict and a warning say why."""
+def job_to(entry: Entry, root: Root, held_by: Sequence[str] | None = None) -> job_pb2.Job:
+    """A job as it is now. One that is damaged on disk is LOST, and its verdict and a warning say why.
+
+    `held_by`: who is still on its cards, of an ended job; None: nobody.
+    """
     job = entry.job
     message = job_pb2.Job(
         job_id=entry.job_id,
@@ -130,6 +134,8 @@ def job_to(entry: Entry, root: Root) -> job_pb2.Job:
         preset_env=presets.of(entry.spec.training_mode),
         world_size=job.world_size,
         step=job.step_name if job.in_step and not job.state.final else "",
+        cards_free=not job.cards or (job.state.final and held_by is None),
+        held_by=[plain(text) for text in held_by or ()],
     )
     for rank in job.ranks:
         path = root.rank_log(entry.job_id, rank.rank, rank.device)
@@ -172,6 +178,7 @@ def rank_to(rank: lifecycle.Rank, job_ended: bool, log_path: str) -> job_pb2.Ran
         lost_log_bytes=rank.lost_bytes,
         detail=plain(rank.detail),
         role=rank.role,
+        cpus=rank.cpus,
     )
     if rank.status is not None:
         if os.WIFSIGNALED(rank.status):

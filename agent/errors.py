@@ -5,9 +5,13 @@ Each class carries the gRPC status (`code`, the name of a `grpc.StatusCode`) and
 raises these needs no gRPC.
 """
 
-from typing import ClassVar
+import time
+from typing import TYPE_CHECKING, ClassVar
 
 from supervisors.spec import Violation
+
+if TYPE_CHECKING:
+    from agent.node_file import DrainState
 
 
 class MusterError(Exception):
@@ -83,6 +87,49 @@ class PortInUse(MusterError):
 
     code = "FAILED_PRECONDITION"
     reason = "PORT_IN_USE"
+
+
+class NodeUnhealthy(MusterError):
+    """Raised when a CRITICAL condition of the node, or of a card that a job is to have, refuses the job."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "NODE_UNHEALTHY"
+
+    def __init__(self, text: str) -> None:
+        """`text`: which condition, as it says itself, and what was wanted."""
+        super().__init__(
+            f"{text}: no new job is taken there; `muster node` shows all that is wrong, and `muster check explain` and "
+            "the code what to do"
+        )
+
+
+class NodeDraining(MusterError):
+    """Raised when the node was taken out of service. The message says why, by whom and since when."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "NODE_DRAINING"
+
+    def __init__(self, drain: "DrainState") -> None:
+        super().__init__(
+            f"the node was drained at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(drain.since))} by {drain.by}: "
+            f"{drain.reason}; `muster node undrain` takes it into service again"
+        )
+        self.drain = drain
+
+    def metadata(self) -> dict[str, str]:
+        return {"by": self.drain.by, "drain_reason": self.drain.reason}
+
+
+class ConditionNotFound(MusterError):
+    """Raised when the node has no condition of this code, or none of this device."""
+
+    code = "NOT_FOUND"
+    reason = "CONDITION_NOT_FOUND"
+
+    def __init__(self, code: str, device: str, there: list[str]) -> None:
+        whose = f" of {_shown(device)}" if device else ""
+        has = f"it has {', '.join(there[:8])}{', ...' if len(there) > 8 else ''}" if there else "it has none"
+        super().__init__(f"no condition {_shown(code)}{whose} on this node: {has}; see `muster node`")
 
 
 class JobNotEnded(MusterError):

@@ -12,14 +12,15 @@ import structlog
 from anyio import to_thread
 
 from agent import control, job_folder, placement, rank_tables, supervisor_client
-from agent.cards import Cards
 from agent.config import Config
 from agent.control import LinkLost, Pause, Refused
 from agent.entry import Entry, Told, fetch
 from agent.errors import JournalUnreadable, MusterError, SupervisorUnreachable
 from agent.holds import Holds
 from agent.job_folder import Held
+from agent.leasing import Leasing
 from agent.nursery_client import NurseryClient
+from probes.accelerator import ASCEND
 from probes.result import CheckResult, Status, final_line, log_lines
 from supervisors import lifecycle, process, ranktable, restart
 from supervisors.errors import SupervisionError
@@ -55,7 +56,7 @@ class Surroundings:
     publish: Callable[[Entry, Told], None]
     limiter: anyio.CapacityLimiter
     root: Root
-    cards: Cards
+    leasing: Leasing
     #: Ports at which live jobs meet.
     ports: Callable[[], set[int]]
 
@@ -197,8 +198,9 @@ class JobTask:
         try:
             table = await rank_tables.wait(entry.spec)
             here = placement.server_of(entry.spec, table) if table.size else 0
-            kind, cards = self._lease(table.servers[here] if table.servers else None)
+            kind, cards = await self._lease(table.servers[here] if table.servers else None)
             planned = placement.planned(entry.spec, entry.job, table, here, kind, cards, entry.paths.rank_table)
+            planned |= self._around.leasing.on_cards(entry.spec, cards)
             count, allowed = len(planned["devices"]), self._around.config().jobs.max_ranks
             if count > allowed:
                 raise RankTableError(
@@ -217,16 +219,16 @@ class JobTask:
             what = f"{error.filename or entry.paths.rank_table}: cannot be written: {error.strerror}"
             await self._end_unplaced(held, what)
 
-    def _lease(self, server: ranktable.Server | None) -> tuple[str, list[int]]:
+    async def _lease(self, server: ranktable.Server | None) -> tuple[str, list[int]]:
         """The cards that the job has already, or those that the table names for this node, where it has such.
 
-        Raises CardBusy, NoSuchCard.
+        Raises CardBusy, NoSuchCard, NodeUnhealthy, NodeDraining.
         """
-        entry, cards = self.entry, self._around.cards
-        if entry.job.cards or server is None or not any(card.kind == "ascend" for card in cards.all()):
+        entry, leasing = self.entry, self._around.leasing
+        if entry.job.cards or server is None or leasing.kind != ASCEND:
             return entry.job.card_kind, list(entry.job.cards)
         wanted = replace(entry.spec, ranks=0, card_indices=tuple(int(device.device_id) for device in server.devices))
-        return cards.lease(entry.job_id, wanted)
+        return await leasing.lease(entry.job_id, wanted)
 
     async def _end_unplaced(self, held: Held, text: str) -> None:
         verdict = {

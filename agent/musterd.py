@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import click
+import msgspec
 import structlog
 from anyio import to_thread
 from anyio.abc import TaskStatus
@@ -23,7 +24,10 @@ from supervisors.spec import DEFAULT_GRACE_STEPS
 
 if TYPE_CHECKING:
     from agent.events import EventStore
+    from agent.leasing import Leasing
+    from agent.metrics import Metrics
     from agent.registry import Registry
+    from probes.driver import Driver
 
 #: Seconds over a job's grace that an orphaned daemon (--owner-fd) waits for its jobs to end.
 ORPHAN_S = 60.0
@@ -34,8 +38,10 @@ _log = structlog.get_logger(__name__)
 class LiveConfig:
     """The present configuration; SIGHUP reads it again."""
 
-    def __init__(self, root: Root, path: Path | None) -> None:
-        """Raises StartupError. A file that is named must exist, the default one need not."""
+    def __init__(self, root: Root, path: Path | None, record: str = "") -> None:
+        """Raises StartupError. A file that is named must exist, the default one need not. `record`: in the place of
+        what the file says of telemetry.record."""
+        self._record = record
         self._path = path or config.default_file(root)
         self._named = path is not None
         self.now = self._read()
@@ -68,9 +74,11 @@ class LiveConfig:
         _log.info("config.loaded", path=str(self._path))
 
     def _read(self) -> Config:
-        if not self._named and not self._path.exists():
-            return Config()
-        return config.load(self._path)
+        there = self._named or self._path.exists()
+        read = config.load(self._path) if there else Config()
+        if not self._record:
+            return read
+        return msgspec.structs.replace(read, telemetry=msgspec.structs.replace(read.telemetry, record=self._record))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -91,8 +99,16 @@ class LiveConfig:
 )
 @click.option("--check-config", is_flag=True, help="Say whether the configuration is good, and leave.")
 @click.option("--version", is_flag=True, help="Show the version and leave.")
+@click.option(
+    "--record",
+    metavar="FILE",
+    default="",
+    help="Append the telemetry records of all jobs to FILE, a JSON object a line, for `muster hang replay`.",
+)
 @click.option("--owner-fd", type=click.IntRange(min=0), hidden=True)
-def main(root: Path | None, config_file: Path | None, check_config: bool, version: bool, owner_fd: int | None) -> None:
+def main(
+    root: Path | None, config_file: Path | None, check_config: bool, version: bool, record: str, owner_fd: int | None
+) -> None:
     """The node agent: takes jobs over gRPC on a unix socket and keeps them.
 
     SIGTERM ends the daemon and leaves the jobs running; SIGHUP reads the configuration again.
@@ -104,7 +120,7 @@ def main(root: Path | None, config_file: Path | None, check_config: bool, versio
     places = Root.under(root.absolute()) if root is not None else Root.system()
     failure: StartupError | None = None
     try:
-        settings = LiveConfig(places, config_file)
+        settings = LiveConfig(places, config_file, record and os.path.abspath(record))
         if check_config:
             click.echo(settings.origin)
             return
@@ -134,30 +150,48 @@ def _first(group: ExceptionGroup[StartupError]) -> StartupError:
 async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None:
     """Everything between start and end. Raises StartupError, alone or in groups."""
     from agent.events import Event, EventStore
+    from agent.leasing import Leasing
+    from agent.metrics import Metrics
+    from agent.node_health import NodeHealth
     from agent.nursery_client import NurseryClient
     from agent.registry import Registry
     from agent.server import ServerContext, serve
+    from agent.telemetry import Telemetry
+    from probes.driver import Driver, DriverSettings
 
     started_at = time.time()
     stopping = anyio.Event()
     try:
         events = await EventStore.open(root.events, settings.now.jobs.keep_events_bytes)
         nursery = NurseryClient(root)
-        registry = Registry(root, settings, events, nursery)
+        driver = Driver(lambda: DriverSettings(settings.now.cards.driver_deadline_s, settings.now.cards.slots))
+        health = NodeHealth(root, settings, events, driver)
+        leasing = Leasing(settings, events, driver, health)
+        health.holder = leasing.holder
+        registry = Registry(root, settings, events, nursery, driver, leasing, health)
+        telemetry = Telemetry(root, settings, driver, registry, health)
+        metrics = Metrics(settings, registry, driver, telemetry, health, events)
+        await health.load()
         await registry.load()
+        await telemetry.load()
     except OSError as error:
         raise StartupError(f"{error.filename or root.state}: cannot be worked with: {error.strerror}") from error
-    context = ServerContext(registry, events, settings, root, started_at, stopping)
+    context = ServerContext(registry, events, driver, health, telemetry, metrics, settings, root, started_at, stopping)
 
     def note(kind: str, message: str) -> None:
         events.append([(None, Event(time.time(), kind, message=message, attributes={"pid": str(os.getpid())}))])
 
     try:
         async with anyio.create_task_group() as tasks:
-            await tasks.start(_heed_signals, settings, events, registry, stopping)
+            await tasks.start(_heed_signals, settings, events, registry, metrics, stopping)
             await tasks.start(events.run)
             await tasks.start(nursery.run)
             await tasks.start(registry.run)
+            # Not waited for: a driver may hang, and the daemon answers all the same.
+            tasks.start_soon(_open, driver, leasing)
+            await tasks.start(health.run)
+            await tasks.start(telemetry.run)
+            await tasks.start(metrics.run)
             async with anyio.create_task_group() as serving:
                 await serving.start(serve, context)
                 note("node.started", f"musterd {agent.__version__} started")
@@ -171,14 +205,21 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
             tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
+            await driver.close()
             await events.close()
     _log.info("ended")
+
+
+async def _open(driver: "Driver", leasing: "Leasing") -> None:
+    await driver.open()
+    leasing.known.set()
 
 
 async def _heed_signals(
     settings: LiveConfig,
     events: "EventStore",
     registry: "Registry",
+    metrics: "Metrics",
     stopping: anyio.Event,
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
@@ -195,6 +236,7 @@ async def _heed_signals(
             log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
             events.keep_bytes = settings.now.jobs.keep_events_bytes
             registry.reload(settings.trouble)
+            metrics.reload()
             _notify("READY=1")
 
 

@@ -1,11 +1,13 @@
 """Where a job's ranks are: their numbers, devices and cards, from the spec and, where there is one, the rank table."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisors import boot, modelarts, ranktable
+from probes.accelerator import SLOT, Card
+from supervisors import boot, cpus, modelarts, ranktable
 from supervisors.journal import Record
 from supervisors.lifecycle import Job
 from supervisors.ranktable import RankTable
@@ -33,6 +35,24 @@ def placed(spec: JobSpec, devices: Sequence[int]) -> dict[str, Any]:
         "node_name": spec.nodes[spec.node_rank] if spec.nodes else "",
         "local_ranks": count,
         "world_size": count * spec.node_count,
+    }
+
+
+def on_cards(spec: JobSpec, cards: Sequence[Card], used: Mapping[int, int], *, bind: bool) -> dict[str, Any]:
+    """For the records `accepted` and `planned`: what is to be known of the cards that a job was given, in the order of
+    its ranks. `used`: bytes of their memory in use now, where that is told; `bind`: ranks are bound to the CPUs near
+    their card (a launcher, which has all cards, to those near any of them)."""
+    real = [card for card in cards if card.kind != SLOT]
+    if not real:
+        return {}
+    near = [frozenset(card.cpus) if bind else frozenset() for card in real]
+    if spec.boot != Boot.RANKS:
+        near = [frozenset().union(*near) if all(near) else frozenset()] * spec.processes
+    everywhere = frozenset(range(os.cpu_count() or 0))
+    return {
+        "cpus": ["" if numbers >= everywhere else cpus.shown(numbers) for numbers in near],
+        "card_nodes": {str(card.index): card.node for card in real if card.node and os.path.exists(card.node)},
+        "card_used": {str(card.index): used[card.index] for card in real if card.index in used},
     }
 
 

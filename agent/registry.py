@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,8 +12,8 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from agent import admission, cards, job_folder
-from agent.cards import Card, Cards
+from agent import admission, job_folder
+from agent.cards import Lease
 from agent.config import Config
 from agent.entry import Entry, Told, load
 from agent.errors import (
@@ -28,10 +28,13 @@ from agent.errors import (
 from agent.events import EventStore, Key
 from agent.job_folder import Held
 from agent.job_task import JobTask, Surroundings
+from agent.leasing import Leasing
+from agent.node_health import NodeHealth
 from agent.nursery_client import NurseryClient
 from agent.placement import placed
 from probes import precheck
-from probes.result import CheckResult
+from probes.driver import Driver
+from probes.result import CheckResult, Status
 from supervisors import process
 from supervisors.journal import FORMAT, Record
 from supervisors.lifecycle import Job
@@ -39,7 +42,7 @@ from supervisors.paths import Root
 from supervisors.spec import Boot, JobSpec
 from supervisors.states import Kind
 
-__all__ = ["Card", "Entry", "Registry"]
+__all__ = ["Entry", "Registry"]
 
 #: Seconds that a supervisor has to leave after its job's end before its folder is taken away.
 LEAVE_S = 6.0
@@ -51,7 +54,16 @@ class Registry:
     """Belongs to one event loop. What changes files is done in tasks of its own, so that a caller that goes away in the
     middle of it leaves nothing half done."""
 
-    def __init__(self, root: Root, config: Callable[[], Config], events: EventStore, nursery: NurseryClient) -> None:
+    def __init__(
+        self,
+        root: Root,
+        config: Callable[[], Config],
+        events: EventStore,
+        nursery: NurseryClient,
+        driver: Driver,
+        leasing: Leasing,
+        health: NodeHealth,
+    ) -> None:
         """`config` gives the present configuration. `load`, then `run` make it usable."""
         self._root = root
         self._config = config
@@ -59,11 +71,13 @@ class Registry:
         self._nursery = nursery
         self._entries: dict[str, Entry] = {}
         self._tasks: dict[str, JobTask] = {}
-        self._cards = Cards(cards.find(config().cards.slots))
+        self.leasing = leasing
+        self._driver = driver
+        self._health = health
         # Not the loop's own: readers of logs on a slow disk must not keep a journal from being read.
         self._limiter = anyio.CapacityLimiter(8)
         self._around = Surroundings(
-            config, nursery, self._check, self._publish, self._limiter, root, self._cards, self._ports
+            config, nursery, self._check, self._publish, self._limiter, root, leasing, self._ports
         )
         self._group: TaskGroup | None = None
         self._busy: dict[str, tuple[anyio.Lock, int]] = {}
@@ -86,9 +100,9 @@ class Registry:
         return sorted(self._entries.values(), key=lambda e: (e.job.accepted_at, e.job_id), reverse=True)
 
     @property
-    def cards(self) -> list[Card]:
+    def cards(self) -> list[Lease]:
         """By index, with who holds them."""
-        return self._cards.all()
+        return self.leasing.all()
 
     @property
     def nursery_pid(self) -> int:
@@ -150,9 +164,8 @@ class Registry:
         self._closing = True
 
     def reload(self, trouble: str) -> None:
-        """Takes over what a new configuration says of the cards; `trouble`: what an operator should know of it."""
+        """`trouble`: what an operator should know of a new configuration."""
         self._config_trouble = trouble
-        self._cards.refresh(cards.find(self._config().cards.slots))
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -173,7 +186,7 @@ class Registry:
             entry, told = await self._thread(load, job_id, self._root.job(job_id))
             self._entries[job_id] = entry
             if not entry.job.state.final:
-                self._cards.restore(job_id, list(entry.job.cards))
+                self.leasing.restore(entry)
             if entry.damaged:
                 _log.error("journal.damaged", job=job_id, error=entry.damaged)
             if entry.job.state.final:
@@ -192,6 +205,7 @@ class Registry:
             for entry in self._entries.values():
                 if not entry.job.state.final:
                     self._begin(entry, None)
+            group.start_soon(self.leasing.run, self.entries())
             task_status.started()
             await anyio.sleep_forever()
 
@@ -227,9 +241,7 @@ class Registry:
 
     async def _accept(self, asked: JobSpec, by: str) -> Entry:
         spec = admission.resolved(asked, self._config())
-        if spec.wants_cards:
-            self._cards.refresh(cards.find(self._config().cards.slots))
-        kind, devices = self._cards.lease(spec.job_id, spec)
+        kind, devices = await self.leasing.lease(spec.job_id, spec)
         try:
             accepted: Record = {
                 "kind": Kind.ACCEPTED,
@@ -237,15 +249,17 @@ class Registry:
                 "format": FORMAT,
                 "digest": asked.digest(),
                 "boot": process.boot_id(),
+                "up": process.uptime(),
                 "card_kind": kind,
                 "master_addr": spec.master_addr or "127.0.0.1",
                 "master_port": spec.master_port or admission.free_port(self._ports()),
                 "by": by,
                 **placed(spec, devices),
+                **self.leasing.on_cards(spec, devices if spec.wants_cards else []),
             }
             held: Held = await self._thread(job_folder.create, self._root, spec, accepted)
         except BaseException:
-            self._cards.release(spec.job_id)
+            self.leasing.give_up(spec.job_id)
             raise
         entry = Entry(spec.job_id, spec, Job(), self._root.job(spec.job_id))
         told = entry.absorb([{"n": 0} | accepted], held.writer.size)
@@ -270,7 +284,6 @@ class Registry:
                 _log.warning("job.not_removed", job=job_id, error=trouble)
                 self._found.append(f"{trouble}; it is tried again when the daemon starts")
             del self._entries[job_id]
-            self._cards.release(job_id)
             self._events.forget(job_id)
             entry.wake()
 
@@ -280,7 +293,7 @@ class Registry:
         job = self.get(spec.job_id).job
         request = precheck.Request(
             cards=precheck.Wanted(tuple(job.cards), kind=job.card_kind),
-            cards_found=cards.find(self._config().cards.slots),
+            driver=self._driver,
             # The names of an MPI job may come later: it waits for them itself.
             hosts=tuple(n for n in dict.fromkeys((*spec.nodes, spec.master_addr)) if n)
             if spec.boot != Boot.MPI
@@ -289,7 +302,21 @@ class Registry:
             limits=spec.limits,
             nursery=self._nursery.pid,
         )
-        return await precheck.run(self._config().checks.settings(), request)
+        results = await precheck.run(self._config().checks.settings(), request)
+        return results + (await self._look(job.cards) if job.cards else [])
+
+    async def _look(self, cards: Sequence[int]) -> list[CheckResult]:
+        """What the node's own checks say now of these cards and of the node, as far as somebody should know it. What
+        only events can tell is a condition already, and has refused the job."""
+        policy = self._config().health.policy
+        if policy == "off":
+            return []
+        periodic = [check.item for check, why in self._health.checks() if check.interval_s and not why]
+        found = await self._health.look(periodic, cards) if periodic else []
+        told = [result for result in found if result.status not in (Status.OK, Status.NOT_APPLICABLE)]
+        if policy == "enforce":
+            return told
+        return [replace(r, status=Status.WARN) if r.status is Status.CRITICAL else r for r in told]
 
     def _ports(self) -> set[int]:
         """Where live jobs meet."""
@@ -298,7 +325,7 @@ class Registry:
     def _publish(self, entry: Entry, told: Told) -> None:
         self._events.append(self._untold(entry, told))
         if entry.job.state.final and not entry.damaged:
-            self._cards.release(entry.job_id)
+            self.leasing.give_back(entry)
         entry.wake()
 
     def _untold(self, entry: Entry, told: Told) -> Iterator[tuple[Key, Any]]:

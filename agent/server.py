@@ -19,6 +19,8 @@ from agent.services.event import EventService
 from agent.services.job import JobService
 from agent.services.log import LogService
 from agent.services.node import NodeService
+from agent.services.probe import ProbeService
+from agent.services.telemetry import TelemetryService
 from muster.v1 import (
     event_pb2,
     event_pb2_grpc,
@@ -28,6 +30,10 @@ from muster.v1 import (
     log_pb2_grpc,
     node_pb2,
     node_pb2_grpc,
+    probe_pb2,
+    probe_pb2_grpc,
+    telemetry_pb2,
+    telemetry_pb2_grpc,
 )
 
 __all__ = ["ServerContext", "serve"]
@@ -41,6 +47,8 @@ _SERVICES = (
     log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name,
     event_pb2.DESCRIPTOR.services_by_name["EventService"].full_name,
     node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name,
+    probe_pb2.DESCRIPTOR.services_by_name["ProbeService"].full_name,
+    telemetry_pb2.DESCRIPTOR.services_by_name["TelemetryService"].full_name,
 )
 
 _log = structlog.get_logger(__name__)
@@ -68,6 +76,8 @@ async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio
     log_pb2_grpc.add_LogServiceServicer_to_server(LogService(context), server)
     event_pb2_grpc.add_EventServiceServicer_to_server(EventService(context), server)
     node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(context), server)
+    probe_pb2_grpc.add_ProbeServiceServicer_to_server(ProbeService(context), server)
+    telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server(TelemetryService(context), server)
     servicer = health.aio.HealthServicer()
     for name in _SERVICES:
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -149,6 +149,7 @@ def _ended(job: Job, took: float) -> _Told:
     if job.verdict is not None:
         message = job.verdict.summary
         attributes["exit_code"] = job.verdict.exit_code
+        attributes["recommendation"] = job.verdict.recommendation
         if job.verdict.first_failed is not None:
             attributes["first_failed_rank"] = job.verdict.first_failed
     return "job.ended", None, message, took, attributes

@@ -3,157 +3,233 @@
 A card (a chip, where a board has several) has its physical number, N of /dev/davinciN.
 """
 
-import ctypes
 import os
+import queue
 import re
-import shutil
-import threading
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
 
-from probes import watched
-from probes.backend import Answer, ask_each
-from probes.result import Code, one_line
-from probes.script import Ended, Script
+from probes import ascend_program, pci
+from probes.accelerator import ASCEND, Backend, Card, CardEvent, DriverError, Health, Holder, Reading, Trouble
+from probes.ascend_chip import Chip
+from probes.ascend_program import NpuSmi
+from probes.dcmi import Dcmi, Fault, Listing, Seat
+from probes.dcmi_library import LIBRARIES, load
 
-#: Where the driver's packages put the library, over what the loader finds by itself.
-LIBRARIES = (
-    "libdcmi.so",
-    "/usr/local/Ascend/driver/lib64/driver/libdcmi.so",
-    "/usr/local/dcmi/libdcmi.so",
-)
-#: Folders of npu-smi, over those of PATH.
-_PROGRAM_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
-#: DCMI's return codes (dcmi_interface_api.h).
-_CODES = {
-    -8001: "wrong parameter",
-    -8002: "no permission",
-    -8003: "no memory",
-    -8005: "internal error",
-    -8006: "time-out",
-    -8007: "no card of this number",
-    -8008: "no such device",
-    -8009: "the driver refused the call",
-    -8012: "not ready, as a card is that dropped off: reset it, or reboot",
-    -8013: "not to be asked from a container",
-    -8015: "its reset failed",
-    -8020: "occupied",
-    -8255: "not supported",
-}
-#: ... that say something of this process or this library, and nothing of the card.
-_NOT_TOLD = frozenset({-8002, -8003, -8013, -8255})
-_HEALTH = {0: "OK", 1: "minor alarm", 2: "major alarm", 3: "critical alarm"}
-#: The worst health with which a card still works, and the one of a card that is not there.
-_USABLE, _ABSENT = 1, 0xFFFFFFFF
-#: A killed npu-smi may take so long to be gone, in seconds; what of its output is kept, in bytes (16 cards take 5 KiB).
-_LINGER_S = 1.0
-_KEPT = 256 << 10
+T = TypeVar("T")
 
-_init_lock = threading.Lock()
-#: Libraries that were initialized: DCMI is once per process, and has no way back.
-_ready: set[int] = set()
+#: The device of the driver's kernel modules: it is there as long as they are.
+_MANAGER = "davinci_manager"
+#: Events that are handed over at once.
+_EVENTS = 256
 
 
-async def ask(indices: Iterable[int], answers: dict[int, Answer]) -> None:
-    """Asks the cards side by side and fills `answers`; see ask_each.
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """What an open library shows. `lost`: cards that are known to be there, and do not tell which of the numbers is
+    theirs, with why."""
 
-    Raises watched.StillHanging, OSError where not even the library could be looked for.
-    """
-    library = await watched.call("load libdcmi.so", _load)
-    if library is not None:
-        await ask_each("DCMI, card", indices, partial(_ask, library), answers)
-    else:
-        answers.update(await _by_program(tuple(indices)))
+    dcmi: Dcmi
+    chips: Mapping[int, Chip]
+    lost: Mapping[int, tuple[Seat | None, DriverError]]
 
 
-def _load() -> ctypes.CDLL | None:
-    for name in LIBRARIES:
+class Ascend(Backend):
+    """See Backend. `program` is where npu-smi lies, None: it is looked for."""
+
+    kind = ASCEND
+
+    def __init__(
+        self,
+        libraries: Iterable[str] = LIBRARIES,
+        *,
+        program: str | None = None,
+        dev: Path = Path("/dev"),
+        sysfs: Path = pci.SYSFS,
+    ) -> None:
+        self._libraries = tuple(libraries)
+        self._path = program
+        self._dev = dev
+        self._sysfs = sysfs
+        self._open: _Open | None = None
+        self._program: NpuSmi | None = None
+        #: Numbers of the cards by their seats, as last told: a card that is lost keeps its own.
+        self._numbers: dict[Seat, int] = {}
+        self._subscribed: bool | None = None
+
+    def open(self) -> None:
         try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
+            dcmi = Dcmi(load(self._libraries))
+        except DriverError as missing:
+            self._open_program(missing)
+            return
+        try:
+            listing = dcmi.start()
+        except DriverError as trouble:
+            raise self._without_driver(trouble) from None
+        self._open, self._program = self._arranged(dcmi, listing), None
+
+    def _open_program(self, missing: DriverError) -> None:
+        path = self._path if self._path is not None else ascend_program.find()
+        if not path:
+            text = f"{missing}, and neither is npu-smi: install the driver's, or give them to the container"
+            raise DriverError(Trouble.NO_LIBRARY, text, of_driver=True) from None
+        program = NpuSmi(path)
+        program.open()
+        self._open, self._program = None, program
+
+    def _arranged(self, dcmi: Dcmi, listing: Listing, known: Mapping[int, Chip] = MappingProxyType({})) -> _Open:
+        chips: dict[int, Chip] = {}
+        for number, (seat, logical) in listing.found.items():
+            chip = known.get(number)
+            same = chip is not None and (chip.seat, chip.logical) == (seat, logical)
+            chips[number] = chip if chip and same else Chip(dcmi, number, seat, logical, sysfs=self._sysfs)
+        self._numbers |= {seat: number for number, (seat, _) in listing.found.items()}
+        lost: dict[int, tuple[Seat | None, DriverError]] = {}
+        nodes = _nodes(self._dev)
+        # The numbers of a host are without gaps. Which of several lost cards has which may be guessed wrongly here:
+        # each is lost all the same, and is listed anew before it is asked.
+        free = iter(sorted((nodes or set(range(len(chips) + len(listing.lost)))) - chips.keys()))
+        for seat, trouble in sorted(listing.lost.items()):
+            own = self._numbers.get(seat)
+            if own is None or own in chips or own in lost:
+                own = next((one for one in free if one not in lost), None)
+            if own is not None:
+                lost[own] = (seat, trouble)
+        for number in nodes - chips.keys() - lost.keys():
+            text = f"{self._dev}/davinci{number} is there, but the driver lists no such card"
+            lost[number] = (None, DriverError(Trouble.ABSENT, text))
+        return _Open(dcmi, chips, lost)
+
+    def close(self) -> None:
+        # The library stays, as DCMI has no end of it; nothing of it is in use any more.
+        self._open, self._program = None, None
+
+    def version(self) -> str:
+        if self._program is not None:
+            return self._program.version()
+        return self._opened().dcmi.driver_version()
+
+    def cards(self) -> list[Card]:
+        if self._program is not None:
+            return self._program.cards()
+        opened = self._opened()
+        return [Card(number, ASCEND, node=f"/dev/davinci{number}") for number in sorted({*opened.chips, *opened.lost})]
+
+    def describe(self, card: Card) -> Card:
+        return card if self._program is not None else self._chip(card.index).describe(card)
+
+    def peers(self, indices: Collection[int]) -> Mapping[int, tuple[int, ...]]:
+        if self._program is not None:
+            return {}
+        chips = [chip for index, chip in sorted(self._opened().chips.items()) if index in indices]
+        found: dict[int, set[int]] = {chip.index: set() for chip in chips}
+        for place, chip in enumerate(chips):
+            for other in chips[place + 1 :]:
+                try:
+                    linked = chip.linked(other)
+                except DriverError as trouble:
+                    if trouble.trouble is Trouble.NOT_TOLD:
+                        return _by_board(chips)  # of this pair, and so of all
+                    continue
+                if linked:
+                    found[chip.index].add(other.index)
+                    found[other.index].add(chip.index)
+        return {index: tuple(sorted(others)) for index, others in found.items()}
+
+    def read(self, index: int) -> Reading:
+        if self._program is not None:
+            return self._program.read(index)
+        return self._ask(index, Chip.read)
+
+    def health(self, index: int) -> Health:
+        if self._program is not None:
+            return self._program.health(index)
+        return self._ask(index, lambda chip: chip.health(tell_new_errors=self._subscribed is False))
+
+    def holders(self, index: int) -> list[Holder]:
+        if self._program is not None:
+            return self._program.holders(index)
+        return self._ask(index, Chip.holders)
+
+    def wait_events(self, timeout_s: float) -> list[CardEvent]:
+        """Faults as the library reports them; else error codes that `health` found to be new."""
+        if self._program is not None:
+            return self._program.wait_events(timeout_s)
+        opened = self._opened()
+        # Not before somebody waits: a check that runs once has no use for them.
+        if self._subscribed is None:
+            self._subscribed = opened.dcmi.subscribe()
+        faults: list[Fault] = []
+        try:
+            faults.append(opened.dcmi.reported.get(timeout=timeout_s))
+            while len(faults) < _EVENTS:
+                faults.append(opened.dcmi.reported.get_nowait())
+        except queue.Empty:
+            pass
+        return [self._event(fault, opened.chips) for fault in faults]
+
+    def _event(self, fault: Fault, chips: Mapping[int, Chip]) -> CardEvent:
+        chip = next((chip for chip in chips.values() if chip.logical == fault.logical), None)
+        if chip is None:
+            return CardEvent(ASCEND, fault.code, None, text=fault.text)
+        return CardEvent(ASCEND, fault.code, chip.index, chip.bus_id, fault.text)
+
+    def _opened(self) -> _Open:
+        opened = self._open
+        if opened is None:
+            raise DriverError(Trouble.FAILED, "libdcmi.so is not open", of_driver=True)
+        return opened
+
+    def _chip(self, index: int) -> Chip:
+        opened = self._opened()
+        if (missing := opened.lost.get(index)) and missing[0] is not None:
+            opened.dcmi.numbers(missing[0])  # raises as long as it is lost
+            self._open = opened = self._arranged(opened.dcmi, opened.dcmi.start(), opened.chips)
+        if index in opened.lost:
+            trouble = opened.lost[index][1]
+            raise DriverError(trouble.trouble, str(trouble), trouble.number)
+        if index not in opened.chips:
+            raise DriverError(Trouble.ABSENT, f"the driver lists no card {index}")
+        return opened.chips[index]
+
+    def _ask(self, index: int, ask: Callable[[Chip], T]) -> T:
+        chip = self._chip(index)
+        try:
+            return ask(chip)
+        except DriverError as trouble:
+            if trouble.trouble is not Trouble.FAILED:
+                raise
+            # A driver that was unloaded fails every card; it can be told by what no card has a part in.
+            try:
+                self._opened().dcmi.answers()
+            except DriverError as broken:
+                raise self._without_driver(broken) from None
+            raise
+
+    def _without_driver(self, trouble: DriverError) -> DriverError:
+        """The library's error, or the reason for it where that is plain."""
+        if trouble.trouble is Trouble.NOT_TOLD or (self._dev / _MANAGER).exists():
+            return trouble
+        text = f"{trouble}, and there is no {self._dev / _MANAGER}: load the driver's kernel modules"
+        return DriverError(Trouble.NO_DRIVER, text, trouble.number, of_driver=True)
 
 
-def _ask(dcmi: ctypes.CDLL, index: int) -> Answer:
-    """Blocks, for ever where the driver hangs."""
+def _nodes(dev: Path) -> set[int]:
     try:
-        with _init_lock:
-            if dcmi._handle not in _ready:
-                if code := dcmi.dcmi_init():
-                    return _judge("dcmi_init", code, Code.CARDS_DRIVER_FAILED)
-                _ready.add(dcmi._handle)
-        logic, card, device, health = ctypes.c_uint(), ctypes.c_int(), ctypes.c_int(), ctypes.c_uint()
-        number = ctypes.c_uint(index)
-        if code := dcmi.dcmi_get_device_logicid_from_phyid(number, ctypes.byref(logic)):
-            return _judge("dcmi_get_device_logicid_from_phyid", code)
-        if code := dcmi.dcmi_get_card_id_device_id_from_logicid(ctypes.byref(card), ctypes.byref(device), logic):
-            return _judge("dcmi_get_card_id_device_id_from_logicid", code)
-        if code := dcmi.dcmi_get_device_health(card, device, ctypes.byref(health)):
-            return _judge("dcmi_get_device_health", code)
-    except AttributeError as error:  # an older or newer library
-        return Answer(Code.CARDS_NOT_TOLD, f"libdcmi.so: {error}")
-    if health.value == _ABSENT:
-        return Answer(Code.CARDS_NO_ANSWER, "the driver says that it is absent")
-    state = f"health {health.value} ({_HEALTH.get(health.value, 'unknown')})"
-    if health.value > _USABLE:
-        return Answer(Code.CARDS_UNHEALTHY, f"{state}: npu-smi info -t health -i {card.value} says more")
-    return Answer(Code.CARDS_OK, f"card {card.value} chip {device.value}, {state}")
+        return {int(match[1]) for name in os.listdir(dev) if (match := re.fullmatch(r"davinci([0-9]{1,3})", name))}
+    except OSError:
+        return set()
 
 
-def _judge(function: str, code: int, otherwise: Code = Code.CARDS_NO_ANSWER) -> Answer:
-    text = f"{function} gives {code} ({_CODES.get(code, 'unknown')})"
-    return Answer(Code.CARDS_NOT_TOLD if code in _NOT_TOLD else otherwise, text)
-
-
-async def _by_program(indices: tuple[int, ...]) -> dict[int, Answer]:
-    path = shutil.which("npu-smi", path=f"{os.environ.get('PATH', '')}:{_PROGRAM_FOLDERS}")
-    if path is None:
-        missing = "neither libdcmi.so nor npu-smi is found: install the driver's, or give them to the container"
-        return dict.fromkeys(indices, Answer(Code.CARDS_LIBRARY_MISSING, missing))
-    env = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ} | {"LANG": "C.UTF-8"}
-    script = Script(path, env, ("info", "-m"), _KEPT)
-    try:
-        ended = await watched.call(f"run {path}", script.run, on_cancel=script.kill, linger_s=_LINGER_S)
-    except OSError as error:
-        reason = Answer(Code.CARDS_NOT_TOLD, f"{path}: cannot be executed: {error.strerror or error}")
-        return dict.fromkeys(indices, reason)
-    return judge_mapping(path, ended, indices)
-
-
-def judge_mapping(path: str, ended: Ended, indices: tuple[int, ...]) -> dict[int, Answer]:
-    """What the end and the output of `npu-smi info -m` say of each card."""
-    if ended.returncode:
-        lines = (ended.stdout + b"\n" + ended.stderr).decode(errors="replace").split("\n")
-        said = one_line(next((line.strip() for line in lines if line.strip()), "no message"))
-        failed = Answer(Code.CARDS_DRIVER_FAILED, f"{path} info -m ended with {ended.returncode}: {said}")
-        return dict.fromkeys(indices, failed)
-    there = mapped(ended.stdout.decode(errors="replace"))
-    if there is None:
-        return dict.fromkeys(indices, Answer(Code.CARDS_NOT_TOLD, f"{path} info -m: its table was not understood"))
+def _by_board(chips: Iterable[Chip]) -> dict[int, tuple[int, ...]]:
+    """The chips of a board are next to each other, whatever else is not told."""
+    boards: dict[Seat, list[int]] = {}
+    for chip in chips:
+        boards.setdefault(chip.seat[:-1] if len(chip.seat) > 1 else chip.seat, []).append(chip.index)
     return {
-        index: Answer(Code.CARDS_OK, "listed by npu-smi")
-        if index in there
-        else Answer(Code.CARDS_NO_ANSWER, f"not among the cards that npu-smi lists ({len(there)})")
-        for index in indices
+        index: tuple(other for other in members if other != index) for members in boards.values() for index in members
     }
-
-
-def mapped(table: str) -> set[int] | None:
-    """The numbers of the cards in the output of `npu-smi info -m`; None where it has no table of them.
-
-    Columns are two or more spaces apart and go by their names; newer drivers have the physical number, older
-    ones the logical one alone, which on a host is the same. Rows of management chips have a dash there.
-    """
-    column, width = -1, 0
-    found: set[int] = set()
-    for line in table.splitlines():
-        cells = re.split(r"\s{2,}", line.strip())
-        if column < 0:
-            for name in ("Chip Phy-ID", "Chip Logic ID"):
-                if "NPU ID" in cells and name in cells:
-                    column, width = cells.index(name), len(cells)
-                    break
-        elif len(cells) == width and cells[column].isascii() and cells[column].isdigit():
-            found.add(int(cells[column]))
-    return found if column >= 0 else None

@@ -1,68 +1,117 @@
 """Are the cards that a job is to get there, and do they answer?
 
-Device nodes tell which cards a host or container shows; they outlive a card that dropped off the bus and a driver that
-was unloaded. So the driver is asked for each card as well, in threads that may hang.
+Each one is asked now (probes/driver.py): what was known of it a minute ago may outlive a card that dropped off the bus.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import anyio
 
-from probes import ascend, nvidia, watched
-from probes.backend import Answer
+from probes.accelerator import ASCEND, SLOT, Trouble
+from probes.driver import Driver, Sick, View, What
 from probes.result import Action, CheckResult, Code, Status
 
 ITEM = "gpu-check"
-#: The kind of what an operator lets jobs hold on a host without cards.
-SLOT = "slot"
-
-Ask = Callable[[Iterable[int], dict[int, Answer]], Awaitable[None]]
-_BACKENDS: dict[str, Ask] = {"nvidia": nvidia.ask, "ascend": ascend.ask}
 #: Findings that say nothing against a card.
 _UNCERTAIN = frozenset({Code.CARDS_NOT_TOLD, Code.PROBE_TIMED_OUT})
+#: What a trouble is, where it is not one card's or the driver's answer.
+_CODES = {
+    Trouble.NO_LIBRARY: Code.CARDS_LIBRARY_MISSING,
+    Trouble.NOT_TOLD: Code.CARDS_NOT_TOLD,
+    Trouble.HANG: Code.PROBE_TIMED_OUT,
+}
+_NPU_HEALTH = {0: "OK", 1: "minor alarm", 2: "major alarm", 3: "critical alarm"}
+#: The worst health with which an Ascend card still works.
+_USABLE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Of one card. `text` tells which piece of hardware it is where `code` is CARDS_OK, else what is wrong."""
+
+    code: Code
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Just the cards `indices`, or `count` many of those that are there; of `kind` ("" for whatever the host has)."""
+    """Just the cards `indices`, or `count` many of those that are there, or `every` one; of `kind` ("" for whatever the
+    host has)."""
 
     indices: tuple[int, ...] = ()
     count: int = 0
     kind: str = ""
+    every: bool = False
 
     def __len__(self) -> int:
         return len(self.indices) or self.count
 
+    def __bool__(self) -> bool:
+        return self.every or len(self) > 0
 
-async def check(wanted: Wanted, found: Mapping[int, str], *, deadline_s: float) -> CheckResult:
-    """Compares what a job wants with what the host shows (`found`: kind by index), and asks each card's driver.
+
+async def check(wanted: Wanted, driver: Driver, *, deadline_s: float) -> CheckResult:
+    """Compares what a job wants with the cards that the host has, and asks each of these.
 
     A card without an answer after `deadline_s` makes the result UNKNOWN, unless another one is certainly not fit.
     """
     if not wanted:
-        reason = f"no cards are wanted ({_count(found)} found)"
-        return CheckResult(ITEM, Status.NOT_APPLICABLE, Code.CARDS_NOT_WANTED, reason, f"{len(found)} cards")
-    kind = wanted.kind or next(iter(found.values()), "")
+        return _not_wanted(driver.view)
+    end = anyio.current_time() + deadline_s
+    view = await driver.ready(deadline_s=deadline_s)
+    if not driver.opened:
+        return _unlisted("cards", Answer(Code.PROBE_TIMED_OUT, f"no driver was found within {deadline_s:g} s"))
+    if view.kind == SLOT and view.driver is not None:
+        return _unlisted("cards", _trouble(view.driver, of_driver=True))
+    kind = wanted.kind or (view.kind if view.cards or view.driver else "")
     if kind == SLOT:
-        reason = f"{len(wanted)} slots of a host without cards: there is nothing to ask"
+        reason = f"{len(wanted) or len(view.cards)} slots of a host without cards: there is nothing to ask"
         return CheckResult(ITEM, Status.NOT_APPLICABLE, Code.CARDS_ARE_SLOTS, reason)
-    there = sorted(index for index, its in found.items() if its == kind)
+    there = sorted(view.cards) if view.kind == kind else []
     if wanted.count > len(there) or not there:
-        return _too_few(len(wanted), there)
-    indices = wanted.indices or tuple(there[: wanted.count])
+        if view.driver is not None and view.kind == kind:
+            return _unlisted(kind, _trouble(view.driver, of_driver=True))
+        return _not_wanted(view) if wanted.every else _too_few(len(wanted), there)
+    indices = wanted.indices or tuple(there if wanted.every else there[: wanted.count])
     present = [index for index in indices if index in there]
-    answers: dict[int, Answer] = {}
-    with anyio.move_on_after(deadline_s):
-        try:
-            await _BACKENDS[kind](present, answers)
-        except watched.StillHanging as error:
-            answers = dict.fromkeys(present, Answer(Code.PROBE_TIMED_OUT, str(error)))
-        except OSError as error:
-            answers = dict.fromkeys(present, Answer(Code.CARDS_NOT_TOLD, f"could not be asked: {error}"))
-    late = Answer(Code.PROBE_TIMED_OUT, f"no answer within {deadline_s:g} s")
+    before, began = view, time.time()
+    view = await driver.refresh(What.READINGS, present, deadline_s=end - anyio.current_time())
+    if kind == ASCEND and view.driver is None:
+        view = await driver.refresh(What.HEALTH, present, deadline_s=end - anyio.current_time())
+    answers = {index: _answer(index, view, before, began, deadline_s) for index in present}
     gone = Answer(Code.CARDS_MISSING, f"not there; this host shows {_name(there)}")
-    return judge(kind, {index: answers.get(index, late) if index in present else gone for index in indices})
+    return judge(kind, {index: answers.get(index, gone) for index in indices})
+
+
+def _answer(index: int, view: View, before: View, began: float, deadline_s: float) -> Answer:
+    """Of a card that was asked at `began`, with what was known before."""
+    if view.driver is not None:
+        return _trouble(view.driver, of_driver=True)
+    sick, reading, card = view.sick.get(index), view.readings.get(index), view.cards.get(index)
+    health = view.health.get(index)
+    answered = reading is not None and (view.kind != ASCEND or health is not None)
+    if answered and reading is not None and reading.at >= began and card is not None:
+        name = card.uuid or card.bus_id or card.model or "answers"
+        if health is None or health.value.npu_health is None:
+            return Answer(Code.CARDS_OK, name)
+        state = f"health {health.value.npu_health} ({_NPU_HEALTH.get(health.value.npu_health, 'unknown')})"
+        if health.value.npu_health > _USABLE:
+            return Answer(Code.CARDS_UNHEALTHY, f"{state}: npu-smi info says more")
+        return Answer(Code.CARDS_OK, f"{name}, {state}")
+    if sick is not None and sick.trouble is not Trouble.HANG:
+        return _trouble(sick, of_driver=False)
+    earlier = before.sick.get(index)
+    if sick is not None and earlier is not None and earlier.trouble is Trouble.HANG:
+        hangs = f"an earlier call still hangs after {max(0.0, time.time() - sick.since):.0f} s"
+        return Answer(Code.PROBE_TIMED_OUT, hangs)
+    return Answer(Code.PROBE_TIMED_OUT, f"no answer within {deadline_s:g} s")
+
+
+def _trouble(sick: Sick, *, of_driver: bool) -> Answer:
+    otherwise = Code.CARDS_DRIVER_FAILED if of_driver else Code.CARDS_NO_ANSWER
+    return Answer(_CODES.get(sick.trouble, otherwise), sick.text)
 
 
 def judge(kind: str, answers: Mapping[int, Answer]) -> CheckResult:
@@ -87,6 +136,26 @@ def judge(kind: str, answers: Mapping[int, Answer]) -> CheckResult:
     if order[0].code in _UNCERTAIN:
         return CheckResult(ITEM, Status.UNKNOWN, order[0].code, reason, observed, threshold, Action.INVESTIGATE)
     return CheckResult(ITEM, Status.CRITICAL, order[0].code, reason, observed, threshold, Action.DRAIN)
+
+
+def _not_wanted(view: View) -> CheckResult:
+    found = _count(view.cards)
+    reason = f"no cards are wanted ({found} found)"
+    return CheckResult(ITEM, Status.NOT_APPLICABLE, Code.CARDS_NOT_WANTED, reason, f"{len(view.cards)} cards")
+
+
+def _unlisted(kind: str, answer: Answer) -> CheckResult:
+    """Nobody can say which cards there are: why not is the news."""
+    sure = answer.code not in _UNCERTAIN
+    return CheckResult(
+        ITEM,
+        Status.CRITICAL if sure else Status.UNKNOWN,
+        answer.code,
+        answer.text,
+        f"{kind}: not listed",
+        "every card is there and answers",
+        Action.DRAIN if sure else Action.INVESTIGATE,
+    )
 
 
 def _too_few(wanted: int, there: list[int]) -> CheckResult:

@@ -1,72 +1,189 @@
 """NVIDIA cards, asked through NVML (nvidia-ml-py loads the driver's libnvidia-ml.so.1 when it is first used).
 
-A card has the number that NVML gives it, which is the order on the PCI bus, and so the one that CUDA knows it by in
-CUDA_VISIBLE_DEVICES on a host whose cards are of one kind.
+A card has the number that NVML gives it, which is the order on the PCI bus. CUDA counts so too where CUDA_DEVICE_ORDER
+is PCI_BUS_ID.
 """
 
-import contextlib
-from collections.abc import Iterable
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from probes.backend import Answer, ask_each
-from probes.result import Code
+from probes import nvidia_card, nvidia_health
+from probes.accelerator import NVIDIA, Backend, Card, CardEvent, DriverError, Health, Holder, Reading, Trouble
+from probes.nvidia_calls import (
+    FUNCTION_NOT_FOUND,
+    INSUFFICIENT_SIZE,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    UNINITIALIZED,
+    VERSION_MISMATCH,
+    Nvml,
+    load,
+    trouble,
+)
+from probes.nvidia_events import Listener
 
-#: NVML's return codes (nvml.h) that are about the driver and not about one card, with what helps.
-_DRIVER = {
-    9: "load the nvidia kernel module (dmesg says why it is not)",
-    12: "libnvidia-ml.so.1 is not found: install the driver's libraries, or the `utility` capability to the container",
-    18: "the kernel module is of another version than the libraries: reload it, or reboot",
-}
-#: ... that a card in trouble gives.
-_CARD = {
-    2: "the driver has no card of this number; is each card's device in the container, and was none renumbered?",
-    6: "the driver has no card of this number",
-    15: "it fell off the bus: reboot; when it happens again have the hardware looked at",
-    16: "nvidia-smi --gpu-reset, or reboot",
-}
-_UNSUPPORTED, _LIBRARY_NOT_FOUND, _FUNCTION_NOT_FOUND, _NO_MEMORY, _NO_RESOURCES = 3, 12, 13, 20, 23
-#: ... that say something of the library or of this process, and nothing of the card.
-_NOT_TOLD = frozenset({_UNSUPPORTED, _FUNCTION_NOT_FOUND, _NO_MEMORY, _NO_RESOURCES})
+#: Version of nvmlMemory_v2_t, whose `used` leaves out what the driver keeps for itself.
+_MEMORY_V2 = 0x02000028
+#: The lists of processes, and whether these draw. What is on the card through MPS is in a list of its own.
+_PROCESSES = (
+    ("nvmlDeviceGetComputeRunningProcesses", False),
+    ("nvmlDeviceGetMPSComputeRunningProcesses", False),
+    ("nvmlDeviceGetGraphicsRunningProcesses", True),
+)
+#: A list that grows between the call for its size and the one for its content is asked for again so often.
+_TRIES = 5
 
 
-async def ask(indices: Iterable[int], answers: dict[int, Answer]) -> None:
-    """Asks the cards side by side and fills `answers`; see ask_each."""
-    await ask_each("NVML, card", indices, _ask, answers)
+@dataclass(slots=True)
+class _Session:
+    """What holds from one `open` to the next `close`. A thread that comes back late finds its own."""
 
+    nvml: Nvml
+    listener: Listener
+    handles: dict[int, Any] = field(default_factory=dict)
+    buses: dict[int, str] = field(default_factory=dict)
+    memory_v2: bool = True
 
-def _ask(index: int) -> Answer:
-    """Blocks, for ever where the driver hangs. NVML counts its users: a thread that hangs keeps the library alive for
-    itself, and shutting down here takes it away from nobody."""
-    import pynvml
+    def handle(self, index: int) -> Any:
+        handle = self.handles.get(index)
+        if handle is None:
+            try:
+                handle = self.nvml.ask("nvmlDeviceGetHandleByIndex", index)
+            except DriverError as error:
+                if error.number != NO_PERMISSION:
+                    raise
+                # Not one reading is kept from us but the whole card, from whoever runs here.
+                text = f"{error}: is its device node in the container, and may this user open it?"
+                raise DriverError(Trouble.FAILED, text, error.number) from None
+            self.handles[index] = handle
+        return handle
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return _judge(error, of_driver=True)
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-        # The two above may come from what the library remembers; for this one the driver goes to the card.
+    def memory(self, handle: Any) -> tuple[int | None, int | None]:
+        """Used and total bytes. This call goes to the card itself: one that does not answer it is in trouble."""
         try:
-            pynvml.nvmlDeviceGetMemoryInfo(handle)
-        except pynvml.NVMLError as error:
+            if self.memory_v2:
+                try:
+                    info = self.nvml.ask("nvmlDeviceGetMemoryInfo", handle, _MEMORY_V2)
+                    return int(info.used), int(info.total)
+                except DriverError as error:
+                    if error.number not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
+                        raise
+                    self.memory_v2 = False
+            info = self.nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+            return int(info.used), int(info.total)
+        except DriverError as error:
             # A card without memory of its own, say, which did answer.
-            if error.value not in (_UNSUPPORTED, _FUNCTION_NOT_FOUND):
-                raise
-        return Answer(Code.CARDS_OK, uuid)
-    except pynvml.NVMLError as error:
-        return _judge(error, of_driver=False)
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+            if error.number in (NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION):
+                return None, None
+            raise
 
 
-def _judge(error: Any, *, of_driver: bool) -> Answer:
-    number = int(error.value)
-    remedy = _DRIVER.get(number) if of_driver or number in _DRIVER else _CARD.get(number)
-    text = f"NVML says {str(error).rstrip('.')} ({number})" + (f": {remedy}" if remedy else "")
-    if number == _LIBRARY_NOT_FOUND:
-        return Answer(Code.CARDS_LIBRARY_MISSING, text)
-    if number in _NOT_TOLD:
-        return Answer(Code.CARDS_NOT_TOLD, text)
-    return Answer(Code.CARDS_DRIVER_FAILED if of_driver or number in _DRIVER else Code.CARDS_NO_ANSWER, text)
+class Nvidia(Backend):
+    """NVML. It counts who opened it, so that a thread which waits for events may keep it open for itself."""
+
+    kind = NVIDIA
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._session: _Session | None = None
+
+    def open(self) -> None:
+        with self._lock:
+            if self._session is None:
+                nvml = Nvml(load())
+                nvml.ask("nvmlInit", of_driver=True)
+                self._session = _Session(nvml, Listener(nvml))
+
+    def close(self) -> None:
+        with self._lock:
+            session, self._session = self._session, None
+            if session is not None:
+                session.listener.close()
+                try:
+                    session.nvml.ask("nvmlShutdown")
+                except DriverError:
+                    pass  # a driver that is gone has nothing that could be given back
+
+    def version(self) -> str:
+        return self._open().nvml.maybe("nvmlSystemGetDriverVersion") or ""
+
+    def cards(self) -> list[Card]:
+        count = self._open().nvml.ask("nvmlDeviceGetCount", of_driver=True)
+        return [Card(index, NVIDIA) for index in range(count)]
+
+    def describe(self, card: Card) -> Card:
+        session = self._open()
+        handle = session.handle(card.index)
+        found = nvidia_card.describe(session.nvml, handle, card.index, session.memory(handle)[1])
+        session.buses[card.index] = found.bus_id
+        return replace(found, peers=card.peers)
+
+    def peers(self, indices: Collection[int]) -> Mapping[int, tuple[int, ...]]:
+        session = self._open()
+        handles = {index: session.handles[index] for index in sorted(indices) if index in session.handles}
+        return nvidia_card.peers(session.nvml, handles, dict(session.buses))
+
+    def read(self, index: int) -> Reading:
+        session = self._open()
+        handle = session.handle(index)
+        util = session.nvml.maybe("nvmlDeviceGetUtilizationRates", handle)  # not with MIG
+        used, total = session.memory(handle)
+        power = session.nvml.maybe("nvmlDeviceGetPowerUsage", handle)
+        return Reading(
+            util=None if util is None else float(util.gpu),
+            mem_util=None if util is None else float(util.memory),
+            mem_used=used,
+            mem_total=total,
+            power_w=None if power is None else power / 1000,
+        )
+
+    def health(self, index: int) -> Health:
+        session = self._open()
+        return nvidia_health.health(session.nvml, session.handle(index))
+
+    def holders(self, index: int) -> list[Holder]:
+        """The pids are those that NVML tells: of the caller's namespace, or of the host's with older drivers."""
+        session = self._open()
+        handle = session.handle(index)
+        found: dict[int, Holder] = {}
+        told = False
+        for name, draws in _PROCESSES:
+            processes = _processes(session.nvml, name, handle)
+            told = told or processes is not None
+            for process in processes or ():
+                pid, memory, graphics = int(process.pid), process.usedGpuMemory, draws
+                if (before := found.get(pid)) is not None:  # on more than one list, or in more than one MIG instance
+                    graphics = graphics and before.graphics
+                    memory = max((m for m in (memory, before.memory) if m is not None), default=None)
+                found[pid] = Holder(pid, memory, graphics)
+        if not told:
+            raise trouble(NOT_SUPPORTED, "this card tells of no processes")
+        return list(found.values())
+
+    def wait_events(self, timeout_s: float) -> list[CardEvent]:
+        session = self._open()
+        return session.listener.wait(timeout_s, dict(session.handles))
+
+    def _open(self) -> _Session:
+        session = self._session
+        if session is None:
+            raise trouble(UNINITIALIZED)
+        return session
+
+
+def _processes(nvml: Nvml, name: str, handle: Any) -> list[Any] | None:
+    """The list by its newest call that the library has; None where it has none. Raises DriverError."""
+    for version in ("_v3", "_v2"):
+        for attempt in range(_TRIES):
+            try:
+                return list(nvml.ask(name + version, handle))
+            except DriverError as error:
+                if error.number == FUNCTION_NOT_FOUND:
+                    break
+                if error.number in (NOT_SUPPORTED, NO_PERMISSION):
+                    return None
+                if error.number != INSUFFICIENT_SIZE or attempt == _TRIES - 1:
+                    raise
+    return None

@@ -13,6 +13,7 @@ import anyio
 
 from probes import cards, custom, disk, dns, ulimits, watched
 from probes.cards import Wanted
+from probes.driver import Driver, DriverSettings
 from probes.result import Action, CheckResult, Code, Status, final_line, log_lines, worst
 from probes.ulimits import When
 
@@ -94,13 +95,13 @@ class Settings:
 class Request:
     """What is to be started, and by whom.
 
-    `cards` are the job's, `cards_found` the kind of each card that the host shows, by index. `hosts` are the names of
+    `cards` are the job's, `driver` tells of those of the host (None: one is opened for this). `hosts` are the names of
     the job's nodes, `user` whom its ranks run as ("" for the daemon's own), `limits` its own limits by name (-1:
     unlimited). `daemon` and `nursery` are the pids of those from whom ranks inherit theirs; 0: this process, none.
     """
 
     cards: Wanted = field(default_factory=Wanted)
-    cards_found: Mapping[int, str] = field(default_factory=dict)
+    driver: Driver | None = None
     hosts: tuple[str, ...] = ()
     user: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -145,9 +146,10 @@ async def run(settings: Settings, request: Request, items: tuple[str, ...] = ())
     checks = _builtin(settings, request)
     chosen = _choose(checks, [i for i in items if not _is_custom(i)]) if items else list(checks)
     wanted = [i for i in items if _is_custom(i)]
+    found = len(request.driver.view.cards) if request.driver else 0
     env = custom.environment(
-        cards_wanted=len(request.cards),
-        cards_found=len(request.cards_found),
+        cards_wanted=found if request.cards.every else len(request.cards),
+        cards_found=found,
         user=request.user,
         deadline_s=settings.deadline_s,
     )
@@ -206,8 +208,19 @@ def _builtin(s: Settings, r: Request) -> dict[str, Check]:
         asked=r.limits,
         read=functools.partial(ulimits.inherited, r.daemon, r.nursery),
     )
-    checks[cards.ITEM] = functools.partial(cards.check, r.cards, r.cards_found, deadline_s=deadline)
+    checks[cards.ITEM] = functools.partial(_cards, r, deadline)
     return checks
+
+
+async def _cards(request: Request, deadline_s: float) -> CheckResult:
+    if request.driver is not None:
+        return await cards.check(request.cards, request.driver, deadline_s=deadline_s)
+    driver = Driver(lambda: DriverSettings(deadline_s))
+    try:
+        return await cards.check(request.cards, driver, deadline_s=deadline_s)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await driver.close()
 
 
 async def _custom(settings: Settings, env: dict[str, str], end: float) -> dict[str, Check]:

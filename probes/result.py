@@ -93,6 +93,101 @@ class Code(enum.StrEnum):
     PROBE_TIMED_OUT = "PROBE_TIMED_OUT"
     PROBE_FAILED = "PROBE_FAILED"
 
+    # Of the node checks. The first four are common to all of them.
+    NODE_OK = "NODE_OK"
+    NODE_PENDING = "NODE_PENDING"
+    NODE_NOT_APPLICABLE = "NODE_NOT_APPLICABLE"
+    NODE_NOT_TOLD = "NODE_NOT_TOLD"
+
+    DRIVER_NOT_LOADED = "DRIVER_NOT_LOADED"
+    DRIVER_MISMATCH = "DRIVER_MISMATCH"
+    DRIVER_LIBRARY_MISSING = "DRIVER_LIBRARY_MISSING"
+    DRIVER_FAILED = "DRIVER_FAILED"
+    DRIVER_HANG = "DRIVER_HANG"
+
+    GPU_LOST = "GPU_LOST"
+    GPU_COUNT = "GPU_COUNT"
+    GPU_NO_ANSWER = "GPU_NO_ANSWER"
+    GPU_RESET_REQUIRED = "GPU_RESET_REQUIRED"
+    GPU_REBOOT_REQUIRED = "GPU_REBOOT_REQUIRED"
+    GPU_DRAIN_REQUIRED = "GPU_DRAIN_REQUIRED"
+    GPU_ECC_SRAM_UNCORRECTED = "GPU_ECC_SRAM_UNCORRECTED"
+    GPU_ECC_UNCORRECTED = "GPU_ECC_UNCORRECTED"
+    GPU_ECC_SRAM_CORRECTED = "GPU_ECC_SRAM_CORRECTED"
+    GPU_ECC_DRAM_CORRECTED = "GPU_ECC_DRAM_CORRECTED"
+    GPU_ROW_REMAP_PENDING = "GPU_ROW_REMAP_PENDING"
+    GPU_ROW_REMAP_FAILED = "GPU_ROW_REMAP_FAILED"
+    GPU_HW_SLOWDOWN = "GPU_HW_SLOWDOWN"
+    GPU_TEMPERATURE = "GPU_TEMPERATURE"
+    GPU_MEMORY_TEMPERATURE = "GPU_MEMORY_TEMPERATURE"
+    GPU_PERSISTENCE_OFF = "GPU_PERSISTENCE_OFF"
+    GPU_LEFTOVER_PROCESS = "GPU_LEFTOVER_PROCESS"
+    NVLINK_DOWN = "NVLINK_DOWN"
+    FABRIC_NOT_READY = "FABRIC_NOT_READY"
+    FABRIC_UNHEALTHY = "FABRIC_UNHEALTHY"
+    PCIE_WIDTH_DEGRADED = "PCIE_WIDTH_DEGRADED"
+    PCIE_GEN_DEGRADED = "PCIE_GEN_DEGRADED"
+    PCIE_REPLAYS = "PCIE_REPLAYS"
+
+    # One code for what is to be done about an Xid; which Xid it was is in the finding.
+    GPU_OFF_BUS = "GPU_OFF_BUS"
+    GPU_XID_REBOOT = "GPU_XID_REBOOT"
+    GPU_XID_RESET = "GPU_XID_RESET"
+    GPU_XID_INSPECT = "GPU_XID_INSPECT"
+    GPU_XID_REPEATED = "GPU_XID_REPEATED"
+    GPU_XID_APPLICATION = "GPU_XID_APPLICATION"
+    GPU_XID_OTHER = "GPU_XID_OTHER"
+    GPU_XID_NOTE = "GPU_XID_NOTE"
+    NVSWITCH_FATAL = "NVSWITCH_FATAL"
+    NVSWITCH_ERROR = "NVSWITCH_ERROR"
+
+    NPU_LOST = "NPU_LOST"
+    NPU_COUNT = "NPU_COUNT"
+    NPU_NO_ANSWER = "NPU_NO_ANSWER"
+    NPU_ALARM = "NPU_ALARM"
+    NPU_UNHEALTHY = "NPU_UNHEALTHY"
+    NPU_NOT_BOOTED = "NPU_NOT_BOOTED"
+    NPU_ERROR_CODES = "NPU_ERROR_CODES"
+    NPU_ECC_UNCORRECTED = "NPU_ECC_UNCORRECTED"
+    NPU_TEMPERATURE = "NPU_TEMPERATURE"
+    NPU_NETWORK_DOWN = "NPU_NETWORK_DOWN"
+    NPU_LEFTOVER_PROCESS = "NPU_LEFTOVER_PROCESS"
+    NPU_FAULT_EVENT = "NPU_FAULT_EVENT"
+
+    IB_PORT_DOWN = "IB_PORT_DOWN"
+    IB_PORT_FLAPPING = "IB_PORT_FLAPPING"
+    IB_PORTS_MISSING = "IB_PORTS_MISSING"
+    IB_RATE_LOW = "IB_RATE_LOW"
+    IB_HARDWARE_WARNING = "IB_HARDWARE_WARNING"
+
+    FS_SPACE_LOW = "FS_SPACE_LOW"
+    FS_INODES_LOW = "FS_INODES_LOW"
+    FS_UNREADABLE = "FS_UNREADABLE"
+    FS_NOT_MOUNTED = "FS_NOT_MOUNTED"
+    FS_READ_ONLY = "FS_READ_ONLY"
+    NFS_HANGS = "NFS_HANGS"
+    NFS_STALE = "NFS_STALE"
+    NFS_NOT_RESPONDING = "NFS_NOT_RESPONDING"
+
+    PROCS_D_STATE = "PROCS_D_STATE"
+    ZOMBIES = "ZOMBIES"
+    PIDS_NEARLY_FULL = "PIDS_NEARLY_FULL"
+    FD_NEARLY_FULL = "FD_NEARLY_FULL"
+
+    KERNEL_LOG_UNREADABLE = "KERNEL_LOG_UNREADABLE"
+    KERNEL_DISK_LOST = "KERNEL_DISK_LOST"
+    KERNEL_DISK_TIMEOUT = "KERNEL_DISK_TIMEOUT"
+    KERNEL_IO_ERROR = "KERNEL_IO_ERROR"
+    KERNEL_FS_ERROR = "KERNEL_FS_ERROR"
+    KERNEL_FS_READ_ONLY = "KERNEL_FS_READ_ONLY"
+    KERNEL_SOFT_LOCKUP = "KERNEL_SOFT_LOCKUP"
+    KERNEL_HUNG_TASK = "KERNEL_HUNG_TASK"
+    KERNEL_OOPS = "KERNEL_OOPS"
+    KERNEL_MEMORY_CORRECTED = "KERNEL_MEMORY_CORRECTED"
+    KERNEL_MEMORY_UNCORRECTED = "KERNEL_MEMORY_UNCORRECTED"
+    KERNEL_PCIE_ERROR = "KERNEL_PCIE_ERROR"
+    OOM_KILL = "OOM_KILL"
+
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
@@ -107,6 +202,16 @@ class CheckResult:
     action: Action = Action.NONE
     #: How long the check took.
     seconds: float = 0.0
+    #: What it is about: "card 3", "mlx5_0/1", "/dev/shm"; empty: the node. And the number of the card, if it is one.
+    device: str = ""
+    card: int | None = None
+    #: What else speaks for it: a line of the kernel's log, processes by name.
+    evidence: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The reason, and of what."""
+        return f"{self.device}: {self.reason}" if self.device else self.reason
 
 
 #: From harmless to grave. UNKNOWN is below CRITICAL although its exit code is higher: what is not known is no fault.
@@ -130,7 +235,7 @@ def one_line(text: str) -> str:
 def log_lines(results: Iterable[CheckResult]) -> list[str]:
     """One line per result for the job's log. Each has the word `item`, by which users of ModelArts search for them."""
     return [
-        one_line(f"pre-check item: {r.item}, result: {r.status} ({r.code}), {r.seconds:.3f} s: {r.reason}")
+        one_line(f"pre-check item: {r.item}, result: {r.status} ({r.code}), {r.seconds:.3f} s: {r.sentence}")
         for r in results
     ]
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisors import boot, child, environment, modelarts
+from supervisors import boot, child, cpus, environment, modelarts
 from supervisors.child import Account, Birth
 from supervisors.environment import Changes
 from supervisors.lifecycle import Job, Rank
@@ -94,6 +94,8 @@ class Midwife:
         if len(processes) != len(job.ranks):
             raise AssertionError(f"{len(processes)} processes for {len(job.ranks)} places")
         births = []
+        # What a container, or whoever started us, does not allow is no CPU to be bound to.
+        mine = os.sched_getaffinity(0)
         for rank, made in zip(job.ranks, processes, strict=True):
             env = environment.of_rank(self._root, spec, job, rank, common) | made.env
             workdir = spec.workdir or self._workspace(rank)
@@ -111,6 +113,7 @@ class Midwife:
                     limits=tuple((name, int(value)) for name, value in spec.limits.items() if name in RESOURCES),
                     umask=self._umask,
                     nice=spec.nice,
+                    cpus=cpus.parse(rank.cpus) & mine,
                 )
             )
         return births, processes

@@ -81,6 +81,8 @@ class Birth:
     limits: tuple[tuple[str, int], ...] = ()
     umask: int = DEFAULT_UMASK
     nice: int = 0
+    #: CPUs to be bound to; empty: none.
+    cpus: frozenset[int] = frozenset()
 
 
 @contextlib.contextmanager
@@ -135,6 +137,7 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
     # Only what this job needs: each line here is run by every rank, on pages that it shares with us until then.
     for name, needed, step in (
         ("set its limits", birth.limits, lambda: limits.apply(birth.limits)),
+        ("be bound to its CPUs", birth.cpus, lambda: os.sched_setaffinity(0, birth.cpus)),
         (f"take the priority {birth.nice}", birth.nice, lambda: os.setpriority(os.PRIO_PROCESS, 0, birth.nice)),
         (f"become user {birth.account.name}", True, lambda: _become(birth.account, birth.umask)),
         ("make its folders and files", birth.folders or birth.files, lambda: _furnish(birth.folders, birth.files)),

@@ -57,6 +57,8 @@ def common(root: Root, spec: JobSpec, job: Job, account: Account) -> dict[str, s
         cards = ",".join(map(str, job.cards))
         if job.card_kind == "nvidia":
             env["CUDA_VISIBLE_DEVICES"] = cards
+            # Else CUDA counts the fastest card first, and the driver, by which cards are leased, by the bus.
+            env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         elif job.card_kind == "ascend":
             env["ASCEND_RT_VISIBLE_DEVICES"] = cards
     if job.has_table:

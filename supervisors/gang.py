@@ -386,6 +386,8 @@ class Gang:
         if any(rank.outcome is None for rank in job.ranks) or not self._look_due:
             return False
         if self._all_gone():
+            if self._hardware_may_speak():
+                return False
             self._conclude()
             return True
         left = self._containment.members()
@@ -400,6 +402,18 @@ class Gang:
         self._look_due = False
         self._wait_for_orphans()
         return self._stuck or self._containment.gone()
+
+    def _hardware_may_speak(self) -> bool:
+        """Whether to wait a moment for what kernel and driver say of the cards, before a failure is judged."""
+        job = self.job
+        first = verdict.first_failure(job)
+        if first is None or not hardware.may_speak(job) or hardware.fault(job, self._root.faults):
+            return False
+        left = hardware.SETTLE_S - (time.time() - max(rank.ended_at for rank in job.ranks))
+        if not 0 < left <= hardware.SETTLE_S:  # or the clock was set
+            return False
+        self.loop.later(left, self._look_again)
+        return True
 
     def _look_later(self, seen: bool) -> None:
         self._gone_look = min(self._gone_look * 2, LEFTOVER_LOOK_S)
@@ -452,7 +466,7 @@ class Gang:
         last: tuple[str, ...] = ()
         if first is not None:
             last = tee.tail(self._root.rank_log(self._spec.job_id, first.rank, first.device))
-        return verdict.reach(job, first, last, hardware.fault(job.card_kind, job.cards))
+        return verdict.reach(job, first, last, hardware.fault(job, self._root.faults))
 
     def _attempt_over(self, state: State, end: Verdict, again: bool = True) -> None:
         """Another attempt, or the epilog, or the end. Raises OSError, with nothing changed."""

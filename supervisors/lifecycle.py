@@ -47,6 +47,8 @@ class Rank:
     argv: tuple[str, ...] = ()
     role: str = "rank"
     serves: bool = False
+    #: CPUs that it is bound to, as in "0-15,32-47"; empty: to none.
+    cpus: str = ""
 
 
 @dataclass(slots=True)
@@ -105,6 +107,10 @@ class Job:
     local_ranks: int = 0
     world_size: int = 0
     cards: tuple[int, ...] = ()
+    #: By card: its device node (None: the journal is of an earlier version and does not tell), and the bytes of its
+    #: memory that were in use before the job.
+    card_nodes: dict[int, str] | None = None
+    card_used: dict[int, int] = field(default_factory=dict)
     #: Name of this node in the job, where it is known; the rank table as HCCL reads it: the one that was given, or
     #: `JobPaths.rank_table`; empty for none.
     node_name: str = ""
@@ -112,6 +118,8 @@ class Job:
     planned: bool = False
     accepted_by: str = ""
     accepted_at: float = 0.0
+    #: In seconds of CLOCK_BOOTTIME; 0 in journals of an earlier version.
+    accepted_up: float = 0.0
     started_at: float = 0.0
     started_up: float = 0.0
     #: Seconds that the attempts before this one ran.
@@ -201,10 +209,12 @@ class Job:
 
 
 def _accepted(job: Job, r: Record) -> None:
-    """format, digest, boot, card_kind, master_addr, master_port, by, and where the ranks are (`place`)."""
+    """format, digest, boot, up (seconds of CLOCK_BOOTTIME), card_kind, master_addr, master_port, by, and where the
+    ranks are (`place`)."""
     if r["format"] != FORMAT:
         raise IllegalTransition(f"journal of format {r['format']}, this version reads {FORMAT}")
     job.accepted_at, job.digest, job.boot_id = r["t"], r["digest"], r["boot"]
+    job.accepted_up = r.get("up", 0.0)
     job.card_kind, job.master_addr, job.master_port = r["card_kind"], r["master_addr"], r["master_port"]
     job.accepted_by = r["by"]
     place(job, r)
@@ -212,10 +222,15 @@ def _accepted(job: Job, r: Record) -> None:
 
 def place(job: Job, r: Record) -> None:
     """Puts a job where a record says: first_rank or numbers[], devices[], cards[], node_rank, node_count, node_name,
-    local_ranks, world_size."""
+    local_ranks, world_size; cpus[] (per rank), card_nodes{card: path}, card_used{card: bytes}."""
     numbers = r.get("numbers") or range(r["first_rank"], r["first_rank"] + len(r["devices"]))
     job.ranks = [Rank(n, i, device) for i, (n, device) in enumerate(zip(numbers, r["devices"], strict=True))]
+    for rank, cpus in zip(job.ranks, r.get("cpus", ()), strict=False):
+        rank.cpus = cpus
     job.cards = tuple(r["cards"])
+    if (nodes := r.get("card_nodes")) is not None:
+        job.card_nodes = {int(card): path for card, path in nodes.items()}
+    job.card_used = {int(card): used for card, used in r.get("card_used", {}).items()}
     job.node_rank, job.node_count, job.node_name = r["node_rank"], r["node_count"], r["node_name"]
     job.local_ranks, job.world_size = r["local_ranks"], r["world_size"]
 
@@ -279,7 +294,9 @@ def _unborn(job: Job, r: Record) -> None:
 
 
 def _forget_ranks(job: Job) -> None:
-    job.ranks = [Rank(rank.rank, rank.local_rank, rank.device, lost_bytes=rank.lost_bytes) for rank in job.ranks]
+    job.ranks = [
+        Rank(rank.rank, rank.local_rank, rank.device, lost_bytes=rank.lost_bytes, cpus=rank.cpus) for rank in job.ranks
+    ]
     job.ends = []
     job.spawned = False
 

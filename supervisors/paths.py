@@ -112,6 +112,11 @@ class Root:
         return self.log / "nursery.log"
 
     @property
+    def faults(self) -> Path:
+        """What is wrong with the node and its cards, as the daemon saw it last; see `hardware.py`."""
+        return self.state / "faults.json"
+
+    @property
     def version(self) -> Path:
         """One line: the format of the state folder."""
         return self.state / "version"

@@ -6,14 +6,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from muster.v1 import event_pb2, event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2, log_pb2_grpc, node_pb2, node_pb2_grpc
+from muster.v1 import (
+    event_pb2,
+    event_pb2_grpc,
+    job_pb2,
+    job_pb2_grpc,
+    log_pb2,
+    log_pb2_grpc,
+    node_pb2,
+    node_pb2_grpc,
+    probe_pb2_grpc,
+    telemetry_pb2_grpc,
+)
 from supervisors import supervisor
 from supervisors.paths import Root
 
@@ -49,11 +60,15 @@ def alive(pid: int) -> bool:
 class Daemon:
     """One root folder with, most of the time, a daemon on it."""
 
-    def __init__(self, folder: Path, config: str = "") -> None:
+    def __init__(self, folder: Path, config: str = "", env: Mapping[str, str] | None = None) -> None:
+        """`env`: over that of the tests, for the daemon and for commands."""
         self.folder = folder
+        self.env = dict(env or {})
         self.root = Root.under(folder)
         self.config = folder / "musterd.toml"
-        self.config.write_text('[checks]\npolicy = "off"\n' + config)
+        # A machine on which tests run may have anything in its kernel's log.
+        health = "" if "[health]" in config else '[health]\npolicy = "off"\n'
+        self.config.write_text('[checks]\npolicy = "off"\n' + health + config)
         self.stderr = folder / "musterd.stderr"
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: grpc.Channel | None = None
@@ -75,6 +90,7 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=err,
                 stderr=err,
+                env=os.environ | self.env,
             )
         self.connect()
         eventually(self._answers, 30, f"musterd answers; it said: {self.stderr.read_text()[-2000:]}")
@@ -90,6 +106,8 @@ class Daemon:
         self.logs = log_pb2_grpc.LogServiceStub(self.channel)
         self.events = event_pb2_grpc.EventServiceStub(self.channel)
         self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
+        self.probes = probe_pb2_grpc.ProbeServiceStub(self.channel)
+        self.telemetry = telemetry_pb2_grpc.TelemetryServiceStub(self.channel)
 
     def _answers(self) -> bool:
         assert self.process is not None
@@ -119,7 +137,7 @@ class Daemon:
         return supervisor.lock_holder(self.root.job(job_id).lock)
 
     def cli(self, *args: str, **kwargs: Any) -> "subprocess.CompletedProcess[str]":
-        env = dict(os.environ, MUSTER_ROOT=str(self.folder), NO_COLOR="1")
+        env = dict(os.environ, MUSTER_ROOT=str(self.folder), NO_COLOR="1") | self.env
         env.update(kwargs.pop("env", {}))
         return subprocess.run(
             [str(BIN / "muster"), *args], capture_output=True, text=True, timeout=60, env=env, check=False, **kwargs
@@ -190,8 +208,8 @@ def make_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     """Makes daemons with a configuration of their own; they are ended with the test."""
     made: list[Daemon] = []
 
-    def make(config: str = "") -> Daemon:
-        daemon = Daemon(tmp_path_factory.mktemp("root"), config)
+    def make(config: str = "", env: Mapping[str, str] | None = None) -> Daemon:
+        daemon = Daemon(tmp_path_factory.mktemp("root"), config, env)
         made.append(daemon)
         return daemon.start()
 

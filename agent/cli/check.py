@@ -1,14 +1,15 @@
-"""`muster check`: is this node fit?"""
+"""`muster check`: is this node fit? The checks before a start and those of the node, run here and now."""
 
-import functools
 import os
 import socket
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from agent.cli import check_words
 from agent.cli.address import Address, named_root, pass_address
 from agent.cli.errors import Exit, Failure
 from agent.cli.output import emit, emit_json, format_option, note
@@ -17,7 +18,9 @@ from agent.cli.spec_options import Parsed, label_pair
 from agent.cli.text import table
 
 if TYPE_CHECKING:
+    from agent.config import Config
     from probes.precheck import Wanted
+    from probes.result import CheckResult
 
 #: A daemon that does not answer by then (in seconds) is told of, and done without.
 _ANSWER_S = 5.0
@@ -28,10 +31,28 @@ def _names(written: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in written.split(",") if name.strip())
 
 
-@click.command()
+class _Words(click.Group):
+    """Takes what is none of its words for the names of checks."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
+            args = ["run", *args]
+        return super().parse_args(context, args)
+
+
+@click.group(cls=_Words, options_metavar="[OPTIONS]", subcommand_metavar="[ITEM]... | COMMAND")
+def check() -> None:
+    """Check this node, with or without a daemon.
+
+    `muster check [ITEM]...` runs all checks, or those that are named; `muster check run --help` tells its options.
+    """
+
+
+@check.command()
 @pass_address
 @click.argument("items", nargs=-1, metavar="[ITEM]...")
 @click.option("--list", "only_list", is_flag=True, help="Show which checks there are.")
+@click.option("--all", "everything", is_flag=True, help="Show those too that do not apply to this node.")
 @click.option("--config", "file", metavar="FILE", help="Take the thresholds from this file instead of musterd's own.")
 @click.option(
     "--set",
@@ -39,7 +60,7 @@ def _names(written: str) -> tuple[str, ...]:
     metavar="KEY=VALUE",
     type=Parsed("setting", label_pair),
     multiple=True,
-    help="Try another setting of [checks], as in --set root_min_gb=1. Repeatable.",
+    help="Try another setting of [checks] or [health], as in --set root_min_gb=1. Repeatable.",
 )
 @click.option(
     "--hosts",
@@ -58,11 +79,12 @@ def _names(written: str) -> tuple[str, ...]:
 @click.option("--user", metavar="NAME", default="", help="Whom the ranks would run as; default: the daemon's user.")
 @format_option
 @click.pass_context
-def check(
+def run(
     context: click.Context,
     address: Address,
     items: tuple[str, ...],
     only_list: bool,
+    everything: bool,
     file: str | None,
     changes: tuple[tuple[str, str], ...],
     hosts: tuple[str, ...],
@@ -70,53 +92,106 @@ def check(
     user: str,
     as_json: bool,
 ) -> None:
-    """Check this node, with or without a daemon.
+    """Check this node, with or without a daemon: `muster check [ITEM]...`.
 
-    Limits are those that ranks of the daemon get; where there is none, those that this shell would give them.
+    Limits are those that ranks of the daemon get; where there is none, those that this shell would give them. What a
+    check has to see several times in a row (a port that flaps, a clock that is slowed down) only a daemon finds.
 
     Exit code: 0 OK, 1 WARN, 2 CRITICAL, 3 UNKNOWN, of several the gravest in the order CRITICAL, UNKNOWN, WARN, OK.
     (Wrong usage is 2 too, with a line on stderr that begins with `Error:` or `muster:`.)
     """
     import anyio
 
-    from agent import cards as node_cards
     from agent import config
     from agent.errors import StartupError
-    from probes import precheck, result
+    from probes import node_checks, result
 
-    if only_list:
-        entries = precheck.catalogue()
-        if as_json:
-            emit_json({"checks": [{"item": e.item, "checks": e.checks, "codes": list(e.codes)} for e in entries]})
-        else:
-            emit(table(["ITEM", "CHECKS"], [[e.item, e.checks] for e in entries]))
-        return
-    path = Path(file) if file is not None else config.default_file(named_root(context))
+    path = Path(file) if file is not None else config.default_file(named_root(context.find_root()))
     try:
         settings = config.load(path) if file is not None or path.exists() else config.Config()
-        checks = settings.checks.with_written(dict(changes))
+        settings = settings.with_written(dict(changes))
     except StartupError as error:
         raise Failure(str(error), Exit.USAGE) from None
     except ValueError as error:
         raise Failure(f"--set {error}", Exit.USAGE) from None
+    if only_list:
+        _list(settings, as_json)
+        return
     if user:
         _refuse_unknown(user)
-    found = node_cards.find(settings.cards.slots)
     daemon, nursery = _parents(address) if _has_ulimit(items) else (0, 0)
-    request = precheck.Request(
-        cards=_wanted(cards, found), cards_found=found, hosts=hosts, user=user, daemon=daemon, nursery=nursery
-    )
+    asked = _Asked(items, cards, hosts, user, daemon, nursery)
     try:
-        results = anyio.run(functools.partial(precheck.run, checks.settings(), request, items))
-    except precheck.UnknownItem as error:
+        results = anyio.run(_checked, settings, asked)
+    except node_checks.UnknownItem as error:
         raise Failure(str(error), Exit.USAGE) from None
     worst = result.worst(results)
     if as_json:
         emit_json({"status": worst, "checks": [{name: getattr(r, name) for name in r.__slots__} for r in results]})
     else:
-        rows = [[r.item, r.status, r.code, f"{r.seconds:.3f}s", r.reason] for r in results]
-        emit(table(["ITEM", "STATUS", "CODE", "TOOK", "REASON"], rows))
+        shown = [r for r in node_checks.folded(results) if everything or r.status is not result.Status.NOT_APPLICABLE]
+        rows = [[r.item, r.device, r.status, r.code, f"{r.seconds:.3f}s", r.reason] for r in shown]
+        emit(table(["ITEM", "WHERE", "STATUS", "CODE", "TOOK", "REASON"], rows))
+        left_out = sum(r.status is result.Status.NOT_APPLICABLE for r in results)
+        if left_out and not everything:
+            note(f"{left_out} checks do not apply here: --all shows why")
     raise click.exceptions.Exit(worst.exit_code)
+
+
+for _word in (check_words.explain, check_words.clear, check_words.inject):
+    check.add_command(_word)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    items: tuple[str, ...]
+    cards: int | list[int] | None
+    hosts: tuple[str, ...]
+    user: str
+    daemon: int
+    nursery: int
+
+
+def _list(settings: "Config", as_json: bool) -> None:
+    from probes import node_checks, precheck
+
+    rows = [(e.item, "before a job", e.checks, list(e.codes)) for e in precheck.catalogue()]
+    for c in node_checks.catalogue(settings.health):
+        when = f"every {c.interval_s:g} s" if c.interval_s else "by events"
+        rows.append((c.item, when, c.looks_at, [str(code) for code in c.codes]))
+    if as_json:
+        names = ("item", "when", "checks", "codes")
+        emit_json({"checks": [dict(zip(names, row, strict=True)) for row in rows]})
+    else:
+        emit(table(["ITEM", "WHEN", "CHECKS"], [row[:3] for row in rows]))
+
+
+async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
+    """All of them side by side, with the driver open for as long as that takes. Raises UnknownItem."""
+    import anyio
+
+    from agent import checks
+    from probes import node_checks, precheck
+    from probes.driver import Driver, DriverSettings
+
+    deadline_s = min(settings.cards.driver_deadline_s, settings.checks.deadline_s)
+    driver = Driver(lambda: DriverSettings(deadline_s, settings.cards.slots))
+    looker = node_checks.Looker(settings.health.settings, driver)
+    request = precheck.Request(
+        cards=_wanted(asked.cards),
+        driver=driver,
+        hosts=asked.hosts,
+        user=asked.user,
+        daemon=asked.daemon,
+        nursery=asked.nursery,
+    )
+    of_node = [check.item for check in node_checks.catalogue(settings.health)]
+    try:
+        await driver.open()
+        return await checks.run(settings.checks.settings(), request, looker.look, of_node, asked.items)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await driver.close()
 
 
 def _refuse_unknown(user: str) -> None:
@@ -129,12 +204,12 @@ def _refuse_unknown(user: str) -> None:
         raise Failure(f"--user: {error}", Exit.USAGE) from None
 
 
-def _wanted(cards: int | list[int] | None, found: dict[int, str]) -> "Wanted":
+def _wanted(cards: int | list[int] | None) -> "Wanted":
     from probes.precheck import Wanted
 
-    if isinstance(cards, int):
-        return Wanted(count=cards)
-    return Wanted(indices=tuple(dict.fromkeys(found if cards is None else cards)))
+    if cards is None:
+        return Wanted(every=True)
+    return Wanted(count=cards) if isinstance(cards, int) else Wanted(indices=tuple(dict.fromkeys(cards)))
 
 
 def _has_ulimit(items: tuple[str, ...]) -> bool:

@@ -3,12 +3,13 @@
 This module imports gRPC: import it inside commands only.
 """
 
+import functools
 import getpass
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 # Before the import below: nothing here forks, and gRPC's handlers for it cost time and can print warnings.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -22,6 +23,9 @@ from agent.cli.errors import BadSpec, CallFailed, Exit, Failure, NoDaemon, Why
 from muster import client
 from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
 from supervisors.spec import Violation
+
+if TYPE_CHECKING:
+    from muster.v1 import probe_pb2_grpc, telemetry_pb2_grpc
 
 #: Seconds within which a call that waits for nothing must be answered.
 ANSWER_S = 30.0
@@ -51,6 +55,22 @@ class Connection:
         self.events = event_pb2_grpc.EventServiceStub(self.channel)
         self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
         self._metadata = (("muster-caller", _caller()),)
+
+    # Made when they are asked for: every command would pay for the import, and few need them.
+
+    @functools.cached_property
+    def probes(self) -> "probe_pb2_grpc.ProbeServiceStub":
+        """The checks."""
+        from muster.v1 import probe_pb2_grpc
+
+        return probe_pb2_grpc.ProbeServiceStub(self.channel)
+
+    @functools.cached_property
+    def telemetry(self) -> "telemetry_pb2_grpc.TelemetryServiceStub":
+        """The readings."""
+        from muster.v1 import telemetry_pb2_grpc
+
+        return telemetry_pb2_grpc.TelemetryServiceStub(self.channel)
 
     def close(self) -> None:
         self.channel.close()

@@ -57,8 +57,8 @@ def stop(
 ) -> None:
     """Stop jobs and everything that they started.
 
-    Returns when they have ended and prints their states; one that has not ended in time is exit code 1. A job that has
-    ended before is left as it is.
+    Returns when they have ended and their cards are free, and prints their states; one that has not ended in time, or
+    whose cards somebody still holds, is exit code 1. A job that has ended before is left as it is.
     """
     from agent.cli.connection import connect, proto_duration, utf8
     from muster.v1 import job_pb2
@@ -78,6 +78,8 @@ def stop(
                 raise _not_ended(answer.job)
             if not as_json:
                 emit(_line(answer.job))
+            if answer.job.held_by:
+                raise _cards_held(answer.job)
 
         code = _each(jobs, one)
     if as_json:
@@ -234,6 +236,10 @@ def _each(jobs: tuple[str, ...], one: Callable[[str], None]) -> int:
 def _not_ended(job: "job_pb2.Job") -> Failure:
     lines = [f"job {job.job_id} has not ended: it is {_state(job)}", *job.warnings]
     return Failure("\n".join(lines))
+
+
+def _cards_held(job: "job_pb2.Job") -> Failure:
+    return Failure("\n".join([f"job {job.job_id} has ended, and its cards are not free", *job.held_by]))
 
 
 def _state(job: "job_pb2.Job") -> str:

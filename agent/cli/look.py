@@ -11,6 +11,7 @@ from agent.cli.output import as_dict, coloured, emit, emit_json, format_option
 from agent.cli.text import clean, command_line, numbers, span, table
 
 if TYPE_CHECKING:
+    from agent.cli.connection import Connection
     from muster.v1 import job_pb2
 
 _COLOURS = {"SUCCEEDED": "green", "RUNNING": "green", "FAILED": "red", "LOST": "red", "STOPPED": "yellow"}
@@ -27,9 +28,10 @@ def status(address: Address, job: str, as_json: bool) -> None:
 
     with connect(address) as connection:
         found = get_job(connection, job)
-    if as_json:
-        emit_json(as_dict(found))
-        return
+        if as_json:
+            emit_json(as_dict(found))
+            return
+        use = _use(connection, found)
     from agent.cli import show
 
     now = time.time()
@@ -46,6 +48,8 @@ def status(address: Address, job: str, as_json: bool) -> None:
         ("folder", clean(found.spec.workdir)),
         ("user", clean(found.spec.user)),
         ("cards", show.devices(found)),
+        ("use", use),
+        *(("held by", clean(text)) for text in found.held_by),
         ("meets at", f"{clean(found.master_addr)}:{found.master_port}" if found.master_port else ""),
         ("node", f"{found.spec.node_rank} of {found.spec.node_count}" if found.spec.node_count > 1 else ""),
         ("rank table", clean(found.spec.rank_table)),
@@ -63,6 +67,27 @@ def status(address: Address, job: str, as_json: bool) -> None:
         *(("warning", clean(text)) for text in found.warnings),
     ]
     emit(_facts(facts) + "\n" + _ranks(found))
+
+
+def _use(connection: "Connection", job: "job_pb2.Job") -> str:
+    """How well the cards of a running job are used; "" where nothing is known."""
+    from muster.v1 import job_pb2
+
+    if job.state != job_pb2.JOB_STATE_RUNNING or not any(rank.pid for rank in job.ranks):
+        return ""
+    from agent.cli.errors import CallFailed
+    from muster.v1 import telemetry_pb2
+
+    try:
+        request = telemetry_pb2.GetTelemetryRequest(job_id=job.job_id)
+        answer = connection.call(connection.telemetry.GetTelemetry, request)
+    except CallFailed:  # it has ended meanwhile, or the daemon is an earlier one
+        return ""
+    for found in answer.jobs:
+        if found.HasField("card_utilization"):
+            low = ": its cards could do much more" if found.underused else ""
+            return f"cards average {found.card_utilization:.0f}% since the start{low} (muster top {job.job_id})"
+    return ""
 
 
 def _started(job: "job_pb2.Job") -> str:
@@ -89,6 +114,7 @@ def _ranks(job: "job_pb2.Job") -> str:
     from agent.cli import show
 
     rows = []
+    bound = any(rank.cpus for rank in job.ranks)
     for rank in job.ranks:
         known = rank.HasField("usage")
         rows.append(
@@ -96,6 +122,7 @@ def _ranks(job: "job_pb2.Job") -> str:
                 str(rank.rank),
                 str(rank.device),
                 str(rank.pid or "-"),
+                *([rank.cpus or "-"] if bound else []),
                 show.outcome(rank, job),
                 show.status(rank) or "-",
                 show.cpu(rank.usage) if known else "-",
@@ -104,7 +131,8 @@ def _ranks(job: "job_pb2.Job") -> str:
                 rank.log_path,
             ]
         )
-    text = table(["RANK", "DEVICE", "PID", "OUTCOME", "CODE", "CPU USER+SYS", "MAX RSS", "READ/WRITTEN", "LOG"], rows)
+    head = ["RANK", "DEVICE", "PID", *(["CPUS"] if bound else []), "OUTCOME", "CODE"]
+    text = table([*head, "CPU USER+SYS", "MAX RSS", "READ/WRITTEN", "LOG"], rows)
     for rank in job.ranks:
         if rank.detail:
             text += f"rank {rank.rank}: {clean(rank.detail)}\n"

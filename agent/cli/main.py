@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import click
 
-from agent.cli import check, completion, events, jobs, logs, look, node, run
+from agent.cli import check, completion, events, jobs, logs, look, node, run, top
 from agent.cli.address import address_options
 from agent.cli.errors import Exit, Failure
 from agent.cli.output import keep_descriptors, note
@@ -33,6 +33,7 @@ for _command in (
     logs.logs,
     events.events,
     node.node,
+    top.top,
     check.check,
     completion.completion,
 ):

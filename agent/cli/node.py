@@ -1,33 +1,86 @@
-"""`muster node`: the daemon and its node."""
+"""`muster node`: the daemon, its node, and whether that is in service."""
+
+from typing import TYPE_CHECKING
 
 import click
 
 from agent.cli.address import Address, pass_address
-from agent.cli.output import as_dict, emit, emit_json, format_option
-from agent.cli.text import clean, table
+from agent.cli.output import as_dict, coloured, emit, emit_json, format_option
+from agent.cli.text import clean, size, table
+
+if TYPE_CHECKING:
+    from muster.v1 import node_pb2
+
+_COLOURS = {"CRITICAL": "red", "UNKNOWN": "magenta", "WARN": "yellow", "OK": "green"}
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @pass_address
 @format_option
-def node(address: Address, as_json: bool) -> None:
-    """Show the node: daemon, cards, warnings."""
+@click.pass_context
+def node(context: click.Context, address: Address, as_json: bool) -> None:
+    """Show the node: daemon, conditions, cards; or take it out of service.
+
+    A CRITICAL condition keeps new jobs away from the node, or from the card that it is about; `muster check explain
+    CODE` says what it means and how it goes away.
+    """
+    if context.invoked_subcommand is not None:
+        return
     from agent.cli.connection import connect
     from muster.v1 import node_pb2
 
     with connect(address) as connection:
-        found = connection.call(connection.nodes.GetNode, node_pb2.GetNodeRequest()).node
+        _show(connection.call(connection.nodes.GetNode, node_pb2.GetNodeRequest()).node, as_json)
+
+
+@node.command()
+@pass_address
+@click.argument("reason", nargs=-1, required=True, metavar="REASON")
+@format_option
+def drain(address: Address, reason: tuple[str, ...], as_json: bool) -> None:
+    """Take the node out of service: no new jobs; those that are there run on.
+
+    The reason is for those who find it so. It stays so over restarts and reboots.
+    """
+    from agent.cli.connection import connect, utf8
+    from muster.v1 import node_pb2
+
+    with connect(address) as connection:
+        request = node_pb2.DrainRequest(reason=utf8(" ".join(reason), "REASON"))
+        _show(connection.call(connection.nodes.Drain, request).node, as_json)
+
+
+@node.command()
+@pass_address
+@format_option
+def undrain(address: Address, as_json: bool) -> None:
+    """Take the node into service again. Conditions stay what they are."""
+    from agent.cli.connection import connect
+    from muster.v1 import node_pb2
+
+    with connect(address) as connection:
+        _show(connection.call(connection.nodes.Undrain, node_pb2.UndrainRequest()).node, as_json)
+
+
+def _show(found: "node_pb2.Node", as_json: bool) -> None:
     if as_json:
         emit_json(as_dict(found))
         return
     from agent.cli import show
 
+    drained = ""
+    if found.HasField("drain"):
+        by = f"by {clean(found.drain.by)}, since {show.when(found.drain.since)}"
+        drained = f"drained {by}: {clean(found.drain.reason)}"
+    driver = f"{found.accelerator} {found.driver_version}".strip() if found.accelerator != "slot" else ""
     facts = [
         ("node", found.hostname),
+        ("service", drained or "takes jobs"),
         ("boot id", found.boot_id),
         ("daemon", f"muster {found.version}, pid {found.daemon_pid}, since {show.when(found.daemon_started_at)}"),
         ("nursery", f"pid {found.nursery_pid}" if found.nursery_pid else ""),
         ("contract", found.api_version),
+        ("driver", driver),
         ("jobs", f"{found.active_jobs} that have not ended"),
         ("ends by", found.containment),
         ("state in", found.state_dir),
@@ -35,7 +88,44 @@ def node(address: Address, as_json: bool) -> None:
         *(("warning", text) for text in found.warnings),
     ]
     text = "".join(f"{name:<9} {clean(value)}\n" for name, value in facts if value)
+    if found.conditions:
+        rows = [
+            [c.device or "node", c.status, c.code, show.when(c.since), c.action, c.clears, _reason(c)]
+            for c in found.conditions
+        ]
+        shown = table(["WHERE", "STATUS", "CODE", "SINCE", "ACTION", "CLEARS BY", "REASON"], rows)
+        text += "\n" + (_coloured(shown) if coloured() else shown)
     cards = [card for card in found.cards if card.kind != "slot" or card.job_id]
     if cards:
-        text += "\n" + table(["CARD", "KIND", "JOB"], [[str(c.index), c.kind, c.job_id or "free"] for c in cards])
+        head = ["CARD", "KIND", "MODEL", "BUS", "NUMA", "UTIL", "MEMORY", "HEALTH", "JOB"]
+        text += "\n" + table(head, [_card(card) for card in cards])
+        text += "".join(f"card {card.index}: {clean(card.held_by)}\n" for card in cards if card.held_by)
     emit(text)
+
+
+def _reason(condition: "node_pb2.Condition") -> str:
+    drill = "" if not condition.injected or "drill" in condition.reason else " (injected for a drill)"
+    return condition.reason + drill
+
+
+def _card(card: "node_pb2.Card") -> list[str]:
+    now = card.reading
+    used = size(now.memory_used_bytes) if now.HasField("memory_used_bytes") else ""
+    total = size(card.memory_bytes) if card.HasField("memory_bytes") else ""
+    return [
+        str(card.index),
+        card.kind + (" (MIG)" if card.mig else ""),
+        card.model,
+        card.bus_id,
+        str(card.numa_node) if card.HasField("numa_node") else "",
+        f"{now.utilization:.0f}%" if now.HasField("utilization") else "",
+        "/".join(filter(None, (used, total))),
+        card.health,
+        card.job_id or "free",
+    ]
+
+
+def _coloured(text: str) -> str:
+    for word, colour in _COLOURS.items():
+        text = text.replace(f" {word} ", f" {click.style(word, fg=colour)} ")
+    return text

@@ -132,7 +132,7 @@ def _spawn(root: Path, owner_fd: int) -> subprocess.Popen[bytes]:
         command += ["--config", str(_SYSTEM_CONFIG)]
     else:
         # A container or a laptop is what it is: its shortcomings are told, and keep nobody from trying.
-        (root / "musterd.toml").write_text('[checks]\npolicy = "warn"\n')
+        (root / "musterd.toml").write_text('[checks]\npolicy = "warn"\n[health]\npolicy = "warn"\n')
     # A service manager that started us must not hear of this one.
     env = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
     with open(_own_log(root), "wb") as log:

@@ -10,7 +10,11 @@ import anyio
 from agent.config import Config
 from agent.errors import TooMany
 from agent.events import EventStore
+from agent.metrics import Metrics
+from agent.node_health import NodeHealth
 from agent.registry import Registry
+from agent.telemetry import Telemetry
+from probes.driver import Driver
 from supervisors.paths import Root
 
 if TYPE_CHECKING:
@@ -27,6 +31,10 @@ class ServerContext:
 
     registry: Registry
     events: EventStore
+    driver: Driver
+    health: NodeHealth
+    telemetry: Telemetry
+    metrics: Metrics
     config: Callable[[], Config]
     root: Root
     started_at: float

@@ -105,6 +105,9 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             under_way = entry.job.stop.steps if entry.job.stop is not None else ()
             timeout = sum(steps or under_way or entry.spec.grace_steps or default) + STOP_MARGIN_S
         entry = await self._ended(entry, began + timeout)
+        if entry.job.state.final:
+            with anyio.CancelScope(deadline=began + timeout):
+                await registry.leasing.wait_freed(entry.job_id)
         return job_pb2.StopResponse(job=self._message(entry), ended=entry.job.state.final)
 
     async def Wait(self, request: job_pb2.WaitRequest, context: "_Context") -> job_pb2.WaitResponse:
@@ -137,7 +140,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         return entry
 
     def _message(self, entry: Entry) -> job_pb2.Job:
-        return convert.job_to(entry, self._server.root)
+        return convert.job_to(entry, self._server.root, self._server.registry.leasing.held_by(entry.job_id))
 
 
 def _key(entry: Entry) -> _Key:

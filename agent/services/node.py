@@ -1,4 +1,4 @@
-"""NodeService: the node itself."""
+"""NodeService: the node itself, and whether it is in service."""
 
 import os
 import socket
@@ -8,47 +8,77 @@ from typing import TYPE_CHECKING, Any
 from anyio import to_thread
 
 from agent import convert
-from agent.services import ServerContext
+from agent.errors import InvalidRequest
+from agent.services import ServerContext, caller
+from agent.services.card_message import cards_of
+from agent.services.condition_message import condition_message, drain_message
 from agent.spec_message import plain
 from muster.v1 import node_pb2, node_pb2_grpc
 from supervisors import process
 from supervisors.containment import find_cgroup_root
+from supervisors.spec import Violation
 
 if TYPE_CHECKING:
     from grpc import aio
 
+    _Context = aio.ServicerContext[Any, Any]
+
 API_VERSION = "muster.v1"
+MAX_REASON = 1000
 
 
 class NodeService(node_pb2_grpc.NodeServiceServicer):
-    """Says what this node and its daemon are."""
+    """Says what this node and its daemon are, and takes it out of service."""
 
     def __init__(self, context: ServerContext) -> None:
         self._server = context
 
-    async def GetNode(
-        self, request: node_pb2.GetNodeRequest, context: "aio.ServicerContext[Any, Any]"
-    ) -> node_pb2.GetNodeResponse:
+    async def GetNode(self, request: node_pb2.GetNodeRequest, context: "_Context") -> node_pb2.GetNodeResponse:
         """See node.proto."""
+        return node_pb2.GetNodeResponse(node=await self._node())
+
+    async def Drain(self, request: node_pb2.DrainRequest, context: "_Context") -> node_pb2.DrainResponse:
+        """See node.proto. Raises InvalidRequest."""
+        reason = request.reason.strip()
+        if not reason:
+            raise InvalidRequest([Violation("reason", "is empty: say why, for those who find the node drained")])
+        if len(reason) > MAX_REASON:
+            raise InvalidRequest([Violation("reason", f"has {len(reason)} characters: allowed are {MAX_REASON}")])
+        await self._server.health.set_drain(reason, caller(context))
+        return node_pb2.DrainResponse(node=await self._node())
+
+    async def Undrain(self, request: node_pb2.UndrainRequest, context: "_Context") -> node_pb2.UndrainResponse:
+        """See node.proto."""
+        await self._server.health.undrain(caller(context))
+        return node_pb2.UndrainResponse(node=await self._node())
+
+    async def _node(self) -> node_pb2.Node:
         server = self._server
-        registry = server.registry
-        return node_pb2.GetNodeResponse(
-            node=node_pb2.Node(
-                hostname=socket.gethostname(),
-                boot_id=process.boot_id(),
-                version=version("muster-agent"),
-                api_version=API_VERSION,
-                daemon_started_at=convert.timestamp(server.started_at),
-                daemon_pid=os.getpid(),
-                nursery_pid=registry.nursery_pid,
-                cards=[node_pb2.Card(index=card.index, kind=card.kind, job_id=card.job_id) for card in registry.cards],
-                active_jobs=sum(not entry.job.state.final for entry in registry.entries()),
-                containment=await to_thread.run_sync(_containment),
-                state_dir=plain(str(server.root.state)),
-                log_dir=plain(str(server.root.log)),
-                warnings=[plain(text) for text in registry.warnings()],
-            )
+        registry, view, drain = server.registry, server.driver.view, server.health.drain
+        return node_pb2.Node(
+            hostname=socket.gethostname(),
+            boot_id=process.boot_id(),
+            version=version("muster-agent"),
+            api_version=API_VERSION,
+            daemon_started_at=convert.timestamp(server.started_at),
+            daemon_pid=os.getpid(),
+            nursery_pid=registry.nursery_pid,
+            cards=await cards_of(server),
+            active_jobs=sum(not entry.job.state.final for entry in registry.entries()),
+            containment=await to_thread.run_sync(_containment),
+            state_dir=plain(str(server.root.state)),
+            log_dir=plain(str(server.root.log)),
+            warnings=[plain(text) for text in self._warnings()],
+            conditions=[condition_message(condition) for condition in server.health.conditions],
+            drain=drain_message(drain) if drain is not None else None,
+            accelerator=view.kind,
+            driver_version=plain(view.version),
         )
+
+    def _warnings(self) -> list[str]:
+        server = self._server
+        parts = (server.health, server.telemetry, server.metrics)
+        return [*server.registry.warnings(), *(text for part in parts for text in part.trouble)]
 
 
 def _containment() -> str:

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from probes import custom, precheck, script
+from probes.driver import Driver, DriverSettings
 from probes.precheck import Request, Settings, Wanted
 from probes.result import Action, Code, Status
 
@@ -28,8 +29,11 @@ def write(folder, name, text, mode=0o755):
 
 async def run(folder, *items, deadline_s=10.0):
     settings = Settings(custom_dir=str(folder), host_files="", deadline_s=deadline_s)
-    request = Request(cards=Wanted(count=8), cards_found=dict.fromkeys(range(7), "nvidia"), user="bob")
+    driver = Driver(lambda: DriverSettings(slots=7), [], dev=folder)
+    await driver.open()
+    request = Request(cards=Wanted(count=8), driver=driver, user="bob")
     results = await precheck.run(settings, request, items or ("custom",))
+    await driver.close()
     return {r.item.removeprefix("custom "): r for r in results}
 
 

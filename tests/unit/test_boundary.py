@@ -19,12 +19,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from agent import boundary, errors, server
+from agent.cards import Lease
 from agent.entry import Entry
 from agent.events import Event
 from agent.server import ServerContext
 from agent.services import event as event_service
 from muster.client import connect, facts, failure, retry_after, target
 from muster.v1 import event_pb2, job_pb2, log_pb2, node_pb2
+from probes.accelerator import Card
+from probes.view import View
 from supervisors import lifecycle
 from supervisors.lifecycle import Rank
 from supervisors.paths import JobPaths, Root
@@ -39,6 +42,27 @@ def job_entry(job_id="j", accepted_at=1.0, state=State.RUNNING, **spec):
     return Entry(job_id, JobSpec(job_id, ("true",), **spec), job, JobPaths(Path("/state/jobs") / job_id))
 
 
+class FakeLeasing:
+    """No cards."""
+
+    def all(self):
+        return [Lease(Card(0, "slot"), "j")]
+
+    def held_by(self, job_id):
+        return None
+
+    async def wait_freed(self, job_id):
+        return None
+
+
+def server_context(registry: Any, events: Any, config: Any, root: Root) -> ServerContext:
+    """A node without cards, of which nothing is wrong."""
+    driver: Any = SimpleNamespace(view=View())
+    health: Any = SimpleNamespace(conditions=[], drain=None, trouble=[])
+    silent: Any = SimpleNamespace(trouble=[])
+    return ServerContext(registry, events, driver, health, silent, silent, lambda: config, root, 1000.0, anyio.Event())
+
+
 class FakeRegistry:
     """`answer`, when set, is what every call does."""
 
@@ -50,7 +74,7 @@ class FakeRegistry:
         self.asked = []
         self.cancelled = anyio.Event()
         self.ended = anyio.Event()
-        self.cards = [SimpleNamespace(index=0, kind="slot", job_id="j")]
+        self.leasing = FakeLeasing()
 
     def warnings(self):
         return ["a warning"]
@@ -134,7 +158,7 @@ async def world():
     )
     registry: Any = FakeRegistry()
     events: Any = FakeEvents()
-    context = ServerContext(registry, events, lambda: config, root, 1000.0, anyio.Event())
+    context = server_context(registry, events, config, root)
     task = asyncio.create_task(_serve(context, ready := asyncio.Event()))
     await ready.wait()
     async with connect(str(root.socket), "the tests") as client:
@@ -463,9 +487,7 @@ async def test_the_sockets_mode(world):
 
 
 async def test_a_socket_that_cannot_be_bound_says_why(world):
-    missing = ServerContext(
-        world.registry, world.events, lambda: world.config, Root.under(Path("/nonexistent/x")), 0.0, anyio.Event()
-    )
+    missing = server_context(world.registry, world.events, world.config, Root.under(Path("/nonexistent/x")))
     with pytest.raises(errors.StartupError, match=r"/nonexistent/x/run/muster\.sock"):
         await server.serve(missing)
 
@@ -473,7 +495,7 @@ async def test_a_socket_that_cannot_be_bound_says_why(world):
 async def test_an_unknown_group_is_refused(world, tmp_path):
     config: Any = SimpleNamespace(limits=world.config.limits, socket=SimpleNamespace(mode=0o660, group="no-such-group"))
     root = Root(run=world.context.root.log, state=tmp_path, log=tmp_path)
-    context = ServerContext(world.registry, world.events, lambda: config, root, 0.0, anyio.Event())
+    context = server_context(world.registry, world.events, config, root)
     with pytest.raises(errors.StartupError, match="no-such-group"):
         await server.serve(context)
 

@@ -4,7 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from agent.config import ChecksTable
+from agent.config import ChecksTable, Config, HealthTable
+from probes.node.settings import NodeSettings
 from probes.precheck import Settings
 
 
@@ -32,20 +33,29 @@ def test_the_table_of_a_file_has_each_setting_with_its_default():
 
 
 def test_settings_as_written_on_a_command_line():
-    table = ChecksTable(root_min_gb=5).with_written(
+    config = Config(checks=ChecksTable(root_min_gb=5)).with_written(
         {"cache_min_gb": "0.5", "nofile_min": "10", "shm_required": "true", "cache_path": "", "ulimits": "always"}
     )
-    settings = table.settings()
+    settings = config.checks.settings()
     assert (settings.cache_min_gb, settings.nofile_min, settings.shm_required) == (0.5, 10, True)
     assert (settings.cache_path, settings.ulimits, settings.root_min_gb) == ("", "always", 5)
-    assert ChecksTable().with_written({}) == ChecksTable()
+    assert Config().with_written({}) == Config()
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Settings)])
+of_start = [f.name for f in fields(Settings)]
+
+
+@pytest.mark.parametrize("name", [*of_start, *(f.name for f in fields(NodeSettings))])
 def test_every_setting_can_be_written(name):
-    default = getattr(ChecksTable(), name)
+    default = getattr(ChecksTable() if name in of_start else HealthTable(), name)
     written = str(default).lower() if isinstance(default, bool) else str(default)
-    assert ChecksTable().with_written({name: written}) == ChecksTable()
+    assert Config().with_written({name: written}) == Config()
+
+
+def test_a_name_of_both_tables_is_meant_for_both():
+    config = Config().with_written({"disk_free_percent": "7", "ib_down_s": "3"})
+    assert config.checks.disk_free_percent == config.health.disk_free_percent == 7
+    assert config.health.ib_down_s == 3
 
 
 @pytest.mark.parametrize(
@@ -60,8 +70,10 @@ def test_every_setting_can_be_written(name):
         ("root_min_gb", "-1", "root_min_gb: -1"),
         ("ulimits", "sometimes", "allowed are infiniband, always, never"),
         ("cache_path", "cache", "must be an absolute path"),
+        ("ib_down_s", "-1", "ib_down_s: -1"),
+        ("xid_ignore", "x", "xid_ignore: 'x'"),
     ],
 )
 def test_what_is_written_wrong(name, written, words):
     with pytest.raises(ValueError, match=words):
-        ChecksTable().with_written({name: written})
+        Config().with_written({name: written})

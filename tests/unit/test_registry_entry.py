@@ -73,7 +73,7 @@ def test_a_journal_is_told_as_events(tmp_path: Path):
     attributes = {n: e.attributes for n, e in told}
     assert attributes[9] == {"outcome": "EXITED", "device": "0", "pid": "100", "exit_code": "1"}
     assert attributes[14]["signal"] == "9"
-    assert attributes[15] == {"state": "FAILED", "exit_code": "1"}
+    assert attributes[15] == {"state": "FAILED", "exit_code": "1", "recommendation": "NONE"}
     assert [e.time for _, e in told] == sorted(e.time for _, e in told)
     assert "secret" not in repr(told)
 

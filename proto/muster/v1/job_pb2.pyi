@@ -12,7 +12,8 @@ Errors. Every failed call has a gRPC status and, in the status details, a google
   INVALID_ARGUMENT     INVALID_REQUEST; google.rpc.BadRequest names each field, what it was and what is allowed
   NOT_FOUND            JOB_NOT_FOUND
   ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec
-  FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED
+  FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED; NODE_UNHEALTHY (the message names the
+                       condition and the card), NODE_DRAINING
   RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo
   UNAVAILABLE          STOPPING, SUPERVISOR_UNREACHABLE, with google.rpc.RetryInfo: try again
   OUT_OF_RANGE         CURSOR_TOO_OLD, OFFSET_OUT_OF_RANGE: the message and the metadata say what there is
@@ -551,6 +552,8 @@ class Job(_message.Message):
     PRESET_ENV_FIELD_NUMBER: _builtins.int
     WORLD_SIZE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    CARDS_FREE_FIELD_NUMBER: _builtins.int
+    HELD_BY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: Global___JobState.ValueType
     spec_digest: _builtins.str
@@ -568,6 +571,10 @@ class Job(_message.Message):
     """Ranks over all nodes, as far as they are known before a launcher makes them."""
     step: _builtins.str
     """What runs before or after the ranks at this moment: "requirements", "pre_start", "epilog"; else empty."""
+    cards_free: _builtins.bool
+    """After the end: whether its cards are free for others, which they are once the driver shows nobody of the job on them any
+    more. Always true for a job without cards.
+    """
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """The spec with the values of `env` left out (the names stay, their values are empty)."""
@@ -608,6 +615,10 @@ class Job(_message.Message):
     def preset_env(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Variables that `training_mode` sets."""
 
+    @_builtins.property
+    def held_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sentences: who is still on the cards of an ended job."""
+
     def __init__(
         self,
         *,
@@ -633,10 +644,12 @@ class Job(_message.Message):
         preset_env: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         world_size: _builtins.int = ...,
         step: _builtins.str = ...,
+        cards_free: _builtins.bool = ...,
+        held_by: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "restart_at", b"restart_at", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "checks", b"checks", "ended_at", b"ended_at", "job_id", b"job_id", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "held_by", b"held_by", "job_id", b"job_id", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -729,6 +742,7 @@ class Rank(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """Number over all nodes, and on this node."""
     local_rank: _builtins.int
@@ -751,6 +765,8 @@ class Rank(_message.Message):
     """A sentence: why it could not be started, what is known of a lost rank."""
     role: _builtins.str
     """"rank"; in other boot modes "launcher", "worker", "ps", "mpi-lead", "mpi-wait"."""
+    cpus: _builtins.str
+    """CPUs that it is bound to: "0-15,32-47"; empty: to none."""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -781,10 +797,11 @@ class Rank(_message.Message):
         detail: _builtins.str = ...,
         command: _abc.Iterable[_builtins.str] | None = ...,
         role: _builtins.str = ...,
+        cpus: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "started_at", b"started_at", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "core_dumped", b"core_dumped", "detail", b"detail", "device", b"device", "ended_at", b"ended_at", "exit_code", b"exit_code", "local_rank", b"local_rank", "log_path", b"log_path", "lost_log_bytes", b"lost_log_bytes", "outcome", b"outcome", "pid", b"pid", "rank", b"rank", "role", b"role", "signal", b"signal", "start_ticks", b"start_ticks", "started_at", b"started_at", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "core_dumped", b"core_dumped", "cpus", b"cpus", "detail", b"detail", "device", b"device", "ended_at", b"ended_at", "exit_code", b"exit_code", "local_rank", b"local_rank", "log_path", b"log_path", "lost_log_bytes", b"lost_log_bytes", "outcome", b"outcome", "pid", b"pid", "rank", b"rank", "role", b"role", "signal", b"signal", "start_ticks", b"start_ticks", "started_at", b"started_at", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -901,6 +918,7 @@ class CheckResult(_message.Message):
     THRESHOLD_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
     item: _builtins.str
     """"disk-size root", "ulimit", ..."""
     status: _builtins.str
@@ -913,6 +931,8 @@ class CheckResult(_message.Message):
     action: _builtins.str
     """NONE, RESTART_JOB, RESET_DEVICE, REBOOT, DRAIN, RMA, INVESTIGATE"""
     seconds: _builtins.float
+    device: _builtins.str
+    """What exactly it is about ("card 3", "mlx5_0"); empty: the item says it."""
     def __init__(
         self,
         *,
@@ -924,10 +944,11 @@ class CheckResult(_message.Message):
         threshold: _builtins.str = ...,
         action: _builtins.str = ...,
         seconds: _builtins.float = ...,
+        device: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "code", b"code", "item", b"item", "observed", b"observed", "reason", b"reason", "seconds", b"seconds", "status", b"status", "threshold", b"threshold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "code", b"code", "device", b"device", "item", b"item", "observed", b"observed", "reason", b"reason", "seconds", b"seconds", "status", b"status", "threshold", b"threshold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -95,8 +95,8 @@ class JobServiceServicer(object):
 
     def Stop(self, request, context):
         """Asks a job to stop: SIGTERM to every rank's process group, looks for as long as the grace says, then SIGKILL to
-        whatever is left, descendants that left their group included. Returns when the job has ended, or when `timeout`
-        is over (the job then is still STOPPING and the call has `ended = false`, never an error). Idempotent: a job
+        whatever is left, descendants that left their group included. Returns when the job has ended and its cards are free (or it
+        is known who still holds them: `Job.held_by`), or when `timeout` is over (the job then is still STOPPING and the call has `ended = false`, never an error). Idempotent: a job
         that has ended is returned as it is; a second Stop with a shorter grace shortens the first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

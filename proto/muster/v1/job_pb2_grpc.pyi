@@ -12,7 +12,8 @@ Errors. Every failed call has a gRPC status and, in the status details, a google
   INVALID_ARGUMENT     INVALID_REQUEST; google.rpc.BadRequest names each field, what it was and what is allowed
   NOT_FOUND            JOB_NOT_FOUND
   ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec
-  FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED
+  FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED; NODE_UNHEALTHY (the message names the
+                       condition and the card), NODE_DRAINING
   RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo
   UNAVAILABLE          STOPPING, SUPERVISOR_UNREACHABLE, with google.rpc.RetryInfo: try again
   OUT_OF_RANGE         CURSOR_TOO_OLD, OFFSET_OUT_OF_RANGE: the message and the metadata say what there is
@@ -63,8 +64,8 @@ class JobServiceStub:
     """Jobs by time of acceptance, newest first, a page at a time."""
     Stop: _grpc.UnaryUnaryMultiCallable[_job_pb2.StopRequest, _job_pb2.StopResponse]
     """Asks a job to stop: SIGTERM to every rank's process group, looks for as long as the grace says, then SIGKILL to
-    whatever is left, descendants that left their group included. Returns when the job has ended, or when `timeout`
-    is over (the job then is still STOPPING and the call has `ended = false`, never an error). Idempotent: a job
+    whatever is left, descendants that left their group included. Returns when the job has ended and its cards are free (or it
+    is known who still holds them: `Job.held_by`), or when `timeout` is over (the job then is still STOPPING and the call has `ended = false`, never an error). Idempotent: a job
     that has ended is returned as it is; a second Stop with a shorter grace shortens the first.
     """
     Wait: _grpc.UnaryUnaryMultiCallable[_job_pb2.WaitRequest, _job_pb2.WaitResponse]
@@ -89,8 +90,8 @@ class JobServiceAsyncStub(JobServiceStub):
     """Jobs by time of acceptance, newest first, a page at a time."""
     Stop: _aio.UnaryUnaryMultiCallable[_job_pb2.StopRequest, _job_pb2.StopResponse]  # type: ignore[assignment]
     """Asks a job to stop: SIGTERM to every rank's process group, looks for as long as the grace says, then SIGKILL to
-    whatever is left, descendants that left their group included. Returns when the job has ended, or when `timeout`
-    is over (the job then is still STOPPING and the call has `ended = false`, never an error). Idempotent: a job
+    whatever is left, descendants that left their group included. Returns when the job has ended and its cards are free (or it
+    is known who still holds them: `Job.held_by`), or when `timeout` is over (the job then is still STOPPING and the call has `ended = false`, never an error). Idempotent: a job
     that has ended is returned as it is; a second Stop with a shorter grace shortens the first.
     """
     Wait: _aio.UnaryUnaryMultiCallable[_job_pb2.WaitRequest, _job_pb2.WaitResponse]  # type: ignore[assignment]
@@ -136,8 +137,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_pb2.StopResponse, _abc.Awaitable[_job_pb2.StopResponse]]:
         """Asks a job to stop: SIGTERM to every rank's process group, looks for as long as the grace says, then SIGKILL to
-        whatever is left, descendants that left their group included. Returns when the job has ended, or when `timeout`
-        is over (the job then is still STOPPING and the call has `ended = false`, never an error). Idempotent: a job
+        whatever is left, descendants that left their group included. Returns when the job has ended and its cards are free (or it
+        is known who still holds them: `Job.held_by`), or when `timeout` is over (the job then is still STOPPING and the call has `ended = false`, never an error). Idempotent: a job
         that has ended is returned as it is; a second Stop with a shorter grace shortens the first.
         """
 

@@ -55,6 +55,81 @@ class GetNodeResponse(_message.Message):
 Global___GetNodeResponse: _TypeAlias = GetNodeResponse  # noqa: Y015
 
 @_typing.final
+class DrainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why, for those who find the node drained. Must not be empty; at most 1000 characters."""
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainRequest: _TypeAlias = DrainRequest  # noqa: Y015
+
+@_typing.final
+class DrainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> Global___Node: ...
+    def __init__(
+        self,
+        *,
+        node: Global___Node | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
+
+@_typing.final
+class UndrainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainRequest: _TypeAlias = UndrainRequest  # noqa: Y015
+
+@_typing.final
+class UndrainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> Global___Node: ...
+    def __init__(
+        self,
+        *,
+        node: Global___Node | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndrainResponse: _TypeAlias = UndrainResponse  # noqa: Y015
+
+@_typing.final
 class Node(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -71,6 +146,10 @@ class Node(_message.Message):
     STATE_DIR_FIELD_NUMBER: _builtins.int
     LOG_DIR_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
+    ACCELERATOR_FIELD_NUMBER: _builtins.int
+    DRIVER_VERSION_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     boot_id: _builtins.str
     version: _builtins.str
@@ -85,6 +164,9 @@ class Node(_message.Message):
     state_dir: _builtins.str
     """Where the files are."""
     log_dir: _builtins.str
+    accelerator: _builtins.str
+    """"nvidia", "ascend", or "slot" on a host without cards; version of the driver where it tells it."""
+    driver_version: _builtins.str
     @_builtins.property
     def daemon_started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -92,6 +174,14 @@ class Node(_message.Message):
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What is wrong with the daemon or its state at this moment: a damaged journal, a full disk."""
+
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
+        """What is wrong with the node and its cards, the gravest first."""
+
+    @_builtins.property
+    def drain(self) -> Global___DrainState:
+        """Set while the node is out of service."""
 
     def __init__(
         self,
@@ -109,14 +199,45 @@ class Node(_message.Message):
         state_dir: _builtins.str = ...,
         log_dir: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        conditions: _abc.Iterable[Global___Condition] | None = ...,
+        drain: Global___DrainState | None = ...,
+        accelerator: _builtins.str = ...,
+        driver_version: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["daemon_started_at", b"daemon_started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["daemon_started_at", b"daemon_started_at", "drain", b"drain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_jobs", b"active_jobs", "api_version", b"api_version", "boot_id", b"boot_id", "cards", b"cards", "containment", b"containment", "daemon_pid", b"daemon_pid", "daemon_started_at", b"daemon_started_at", "hostname", b"hostname", "log_dir", b"log_dir", "nursery_pid", b"nursery_pid", "state_dir", b"state_dir", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerator", b"accelerator", "active_jobs", b"active_jobs", "api_version", b"api_version", "boot_id", b"boot_id", "cards", b"cards", "conditions", b"conditions", "containment", b"containment", "daemon_pid", b"daemon_pid", "daemon_started_at", b"daemon_started_at", "drain", b"drain", "driver_version", b"driver_version", "hostname", b"hostname", "log_dir", b"log_dir", "nursery_pid", b"nursery_pid", "state_dir", b"state_dir", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
+
+@_typing.final
+class DrainState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    by: _builtins.str
+    """Who asked for it, and when."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        by: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "reason", b"reason", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainState: _TypeAlias = DrainState  # noqa: Y015
 
 @_typing.final
 class Card(_message.Message):
@@ -125,22 +246,301 @@ class Card(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    BUS_ID_FIELD_NUMBER: _builtins.int
+    NUMA_NODE_FIELD_NUMBER: _builtins.int
+    CPUS_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
+    READING_FIELD_NUMBER: _builtins.int
+    HELD_BY_FIELD_NUMBER: _builtins.int
+    MIG_FIELD_NUMBER: _builtins.int
     index: _builtins.int
+    """The number by which CUDA_VISIBLE_DEVICES or ASCEND_RT_VISIBLE_DEVICES knows it."""
     kind: _builtins.str
     """"nvidia", "ascend", or "slot" on a host without cards."""
     job_id: _builtins.str
     """Job that holds it; empty: free."""
+    uuid: _builtins.str
+    """The same over reboots, and in another slot."""
+    model: _builtins.str
+    memory_bytes: _builtins.int
+    bus_id: _builtins.str
+    """As sysfs spells it: "0000:9d:00.0"."""
+    numa_node: _builtins.int
+    cpus: _builtins.str
+    """CPUs near it: "0-15,32-47"."""
+    health: _builtins.str
+    """Gravest status of the conditions that are about it: OK, WARN, CRITICAL, UNKNOWN."""
+    held_by: _builtins.str
+    """A sentence, while the job that held it has ended and the driver still shows somebody on it: who that is."""
+    mig: _builtins.bool
+    """It is cut into instances (MIG): several readings are not set then."""
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Cards with a direct link of the vendor's fabric (NVLink, HCCS)."""
+
+    @_builtins.property
+    def reading(self) -> Global___CardReading: ...
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
         kind: _builtins.str = ...,
         job_id: _builtins.str = ...,
+        uuid: _builtins.str = ...,
+        model: _builtins.str = ...,
+        memory_bytes: _builtins.int | None = ...,
+        bus_id: _builtins.str = ...,
+        numa_node: _builtins.int | None = ...,
+        cpus: _builtins.str = ...,
+        peers: _abc.Iterable[_builtins.int] | None = ...,
+        health: _builtins.str = ...,
+        reading: Global___CardReading | None = ...,
+        held_by: _builtins.str = ...,
+        mig: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "memory_bytes", b"memory_bytes", "numa_node", b"numa_node", "reading", b"reading"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "job_id", b"job_id", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "bus_id", b"bus_id", "cpus", b"cpus", "health", b"health", "held_by", b"held_by", "index", b"index", "job_id", b"job_id", "kind", b"kind", "memory_bytes", b"memory_bytes", "mig", b"mig", "model", b"model", "numa_node", b"numa_node", "peers", b"peers", "reading", b"reading", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__memory_bytes: _TypeAlias = _typing.Literal["memory_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_bytes: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__numa_node: _TypeAlias = _typing.Literal["numa_node"]  # noqa: Y015
+    _WhichOneofArgType__numa_node: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bytes) -> _WhichOneofReturnType__memory_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__numa_node) -> _WhichOneofReturnType__numa_node | None: ...
 
 Global___Card: _TypeAlias = Card  # noqa: Y015
+
+@_typing.final
+class CardReading(_message.Message):
+    """What a card's driver said last. A reading that it does not give is not set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    UTILIZATION_FIELD_NUMBER: _builtins.int
+    MEMORY_UTILIZATION_FIELD_NUMBER: _builtins.int
+    MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    POWER_WATTS_FIELD_NUMBER: _builtins.int
+    POWER_LIMIT_WATTS_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    MEMORY_TEMPERATURE_FIELD_NUMBER: _builtins.int
+    SM_CLOCK_MHZ_FIELD_NUMBER: _builtins.int
+    MEMORY_CLOCK_MHZ_FIELD_NUMBER: _builtins.int
+    FABRIC_BYTES_FIELD_NUMBER: _builtins.int
+    ECC_CORRECTED_FIELD_NUMBER: _builtins.int
+    ECC_UNCORRECTED_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    PROCESSES_KNOWN_FIELD_NUMBER: _builtins.int
+    utilization: _builtins.float
+    """Percent."""
+    memory_utilization: _builtins.float
+    memory_used_bytes: _builtins.int
+    memory_total_bytes: _builtins.int
+    power_watts: _builtins.float
+    power_limit_watts: _builtins.float
+    temperature: _builtins.float
+    """Degrees Celsius."""
+    memory_temperature: _builtins.float
+    sm_clock_mhz: _builtins.float
+    memory_clock_mhz: _builtins.float
+    fabric_bytes: _builtins.int
+    """Since the driver was loaded."""
+    ecc_corrected: _builtins.int
+    ecc_uncorrected: _builtins.int
+    processes_known: _builtins.bool
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___CardProcess]:
+        """Processes on the card; empty where there are none, or where they are not told (`processes_known`)."""
+
+    def __init__(
+        self,
+        *,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        utilization: _builtins.float | None = ...,
+        memory_utilization: _builtins.float | None = ...,
+        memory_used_bytes: _builtins.int | None = ...,
+        memory_total_bytes: _builtins.int | None = ...,
+        power_watts: _builtins.float | None = ...,
+        power_limit_watts: _builtins.float | None = ...,
+        temperature: _builtins.float | None = ...,
+        memory_temperature: _builtins.float | None = ...,
+        sm_clock_mhz: _builtins.float | None = ...,
+        memory_clock_mhz: _builtins.float | None = ...,
+        fabric_bytes: _builtins.int | None = ...,
+        ecc_corrected: _builtins.int | None = ...,
+        ecc_uncorrected: _builtins.int | None = ...,
+        processes: _abc.Iterable[Global___CardProcess] | None = ...,
+        processes_known: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected", "_ecc_uncorrected", b"_ecc_uncorrected", "_fabric_bytes", b"_fabric_bytes", "_memory_clock_mhz", b"_memory_clock_mhz", "_memory_temperature", b"_memory_temperature", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_memory_utilization", b"_memory_utilization", "_power_limit_watts", b"_power_limit_watts", "_power_watts", b"_power_watts", "_sm_clock_mhz", b"_sm_clock_mhz", "_temperature", b"_temperature", "_utilization", b"_utilization", "at", b"at", "ecc_corrected", b"ecc_corrected", "ecc_uncorrected", b"ecc_uncorrected", "fabric_bytes", b"fabric_bytes", "memory_clock_mhz", b"memory_clock_mhz", "memory_temperature", b"memory_temperature", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "memory_utilization", b"memory_utilization", "power_limit_watts", b"power_limit_watts", "power_watts", b"power_watts", "sm_clock_mhz", b"sm_clock_mhz", "temperature", b"temperature", "utilization", b"utilization"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected", "_ecc_uncorrected", b"_ecc_uncorrected", "_fabric_bytes", b"_fabric_bytes", "_memory_clock_mhz", b"_memory_clock_mhz", "_memory_temperature", b"_memory_temperature", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_memory_utilization", b"_memory_utilization", "_power_limit_watts", b"_power_limit_watts", "_power_watts", b"_power_watts", "_sm_clock_mhz", b"_sm_clock_mhz", "_temperature", b"_temperature", "_utilization", b"_utilization", "at", b"at", "ecc_corrected", b"ecc_corrected", "ecc_uncorrected", b"ecc_uncorrected", "fabric_bytes", b"fabric_bytes", "memory_clock_mhz", b"memory_clock_mhz", "memory_temperature", b"memory_temperature", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "memory_utilization", b"memory_utilization", "power_limit_watts", b"power_limit_watts", "power_watts", b"power_watts", "processes", b"processes", "processes_known", b"processes_known", "sm_clock_mhz", b"sm_clock_mhz", "temperature", b"temperature", "utilization", b"utilization"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ecc_corrected: _TypeAlias = _typing.Literal["ecc_corrected"]  # noqa: Y015
+    _WhichOneofArgType__ecc_corrected: _TypeAlias = _typing.Literal["_ecc_corrected", b"_ecc_corrected"]  # noqa: Y015
+    _WhichOneofReturnType__ecc_uncorrected: _TypeAlias = _typing.Literal["ecc_uncorrected"]  # noqa: Y015
+    _WhichOneofArgType__ecc_uncorrected: _TypeAlias = _typing.Literal["_ecc_uncorrected", b"_ecc_uncorrected"]  # noqa: Y015
+    _WhichOneofReturnType__fabric_bytes: _TypeAlias = _typing.Literal["fabric_bytes"]  # noqa: Y015
+    _WhichOneofArgType__fabric_bytes: _TypeAlias = _typing.Literal["_fabric_bytes", b"_fabric_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_clock_mhz: _TypeAlias = _typing.Literal["memory_clock_mhz"]  # noqa: Y015
+    _WhichOneofArgType__memory_clock_mhz: _TypeAlias = _typing.Literal["_memory_clock_mhz", b"_memory_clock_mhz"]  # noqa: Y015
+    _WhichOneofReturnType__memory_temperature: _TypeAlias = _typing.Literal["memory_temperature"]  # noqa: Y015
+    _WhichOneofArgType__memory_temperature: _TypeAlias = _typing.Literal["_memory_temperature", b"_memory_temperature"]  # noqa: Y015
+    _WhichOneofReturnType__memory_total_bytes: _TypeAlias = _typing.Literal["memory_total_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_total_bytes: _TypeAlias = _typing.Literal["_memory_total_bytes", b"_memory_total_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_used_bytes: _TypeAlias = _typing.Literal["memory_used_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_used_bytes: _TypeAlias = _typing.Literal["_memory_used_bytes", b"_memory_used_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_utilization: _TypeAlias = _typing.Literal["memory_utilization"]  # noqa: Y015
+    _WhichOneofArgType__memory_utilization: _TypeAlias = _typing.Literal["_memory_utilization", b"_memory_utilization"]  # noqa: Y015
+    _WhichOneofReturnType__power_limit_watts: _TypeAlias = _typing.Literal["power_limit_watts"]  # noqa: Y015
+    _WhichOneofArgType__power_limit_watts: _TypeAlias = _typing.Literal["_power_limit_watts", b"_power_limit_watts"]  # noqa: Y015
+    _WhichOneofReturnType__power_watts: _TypeAlias = _typing.Literal["power_watts"]  # noqa: Y015
+    _WhichOneofArgType__power_watts: _TypeAlias = _typing.Literal["_power_watts", b"_power_watts"]  # noqa: Y015
+    _WhichOneofReturnType__sm_clock_mhz: _TypeAlias = _typing.Literal["sm_clock_mhz"]  # noqa: Y015
+    _WhichOneofArgType__sm_clock_mhz: _TypeAlias = _typing.Literal["_sm_clock_mhz", b"_sm_clock_mhz"]  # noqa: Y015
+    _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
+    _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
+    _WhichOneofReturnType__utilization: _TypeAlias = _typing.Literal["utilization"]  # noqa: Y015
+    _WhichOneofArgType__utilization: _TypeAlias = _typing.Literal["_utilization", b"_utilization"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ecc_corrected) -> _WhichOneofReturnType__ecc_corrected | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ecc_uncorrected) -> _WhichOneofReturnType__ecc_uncorrected | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fabric_bytes) -> _WhichOneofReturnType__fabric_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_clock_mhz) -> _WhichOneofReturnType__memory_clock_mhz | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_temperature) -> _WhichOneofReturnType__memory_temperature | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_total_bytes) -> _WhichOneofReturnType__memory_total_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_used_bytes) -> _WhichOneofReturnType__memory_used_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_utilization) -> _WhichOneofReturnType__memory_utilization | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_watts) -> _WhichOneofReturnType__power_limit_watts | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_watts) -> _WhichOneofReturnType__power_watts | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sm_clock_mhz) -> _WhichOneofReturnType__sm_clock_mhz | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization) -> _WhichOneofReturnType__utilization | None: ...
+
+Global___CardReading: _TypeAlias = CardReading  # noqa: Y015
+
+@_typing.final
+class CardProcess(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PID_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    memory_bytes: _builtins.int
+    command: _builtins.str
+    """What is known of it here: command name, user, and the job that it belongs to."""
+    user: _builtins.str
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        pid: _builtins.int = ...,
+        memory_bytes: _builtins.int | None = ...,
+        command: _builtins.str = ...,
+        user: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes", "memory_bytes", b"memory_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes", "command", b"command", "job_id", b"job_id", "memory_bytes", b"memory_bytes", "pid", b"pid", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__memory_bytes: _TypeAlias = _typing.Literal["memory_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_bytes: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bytes) -> _WhichOneofReturnType__memory_bytes | None: ...
+
+Global___CardProcess: _TypeAlias = CardProcess  # noqa: Y015
+
+@_typing.final
+class Condition(_message.Message):
+    """Something that is wrong now, as opposed to an event, which was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEM_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    SEEN_AT_FIELD_NUMBER: _builtins.int
+    OBSERVED_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    CLEARS_FIELD_NUMBER: _builtins.int
+    INJECTED_FIELD_NUMBER: _builtins.int
+    CARD_FIELD_NUMBER: _builtins.int
+    item: _builtins.str
+    """The check that found it ("xid", "disk-size root", ...), and of what: "card 3", "/dev/shm", "mlx5_0"; empty: the node."""
+    device: _builtins.str
+    status: _builtins.str
+    """WARN, CRITICAL or UNKNOWN. Only CRITICAL refuses jobs."""
+    code: _builtins.str
+    """Stable; `muster check explain CODE` tells more."""
+    reason: _builtins.str
+    observed: _builtins.str
+    threshold: _builtins.str
+    action: _builtins.str
+    """NONE, RESTART_JOB, RESET_DEVICE, REBOOT, DRAIN, RMA, INVESTIGATE"""
+    clears: _builtins.str
+    """How it goes away: "reading" (when it is normal again), "reboot", "operator" (`muster check clear`), "age"."""
+    injected: _builtins.bool
+    """Made by `muster check inject`, for a drill."""
+    card: _builtins.int
+    """Card that it is about, if it is about one."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def seen_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was found again last."""
+
+    def __init__(
+        self,
+        *,
+        item: _builtins.str = ...,
+        device: _builtins.str = ...,
+        status: _builtins.str = ...,
+        code: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        seen_at: _timestamp_pb2.Timestamp | None = ...,
+        observed: _builtins.str = ...,
+        threshold: _builtins.str = ...,
+        action: _builtins.str = ...,
+        clears: _builtins.str = ...,
+        injected: _builtins.bool = ...,
+        card: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_card", b"_card", "card", b"card", "seen_at", b"seen_at", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_card", b"_card", "action", b"action", "card", b"card", "clears", b"clears", "code", b"code", "device", b"device", "injected", b"injected", "item", b"item", "observed", b"observed", "reason", b"reason", "seen_at", b"seen_at", "since", b"since", "status", b"status", "threshold", b"threshold"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__card: _TypeAlias = _typing.Literal["card"]  # noqa: Y015
+    _WhichOneofArgType__card: _TypeAlias = _typing.Literal["_card", b"_card"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__card) -> _WhichOneofReturnType__card | None: ...
+
+Global___Condition: _TypeAlias = Condition  # noqa: Y015

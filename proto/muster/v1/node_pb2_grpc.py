@@ -39,13 +39,39 @@ class NodeServiceStub(object):
                 request_serializer=muster_dot_v1_dot_node__pb2.GetNodeRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_node__pb2.GetNodeResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/muster.v1.NodeService/Drain',
+                request_serializer=muster_dot_v1_dot_node__pb2.DrainRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_node__pb2.DrainResponse.FromString,
+                _registered_method=True)
+        self.Undrain = channel.unary_unary(
+                '/muster.v1.NodeService/Undrain',
+                request_serializer=muster_dot_v1_dot_node__pb2.UndrainRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_node__pb2.UndrainResponse.FromString,
+                _registered_method=True)
 
 
 class NodeServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def GetNode(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The node, its cards, and what is wrong with them, as it was seen last.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; those that are there run
+        on. Kept over restarts and reboots. Draining a drained node changes the reason.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Undrain(self, request, context):
+        """Takes it into service again; conditions stay what they are. Idempotent.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -57,6 +83,16 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     servicer.GetNode,
                     request_deserializer=muster_dot_v1_dot_node__pb2.GetNodeRequest.FromString,
                     response_serializer=muster_dot_v1_dot_node__pb2.GetNodeResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=muster_dot_v1_dot_node__pb2.DrainRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_node__pb2.DrainResponse.SerializeToString,
+            ),
+            'Undrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Undrain,
+                    request_deserializer=muster_dot_v1_dot_node__pb2.UndrainRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_node__pb2.UndrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +122,60 @@ class NodeService(object):
             '/muster.v1.NodeService/GetNode',
             muster_dot_v1_dot_node__pb2.GetNodeRequest.SerializeToString,
             muster_dot_v1_dot_node__pb2.GetNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.NodeService/Drain',
+            muster_dot_v1_dot_node__pb2.DrainRequest.SerializeToString,
+            muster_dot_v1_dot_node__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Undrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.NodeService/Undrain',
+            muster_dot_v1_dot_node__pb2.UndrainRequest.SerializeToString,
+            muster_dot_v1_dot_node__pb2.UndrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

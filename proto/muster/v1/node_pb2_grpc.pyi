@@ -32,11 +32,25 @@ class NodeServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> NodeServiceAsyncStub: ...
     GetNode: _grpc.UnaryUnaryMultiCallable[_node_pb2.GetNodeRequest, _node_pb2.GetNodeResponse]
+    """The node, its cards, and what is wrong with them, as it was seen last."""
+    Drain: _grpc.UnaryUnaryMultiCallable[_node_pb2.DrainRequest, _node_pb2.DrainResponse]
+    """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; those that are there run
+    on. Kept over restarts and reboots. Draining a drained node changes the reason.
+    """
+    Undrain: _grpc.UnaryUnaryMultiCallable[_node_pb2.UndrainRequest, _node_pb2.UndrainResponse]
+    """Takes it into service again; conditions stay what they are. Idempotent."""
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetNode: _aio.UnaryUnaryMultiCallable[_node_pb2.GetNodeRequest, _node_pb2.GetNodeResponse]  # type: ignore[assignment]
+    """The node, its cards, and what is wrong with them, as it was seen last."""
+    Drain: _aio.UnaryUnaryMultiCallable[_node_pb2.DrainRequest, _node_pb2.DrainResponse]  # type: ignore[assignment]
+    """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; those that are there run
+    on. Kept over restarts and reboots. Draining a drained node changes the reason.
+    """
+    Undrain: _aio.UnaryUnaryMultiCallable[_node_pb2.UndrainRequest, _node_pb2.UndrainResponse]  # type: ignore[assignment]
+    """Takes it into service again; conditions stay what they are. Idempotent."""
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -44,6 +58,25 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _node_pb2.GetNodeRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_node_pb2.GetNodeResponse, _abc.Awaitable[_node_pb2.GetNodeResponse]]: ...
+    ) -> _typing.Union[_node_pb2.GetNodeResponse, _abc.Awaitable[_node_pb2.GetNodeResponse]]:
+        """The node, its cards, and what is wrong with them, as it was seen last."""
+
+    @_abc_1.abstractmethod
+    def Drain(
+        self,
+        request: _node_pb2.DrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_pb2.DrainResponse, _abc.Awaitable[_node_pb2.DrainResponse]]:
+        """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; those that are there run
+        on. Kept over restarts and reboots. Draining a drained node changes the reason.
+        """
+
+    @_abc_1.abstractmethod
+    def Undrain(
+        self,
+        request: _node_pb2.UndrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_pb2.UndrainResponse, _abc.Awaitable[_node_pb2.UndrainResponse]]:
+        """Takes it into service again; conditions stay what they are. Idempotent."""
 
 def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

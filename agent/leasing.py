@@ -1,0 +1,173 @@
+"""How jobs get their cards, and how these become free again."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from agent import placement, release
+from agent.cards import Cards, Lease
+from agent.config import Config
+from agent.entry import Entry
+from agent.errors import CardBusy, NodeDraining, NodeUnhealthy
+from agent.events import Event, EventStore
+from agent.node_health import NodeHealth
+from probes.driver import Driver
+from supervisors.spec import JobSpec
+
+#: Seconds that a start waits for cards whose job has ended and which are being looked at.
+FREED_S = 15.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Leasing:
+    """Who may have which card at this moment. Belongs to one event loop."""
+
+    def __init__(self, config: Callable[[], Config], events: EventStore, driver: Driver, health: NodeHealth) -> None:
+        """`config` gives the present configuration; `run` makes it usable."""
+        self._config = config
+        self._events = events
+        self._driver = driver
+        self._health = health
+        self._cards = Cards()
+        self._freed = anyio.Event()
+        #: Ended jobs whose cards are looked at before others get them.
+        self._freeing: set[str] = set()
+        self._group: TaskGroup | None = None
+        #: Set once the driver has been asked for the first time which cards there are.
+        self.known = anyio.Event()
+
+    def all(self) -> list[Lease]:
+        """The cards of this node by index, with who holds them."""
+        self._cards.refresh(self._driver.view.cards)
+        return self._cards.all()
+
+    @property
+    def kind(self) -> str:
+        """Of the cards of this node."""
+        return self._driver.view.kind
+
+    def holder(self, index: int) -> str:
+        """The job that holds this card; "" for none."""
+        return next((lease.job_id for lease in self._cards.all() if lease.card.index == index), "")
+
+    def held_by(self, job_id: str) -> list[str] | None:
+        """Who is still on the cards of an ended job: sentences, and none while that is being looked at. None: the cards
+        are free."""
+        if job_id not in self._freeing:
+            return None
+        return [f"card {x.card.index}: {x.held_by}" for x in self._cards.all() if x.job_id == job_id and x.held_by]
+
+    async def wait_freed(self, job_id: str) -> None:
+        """Returns when the cards of an ended job are free, or when it is known who is still on them."""
+        while self.held_by(job_id) == []:
+            await self._freed.wait()
+
+    async def lease(self, job_id: str, spec: JobSpec) -> tuple[str, list[int]]:
+        """The kind and indices of the cards that a job gets; waits a little for such as are being freed.
+
+        Raises NoSuchCard, CardBusy, NodeUnhealthy, NodeDraining; it holds nothing then.
+        """
+        if (drain := self._health.drain) is not None:
+            raise NodeDraining(drain)
+        if (condition := self._health.refusal(())) is not None:
+            raise NodeUnhealthy(condition.sentence())
+        if not spec.wants_cards:
+            return self._cards.lease(job_id, spec, {})
+        await self.known.wait()
+        end = anyio.current_time() + FREED_S
+        while True:
+            self._cards.refresh(self._driver.view.cards)
+            try:
+                return self._cards.lease(job_id, spec, self._health.unfit_cards())
+            except CardBusy:
+                if anyio.current_time() >= end or not any(self.held_by(ended) == [] for ended in self._freeing):
+                    raise
+            with anyio.CancelScope(deadline=end):
+                await self._freed.wait()
+
+    def restore(self, entry: Entry) -> None:
+        """Takes the lease of a job up again that has not ended."""
+        self._cards.restore(entry.job_id, list(entry.job.cards))
+
+    def on_cards(self, spec: JobSpec, indices: Sequence[int]) -> dict[str, Any]:
+        """What the journal is to know of the cards that a job was given; see placement.on_cards."""
+        readings = self._driver.view.readings
+        used = {i: readings[i].value.mem_used for i in indices if i in readings}
+        return placement.on_cards(
+            spec,
+            [self._cards.get(index) for index in indices],
+            {index: value for index, value in used.items() if value is not None},
+            bind=self._config().cards.bind_cpus == "affinity",
+        )
+
+    def give_up(self, job_id: str) -> None:
+        """Frees the cards of a job of which nothing ever ran."""
+        self._cards.release(job_id)
+        self._wake()
+
+    def give_back(self, entry: Entry) -> None:
+        """Frees the cards of an ended job, as soon as the driver shows nobody of it on them."""
+        if entry.job_id in self._freeing:
+            return
+        if self._group is None or not self._cards.held(entry.job_id) or not release.needed(entry.job):
+            self.give_up(entry.job_id)
+            return
+        self._freeing.add(entry.job_id)
+        self._group.start_soon(self._free, entry, name=f"cards of {entry.job_id}")
+
+    async def run(self, entries: Sequence[Entry]) -> None:
+        """Frees cards, for ever; begins with those that ended jobs (of `entries`) may have left occupied."""
+        async with anyio.create_task_group() as self._group:
+            taken = {lease.card.index for lease in self._cards.all() if lease.job_id}
+            for entry in sorted(entries, key=lambda e: e.job.ended_at, reverse=True):
+                cards = entry.job.cards
+                if entry.job.state.final and release.needed(entry.job) and taken.isdisjoint(cards):
+                    taken |= set(cards)
+                    self._cards.restore(entry.job_id, list(cards))
+                    self.give_back(entry)
+            await anyio.sleep_forever()
+
+    async def _free(self, entry: Entry) -> None:
+        settings = self._config().cards
+        late = False
+
+        def free(card: int) -> None:
+            self._cards.release(entry.job_id, card)
+            self._wake()
+
+        def tell(texts: Mapping[int, str]) -> None:
+            nonlocal late
+            late = True
+            self._cards.hold(entry.job_id, texts)
+            self._note(entry, "job.cards_held", "; ".join(f"card {card}: {text}" for card, text in texts.items()))
+            self._wake()
+            entry.wake()
+
+        await self.known.wait()
+        await release.until_free(
+            entry.job_id,
+            entry.job,
+            self._driver,
+            timeout_s=settings.release_timeout_s,
+            slack_bytes=int(settings.release_memory_mb * 2**20),
+            free=free,
+            tell=tell,
+        )
+        self._freeing.discard(entry.job_id)
+        self.give_up(entry.job_id)
+        entry.wake()
+        if late:
+            self._note(entry, "job.cards_free", "nobody is on the job's cards any more")
+
+    def _note(self, entry: Entry, kind: str, message: str) -> None:
+        _log.warning(kind, job=entry.job_id, text=message)
+        self._events.append([(None, Event(time.time(), kind, entry.job_id, message=message))])
+
+    def _wake(self) -> None:
+        freed, self._freed = self._freed, anyio.Event()
+        freed.set()

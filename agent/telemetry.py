@@ -1,0 +1,244 @@
+"""What the node's cards and jobs do: sampled, kept as the latest, put into the history, handed out as records."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskStatus
+
+from agent import job_processes
+from agent.config import Config
+from agent.entry import Entry
+from agent.history import FILE, History
+from agent.history_rows import CARD_MEM, CPU, MEM, POWER, UTIL, Bounds, Busy, Facts, Key
+from agent.job_usage import JobUsage, Meter, NodeUsage
+from agent.recording import Recording
+from agent.records import Records
+from probes.accelerator import SLOT, Card, Reading
+from probes.driver import Driver, View
+from probes.sampler import Look, Rates, Sampler
+from probes.trees import JobRoots
+from supervisors.paths import Root
+
+#: Seconds after which a job that has begun or ended is noticed here.
+NOTICE_S = 5.0
+#: What is known of processes is shown for so many of their periods.
+STALE = 3
+
+
+class Jobs(Protocol):
+    """What is taken from the registry."""
+
+    def entries(self) -> list[Entry]:
+        """All jobs, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSample:
+    """The latest of a job. `mean`: utilization of its cards since its ranks were let go, in percent; `usage` None: its
+    processes were not looked at yet, or it has ended."""
+
+    entry: Entry
+    usage: JobUsage | None
+    mean: float | None
+    underused: bool
+
+
+class Telemetry:
+    """Belongs to one event loop. `load`, then `run` make it work."""
+
+    def __init__(
+        self, root: Root, settings: Callable[[], Config], driver: Driver, registry: Jobs, health: object = None
+    ) -> None:
+        """`settings` gives the present configuration. Raises OSError where there is no /proc."""
+        self._settings = settings
+        self._registry = registry
+        self.history = History(root.state / FILE, self._bounds)
+        self.records = Records()
+        self._recording = Recording(root, self.records, lambda: settings().telemetry.record, lambda: driver.view)
+        self._sampler = Sampler(self._rates, driver, self._roots, on_readings=self._read, on_look=self._looked)
+        self._meter = Meter()
+        self._live: list[Entry] = []
+        self._listed_at = 0.0
+        #: Jobs of the look at processes that is under way.
+        self._asked: dict[str, Entry] = {}
+        self._usage: dict[str, JobUsage] = {}
+        self._node: NodeUsage | None = None
+        self._looked_up = 0.0
+        self._busy: dict[Key, Busy] = {}
+        self._read_up = 0.0
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator."""
+        return [*self.history.trouble, *(text for text in (self._sampler.trouble, self._recording.trouble) if text)]
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many beats were left out since what is read took longer than its period, by what is read."""
+        return {beat.name: beat.skipped for beat in self._sampler.beats}
+
+    @property
+    def node(self) -> NodeUsage | None:
+        """Of the whole node; None before the first look, and while there is none."""
+        return self._node if self._is_fresh else None
+
+    @property
+    def underused(self) -> list[str]:
+        """Jobs whose cards average below `telemetry.underused_percent`, over at least `underused_after_s`."""
+        return [entry.job_id for entry in self._jobs() if self._is_underused(self._busy_of(entry))]
+
+    def jobs(self) -> list[JobSample]:
+        """Of all jobs that have not ended, newest first."""
+        return [self.job(entry) for entry in self._jobs(anew=True)]
+
+    def job(self, entry: Entry) -> JobSample:
+        """Of one job, ended or not."""
+        busy = self._busy_of(entry)
+        usage = self._usage.get(entry.job_id) if self._is_fresh and not entry.job.state.final else None
+        return JobSample(entry, usage, busy.mean if busy else None, self._is_underused(busy))
+
+    @property
+    def _is_fresh(self) -> bool:
+        return time.monotonic() - self._looked_up <= STALE * self._settings().telemetry.processes_s
+
+    def _busy_of(self, entry: Entry) -> Busy | None:
+        """Of the present attempt, of the last one where the job has ended."""
+        key = job_processes.key(entry)
+        busy = self._busy.get(key) or self.history.busy.get(key)
+        return busy if busy is not None and busy.since == entry.job.started_at else None
+
+    def _is_underused(self, busy: Busy | None) -> bool:
+        settings = self._settings().telemetry
+        if busy is None or busy.mean is None or busy.seconds < settings.underused_after_s:
+            return False
+        return busy.mean < settings.underused_percent
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Opens the history. Never raises."""
+        await self.history.load()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Samples, for ever. Cancelled, it puts what is left of the history onto the disk."""
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self.history.run)
+            await tasks.start(self._sampler.run)
+            tasks.start_soon(self._recording.run, name="telemetry records")
+            task_status.started()
+
+    def _rates(self) -> Rates:
+        telemetry = self._settings().telemetry
+        return Rates(
+            telemetry.readings_s, telemetry.health_s, telemetry.holders_s, telemetry.processes_s, telemetry.enabled
+        )
+
+    def _bounds(self) -> Bounds:
+        telemetry = self._settings().telemetry
+        return Bounds(telemetry.readings_s, telemetry.history_days, telemetry.history_bytes)
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    def _jobs(self, anew: bool = False) -> list[Entry]:
+        """That had not ended when they were listed last, newest first."""
+        now = time.monotonic()
+        if anew or now - self._listed_at >= NOTICE_S:
+            entries, before, self._listed_at = self._registry.entries(), self._live, now
+            self._live = [entry for entry in entries if not entry.job.state.final]
+            for entry in before:
+                if entry not in self._live:
+                    self._end(entry)
+            known = {job_processes.key(entry) for entry in entries}
+            self.history.busy = {key: busy for key, busy in self.history.busy.items() if key in known}
+        return self._live
+
+    def _end(self, entry: Entry) -> None:
+        key = job_processes.key(entry)
+        self.history.end(key)
+        self._usage.pop(entry.job_id, None)
+        self._busy.pop(key, None)
+
+    def _roots(self) -> list[JobRoots]:
+        live = [entry for entry in self._jobs(anew=True) if entry.job.supervisor_pid or entry.job.spawned]
+        self._asked = {entry.job_id: entry for entry in live}
+        return [job_processes.roots(entry) for entry in live]
+
+    # --- what comes ---------------------------------------------------------------------------------------------------
+
+    def _read(self, view: View) -> None:
+        """After each reading of the cards."""
+        up, before = time.monotonic(), self._read_up
+        self._read_up = up
+        if view.kind == SLOT or not view.cards:
+            return
+        at = self.history.tick(time.time())
+        # What was not read is not counted: a pause is no reading.
+        period = self._settings().telemetry.readings_s
+        passed = min(up - before, 2 * period) if before else period
+        values = {index: _values(seen.value) for index, seen in view.readings.items() if index in view.cards}
+        for index, value in values.items():
+            key = card_key(view.cards[index])
+            self.history.tell(key, Facts(view.kind, index))
+            self.history.note(key, at, value)
+        node = Key("node")
+        self.history.tell(node, Facts(view.kind))
+        self.history.note(node, at, _together(list(values.values())))
+        for entry in self._jobs():
+            if entry.job.cards and entry.job.started_at and not entry.job.state.final:
+                mine = _together([values[index] for index in entry.job.cards if index in values])
+                self._note_job(entry, view, at, mine, passed)
+
+    def _note_job(self, entry: Entry, view: View, at: float, values: Mapping[int, float | None], passed: float) -> None:
+        busy = self._busy_of(entry) or Busy(entry.job.started_at)
+        if (util := values[UTIL]) is not None:
+            busy = Busy(busy.since, busy.total + util * passed, busy.seconds + passed)
+        key = job_processes.key(entry)
+        self._busy[key] = busy
+        cards = tuple((card_key(view.cards[index]), index) for index in entry.job.cards if index in view.cards)
+        self.history.tell(key, Facts(view.kind, busy=busy, cards=cards))
+        self.history.note(key, at, values)
+
+    def _looked(self, look: Look) -> None:
+        """After each look at the processes."""
+        asked = self._asked
+        places = {job: job_processes.places(entry) for job, entry in asked.items()}
+        self._looked_up = look.up
+        self._node, self._usage = self._meter.take(
+            look, places, lambda job, local: job_processes.device(asked[job], local)
+        )
+        self.history.note(Key("node"), look.at, {CPU: self._node.cpu, MEM: self._node.mem})
+        for job, usage in self._usage.items():
+            if asked[job].job.started_at:
+                key = job_processes.key(asked[job])
+                if not self.history.knows(key):  # it has no cards, or they were not read yet
+                    self.history.tell(key, Facts(asked[job].job.card_kind))
+                self.history.note(key, look.at, {CPU: usage.cpu, MEM: usage.mem})
+        self._recording.take(look, asked)
+
+
+def card_key(card: Card) -> Key:
+    """The history of a card is its own, in whatever slot it is."""
+    return Key("card", card.uuid or card.bus_id or f"{card.kind} {card.index}")
+
+
+def _values(reading: Reading) -> dict[int, float | None]:
+    used, total = reading.mem_used, reading.mem_total
+    return {
+        UTIL: reading.util,
+        CARD_MEM: 100 * used / total if total and used is not None else None,
+        POWER: reading.power_w,
+    }
+
+
+def _together(values: Sequence[Mapping[int, float | None]]) -> dict[int, float | None]:
+    """Of several cards: means, but of power the sum; None where no card tells it."""
+    found: dict[int, float | None] = {}
+    for metric in (UTIL, CARD_MEM, POWER):
+        told = [value for card in values if (value := card[metric]) is not None]
+        found[metric] = sum(told) / (1 if metric == POWER else len(told)) if told else None
+    return found

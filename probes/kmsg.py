@@ -1,0 +1,192 @@
+"""The kernel's log, record by record (/dev/kmsg, Documentation/ABI/testing/dev-kmsg of Linux).
+
+A record is "priority,number,microseconds,flags[,more];text", then lines " KEY=value". Numbers go on by one from the
+boot on, so that whoever remembers boot and number reads no record twice.
+"""
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PATH = Path("/dev/kmsg")
+#: No record is larger: the kernel's own buffer for one (CONSOLE_EXT_LOG_MAX) is 8 KiB.
+_RECORD = 8192
+#: Who wrote a record (its priority by eight): the kernel, or a program of root's. Others are the log of system
+#: services.
+_KERNEL, _USER = 0, 1
+#: Number of the capability to read the kernel's log (capabilities(7)).
+_CAP_SYSLOG = 34
+#: The kernel writes what is not printable, and the backslash, as \xNN.
+_ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record. `seconds` is the kernel's clock, which began with the boot and stands still while the node sleeps;
+    `level` 0 (emergency) to 7 (debug); `kernel` tells whether the kernel wrote it itself; `tags` are its further
+    lines."""
+
+    seq: int
+    seconds: float
+    level: int
+    kernel: bool
+    text: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The last record that was read, in which boot."""
+
+    boot_id: str
+    seq: int
+
+
+def parse(data: bytes) -> Record | None:
+    """One record as it was read; None for what is none, and for what a system service wrote there."""
+    head, semicolon, rest = data.partition(b";")
+    fields = head.split(b",")
+    # int() would take "+1" and " 1" as well.
+    if not semicolon or len(fields) < 3 or not all(f.isdigit() and len(f) < 20 for f in fields[:3]):
+        return None
+    priority, seq, microseconds = (int(f) for f in fields[:3])
+    facility = priority >> 3
+    if facility not in (_KERNEL, _USER):
+        return None
+    text, *lines = rest.rstrip(b"\n").split(b"\n")
+    tags = {}
+    for line in lines:
+        if line.startswith(b" "):
+            key, equals, value = line[1:].partition(b"=")
+            if equals:
+                tags[_plain(key)] = _plain(value)
+    return Record(seq, microseconds / 1e6, priority & 7, facility == _KERNEL, _plain(text), tags)
+
+
+def _plain(text: bytes) -> str:
+    return _ESCAPED.sub(lambda m: bytes([int(m[1], 16)]), text).decode("utf-8", "replace")
+
+
+class KernelLog:
+    """Reads on from where it stands. Not for several threads at once."""
+
+    def __init__(self, path: Path = PATH, after: Position | None = None, boot_id: str | None = None) -> None:
+        """`after`: what was read before; of another boot, or None, the log is read from its oldest record on.
+
+        `boot_id` is this boot's (None: as the kernel tells it).
+        """
+        self.path = path
+        self._fd = -1
+        self._boot_id = current_boot_id() if boot_id is None else boot_id
+        self._seq = after.seq if after is not None and after.boot_id == self._boot_id else -1
+        #: Records that the kernel overwrote before they were read.
+        self.lost = 0
+
+    @property
+    def position(self) -> Position | None:
+        """To be given to the next one; None as long as nothing was read."""
+        return Position(self._boot_id, self._seq) if self._seq >= 0 else None
+
+    def open(self) -> None:
+        """Raises OSError; `unreadable` says in words what is missing."""
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def fileno(self) -> int:
+        """Of the open log; readable when there is more."""
+        return self._fd
+
+    def read(self, most: int = 500) -> tuple[list[Record], bool]:
+        """The next records, those that are new, at most so many; and whether there may be more. Never waits.
+
+        Raises OSError where the log cannot be read (any more).
+        """
+        found: list[Record] = []
+        for _ in range(most):
+            try:
+                data = os.read(self._fd, _RECORD)
+            except BlockingIOError:
+                return found, False
+            except InterruptedError:
+                continue
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # overwritten: the kernel has set us to the oldest that is left
+                    continue
+                if error.errno == errno.EINVAL:  # larger than any record may be; the kernel passes over it
+                    continue
+                raise
+            if not data:
+                return found, False
+            seq = sequence(data)
+            if seq is None or seq <= self._seq:
+                continue
+            if self._seq >= 0:
+                self.lost += seq - self._seq - 1
+            self._seq = seq
+            if (record := parse(data)) is not None:
+                found.append(record)
+        return found, True
+
+
+def sequence(data: bytes) -> int | None:
+    """The number of a record, also of one that is not wanted."""
+    fields = data.partition(b";")[0].split(b",")
+    return int(fields[1]) if len(fields) >= 3 and fields[1].isdigit() and len(fields[1]) < 20 else None
+
+
+def wall_time(seconds: float) -> float:
+    """Epoch seconds of a record, by the clock as it is set now."""
+    return time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - seconds)
+
+
+def current_boot_id() -> str:
+    """Of this boot; empty where the kernel does not tell it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def unreadable(error: OSError, path: Path = PATH, proc: Path = Path("/proc")) -> str:
+    """Why the log cannot be read, and what is missing, in a sentence."""
+    if error.errno == errno.ENOENT:
+        return f"{path} does not exist: give the container this device (`--device {path}`) and CAP_SYSLOG"
+    if error.errno in (errno.EPERM, errno.EACCES):
+        capable, restricted = _has_capability(proc), _read(proc / "sys/kernel/dmesg_restrict") == "1"
+        if not capable and (restricted or error.errno == errno.EPERM):
+            why = " (kernel.dmesg_restrict is 1)" if restricted else ""
+            return (
+                f"{path}: CAP_SYSLOG is missing{why}: give it to the daemon (AmbientCapabilities=, `--cap-add SYSLOG`)"
+            )
+        return f"{path}: may not be opened by this user: {_mode(path)}; root may, and whom a group or an ACL lets"
+    return f"{path}: {error.strerror or error}"
+
+
+def _has_capability(proc: Path) -> bool:
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", _read(proc / "self/status"), re.MULTILINE)
+    return bool(found and int(found[1], 16) >> _CAP_SYSLOG & 1)
+
+
+def _mode(path: Path) -> str:
+    try:
+        told = path.stat()
+    except OSError as error:
+        return str(error.strerror)
+    return f"mode {stat.filemode(told.st_mode)}, uid {told.st_uid}"
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,213 @@
+"""File systems: free space, what must be mounted, and network file systems that do not answer."""
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from probes import watched
+from probes.node.check import About, Look, NodeCheck, Rule
+from probes.node.settings import words
+from probes.result import CheckResult, Code, Status
+
+FREE = NodeCheck(
+    "disk-free",
+    "space and inodes are left on file systems that matter (`disk_paths`)",
+    60.0,
+    (Code.FS_SPACE_LOW, Code.FS_INODES_LOW, Code.FS_UNREADABLE),
+)
+MOUNTS = NodeCheck(
+    "mounts",
+    "file systems are mounted (`mounts`), and none became read-only",
+    30.0,
+    (Code.FS_NOT_MOUNTED, Code.FS_READ_ONLY),
+)
+NFS = NodeCheck("nfs", "network file systems answer", 60.0, (Code.NFS_HANGS, Code.NFS_STALE, Code.NFS_NOT_RESPONDING))
+
+#: Whose servers are elsewhere. FUSE types of such are named by their program.
+_NETWORK = re.compile(
+    r"nfs4?|cifs|smb3|lustre|ceph|gpfs|beegfs|glusterfs|fuse\.(?:glusterfs|ceph|juicefs|s3fs|obsfs|lustre|sshfs)"
+)
+#: Types of file systems on disks of the node, which the kernel makes read-only after an error.
+_ON_DISK = re.compile(r"ext[234]|xfs|btrfs|f2fs")
+#: Options that stand for "read-only", also as newer kernels write it when a file system was shut down.
+_READ_ONLY = frozenset({"ro", "emergency_ro", "shutdown"})
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo: where, of which type, from what, and whether it cannot be written."""
+
+    path: str
+    type: str
+    source: str
+    read_only: bool
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """The lines of /proc/self/mountinfo (proc(5)); of several on one path the last counts, as it hides the others.
+
+    Lines that are not understood are left out.
+    """
+    found: dict[str, Mount] = {}
+    for line in text.splitlines():
+        head, dash, tail = line.partition(" - ")
+        fields, rest = head.split(" "), tail.split(" ")
+        if dash and len(fields) >= 6 and len(rest) >= 2:
+            options = set(fields[5].split(",")) | set(rest[2].split(",") if len(rest) > 2 else ())
+            path = _unescaped(fields[4])
+            found.pop(path, None)
+            found[path] = Mount(path, rest[0], _unescaped(rest[1]), bool(options & _READ_ONLY))
+    return list(found.values())
+
+
+def _unescaped(text: str) -> str:
+    """Spaces and such are written as \\040."""
+    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), text)
+
+
+async def free(look: Look) -> list[CheckResult]:
+    """statvfs(2) of each path, side by side; one that hangs holds up no other."""
+    results: dict[str, list[CheckResult]] = {}
+
+    async def one(path: str) -> None:
+        say = About(FREE.item, path)
+        try:
+            with anyio.fail_after(look.settings.look_deadline_s * 0.9):
+                stat = await watched.call(f"statvfs {path}", lambda: os.statvfs(path))
+        except (TimeoutError, watched.StillHanging):
+            results[path] = [say.found(Code.PROBE_TIMED_OUT, "its file system does not answer")]
+        except OSError as error:
+            results[path] = [say.found(Code.FS_UNREADABLE, f"cannot be asked: {error.strerror or error}")]
+        else:
+            results[path] = judge_free(say, stat, look.settings.disk_free_percent)
+
+    paths = list(dict.fromkeys(words(look.settings.disk_paths)))
+    async with anyio.create_task_group() as group:
+        for path in paths:
+            group.start_soon(one, path)
+    return [result for path in paths for result in results[path]]
+
+
+def judge_free(say: About, stat: os.statvfs_result, least_percent: float) -> list[CheckResult]:
+    """Of space and inodes at least so much must be free for others than root; a file system without a size passes."""
+    found, observed = [], []
+    for code, what, left, total in (
+        (Code.FS_SPACE_LOW, "space", stat.f_bavail, stat.f_blocks),
+        (Code.FS_INODES_LOW, "inodes", stat.f_favail, stat.f_files),
+    ):
+        if total > 0:
+            percent = left * 100 / total
+            observed.append(f"{percent:.1f} % of the {what} free")
+            if percent < least_percent:
+                found.append(say.found(code, f"only {observed[-1]}", observed[-1], f"at least {least_percent:g} %"))
+    return found or [say.ok(", ".join(observed) or "its file system tells no size", ", ".join(observed))]
+
+
+async def mounts(look: Look) -> list[CheckResult]:
+    """What `mounts` names, and each file system on a disk that could be written before."""
+    table = await watched.call("read mountinfo", lambda: _mountinfo(look.roots.proc))
+    return judge_mounts(table, look)
+
+
+def judge_mounts(table: Sequence[Mount], look: Look) -> list[CheckResult]:
+    """The rule itself, for the mounts as they are."""
+    there, wanted = {mount.path: mount for mount in table}, words(look.settings.mounts)
+    results = []
+    for entry in wanted:
+        path, read_only_is_fine = entry.removesuffix(":ro"), entry.endswith(":ro")
+        say, mount = About(MOUNTS.item, path), there.get(path.rstrip("/") or "/")
+        if mount is None:
+            results.append(say.found(Code.FS_NOT_MOUNTED, "it is not mounted", "absent", "mounted"))
+        elif mount.read_only and not read_only_is_fine:
+            results.append(say.found(Code.FS_READ_ONLY, "it is mounted read-only", _line(mount), "mounted read-write"))
+        else:
+            results.append(say.ok("it is mounted", _line(mount)))
+    named = {entry.removesuffix(":ro") for entry in wanted}
+    for mount in table:
+        key, say = (MOUNTS.item, mount.path, mount.source), About(MOUNTS.item, mount.path)
+        if mount.path in named or not _ON_DISK.fullmatch(mount.type):
+            continue
+        if not mount.read_only:
+            look.memory.once.add(key)
+            results.append(say.ok("it can be written", _line(mount)))
+        elif key in look.memory.once:
+            # A node whose root cannot be written serves no job; of another one its job's pre-check decides.
+            status = None if mount.path == "/" else Status.WARN
+            reason = "it became read-only"
+            results.append(say.found(Code.FS_READ_ONLY, reason, _line(mount), "as it was: read-write", status=status))
+    return results or [About(MOUNTS.item).ok("nothing that must be mounted, and no file system on a disk")]
+
+
+def _line(mount: Mount) -> str:
+    return f"{mount.source} {mount.type} {'ro' if mount.read_only else 'rw'}"
+
+
+async def nfs(look: Look) -> list[CheckResult]:
+    """Asks each network file system, side by side, for its size; one that hangs is left to its thread."""
+    table = await watched.call("read mountinfo", lambda: _mountinfo(look.roots.proc))
+    shares = [mount for mount in table if _NETWORK.fullmatch(mount.type)]
+    answers: dict[str, str] = {}
+
+    async def one(mount: Mount) -> None:
+        try:
+            with anyio.fail_after(look.settings.nfs_timeout_s):
+                await watched.call(f"statvfs {mount.path}", lambda: os.statvfs(mount.path))
+            answers[mount.path] = ""
+        except (TimeoutError, watched.StillHanging) as error:
+            answers[mount.path] = str(error) or f"no answer within {look.settings.nfs_timeout_s:g} s"
+        except OSError as error:
+            answers[mount.path] = "stale" if error.errno == errno.ESTALE else f"error: {error.strerror or error}"
+
+    async with anyio.create_task_group() as group:
+        for mount in shares:
+            group.start_soon(one, mount)
+    results = [judge_share(mount, answers[mount.path], look) for mount in shares]
+    return results or [About(NFS.item).off("no network file system is mounted")]
+
+
+def judge_share(mount: Mount, answer: str, look: Look) -> CheckResult:
+    """What the answer of a network file system means: "" good, "stale", "error: ..." or a sentence on its silence."""
+    say, wanted = About(NFS.item, mount.path), look.settings.nfs_looks
+    silent = answer not in ("", "stale") and not answer.startswith("error: ")
+    streak = look.memory.streaks.note((NFS.item, mount.path), silent, look.now, NFS.interval_s / 2)
+    source = f"{mount.source} ({mount.type})"
+    if answer == "stale":
+        return say.found(Code.NFS_STALE, "its server has forgotten it (ESTALE)", source, "it answers")
+    if answer.startswith("error: "):
+        return say.found(Code.FS_UNREADABLE, f"cannot be asked: {answer.removeprefix('error: ')}", source)
+    if silent and streak.looks >= wanted:
+        reason = f"no answer in {streak.looks} looks in a row, over {look.now - streak.since:.0f} s"
+        return say.found(Code.NFS_HANGS, reason, source, f"fewer than {wanted}", evidence=answer)
+    if silent:
+        return say.found(
+            Code.NODE_PENDING, f"no answer (look {streak.looks} of {wanted} in a row)", source, evidence=answer
+        )
+    return say.ok("it answers", source)
+
+
+def _mountinfo(proc: Path) -> list[Mount]:
+    return parse_mounts((proc / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"))
+
+
+def _free_applies(look: Look) -> str:
+    return "" if words(look.settings.disk_paths) else "no path is named (`disk_paths`)"
+
+
+def _nfs_applies(look: Look) -> str:
+    try:
+        shares = [mount for mount in _mountinfo(look.roots.proc) if _NETWORK.fullmatch(mount.type)]
+    except OSError as error:
+        return f"the mounts cannot be read: {error.strerror or error}"
+    return "" if shares else "no network file system is mounted"
+
+
+def _mounts_apply(look: Look) -> str:
+    return "" if (look.roots.proc / "self/mountinfo").exists() else "there is no /proc/self/mountinfo"
+
+
+RULES = (Rule(FREE, free, _free_applies), Rule(MOUNTS, mounts, _mounts_apply), Rule(NFS, nfs, _nfs_applies))

@@ -1,0 +1,235 @@
+"""Is the driver there, and are all cards?"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from probes import watched
+from probes.accelerator import ASCEND, NVIDIA, SLOT, Card, Trouble
+from probes.driver import Sick, What
+from probes.node.check import About, CardFacts, Look, NodeCheck, Roots, Rule, about, for_kinds
+from probes.node.files import listed, text
+from probes.result import CheckResult, Code, Status
+
+DRIVER = NodeCheck(
+    "driver",
+    "the cards' driver is loaded and answers",
+    15.0,
+    (
+        Code.DRIVER_NOT_LOADED,
+        Code.DRIVER_MISMATCH,
+        Code.DRIVER_LIBRARY_MISSING,
+        Code.DRIVER_FAILED,
+        Code.DRIVER_HANG,
+    ),
+)
+GPU_LOST = NodeCheck(
+    "gpu-lost",
+    "no NVIDIA card is lost, and their number is right",
+    15.0,
+    (Code.GPU_LOST, Code.GPU_COUNT, Code.GPU_NO_ANSWER),
+)
+NPU_LOST = NodeCheck(
+    "npu-lost",
+    "no Ascend card is lost, and their number is right",
+    15.0,
+    (Code.NPU_LOST, Code.NPU_COUNT, Code.NPU_NO_ANSWER),
+)
+RECOVERY = NodeCheck(
+    "recovery",
+    "the driver does not ask for a reset of a card, or a reboot",
+    30.0,
+    (Code.GPU_RESET_REQUIRED, Code.GPU_REBOOT_REQUIRED, Code.GPU_DRAIN_REQUIRED),
+)
+
+_DRIVER_CODES = {
+    Trouble.NO_LIBRARY: Code.DRIVER_LIBRARY_MISSING,
+    Trouble.NO_DRIVER: Code.DRIVER_NOT_LOADED,
+    Trouble.MISMATCH: Code.DRIVER_MISMATCH,
+    Trouble.HANG: Code.DRIVER_HANG,
+    Trouble.NOT_TOLD: Code.NODE_NOT_TOLD,
+}
+#: PCI's number of each maker, the classes of its cards (display and 3D controllers; processing accelerators), the
+#: device nodes.
+_PCI = {NVIDIA: ("0x10de", ("0x0300", "0x0302")), ASCEND: ("0x19e5", ("0x1200",))}
+_NODES = {NVIDIA: re.compile(r"nvidia[0-9]+"), ASCEND: re.compile(r"davinci[0-9]+")}
+_CODES = {
+    NVIDIA: (Code.GPU_LOST, Code.GPU_COUNT, Code.GPU_NO_ANSWER),
+    ASCEND: (Code.NPU_LOST, Code.NPU_COUNT, Code.NPU_NO_ANSWER),
+}
+
+
+def _driver_applies(look: Look) -> str:
+    return "there are no cards" if look.view.kind == SLOT and look.view.driver is None else ""
+
+
+async def driver(look: Look) -> list[CheckResult]:
+    """The driver as a whole, and each card whose calls hang."""
+    view, say = look.view, About(DRIVER.item)
+    if view.driver is not None:
+        code = _DRIVER_CODES.get(view.driver.trouble, Code.DRIVER_FAILED)
+        return [say.found(code, view.driver.text, view.driver.trouble, "the driver answers")]
+    results = []
+    for index, sick in sorted(view.sick.items()):
+        if sick.trouble is Trouble.HANG and (look.only is None or index in look.only):
+            one = About(DRIVER.item, f"card {index}", index)
+            results.append(one.found(Code.DRIVER_HANG, sick.text, sick.trouble, "each call returns"))
+    version = f"{view.kind} driver {view.version}".strip()
+    others = [
+        facts for facts in look.cards(NVIDIA, ASCEND) if facts.sick is None or facts.sick.trouble is not Trouble.HANG
+    ]
+    return (
+        results
+        + [about(DRIVER.item, facts).ok("its driver answers", version) for facts in others]
+        + [say.ok("the driver answers", version)]
+    )
+
+
+async def lost(look: Look, kind: str, check: NodeCheck) -> list[CheckResult]:
+    """Cards that the driver calls lost, that were there earlier in this boot, that it has but the bus has not."""
+    lost_code, count_code, no_answer = _CODES[kind]
+    if look.view.driver is not None:
+        # What the driver does not tell is not gone.
+        return [About(check.item).not_told("the driver as a whole does not answer")]
+    present = look.cards(kind)
+    results = [_one(about(check.item, facts), facts, look, lost_code, no_answer, check) for facts in present]
+    look.memory.cards.update({card.index: card for card in look.view.cards.values() if card.kind == kind})
+    gone = [c for i, c in sorted(look.memory.cards.items()) if c.kind == kind and i not in look.view.cards]
+    for card in gone:
+        if look.only is None or card.index in look.only:
+            say = About(check.item, f"card {card.index}", card.index)
+            results.append(
+                say.found(lost_code, f"it was there ({_name(card)}) and the driver shows it no more", "absent")
+            )
+    unbound, nodes = await watched.call("read the PCI bus", lambda: _on_the_bus(look.roots, kind))
+    return [*results, count(look, kind, About(check.item), count_code, unbound, nodes - len(gone))]
+
+
+def _one(say: About, facts: CardFacts, look: Look, lost: Code, no_answer: Code, check: NodeCheck) -> CheckResult:
+    sick, name = facts.sick, _name(facts.card)
+    failing = sick is not None and sick.trouble is Trouble.FAILED
+    streak = look.memory.streaks.note((check.item, facts.index), failing, look.now, check.interval_s / 2)
+    if sick is None:
+        return say.ok("it is there, and answers", name)
+    if sick.trouble in (Trouble.LOST, Trouble.ABSENT):
+        return say.found(lost, sick.text, sick.trouble, "each card is there", evidence=name)
+    if failing:
+        wanted = look.settings.looks_in_a_row
+        if streak.looks >= wanted:
+            return say.found(
+                no_answer, sick.text, f"{streak.looks} looks in a row", f"fewer than {wanted}", evidence=name
+            )
+        return say.found(Code.NODE_PENDING, f"{sick.text} (look {streak.looks} of {wanted} in a row)", name)
+    # A hang is `driver`'s, a reset `recovery`'s; what is not told says nothing.
+    return say.not_told(sick.text)
+
+
+def count(look: Look, kind: str, say: About, code: Code, unbound: Sequence[str], nodes: int) -> CheckResult:
+    """Judges how many cards the driver has. `unbound` are bus ids without a driver, `nodes` the number of device
+    nodes."""
+    have, wanted = sum(1 for card in look.view.cards.values() if card.kind == kind), look.settings.expected_cards
+    observed, threshold = f"{have} cards", f"{wanted} cards" if wanted else "as many as the bus shows"
+    if wanted and have != wanted:
+        return say.found(code, f"the driver has {have} cards, {wanted} are expected", observed, threshold)
+    if unbound:
+        reason = f"no driver has taken the cards at {', '.join(unbound)}: the kernel's log says why"
+        return say.found(code, reason, observed, threshold, status=Status.WARN)
+    if nodes > have:
+        reason = f"there are {nodes} device nodes, and the driver has {have} cards"
+        return say.found(code, reason, observed, threshold, status=Status.WARN)
+    return say.ok(f"the driver has {have} cards", observed, threshold)
+
+
+def _on_the_bus(roots: Roots, kind: str) -> tuple[list[str], int]:
+    return _without_driver(roots.sys, kind), sum(1 for node in listed(roots.dev) if _NODES[kind].fullmatch(node.name))
+
+
+def _without_driver(sys: Path, kind: str) -> list[str]:
+    """Bus ids of the maker's cards that no driver is bound to. A container sees its host's bus, so that the mere number
+    of cards there says nothing; but a card without a driver serves nobody."""
+    vendor, classes = _PCI[kind]
+    found = []
+    for device in listed(sys / "bus/pci/devices"):
+        if (
+            text(device / "vendor") == vendor
+            and text(device / "class")[:6] in classes
+            and not (device / "driver").exists()
+        ):
+            found.append(device.name)
+    return found
+
+
+async def recovery(look: Look) -> list[CheckResult]:
+    """NVML's field 230 (1 reset the card, 2 reboot, 3 drain P2P, 4 drain and reset), and its code 16."""
+    results = []
+    for facts in look.cards(NVIDIA):
+        say = about(RECOVERY.item, facts)
+        wish = facts.health.recovery_action if facts.health is not None else None
+        if facts.sick is not None:
+            if facts.sick.trouble is Trouble.RESET_REQUIRED:
+                results.append(
+                    say.found(Code.GPU_RESET_REQUIRED, facts.sick.text, facts.sick.trouble, "no recovery asked for")
+                )
+            else:
+                results.append(say.not_told(_silent(facts.sick)))
+        elif facts.health is None:
+            results.append(say.not_told("its readings are not known yet"))
+        elif wish is None:
+            results.append(say.off("its driver does not tell"))
+        else:
+            results.append(_recovery(say, wish))
+    return results
+
+
+def _recovery(say: About, wish: int) -> CheckResult:
+    threshold = "recovery action 0 (none)"
+    match wish:
+        case 0:
+            return say.ok("the driver asks for no recovery", "recovery action 0 (none)", threshold)
+        case 1:
+            return say.found(
+                Code.GPU_RESET_REQUIRED, "the driver asks for a reset of the card", "1 (GPU reset)", threshold
+            )
+        case 2:
+            return say.found(Code.GPU_REBOOT_REQUIRED, "the driver asks for a reboot", "2 (node reboot)", threshold)
+        case 3:
+            return say.found(Code.GPU_DRAIN_REQUIRED, "the driver asks to end P2P work", "3 (drain P2P)", threshold)
+        case 4:
+            reason = "the driver asks to end the work and reset the card"
+            return say.found(Code.GPU_RESET_REQUIRED, reason, "4 (drain and reset)", threshold)
+        case _:
+            return say.not_told(f"recovery action {wish} is not known here")
+
+
+def _silent(sick: Sick) -> str:
+    return f"the card does not answer ({sick.trouble})"
+
+
+def _name(card: Card) -> str:
+    return " ".join(word for word in (card.model, card.uuid, card.bus_id) if word)
+
+
+async def _gpus_lost(look: Look) -> list[CheckResult]:
+    return await lost(look, NVIDIA, GPU_LOST)
+
+
+async def _npus_lost(look: Look) -> list[CheckResult]:
+    return await lost(look, ASCEND, NPU_LOST)
+
+
+def _lost_applies(kind: str) -> Callable[[Look], str]:
+    """Also where the last card is gone."""
+
+    def applies(look: Look) -> str:
+        known = [*look.view.cards.values(), *look.memory.cards.values()]
+        return "" if any(card.kind == kind for card in known) else f"there are no {kind} cards"
+
+    return applies
+
+
+RULES = (
+    Rule(DRIVER, driver, _driver_applies, frozenset({What.HEALTH})),
+    Rule(GPU_LOST, _gpus_lost, _lost_applies(NVIDIA), frozenset({What.HEALTH})),
+    Rule(NPU_LOST, _npus_lost, _lost_applies(ASCEND), frozenset({What.HEALTH})),
+    Rule(RECOVERY, recovery, for_kinds(NVIDIA), frozenset({What.HEALTH})),
+)

@@ -1,0 +1,66 @@
+"""What several results together mean: is a condition still so, and how people want to read them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from probes.codes import EXPLANATIONS, Clears
+from probes.result import CheckResult, Code, Status
+
+#: Results that only say that nothing is wrong, or that nothing can be told.
+_QUIET = (Code.NODE_OK, Code.NODE_NOT_APPLICABLE, Code.NODE_NOT_TOLD)
+
+
+def still(item: str, device: str, code: Code, results: Sequence[CheckResult]) -> bool | None:
+    """What a look says of a condition: True it was found again, False it is over, None it does not tell.
+
+    It does not tell of what was not looked at, of what could not be told (UNKNOWN) or is not sure yet, and of a
+    condition that no look takes away (`Clears` other than READING).
+    """
+    mine = [r for r in results if r.item == item]
+    here = [r for r in mine if r.device == device]
+    if any(r.code is code for r in here):
+        return True
+    if EXPLANATIONS[code].clears is not Clears.READING:
+        return None
+    if here:
+        return None if any(_unsure(r) for r in here) else False
+    whole = [r for r in mine if not r.device]
+    if any(r.code is Code.NODE_NOT_APPLICABLE for r in whole) and len(mine) == len(whole):
+        return False  # what the item looks at is not there any more
+    if device.startswith("card ") or not mine or any(_unsure(r) for r in whole):
+        return None
+    return False  # a mount or a port that is gone
+
+
+def _unsure(result: CheckResult) -> bool:
+    return result.status is Status.UNKNOWN or result.code is Code.NODE_PENDING
+
+
+def folded(results: Sequence[CheckResult]) -> list[CheckResult]:
+    """For people: of an item that found nothing on several devices one result remains; findings stay as they are.
+
+    Where a device has a finding, that the rest is in order goes without saying.
+    """
+    lines: list[CheckResult] = []
+    for item in dict.fromkeys(r.item for r in results):
+        mine = [r for r in results if r.item == item]
+        loud = [r for r in mine if r.code not in _QUIET]
+        for code in _QUIET:
+            quiet = [r for r in mine if r.code is code]
+            devices = [r for r in quiet if r.device]
+            if not quiet or (loud and code is not Code.NODE_NOT_TOLD):
+                continue
+            loud.append(quiet[0] if len(quiet) == 1 else _one(devices or quiet))
+        lines += loud
+    return lines
+
+
+def _one(results: Sequence[CheckResult]) -> CheckResult:
+    first = results[0]
+    if len(results) == 1:
+        return first
+    texts = {r.reason for r in results}
+    what = "cards" if all(r.card is not None for r in results) else "of them"
+    said = texts.pop() if len(texts) == 1 else "in order" if first.code is Code.NODE_OK else "nothing told"
+    seconds = max(r.seconds for r in results)
+    return replace(first, reason=f"{len(results)} {what}: {said}", device="", card=None, observed="", seconds=seconds)

@@ -1,0 +1,204 @@
+"""What `npu-smi` and `hccn_tool` print, read as the text that it is. Pure: nothing is run here.
+
+Layouts of 910B, 910_93 and 950 boards (facts of the tools' own sources, 2025, and of what real machines print).
+Whatever cannot be read is left out: a line of garbage hides no card.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: Words of the column Health, as the numbers of DCMI.
+HEALTH = {"OK": 0, "Warning": 1, "Alarm": 2, "Critical": 3}
+#: Names of `npu-smi info -t usages`, by the names of Health.parts.
+_PARTS = {
+    "Aicore Usage Rate(%)": "aicore",
+    "Aivector Usage Rate(%)": "vector",
+    "Vectorcore Usage Rate(%)": "vector",
+    "Aicpu Usage Rate(%)": "aicpu",
+    "Ctrlcpu Usage Rate(%)": "ctrlcpu",
+    "HBM Usage Rate(%)": "hbm",
+    "HBM Bandwidth Usage Rate(%)": "hbm_bandwidth",
+    "NPU Utilization(%)": "overall",
+}
+
+#: The column Bus-Id, which only the second line of a chip has; chips that are not on the PCI bus have "NA" there.
+_BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]|NA")
+
+#: A board, and the place of a chip on it.
+Seat = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A chip in the table of `npu-smi info`. `number` is its physical number, where this layout has it. Memory in MiB,
+    watts, degrees Celsius, percent; None where there is a dash."""
+
+    seat: Seat
+    number: int | None
+    name: str
+    health: str
+    bus_id: str
+    power: float | None
+    temperature: float | None
+    utilization: float | None
+    used: int | None
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A process in the same table. Memory in MiB."""
+
+    seat: Seat
+    pid: int
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """All that `npu-smi info` prints."""
+
+    version: str
+    rows: tuple[Row, ...]
+    processes: tuple[Running, ...]
+
+
+def info(text: str) -> Info | None:
+    """Reads the output of `npu-smi info`; None where it has no table of cards.
+
+    Each chip has two lines. The first has board and name, the second the chip's place and (910_93) physical number;
+    Ascend 950 has one chip to a board, and a column more.
+    """
+    version, rows, processes = "", [], []
+    section = ""
+    first: list[str] | None = None
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            continue
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if match := re.search(r"\bVersion:\s*(\S+)", line):
+            version = match[1]
+        elif cells[0].startswith("NPU") and len(cells) > 2:
+            section, first = ("processes" if "Process id" in line else "chips"), None
+        elif section == "chips" and len(cells) > 2 and not cells[0].startswith("Chip"):
+            if not _BUS.fullmatch(cells[-2]):
+                first = cells
+            elif first is not None and (row := _row(first, cells)):
+                rows.append(row)
+                first = None
+        elif section == "processes" and (process := _process(cells)):
+            processes.append(process)
+    return Info(version, tuple(rows), tuple(processes)) if section else None
+
+
+def _row(first: list[str], second: list[str]) -> Row | None:
+    if len(first) != len(second) or len(first) not in (3, 4):
+        return None
+    identity = (first[0].split(None, 1) if len(first) == 3 else [first[0], first[1]]) + ["", ""]
+    place = second[0].split()
+    board = _natural(identity[0])
+    chip = _natural(place[0]) if place else 0
+    if board is None or chip is None:
+        return None
+    power, temperature, *_ = [*first[-1].split(), "", ""]
+    # "62265/ 65536" as well as "3416 / 65536"; the last of the two pairs is the on-chip memory.
+    figures = second[-1].replace("/", " ").split()
+    used, total = (figures[-2], figures[-1]) if len(figures) >= 3 else ("", "")
+    return Row(
+        seat=(board, chip),
+        number=_natural(place[1]) if len(place) > 1 else None,
+        name=identity[1].strip(),
+        health=first[-2],
+        bus_id=second[-2].lower() if second[-2] != "NA" else "",
+        power=decimal(power),
+        temperature=decimal(temperature),
+        utilization=percent(figures[0]) if figures else None,
+        used=_natural(used),
+        total=_natural(total),
+    )
+
+
+def _process(cells: list[str]) -> Running | None:
+    if len(cells) < 4:
+        return None  # "No running processes found in NPU 0"
+    place = [_natural(cell) for cell in cells[0].split()]
+    pid = _natural(cells[1])
+    if not place or len(place) > 2 or None in place or not pid:
+        return None
+    board, chip = place[0], place[1] if len(place) > 1 else 0
+    assert board is not None and chip is not None
+    return Running((board, chip), pid, _natural(cells[3]))
+
+
+def mapping(text: str) -> dict[Seat, int] | None:
+    """Physical numbers of the chips in the output of `npu-smi info -m`; None where it has no table of them.
+
+    Columns are two or more spaces apart and go by their names; newer drivers have the physical number, older
+    ones the logical one alone, which on a host is the same. Rows of management chips have a dash there.
+    """
+    columns: tuple[int, int, int] | None = None
+    width = 0
+    found: dict[Seat, int] = {}
+    for line in text.splitlines():
+        cells = re.split(r"\s{2,}", line.strip())
+        if columns is None:
+            number = next((name for name in ("Chip Phy-ID", "Chip Logic ID") if name in cells), None)
+            if number and "NPU ID" in cells and "Chip ID" in cells:
+                columns, width = (cells.index("NPU ID"), cells.index("Chip ID"), cells.index(number)), len(cells)
+        elif len(cells) == width:
+            board, chip, physical = (_natural(cells[column]) for column in columns)
+            if board is not None and chip is not None and physical is not None:
+                found[(board, chip)] = physical
+    return found if columns is not None else None
+
+
+def blocks(text: str) -> list[dict[str, str]]:
+    """Lines "Name : value" as `npu-smi info -t usages` and `-t common` print them: one block for each chip of a board.
+
+    A block ends where a name comes again: the place of the chip is told first by some kinds of output, and last by
+    others.
+    """
+    found: list[dict[str, str]] = []
+    for line in text.splitlines():
+        name, colon, value = line.partition(" : ")
+        name, value = name.strip(), value.strip()
+        if not colon or not name or name in ("NPU ID", "Chip Count"):
+            continue
+        if not found or name in found[-1]:
+            found.append({})
+        found[-1][name] = value
+    return found
+
+
+def by_chip(text: str) -> dict[int, dict[str, str]]:
+    """The blocks by the place of the chip on its board. Management chips have no place, and are left out."""
+    found = {_natural(block.get("Chip ID", "")): block for block in blocks(text)}
+    return {chip: block for chip, block in found.items() if chip is not None}
+
+
+def parts(block: Mapping[str, str]) -> dict[str, float]:
+    """Health.parts out of a block of `npu-smi info -t usages`."""
+    told = {part: percent(block[name]) for name, part in _PARTS.items() if name in block}
+    return {part: value for part, value in told.items() if value is not None}
+
+
+def link_up(text: str) -> bool | None:
+    """Whether the card's network port is up, by the output of `hccn_tool -i N -link -g` ("link status: UP")."""
+    match = re.search(r"^link status:\s*(UP|DOWN)\s*$", text, re.MULTILINE)
+    return None if match is None else match[1] == "UP"
+
+
+def percent(text: str) -> float | None:
+    """A share of 0 to 100; None for anything else."""
+    value = decimal(text)
+    return value if value is not None and value <= 100 else None
+
+
+def _natural(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def decimal(text: str) -> float | None:
+    """A number that is not negative; None for anything else ("-", "NA")."""
+    return float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else None

@@ -1,0 +1,96 @@
+"""What the kernel tells of a device on the PCI bus, in sysfs. What it does not tell is None or empty."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSFS = Path("/sys")
+#: Gigatransfers per second of each generation (PCI Express base specification 6.0; sysfs writes "16.0 GT/s PCIe").
+_GENERATIONS = {
+    "2.5": 1,
+    "5.0": 2,
+    "5": 2,
+    "8.0": 3,
+    "8": 3,
+    "16.0": 4,
+    "16": 4,
+    "32.0": 5,
+    "32": 5,
+    "64.0": 6,
+    "64": 6,
+}
+#: No machine has more processors: what sysfs writes is not allowed to take all memory.
+_CPUS_MOST = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Width in lanes and generation of the link to a device: now, and what both ends can."""
+
+    width: int | None = None
+    width_max: int | None = None
+    gen: int | None = None
+    gen_max: int | None = None
+
+
+def name(domain: int, bus: int, device: int, function: int) -> str:
+    """As sysfs spells it: "0000:9d:00.0"."""
+    return f"{domain & 0xFFFFFFFF:04x}:{bus & 0xFF:02x}:{device & 0x1F:02x}.{function & 0x7:x}"
+
+
+def numa_node(bus_id: str, sysfs: Path = SYSFS) -> int | None:
+    """The NUMA node next to the device; None on a machine with one (the kernel writes -1 there), or where not told."""
+    node = _number(_read(bus_id, "numa_node", sysfs))
+    return node if node is not None and node >= 0 else None
+
+
+def cpus(bus_id: str, sysfs: Path = SYSFS) -> tuple[int, ...]:
+    """The processors next to the device."""
+    return cpu_list(_read(bus_id, "local_cpulist", sysfs))
+
+
+def link(bus_id: str, sysfs: Path = SYSFS) -> Link:
+    """The device's link. A device that fell off the bus has one of width 0, or 63, which is told as None."""
+    return Link(
+        _width(_read(bus_id, "current_link_width", sysfs)),
+        _width(_read(bus_id, "max_link_width", sysfs)),
+        _generation(_read(bus_id, "current_link_speed", sysfs)),
+        _generation(_read(bus_id, "max_link_speed", sysfs)),
+    )
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """Numbers of a list as the kernel writes it ("0-23,48-71"); empty where it cannot be read as one."""
+    found: set[int] = set()
+    for part in text.strip().split(",") if text.strip() else ():
+        match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part.strip())
+        if match is None:
+            return ()
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last >= _CPUS_MOST:
+            return ()
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def _read(bus_id: str, file: str, sysfs: Path) -> str:
+    # A bus id comes from a driver or a program: it must not lead out of the folder.
+    if not re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", bus_id):
+        return ""
+    try:
+        return (sysfs / "bus/pci/devices" / bus_id / file).read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else None
+
+
+def _width(text: str) -> int | None:
+    width = _number(text)
+    return width if width is not None and 0 < width <= 32 else None
+
+
+def _generation(text: str) -> int | None:
+    return _GENERATIONS.get(text.split(" ", maxsplit=1)[0])

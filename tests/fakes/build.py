@@ -1,0 +1,101 @@
+"""Builds the fake libraries: with zig, which comes as a Python package, else with the compiler `cc` of the machine.
+
+What was built lies in the virtual environment, in a folder for each state of the sources and of the compiler.
+"""
+
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+#: The source of each library, and the name under which it is looked for.
+SOURCES = {"nvidia": ("nvml.c", "libnvidia-ml.so.1"), "ascend": ("dcmi.c", "libdcmi.so")}
+_FLAGS = (
+    *("-std=gnu11", "-Wall", "-Wextra", "-O2", "-fno-sanitize=undefined"),
+    *("-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-s"),
+)
+#: A first build of zig's takes some seconds; on a loaded machine some more.
+_LIMIT_S = 300.0
+
+
+class NoCompiler(RuntimeError):
+    """Raised where neither zig nor `cc` is there."""
+
+
+def library(kind: str) -> Path:
+    """The built library of a kind ("nvidia", "ascend"), from the cache where it is there.
+
+    Processes that want it at the same time wait for the one that builds it. Raises NoCompiler, and RuntimeError with
+    the compiler's words.
+    """
+    source, name = SOURCES[kind]
+    command, version = _compiler()
+    key = hashlib.sha256("\0".join((version, platform.machine(), source, *_FLAGS)).encode())
+    for file in (_HERE / source, *sorted(_HERE.glob("*.h")), *sorted((_HERE / source).with_suffix("").glob("*.h"))):
+        key.update(file.read_bytes())
+    folder = cache() / key.hexdigest()[:16]
+    built = folder / name
+    if built.exists():
+        return built
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(cache() / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            unfinished = folder / f"{name}.unfinished"
+            zig = cache() / "zig"
+            ended = subprocess.run(
+                [*command, *_FLAGS, f"-Wl,-soname,{name}", "-o", unfinished, _HERE / source],
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=_LIMIT_S,
+                env=os.environ | {"ZIG_GLOBAL_CACHE_DIR": str(zig), "ZIG_LOCAL_CACHE_DIR": str(zig)},
+            )
+            if ended.returncode:
+                raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr}")
+            unfinished.rename(built)
+    return built
+
+
+def install(built: Path, folder: Path, without: Iterable[str] = ()) -> None:
+    """Puts a copy of a library into a folder, without some functions. Raises ValueError for one that it has not."""
+    target = folder / built.name
+    content = built.read_bytes()
+    for name in without:
+        # A symbol that nobody finds by its name is one that is not there.
+        if b"\0" + name.encode() + b"\0" not in content:
+            raise ValueError(f"the fake {built.name} has no function {name!r}")
+        content = content.replace(b"\0" + name.encode() + b"\0", b"\0" + b"_" + name.encode()[1:] + b"\0")
+    unfinished = target.with_name(target.name + ".unfinished")
+    unfinished.write_bytes(content)
+    shutil.copymode(built, unfinished)
+    unfinished.rename(target)
+
+
+def cache() -> Path:
+    """The folder of what was built: in the virtual environment, so that it goes with that."""
+    if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
+        folder = Path(sys.prefix) / "fake-cards"
+    else:
+        folder = Path(tempfile.gettempdir()) / f"muster-fake-cards-{os.getuid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _compiler() -> tuple[list[str], str]:
+    """The command, and what tells its version."""
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"], f"ziglang {importlib.metadata.version('ziglang')}"
+    if found := shutil.which("cc"):
+        said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+        return [found], said
+    raise NoCompiler("the fake cards need a compiler: the package ziglang (make setup), or a `cc` in PATH")

@@ -1,0 +1,184 @@
+/* Which cards there are, and what is remembered of each. */
+
+/* The place of the card of this NVML number: those that are not there have none. -1: there is none. */
+static int place_of(struct state *state, unsigned index)
+{
+    for (int place = 0; place < NOW(state->card_count); place++)
+        if (NOW(state->cards[place].present) && index-- == 0)
+            return place;
+    return -1;
+}
+
+static int handle(const char *function, int place, struct device **out)
+{
+    struct card *card = NULL;
+    if (place < 0)
+        return NOT_FOUND;
+    int code = reach(function, &devices[place], &card);
+    /* A card that wants a reset can be had, and is refused later. */
+    if (code && code != 16)
+        return code;
+    *out = &devices[place];
+    return OK;
+}
+
+static int count_cards(const char *function, unsigned *count)
+{
+    int code = enter(function, NULL, NULL);
+    if (code)
+        return code;
+    for (*count = 0; place_of(the_state(), *count) >= 0;)
+        ++*count;
+    return OK;
+}
+
+API int nvmlDeviceGetCount_v2(unsigned *count) { return count_cards(__func__, count); }
+API int nvmlDeviceGetCount(unsigned *count) { return count_cards(__func__, count); }
+
+static int by_index(const char *function, unsigned index, struct device **device)
+{
+    struct state *state = the_state();
+    if (!state || atomic_load(&users) == 0)
+        return UNINITIALIZED;
+    int place = place_of(state, index);
+    return place < 0 ? INVALID : handle(function, place, device);
+}
+
+API int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **device)
+{
+    return by_index(__func__, index, device);
+}
+
+API int nvmlDeviceGetHandleByIndex(unsigned index, struct device **device)
+{
+    return by_index(__func__, index, device);
+}
+
+/* "00000000:9D:00.0", "0000:9d:00.0" and "9d:00.0" are the same. */
+static bool same_bus(const char *one, const char *other)
+{
+    unsigned a[4] = {0}, b[4] = {0};
+    if (sscanf(one, "%x:%x:%x.%x", &a[0], &a[1], &a[2], &a[3]) != 4
+        && (a[0] = 0, sscanf(one, "%x:%x.%x", &a[1], &a[2], &a[3])) != 3)
+        return false;
+    if (sscanf(other, "%x:%x:%x.%x", &b[0], &b[1], &b[2], &b[3]) != 4)
+        return false;
+    return !memcmp(a, b, sizeof a);
+}
+
+#define BY(name, matches)                                                                                              \
+    API int name(const char *wanted, struct device **device)                                                           \
+    {                                                                                                                  \
+        SYSTEM                                                                                                         \
+        struct state *state = the_state();                                                                             \
+        for (int place = 0; place < NOW(state->card_count); place++) {                                                 \
+            struct card *card = &state->cards[place];                                                                  \
+            if (NOW(card->present) && (matches))                                                                       \
+                return handle("nvmlDeviceGetHandleByIndex_v2", place, device);                                         \
+        }                                                                                                              \
+        return NOT_FOUND;                                                                                              \
+    }
+BY(nvmlDeviceGetHandleByPciBusId_v2, same_bus(wanted, card->bus_id))
+BY(nvmlDeviceGetHandleByUUID, !strcmp(wanted, card->uuid))
+BY(nvmlDeviceGetHandleBySerial, !strcmp(wanted, card->serial))
+
+API int nvmlDeviceGetIndex(struct device *device, unsigned *index)
+{
+    REMEMBERED
+    for (*index = 0; place_of(the_state(), *index) != device - devices; ++*index)
+        if (place_of(the_state(), *index) < 0)
+            return NOT_FOUND;
+    return OK;
+}
+
+API int nvmlDeviceGetName(struct device *device, char *into, unsigned room)
+{
+    REMEMBERED
+    return text(into, room, card->model);
+}
+
+API int nvmlDeviceGetUUID(struct device *device, char *into, unsigned room)
+{
+    REMEMBERED
+    return text(into, room, card->uuid);
+}
+
+API int nvmlDeviceGetMinorNumber(struct device *device, unsigned *minor)
+{
+    REMEMBERED
+    *minor = (unsigned)card->minor;
+    return OK;
+}
+
+API int nvmlDeviceGetModuleId(struct device *device, unsigned *id)
+{
+    REMEMBERED
+    *id = (unsigned)card->minor + 1;
+    return OK;
+}
+
+API int nvmlDeviceGetVbiosVersion(struct device *device, char *into, unsigned room)
+{
+    REACH
+    return text(into, room, "96.00.74.00.01");
+}
+
+API int nvmlDeviceGetBoardPartNumber(struct device *device, char *into, unsigned room)
+{
+    REACH
+    return text(into, room, "000-00000-0000-000");
+}
+
+API int nvmlDeviceGetSerial(struct device *device, char *into, unsigned room)
+{
+    REMEMBERED
+    return card->serial[0] ? text(into, room, card->serial) : UNSUPPORTED;
+}
+
+API int nvmlDeviceGetCudaComputeCapability(struct device *device, int *major, int *minor)
+{
+    REMEMBERED
+    *major = 9;
+    *minor = 0;
+    return OK;
+}
+
+struct pci {
+    char short_id[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+};
+
+static void fill_pci(struct pci *pci, const char *bus_id)
+{
+    unsigned function = 0;
+    memset(pci, 0, sizeof *pci);
+    sscanf(bus_id, "%x:%x:%x.%x", &pci->domain, &pci->bus, &pci->device, &function);
+    snprintf(pci->short_id, sizeof pci->short_id, "%04X:%02X:%02X.%X", pci->domain & 0xffff, pci->bus & 0xff,
+             pci->device & 0xff, function & 7);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.%X", pci->domain, pci->bus & 0xff, pci->device & 0xff,
+             function & 7);
+    pci->id = 0x233010de;
+    pci->subsystem = 0x16c110de;
+}
+
+API int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci *pci)
+{
+    REMEMBERED
+    fill_pci(pci, card->bus_id);
+    return OK;
+}
+
+API int nvmlDeviceGetPciInfo_v2(struct device *device, struct pci *pci)
+{
+    REMEMBERED
+    fill_pci(pci, card->bus_id);
+    return OK;
+}
+
+API int nvmlDeviceGetPciInfo(struct device *device, struct pci *pci)
+{
+    REMEMBERED
+    fill_pci(pci, card->bus_id);
+    return OK;
+}

@@ -1,0 +1,193 @@
+/* Utilization, memory, power, temperatures, clocks, modes. */
+
+struct memory {
+    unsigned long long total, free, used;
+};
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+
+API int nvmlDeviceGetMemoryInfo(struct device *device, struct memory *memory)
+{
+    REACH
+    memory->total = NOW(card->mem_total);
+    memory->used = memory_used(card) + NOW(card->mem_reserved);
+    memory->free = memory->total - memory->used;
+    return OK;
+}
+
+API int nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *memory)
+{
+    REACH
+    if (memory->version != 0x02000028)
+        return VERSION;
+    memory->total = NOW(card->mem_total);
+    memory->reserved = NOW(card->mem_reserved);
+    memory->used = memory_used(card);
+    memory->free = memory->total - memory->used - memory->reserved;
+    return OK;
+}
+
+API int nvmlDeviceGetBAR1MemoryInfo(struct device *device, struct memory *memory)
+{
+    REACH
+    memory->total = 128ULL << 30;
+    memory->used = 2ULL << 20;
+    memory->free = memory->total - memory->used;
+    return OK;
+}
+
+static unsigned percent(double value) { return value <= 0 ? 0 : value >= 100 ? 100 : (unsigned)(value + 0.5); }
+static unsigned milliwatts(struct card *card) { return (unsigned)(MOVING(card, power_w) * 1000 + 0.5); }
+static int degrees(struct card *card) { return (int)(MOVING(card, temp_c) + 0.5); }
+
+API int nvmlDeviceGetUtilizationRates(struct device *device, unsigned *rates)
+{
+    REACH
+    if (NOW(card->mig) == 1)
+        return UNSUPPORTED;
+    rates[0] = percent(MOVING(card, util));
+    rates[1] = percent(MOVING(card, mem_util));
+    return OK;
+}
+
+API int nvmlDeviceGetEncoderUtilization(struct device *device, unsigned *util, unsigned *period_us)
+{
+    REACH
+    *util = 0;
+    *period_us = 167000;
+    return OK;
+}
+
+API int nvmlDeviceGetDecoderUtilization(struct device *device, unsigned *util, unsigned *period_us)
+{
+    REACH
+    *util = 0;
+    *period_us = 167000;
+    return OK;
+}
+
+API int nvmlDeviceGetTemperature(struct device *device, unsigned sensor, unsigned *value)
+{
+    REACH
+    if (sensor)
+        return INVALID;
+    *value = (unsigned)degrees(card);
+    return OK;
+}
+
+struct temperature {
+    unsigned version, sensor;
+    int value;
+};
+
+API int nvmlDeviceGetTemperatureV(struct device *device, struct temperature *temperature)
+{
+    REACH
+    if (temperature->version != 0x0100000c)
+        return VERSION;
+    if (temperature->sensor)
+        return INVALID;
+    temperature->value = degrees(card);
+    return OK;
+}
+
+API int nvmlDeviceGetTemperatureThreshold(struct device *device, unsigned which, unsigned *value)
+{
+    REACH
+    int limits[] = {NOW(card->shutdown_c), NOW(card->slowdown_c), NOW(card->mem_max_c), NOW(card->gpu_max_c)};
+    if (which > 3 || limits[which] < 0)
+        return UNSUPPORTED;
+    *value = (unsigned)limits[which];
+    return OK;
+}
+
+GIVES(nvmlDeviceGetPowerUsage, unsigned, milliwatts(card))
+GIVES(nvmlDeviceGetPowerManagementLimit, unsigned, NOW(card->power_limit_mw))
+GIVES(nvmlDeviceGetEnforcedPowerLimit, unsigned, NOW(card->power_limit_mw))
+GIVES(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, NOW(card->power_max_mw))
+GIVES(nvmlDeviceGetPowerManagementMode, unsigned, 1)
+GIVES(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, energy_mj(card))
+GIVES(nvmlDeviceGetPowerState, unsigned, 0)
+GIVES(nvmlDeviceGetPerformanceState, unsigned, 0)
+GIVES(nvmlDeviceGetPersistenceMode, unsigned, NOW(card->persistence))
+GIVES(nvmlDeviceGetComputeMode, unsigned, 0)
+GIVES(nvmlDeviceGetBrand, unsigned, 14)
+GIVES(nvmlDeviceGetArchitecture, unsigned, 9)
+GIVES(nvmlDeviceGetNumGpuCores, unsigned, 16896)
+GIVES(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, NOW(card->event_reasons))
+GIVES(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, NOW(card->event_reasons))
+GIVES(nvmlDeviceGetSupportedClocksEventReasons, unsigned long long, 0x1ff)
+GIVES(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, NOW(card->pcie_gen))
+GIVES(nvmlDeviceGetCurrPcieLinkWidth, unsigned, NOW(card->pcie_width))
+GIVES(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, NOW(card->pcie_gen_max))
+GIVES(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned, NOW(card->pcie_gen_max))
+GIVES(nvmlDeviceGetMaxPcieLinkWidth, unsigned, NOW(card->pcie_width_max))
+GIVES(nvmlDeviceGetPcieReplayCounter, unsigned, NOW(card->pcie_replay))
+GIVES_IF(nvmlDeviceGetFanSpeed, unsigned, -1)
+GIVES_IF(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, -1)
+GIVES(nvmlDeviceGetMaxMigDeviceCount, unsigned, NOW(card->mig) == 1 ? 7 : 0)
+
+API int nvmlDeviceGetPowerManagementLimitConstraints(struct device *device, unsigned *least, unsigned *most)
+{
+    REACH
+    *least = 200000;
+    *most = (unsigned)NOW(card->power_max_mw);
+    return OK;
+}
+
+static int clock_of(struct card *card, unsigned type, bool most, unsigned *mhz)
+{
+    int sm = most ? NOW(card->sm_clock_max_mhz) : NOW(card->sm_clock_mhz);
+    int memory = most ? NOW(card->mem_clock_max_mhz) : NOW(card->mem_clock_mhz);
+    if (type > 3)
+        return INVALID;
+    *mhz = (unsigned)(type == 2 ? memory : sm);
+    return OK;
+}
+
+API int nvmlDeviceGetClockInfo(struct device *device, unsigned type, unsigned *mhz)
+{
+    REACH
+    return clock_of(card, type, false, mhz);
+}
+
+API int nvmlDeviceGetMaxClockInfo(struct device *device, unsigned type, unsigned *mhz)
+{
+    REACH
+    return clock_of(card, type, true, mhz);
+}
+
+API int nvmlDeviceGetClock(struct device *device, unsigned type, unsigned id, unsigned *mhz)
+{
+    REACH
+    return id > 3 ? INVALID : clock_of(card, type, id == 3, mhz);
+}
+
+API int nvmlDeviceGetPcieThroughput(struct device *device, unsigned counter, unsigned *kbps)
+{
+    REACH
+    if (counter > 1)
+        return INVALID;
+    *kbps = (unsigned)(counter ? NOW(card->pcie_rx_kbps) : NOW(card->pcie_tx_kbps));
+    return OK;
+}
+
+API int nvmlDeviceGetMigMode(struct device *device, unsigned *now, unsigned *pending)
+{
+    REACH
+    if (NOW(card->mig) < 0)
+        return UNSUPPORTED;
+    *now = *pending = NOW(card->mig) == 1;
+    return OK;
+}
+
+API int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned index, struct device **mig)
+{
+    REACH
+    (void)index, (void)mig;
+    return NOW(card->mig) == 1 ? NOT_FOUND : UNSUPPORTED;
+}
+
+API int nvmlDeviceIsMigDeviceHandle(struct device *device, unsigned *is) { REACH *is = 0; return OK; }

@@ -1,0 +1,364 @@
+"""Jobs on cards: who gets which, what ranks are bound to, when a card is free again, and what a sick one does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from muster import client
+from muster.v1 import job_pb2, node_pb2, probe_pb2
+from tests.conftest import Daemon, alive, eventually
+from tests.fakes import FakeCards
+
+#: Health is looked at often, so that no test waits long for it.
+CONFIG = """
+[cards]
+release_timeout_s = 0.3
+[telemetry]
+health_s = 0.2
+holders_s = 0.2
+processes_s = 0.2
+[health]
+clear_looks = 1
+look_deadline_s = 10
+"""
+GIB = 1 << 30
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Iterator[FakeCards]:
+    with FakeCards.for_test(tmp_path / "cards", "nvidia", 8) as made:
+        yield made
+
+
+@pytest.fixture
+def daemon(make_daemon: Callable[..., Daemon], cards: FakeCards) -> Daemon:
+    return make_daemon(CONFIG, cards.env)
+
+
+def start(daemon: Daemon, *command: str, job_id: str = "", **cards: object):
+    spec = job_pb2.JobSpec(job_id=job_id, command=command, cards=job_pb2.CardRequest(**cards))
+    return daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job
+
+
+def refused(daemon: Daemon, **cards: object) -> tuple[str, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        start(daemon, "true", **cards)
+    known = client.failure(caught.value)
+    return known.reason, known.message
+
+
+def devices(job) -> list[int]:
+    return [rank.device for rank in job.ranks]
+
+
+def node(daemon: Daemon):
+    return daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=30).node
+
+
+def test_the_cards_are_told_with_what_is_known_of_them(daemon: Daemon, cards: FakeCards):
+    cards[3].util = 97
+    found = eventually(lambda: [c for c in node(daemon).cards if c.reading.utilization == 97 and c.reading.temperature])
+    assert [card.index for card in found] == [3]
+    card = found[0]
+    assert card.kind == "nvidia" and card.uuid == cards[3].uuid and card.bus_id == cards[3].bus_id
+    assert card.memory_bytes == cards[3].mem_total and card.health == "OK" and not card.job_id
+    assert card.numa_node == 1 or card.numa_node == 0
+    assert len(node(daemon).cards) == 8 and node(daemon).accelerator == "nvidia"
+
+
+def test_a_job_gets_cards_that_are_close(daemon: Daemon, cards: FakeCards):
+    by_node = {card.index: card.numa_node for card in node(daemon).cards}
+    first = start(daemon, "sleep", "100", count=1)
+    four = start(daemon, "sleep", "100", count=4)
+    assert len({by_node[i] for i in devices(four)}) == 1
+    assert not set(devices(first)) & set(devices(four))
+    assert by_node[devices(first)[0]] not in {by_node[i] for i in devices(four)}
+
+
+def test_a_rank_is_bound_to_the_cpus_near_its_card(make_daemon: Callable[..., Daemon], cards: FakeCards):
+    mine = sorted(os.sched_getaffinity(0))
+    if len(mine) < 2:
+        pytest.skip("needs two CPUs")
+    for card in cards:
+        card.cpus = [mine[0]] if card.numa_node == 0 else [mine[1]]
+    command = (
+        sys.executable,
+        "-c",
+        "import os; print(sorted(os.sched_getaffinity(0)), os.environ['CUDA_DEVICE_ORDER'])",
+    )
+    daemon = make_daemon(CONFIG, cards.env)
+    job = daemon.wait(start(daemon, *command, count=8).job_id)
+    near = {card.index: card.cpus for card in node(daemon).cards}
+    for rank in job.ranks:
+        assert rank.cpus == near[rank.device]
+        assert daemon.output(job, rank.local_rank) == f"[{rank.cpus}] PCI_BUS_ID\n".encode()
+    assert "CPUS" in daemon.cli("status", job.job_id).stdout
+
+    unbound = make_daemon(CONFIG.replace("[cards]", '[cards]\nbind_cpus = "none"'), cards.env)
+    job = unbound.wait(start(unbound, *command, count=1).job_id)
+    assert job.ranks[0].cpus == ""
+    assert unbound.output(job) == f"{mine} PCI_BUS_ID\n".encode()
+
+
+def test_a_stop_returns_when_the_cards_are_free(daemon: Daemon, cards: FakeCards):
+    job = start(daemon, "sleep", "100", job_id="j", indices=[2])
+    running = daemon.until_running("j")
+    cards[2].hold(running.ranks[0].pid, 4 * GIB, lives=True)
+    stopped = daemon.stop("j").job
+    assert stopped.cards_free and not list(stopped.held_by)
+    assert devices(start(daemon, "true", indices=[2])) == [2]
+    assert not job.cards_free
+
+
+@pytest.fixture
+def outsider(daemon: Daemon) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that no stop ends: not of the job, and begun after it."""
+    start(daemon, "sleep", "100", job_id="j", indices=[1, 2])
+    daemon.until_running("j")
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
+def test_who_is_still_on_a_card_is_named_and_the_card_is_not_given_away(
+    daemon: Daemon, cards: FakeCards, outsider: subprocess.Popen[bytes]
+):
+    cards[2].hold(outsider.pid, 4 * GIB)
+    stopped = daemon.cli("stop", "j")
+    assert stopped.returncode == 1
+    assert f"process {outsider.pid} (sleep 1000) of user" in stopped.stderr and "of no job" in stopped.stderr
+    job = daemon.get("j")
+    assert job.state == job_pb2.JOB_STATE_STOPPED and not job.cards_free
+    assert f"process {outsider.pid}" in job.held_by[0] and "4.0 GiB" in job.held_by[0]
+    reason, message = refused(daemon, indices=[2])
+    assert reason == "CARD_BUSY" and f"process {outsider.pid}" in message
+    clean = start(daemon, "true", indices=[1]).job_id
+    eventually(lambda: daemon.get(clean).cards_free)
+    assert 2 not in devices(start(daemon, "true", count=7))
+    assert [e.kind for e in daemon.event_list("j")].count("job.cards_held") == 1
+    held = next(card for card in node(daemon).cards if card.index == 2)
+    assert held.job_id == "j" and str(outsider.pid) in held.held_by
+    # The next daemon knows it, too.
+    daemon.kill(signal.SIGKILL)
+    daemon.restart()
+    eventually(lambda: daemon.get("j").held_by)
+    assert refused(daemon, indices=[2])[0] == "CARD_BUSY"
+    outsider.kill()
+    outsider.wait()
+    eventually(lambda: daemon.get("j").cards_free, 30)
+    assert devices(start(daemon, "true", indices=[2])) == [2]
+    assert "job.cards_free" in [e.kind for e in daemon.event_list("j")]
+
+
+def test_memory_that_nobody_is_named_for_keeps_the_card(daemon: Daemon, cards: FakeCards):
+    eventually(lambda: [c for c in node(daemon).cards if c.index == 5 and c.reading.HasField("memory_used_bytes")])
+    start(daemon, "sleep", "100", job_id="j", indices=[5])
+    daemon.until_running("j")
+    before = cards[5].mem_used
+    cards[5].mem_used = before + 3 * GIB
+    held = daemon.stop("j").job
+    assert "3.0 GiB of its memory are still in use" in held.held_by[0]
+    assert refused(daemon, indices=[5])[0] == "CARD_BUSY"
+    cards[5].mem_used = before
+    eventually(lambda: daemon.get("j").cards_free, 30)
+
+
+def test_what_was_on_a_card_before_the_job_does_not_keep_it(daemon: Daemon, cards: FakeCards):
+    with subprocess.Popen(["sleep", "1000"]) as monitor:
+        cards[1].hold(monitor.pid, GIB)
+        start(daemon, "sleep", "100", job_id="j", indices=[1])
+        daemon.until_running("j")
+        assert daemon.stop("j").job.cards_free
+        monitor.kill()
+
+
+def test_a_start_waits_for_cards_that_are_being_freed(make_daemon: Callable[..., Daemon], cards: FakeCards):
+    daemon = make_daemon(CONFIG.replace("release_timeout_s = 0.3", "release_timeout_s = 60"), cards.env)
+    start(daemon, "sleep", "100", job_id="j", count=8)
+    daemon.until_running("j")
+    with subprocess.Popen(["sleep", "1000"]) as slow:
+        cards[0].hold(slow.pid, GIB)
+        request = job_pb2.StopRequest(job_id="j")
+        request.timeout.FromMilliseconds(1)
+        daemon.jobs.Stop(request, timeout=60)
+        eventually(lambda: daemon.get("j").state == job_pb2.JOB_STATE_STOPPED)
+        waiting = daemon.jobs.Start.future(
+            job_pb2.StartRequest(
+                spec=job_pb2.JobSpec(job_id="next", command=["true"], cards=job_pb2.CardRequest(count=8))
+            ),
+            timeout=60,
+        )
+        assert not daemon.get("j").cards_free
+        slow.kill()
+    assert len(waiting.result().job.ranks) == 8
+
+
+def condition(daemon: Daemon, code: str):
+    return next((c for c in node(daemon).conditions if c.code == code), None)
+
+
+def test_a_lost_card_refuses_jobs_and_enters_the_verdict(daemon: Daemon, cards: FakeCards):
+    start(daemon, "sh", "-c", "while [ ! -e /proc/$PPID/none ]; do sleep 0.05; done", job_id="j", indices=[3])
+    job = daemon.until_running("j")
+    other = start(daemon, "sleep", "100", job_id="other", indices=[4])
+    cards[3].lose()
+    found = eventually(lambda: condition(daemon, "GPU_LOST"), 60)
+    assert found.device == "card 3" and found.card == 3 and found.status == "CRITICAL" and not found.injected
+    # What runs is left alone.
+    assert daemon.get("j").state == daemon.get("other").state == job_pb2.JOB_STATE_RUNNING
+    reason, message = refused(daemon, count=7)
+    assert reason == "CARD_BUSY"
+    os.kill(job.ranks[0].pid, signal.SIGABRT)
+    ended = daemon.wait("j")
+    assert ended.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
+    assert "card 3" in ended.verdict.recommendation_reason and "isolate the node" in ended.verdict.recommendation_reason
+    reason, message = refused(daemon, indices=[3])
+    assert reason == "NODE_UNHEALTHY" and "card 3" in message and "GPU_LOST" in message
+    assert 3 not in devices(start(daemon, "true", count=6))
+    # The fault of a card is not that of a job on another.
+    os.kill(daemon.get("other").ranks[0].pid, signal.SIGABRT)
+    assert daemon.wait("other").verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
+    assert other.job_id == "other"
+    assert daemon.cli("start", "--cards", "3,", "--", "true").returncode == 5
+
+
+def test_an_xid_right_before_the_end_enters_the_verdict(daemon: Daemon, cards: FakeCards):
+    """The rank dies first: that is how it looks on a real node."""
+    start(daemon, "sleep", "100", job_id="j", indices=[6])
+    job = daemon.until_running("j")
+    os.kill(job.ranks[0].pid, signal.SIGBUS)
+    cards.xid(6, 79)
+    ended = daemon.wait("j")
+    assert ended.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
+    assert "79" in ended.verdict.recommendation_reason
+    assert any(e.kind == "node.event" and e.attributes["number"] == "79" for e in daemon.event_list())
+
+
+def test_an_xid_of_the_application_is_no_fault_of_the_node(daemon: Daemon, cards: FakeCards):
+    start(daemon, "sleep", "100", job_id="j", indices=[6])
+    job = daemon.until_running("j")
+    cards.xid(6, 13)
+    eventually(lambda: any(e.kind == "node.event" for e in daemon.event_list()), 30)
+    os.kill(job.ranks[0].pid, signal.SIGABRT)
+    assert daemon.wait("j").verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
+    assert [c for c in node(daemon).conditions if c.card == 6 and c.status == "CRITICAL"] == []
+    start(daemon, "true", indices=[6])
+
+
+def test_a_driver_that_hangs_is_a_finding_and_the_daemon_answers(make_daemon: Callable[..., Daemon], cards: FakeCards):
+    daemon = make_daemon(CONFIG.replace("[cards]", "[cards]\ndriver_deadline_s = 0.5"), cards.env)
+    eventually(lambda: all(c.reading.HasField("utilization") for c in node(daemon).cards))
+    cards[2].hang()
+    found = eventually(lambda: condition(daemon, "DRIVER_HANG"), 60)
+    assert found.device == "card 2" and found.status == "UNKNOWN"
+    cards[3].util = 42
+    others = eventually(lambda: [c for c in node(daemon).cards if c.reading.utilization == 42])
+    assert [c.index for c in others] == [3]
+    sick = next(c for c in node(daemon).cards if c.index == 2)
+    assert not sick.reading.HasField("utilization") and sick.health == "UNKNOWN"
+    # UNKNOWN is no reason to refuse a job.
+    job = start(daemon, "true", indices=[2])
+    assert daemon.wait(job.job_id).state == job_pb2.JOB_STATE_SUCCEEDED
+    cards[2].clear()
+    eventually(lambda: condition(daemon, "DRIVER_HANG") is None, 60)
+    eventually(lambda: all(c.reading.HasField("utilization") for c in node(daemon).cards))
+
+
+def test_drained_by_hand(daemon: Daemon):
+    start(daemon, "sleep", "100", job_id="j", count=1)
+    daemon.until_running("j")
+    shown = daemon.cli("node", "drain", "new", "riser")
+    assert shown.returncode == 0 and "new riser" in shown.stdout
+    reason, message = refused(daemon, count=1)
+    assert reason == "NODE_DRAINING" and "new riser" in message
+    daemon.kill(signal.SIGKILL)
+    daemon.restart()
+    assert node(daemon).drain.reason == "new riser"
+    assert daemon.get("j").state == job_pb2.JOB_STATE_RUNNING
+    assert daemon.cli("run", "--", "true").returncode == 5
+    assert daemon.cli("node", "undrain").returncode == 0
+    assert not node(daemon).HasField("drain")
+    start(daemon, "true", count=1)
+    kinds = [e.kind for e in daemon.event_list()]
+    assert kinds.count("node.drained") == kinds.count("node.undrained") == 1
+
+
+def test_a_drill_acts_as_a_real_condition_and_is_marked(daemon: Daemon):
+    made = daemon.cli("check", "inject", "GPU_ROW_REMAP_FAILED", "--card", "1")
+    assert made.returncode == 0 and "GPU_ROW_REMAP_FAILED" in made.stdout
+    found = condition(daemon, "GPU_ROW_REMAP_FAILED")
+    assert found.injected and found.card == 1 and found.status == "CRITICAL"
+    reason, message = refused(daemon, indices=[1])
+    assert reason == "NODE_UNHEALTHY" and "drill" in message
+    assert "drill" in daemon.cli("node").stdout
+    assert daemon.cli("check", "clear", "GPU_ROW_REMAP_FAILED", "card 2").returncode == 3
+    assert daemon.cli("check", "clear", "GPU_ROW_REMAP_FAILED", "card 1").returncode == 0
+    assert condition(daemon, "GPU_ROW_REMAP_FAILED") is None
+    start(daemon, "true", indices=[1])
+    assert daemon.cli("check", "inject", "NO_SUCH_CODE").returncode == 2
+
+
+def test_a_driver_that_is_unloaded_and_back(daemon: Daemon, cards: FakeCards):
+    eventually(lambda: all(c.reading.HasField("utilization") for c in node(daemon).cards))
+    cards.unload()
+    eventually(lambda: not any(c.reading.HasField("utilization") for c in node(daemon).cards), 60)
+    assert len(node(daemon).cards) == 8, "the node has them all the same"
+    cards.load()
+    eventually(lambda: all(c.reading.HasField("utilization") for c in node(daemon).cards), 60)
+
+
+def test_cards_of_another_kind(make_daemon: Callable[..., Daemon], tmp_path: Path):
+    with FakeCards.for_test(tmp_path / "npus", "ascend", 4) as npus:
+        daemon = make_daemon(CONFIG, npus.env)
+        npus[1].util = 88
+        found = eventually(lambda: [c for c in node(daemon).cards if c.reading.utilization == 88])
+        assert [c.index for c in found] == [1] and found[0].kind == "ascend"
+        job = start(daemon, "sh", "-c", "echo $ASCEND_RT_VISIBLE_DEVICES", indices=[1, 2])
+        assert daemon.output(daemon.wait(job.job_id)) == b"1,2\n"
+
+
+def test_checks_on_demand(daemon: Daemon, cards: FakeCards):
+    answer = daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["gpu-lost"]), timeout=60)
+    assert {r.status for r in answer.results} == {"OK"}
+    cards[7].lose()
+    answer = daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["gpu-lost"]), timeout=60)
+    assert [r.device for r in answer.results if r.status == "CRITICAL"] == ["card 7"]
+    assert condition(daemon, "GPU_LOST").device == "card 7"
+    by_hand = daemon.cli("check", "gpu-lost")
+    assert by_hand.returncode == 2 and "GPU_LOST" in by_hand.stdout
+    with pytest.raises(grpc.RpcError, match="no check named"):
+        daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["gpu-lots"]), timeout=60)
+
+
+def test_top_shows_cards_and_ranks(daemon: Daemon, cards: FakeCards):
+    cards[0].util = 73
+    start(daemon, "sleep", "100", job_id="j", indices=[0, 1])
+    job = daemon.until_running("j")
+    cards[0].hold(job.ranks[0].pid, 2 * GIB)
+
+    def shown() -> str:
+        text = daemon.cli("top").stdout
+        return text if "73%" in text and str(job.ranks[1].pid) in text else ""
+
+    text = eventually(shown, 60)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "JOB j  RUNNING" in text
+
+
+def test_nothing_is_left_when_the_daemon_ends(daemon: Daemon, cards: FakeCards):
+    """A thread that hangs in the driver does not keep the daemon."""
+    eventually(lambda: all(c.reading.HasField("utilization") for c in node(daemon).cards))
+    cards.hang("*")
+    eventually(cards.waits_in)
+    pid = daemon.pid
+    began = time.monotonic()
+    assert daemon.kill(signal.SIGTERM) == 0
+    assert not alive(pid) and time.monotonic() - began < 20
+    cards.clear()
