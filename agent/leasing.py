@@ -125,10 +125,10 @@ class Leasing:
         async with anyio.create_task_group() as self._group:
             taken = {lease.card.index for lease in self._cards.all() if lease.job_id}
             for entry in sorted(entries, key=lambda e: e.job.ended_at, reverse=True):
-                cards = entry.job.cards
-                if entry.job.state.final and release.needed(entry.job) and taken.isdisjoint(cards):
-                    taken |= set(cards)
-                    self._cards.restore(entry.job_id, list(cards))
+                cards = [card for card in entry.job.cards if card not in taken]
+                if cards and entry.job.state.final and release.needed(entry.job):
+                    taken.update(cards)
+                    self._cards.restore(entry.job_id, cards)
                     self.give_back(entry)
             await anyio.sleep_forever()
 
@@ -152,6 +152,7 @@ class Leasing:
         await release.until_free(
             entry.job_id,
             entry.job,
+            self._cards.held(entry.job_id),
             self._driver,
             timeout_s=settings.release_timeout_s,
             slack_bytes=int(settings.release_memory_mb * 2**20),

@@ -31,6 +31,7 @@ def needed(job: Job) -> bool:
 async def until_free(
     job_id: str,
     job: Job,
+    cards: Sequence[int],
     driver: Driver,
     *,
     timeout_s: float,
@@ -38,8 +39,8 @@ async def until_free(
     free: Callable[[int], None],
     tell: Callable[[Mapping[int, str]], None],
 ) -> None:
-    """Calls `free` for each card of the job as soon as the driver shows nobody of it there, or has had `timeout_s` and
-    cannot tell; returns when that was done for all of them.
+    """Calls `free` for each of these cards of the job as soon as the driver shows nobody of it there, or has had
+    `timeout_s` and cannot tell; returns when that was done for all of them.
 
     `tell` is called with a sentence by card whenever after that time somebody else is seen on them, for ever.
     Memory that is in use without a process counts above what was in use before the job and `slack_bytes`.
@@ -47,7 +48,7 @@ async def until_free(
     end = time.monotonic() + timeout_s
     pause = Pause(0.02, 1.0)
     told: Mapping[int, str] = {}
-    left = list(job.cards)
+    left = list(cards)
     while True:
         await driver.refresh(What.HOLDERS, left)
         view = await driver.refresh(What.READINGS, left)

@@ -106,7 +106,9 @@ class Looker:
         self._rules = {rule.check.item: rule for rule in self._all_rules()}
         self._following = Following(KernelLog(log, after))
         # A card that is gone is still known by its place on the bus.
-        self._findings = Findings(settings, lambda: self._memory.cards | dict(driver.view.cards), earlier_boots)
+        self._findings = Findings(
+            settings, lambda: [*driver.view.cards.values(), *self._memory.cards.values()], earlier_boots
+        )
         #: What happened, by code and device, and how often; event items tell of it.
         self._happened: dict[tuple[str, Code, str], Finding] = {}
 

@@ -1,7 +1,7 @@
 """Events of the node and its cards: what the kernel's log and the drivers report, as findings."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from probes.accelerator import ASCEND, NVIDIA, Card, CardEvent
@@ -66,7 +66,7 @@ class Findings:
     def __init__(
         self,
         settings: Callable[[], NodeSettings],
-        cards: Callable[[], Mapping[int, Card]],
+        cards: Callable[[], Collection[Card]],
         earlier_boots: Callable[[str, int], int],
     ) -> None:
         self._settings = settings
@@ -132,9 +132,9 @@ class Findings:
     def _card(self, index: int | None, told: Told) -> Card | None:
         cards = self._cards()
         if index is not None:
-            return cards.get(index, Card(index, NVIDIA, bus_id=told.bus_id))
+            return next((card for card in cards if card.index == index), Card(index, NVIDIA, bus_id=told.bus_id))
         wanted = bus_of(told.bus_id)
-        for card in cards.values():
+        for card in cards:
             if (wanted is not None and bus_of(card.bus_id) == wanted) or told.device == f"card {card.index}":
                 return card
         return None

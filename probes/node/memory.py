@@ -89,8 +89,8 @@ class Memory:
         self.streaks = Streaks()
         self._shares: dict[Key, Share] = {}
         self._rates: dict[Key, Rate] = {}
-        #: Cards that were there, by index.
-        self.cards: dict[int, Card] = {}
+        #: Cards that were there, by uuid.
+        self.cards: dict[str, Card] = {}
         #: The most links of each card that were up at one time, by what it is.
         self.links: dict[str, int] = {}
         #: What was in order once: networks of cards, file systems that were writable.

@@ -93,16 +93,33 @@ async def lost(look: Look, kind: str, check: NodeCheck) -> list[CheckResult]:
         return [About(check.item).not_told("the driver as a whole does not answer")]
     present = look.cards(kind)
     results = [_one(about(check.item, facts), facts, look, lost_code, no_answer, check) for facts in present]
-    look.memory.cards.update({card.index: card for card in look.view.cards.values() if card.kind == kind})
-    gone = [c for i, c in sorted(look.memory.cards.items()) if c.kind == kind and i not in look.view.cards]
+    gone = _gone(look, kind)
     for card in gone:
+        # Those behind a card that is gone may have got its number: then only its place on the bus names it.
+        taken = card.index in look.view.cards
+        say = (
+            About(check.item, card.bus_id or card.uuid)
+            if taken
+            else About(check.item, f"card {card.index}", card.index)
+        )
         if look.only is None or card.index in look.only:
-            say = About(check.item, f"card {card.index}", card.index)
             results.append(
                 say.found(lost_code, f"it was there ({_name(card)}) and the driver shows it no more", "absent")
             )
     unbound, nodes = await watched.call("read the PCI bus", lambda: _on_the_bus(look.roots, kind))
     return [*results, count(look, kind, About(check.item), count_code, unbound, nodes - len(gone))]
+
+
+def _gone(look: Look, kind: str) -> list[Card]:
+    """Cards that were there earlier in this boot, by index. A card is known by its uuid, as numbers may change."""
+    there = look.view.cards
+    uuids = {card.uuid for card in there.values()}
+    # One that has not told yet who it is may be the one that is missed.
+    nameless = {index for index, card in there.items() if not card.uuid}
+    known = look.memory.cards
+    known.update({card.uuid: card for card in there.values() if card.kind == kind and card.uuid})
+    missed = [card for card in known.values() if card.kind == kind and card.uuid not in uuids]
+    return sorted((card for card in missed if card.index not in nameless), key=lambda card: card.index)
 
 
 def _one(say: About, facts: CardFacts, look: Look, lost: Code, no_answer: Code, check: NodeCheck) -> CheckResult:

@@ -254,6 +254,27 @@ async def test_a_card_that_was_there_and_is_not_listed_any_more(tmp_path):
     assert set(codes(back)) == {Code.NODE_OK}
 
 
+async def test_when_numbers_fall_the_missing_card_is_named_by_its_place(tmp_path):
+    memory = Memory()
+    await judged("gpu-lost", view([gpu(0), gpu(1), gpu(2)]), memory, tmp=tmp_path)
+    renumbered = view([gpu(0), replace(gpu(2), index=1)])
+    found = await judged("gpu-lost", renumbered, memory, tmp=tmp_path)
+    assert [(r.device, r.card, r.code) for r in found] == [
+        ("card 0", 0, Code.NODE_OK),
+        ("card 1", 1, Code.NODE_OK),
+        ("0000:01:00.0", None, Code.GPU_LOST),
+        ("", None, Code.NODE_OK),
+    ]
+
+
+async def test_a_card_that_has_not_told_who_it_is_is_not_missed(tmp_path):
+    memory = Memory()
+    await judged("gpu-lost", view([gpu(0)]), memory, tmp=tmp_path)
+    nameless = view([gpu(0, uuid="")], sick={0: sick(Trouble.HANG)})
+    assert codes(await judged("gpu-lost", nameless, memory, tmp=tmp_path)) == [Code.NODE_NOT_TOLD, Code.NODE_OK]
+    assert set(codes(await judged("gpu-lost", view([gpu(0)]), memory, tmp=tmp_path))) == {Code.NODE_OK}
+
+
 async def test_a_card_that_fails_counts_after_looks_in_a_row(tmp_path):
     memory = Memory()
     shown = view([gpu(0)], sick={0: sick(Trouble.FAILED, "NVML says unknown error (999)")})

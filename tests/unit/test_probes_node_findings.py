@@ -25,7 +25,7 @@ def read(text):
 
 
 def findings(earlier_boots=lambda card, xid: 0, cards=CARDS, **settings):
-    return Findings(lambda: NodeSettings(**settings), lambda: cards, earlier_boots)
+    return Findings(lambda: NodeSettings(**settings), cards.values, earlier_boots)
 
 
 def one(text, **more):
