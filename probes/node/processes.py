@@ -12,7 +12,7 @@ from probes.node.files import number, text
 from probes.result import Action, CheckResult, Code, Status
 
 D_STATE = NodeCheck("d-state", "no process waits in the kernel for minutes", 60.0, (Code.PROCS_D_STATE,))
-ZOMBIES = NodeCheck("zombies", "processes that have ended are waited for", 60.0, (Code.ZOMBIES,))
+ZOMBIES = NodeCheck("zombies", "processes that have ended are waited for", 300.0, (Code.ZOMBIES,))
 PIDS = NodeCheck("pids", "process numbers are left", 60.0, (Code.PIDS_NEARLY_FULL,))
 FDS = NodeCheck("file-descriptors", "file descriptors are left", 60.0, (Code.FD_NEARLY_FULL,))
 

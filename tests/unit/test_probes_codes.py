@@ -66,7 +66,9 @@ def test_the_page_says_the_same_of_each_code():
 
 def test_the_page_has_each_check_and_each_setting():
     for check in catalogue(NodeSettings()):
-        assert f"| `{check.item}` |" in PAGE, check.item
+        period = f"{check.interval_s:g} s" if check.interval_s else "events"
+        codes = ", ".join(f"`{code}`" for code in check.codes)
+        assert f"| `{check.item}` | {check.looks_at} | {period} | {codes} |" in PAGE, check.item
     for name in NodeSettings.__dataclass_fields__:
         assert f"`{name}`" in PAGE, name
 
