@@ -69,6 +69,11 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
         umask=message.umask if message.HasField("umask") else None,
         nice=message.nice,
         training_mode=message.training_mode,
+        on_hang=message.on_hang,
+        max_hang_restarts=message.max_hang_restarts if message.HasField("max_hang_restarts") else None,
+        hang=dict(message.hang),
+        notify_webhook=message.notify.webhook,
+        notify_events=tuple(message.notify.events),
     )
     spec = modelarts.understood(spec, node_rank_said=message.HasField("node_rank"))
     found += violations(spec)

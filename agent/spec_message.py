@@ -74,7 +74,20 @@ def spec_to(spec: JobSpec, *, secrets: bool = False) -> job_pb2.JobSpec:
         umask=spec.umask,
         nice=spec.nice,
         training_mode=spec.training_mode,
+        on_hang=spec.on_hang,
+        max_hang_restarts=spec.max_hang_restarts,
+        hang={plain(name): plain(value) for name, value in spec.hang.items()},
     )
+    if spec.notify_webhook or spec.notify_events:
+        webhook = spec.notify_webhook if secrets else _without_secrets(spec.notify_webhook)
+        message.notify.CopyFrom(job_pb2.Notify(webhook=plain(webhook), events=spec.notify_events))
     if spec.wants_cards:
         message.cards.CopyFrom(job_pb2.CardRequest(count=spec.card_count, indices=spec.card_indices))
     return message
+
+
+def _without_secrets(url: str) -> str:
+    """Scheme and host: what else a webhook's address has may be a token."""
+    scheme, separator, rest = url.partition("://")
+    host = rest.partition("/")[0].rpartition("@")[2].partition("?")[0]
+    return f"{scheme}{separator}{host}/..." if separator else ""

@@ -20,6 +20,7 @@ _CAUSES = {
     Cause.MAX_RUNTIME: "its time is over",
     Cause.RANK_FAILED: "{by} failed",
     Cause.LEFTOVERS: "processes of it are left over",
+    Cause.HUNG: "it hangs",
     Cause.SERVED: "all that it served have ended",
 }
 

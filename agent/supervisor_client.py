@@ -1,11 +1,13 @@
 """What the daemon asks a supervisor for."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 
 from agent import control
 from agent.control import Connection, LinkLost, Refused
+from supervisors.wire import Message
 
 #: Seconds in which a supervisor must have written a stop into its journal.
 STOP_S = 5.0
@@ -31,13 +33,25 @@ async def stop(path: Path, steps: tuple[float, ...] | None, by: str, reason: str
 
     `steps` are those of the grace in seconds, None for the job's own. Raises LinkLost, Refused.
     """
-    order = {"op": "stop", "steps": None if steps is None else list(steps), "by": by, "reason": reason}
+    await _order(path, {"op": "stop", "steps": None if steps is None else list(steps), "by": by, "reason": reason})
+
+
+async def hung(path: Path, attempt: int, ranks: Sequence[int], reason: str, *, again: bool) -> None:
+    """Has an attempt ended because it hangs; returns when that is in the journal.
+
+    `ranks` are to blame (none: all of them); `again`: it is to be started again, where its budget allows. Raises
+    LinkLost, Refused, where that attempt does not run any more.
+    """
+    await _order(path, {"op": "hung", "attempt": attempt, "ranks": list(ranks), "reason": reason, "again": again})
+
+
+async def _order(path: Path, order: Message) -> None:
     try:
         with anyio.fail_after(STOP_S):
             async with control.connect(path) as connection:
                 await connection.ask(order)
     except TimeoutError:
-        raise LinkLost(f"the supervisor did not take the stop in {STOP_S:g} s") from None
+        raise LinkLost(f"the supervisor did not take the order in {STOP_S:g} s") from None
 
 
-__all__ = ["LinkLost", "Refused", "next_size", "stop", "watch"]
+__all__ = ["LinkLost", "Refused", "hung", "next_size", "stop", "watch"]

@@ -168,9 +168,19 @@ class Server:
 class JournalServer(Server):
     """A supervisor's: whoever watches is told how many bytes of the journal are on disk."""
 
-    def __init__(self, loop: Loop, path: Path, stop: Callable[[wire.Message], wire.Message]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        path: Path,
+        stop: Callable[[wire.Message], wire.Message],
+        hung: Callable[[wire.Message], wire.Message],
+    ) -> None:
         """Raises OSError where the socket cannot be made."""
-        super().__init__(loop, listen(path), {"watch": self._watch, "stop": lambda message, _: stop(message)})
+        orders: dict[str, Handler] = {
+            "stop": lambda message, _: stop(message),
+            "hung": lambda message, _: hung(message),
+        }
+        super().__init__(loop, listen(path), {"watch": self._watch} | orders)
         self._watchers: set[Client] = set()
         self._size = 0
 

@@ -127,7 +127,7 @@ class Ends:
         detail = child.explain_exec(rank.argv[0] if rank.argv else self._command, entry) if entry else ""
         if status is None:
             detail = "it ended while neither its supervisor nor the nursery was there to see how"
-        outcome = verdict.outcome(self._ledger.job, status, unborn=entry is not None)
+        outcome = verdict.outcome(self._ledger.job, rank.rank, status, unborn=entry is not None)
         if outcome is Outcome.SIGNALLED and status is not None and os.WTERMSIG(status) == signal.SIGKILL:
             outcome, detail = self._who_killed(rank)
         return {

@@ -42,14 +42,26 @@ class Escalation:
         self._give_up_at = 0.0
         self._over = False
 
-    def begin(self, cause: Cause, by: str, reason: str, steps: tuple[float, ...]) -> None:
-        """Begins a stop, or shortens one that is under way. Raises OSError where it cannot be recorded."""
+    def begin(
+        self,
+        cause: Cause,
+        by: str,
+        reason: str,
+        steps: tuple[float, ...],
+        ranks: tuple[int, ...] = (),
+        again: bool = False,
+    ) -> None:
+        """Begins a stop, or shortens one that is under way. `ranks`, `again`: see lifecycle.Stop.
+
+        Raises OSError where it cannot be recorded.
+        """
         job = self._ledger.job
         if job.state.final:
             return
         stop = {"cause": cause, "by": by, "reason": reason, "steps": steps, "up": process.uptime()}
         if job.stop is None:
-            self._ledger.commit({"kind": Kind.STOPPING} | stop)
+            hang = {"ranks": ranks, "again": again} if cause is Cause.HUNG else {}
+            self._ledger.commit({"kind": Kind.STOPPING} | stop | hang)
             self.go_on()
         elif time.monotonic() + sum(steps) < self._kill_at:
             self._ledger.commit({"kind": Kind.STOPPING} | stop)

@@ -49,7 +49,7 @@ class Gang:
         self._paths = root.job(spec.job_id)
         self.loop = loop = Loop(self._say)
         loop.on_child, loop.after = self._wait_for_orphans, self._after
-        self._control = JournalServer(loop, self._paths.control, self._on_stop)
+        self._control = JournalServer(loop, self._paths.control, self._on_stop, self._on_hung)
         self._ledger = ledger = Ledger(self._paths, contents, self._control.publish)
         self.job = ledger.job
         self._link = NurseryLink(loop, sock)
@@ -122,6 +122,24 @@ class Gang:
                 if info is None or info.si_pid in ranks:
                     return
                 os.waitpid(info.si_pid, 0)
+
+    def _on_hung(self, message: Message) -> Message:
+        """The daemon finds that the ranks do not get on: `ranks` are to blame (none: all), `again` after a restart."""
+        job = self.job
+        if job.state is not State.RUNNING or job.stop is not None or message.get("attempt") != job.attempt:
+            return {"ok": False, "error": f"attempt {job.attempt} of the job is {job.state}"}
+        named = message.get("ranks")
+        if not isinstance(named, list):
+            return {"ok": False, "error": "ranks must be a list of numbers"}
+        ranks = tuple(rank.rank for rank in job.ranks if rank.rank in named)
+        own = tuple(self._spec.grace_steps) or DEFAULT_GRACE_STEPS
+        try:
+            reason, again = str(message.get("reason", "")), bool(message.get("again"))
+            self._escalation.begin(Cause.HUNG, "muster", reason, own, ranks, again)
+        except OSError as error:
+            return {"ok": False, "error": f"the stop cannot be recorded: {error}"}
+        self._output.say(f"hangs, and is ended: {reason}")
+        return {"ok": True}
 
     def _on_stop(self, message: Message) -> Message:
         steps = message.get("steps")

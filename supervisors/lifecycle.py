@@ -75,6 +75,9 @@ class Stop:
     steps: tuple[float, ...] = ()
     at: float = 0.0
     up: float = 0.0
+    #: Of a hang: the ranks that are to blame, by number (empty: all), and whether the job is to be started again.
+    ranks: tuple[int, ...] = ()
+    again: bool = False
 
 
 @dataclass(slots=True)
@@ -140,6 +143,8 @@ class Job:
     step_up: float = 0.0
     steps_done: set[str] = field(default_factory=set)
     past: list[Attempt] = field(default_factory=list)
+    #: How many of the attempts before this one hung.
+    hang_restarts: int = 0
     #: While RESTARTING: when the next attempt begins, in seconds of CLOCK_BOOTTIME and since the epoch.
     restart_up: float = 0.0
     restart_at: float = 0.0
@@ -313,6 +318,7 @@ def _restarting(job: Job, r: Record) -> None:
     job.attempt = r["attempt"]
     job.restart_up, job.restart_at = r["up"] + r["delay_s"], r["t"] + r["delay_s"]
     job.steps_done.discard("pre_start")
+    job.hang_restarts += job.stop is not None and job.stop.cause is Cause.HUNG
     job.stop, job.terminated, job.killed, job.step = None, False, False, None
     job.started_at = job.started_up = 0.0
     _forget_ranks(job)
@@ -342,11 +348,12 @@ def _usage(job: Job, r: Record) -> None:
 
 
 def _stopping(job: Job, r: Record) -> None:
-    """cause, by, reason, steps[], up (seconds of CLOCK_BOOTTIME). May come again: a person's stop shortens the grace,
-    and keeps the job from being started again."""
+    """cause, by, reason, steps[], up (seconds of CLOCK_BOOTTIME); of a hang ranks[] and again. May come again: a
+    person's stop shortens the grace, and keeps the job from being started again."""
     job.halted |= r["cause"] == Cause.REQUESTED
     if job.stop is None:
-        job.stop = Stop(Cause(r["cause"]), r["by"], r["reason"], tuple(r["steps"]), r["t"], r["up"])
+        hang = tuple(r.get("ranks", ())), bool(r.get("again"))
+        job.stop = Stop(Cause(r["cause"]), r["by"], r["reason"], tuple(r["steps"]), r["t"], r["up"], *hang)
     else:
         job.stop.steps, job.stop.up = tuple(r["steps"]), r["up"]
         if job.stop.cause is Cause.LEFTOVERS:

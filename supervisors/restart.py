@@ -10,6 +10,8 @@ from supervisors.states import Cause, Outcome, State
 BACKOFF_S, MAX_BACKOFF_S = 1.0, 60.0
 #: So that the nodes of a job, or the jobs of a node, do not all begin in the same moment.
 JITTER = 0.2
+#: A job that hangs again and again does not get better by it.
+MAX_HANG_RESTARTS = 3
 
 
 def allowed(spec: JobSpec, job: Job, state: State) -> bool:
@@ -19,6 +21,10 @@ def allowed(spec: JobSpec, job: Job, state: State) -> bool:
         return False
     if job.halted or (job.stop is not None and job.stop.cause is Cause.MAX_RUNTIME):
         return False
+    if job.stop is not None and job.stop.cause is Cause.HUNG:
+        most = MAX_HANG_RESTARTS if spec.max_hang_restarts is None else spec.max_hang_restarts
+        if not job.stop.again or job.hang_restarts >= most:
+            return False
     ran = [*job.ranks, job.step] if job.step is not None else job.ranks
     return all(process.outcome is not Outcome.NOT_STARTED for process in ran)
 

@@ -34,6 +34,14 @@ class Boot(enum.StrEnum):
     MPI = "mpi"
 
 
+class OnHang(enum.StrEnum):
+    """What is done about a job that is found hung."""
+
+    NOTIFY = "notify"
+    STOP = "stop"
+    RESTART = "restart"
+
+
 class TrainingMode(enum.StrEnum):
     """MindSpore's training modes: presets of the environment; see presets.py."""
 
@@ -89,6 +97,12 @@ class JobSpec:
     umask: int | None = None
     nice: int = 0
     training_mode: str = ""
+    on_hang: str = ""
+    max_hang_restarts: int | None = None
+    #: Settings of the hang rule, as they are written, by name.
+    hang: dict[str, str] = field(default_factory=dict)
+    notify_webhook: str = ""
+    notify_events: tuple[str, ...] = ()
 
     @property
     def local_ranks(self) -> int:
@@ -125,7 +139,7 @@ class JobSpec:
         raw: dict[str, Any] = json.loads(text)
         if not isinstance(raw, dict):
             raise TypeError(f"a spec is a JSON object, not {type(raw).__name__}")
-        for name in ("command", "card_indices", "grace_steps", "nodes"):
+        for name in ("command", "card_indices", "grace_steps", "nodes", "notify_events"):
             raw[name] = tuple(raw.get(name, ()))
         return cls(**raw)
 

@@ -12,6 +12,7 @@ from supervisors.spec import (
     UNLIMITED,
     Boot,
     JobSpec,
+    OnHang,
     TrainingMode,
     Violation,
 )
@@ -80,6 +81,7 @@ def violations(spec: JobSpec) -> list[Violation]:
     if spec.node_count > 1 and not (spec.master_addr and spec.master_port):
         bad("master_addr", "a job of several nodes needs master_addr and master_port, the same on every node")
     _check_boot(found, spec)
+    _check_hang(found, spec)
     _check_before_and_after(found, spec)
     _check_limits(found, spec)
     if len(spec.labels) > MAX_LABELS:
@@ -109,6 +111,15 @@ def _check_boot(found: list[Violation], spec: JobSpec) -> None:
         found += boot.problems(spec)
     if spec.training_mode and spec.training_mode not in frozenset(TrainingMode):
         found.append(Violation("training_mode", f"{spec.training_mode[:40]!r}: allowed are {', '.join(TrainingMode)}"))
+
+
+def _check_hang(found: list[Violation], spec: JobSpec) -> None:
+    if spec.on_hang and spec.on_hang not in frozenset(OnHang):
+        found.append(Violation("on_hang", f"{spec.on_hang[:40]!r}: allowed are {', '.join(OnHang)}"))
+    if spec.on_hang == OnHang.RESTART and not spec.max_restarts:
+        found.append(Violation("on_hang", "is restart, and max_restarts is 0: say how often it may be started again"))
+    if spec.max_hang_restarts is not None and not 0 <= spec.max_hang_restarts <= MAX_RESTARTS:
+        found.append(Violation("max_hang_restarts", f"{spec.max_hang_restarts}: allowed are 0 to {MAX_RESTARTS}"))
 
 
 def _check_before_and_after(found: list[Violation], spec: JobSpec) -> None:

@@ -45,6 +45,7 @@ class Cause(enum.StrEnum):
     MAX_RUNTIME = "max_runtime"  # its time is over
     RANK_FAILED = "rank_failed"  # a rank failed: the others are its victims
     LEFTOVERS = "leftovers"  # all ranks have ended, but processes of theirs have not
+    HUNG = "hung"  # it does not get on any more
     SERVED = "served"  # all that was to be done is done: what only serves the others is ended (parameter servers)
 
 

@@ -13,8 +13,8 @@ _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal
 _OWN = frozenset({Outcome.EXITED, Outcome.SIGNALLED, Outcome.OUT_OF_MEMORY, Outcome.HUNG, Outcome.NOT_STARTED})
 
 
-def outcome(job: Job, status: int | None, unborn: bool) -> Outcome:
-    """How a rank's end is to be called, given what was going on in the job when it came."""
+def outcome(job: Job, number: int, status: int | None, unborn: bool) -> Outcome:
+    """How the end of the rank with this number is to be called, given what was going on in the job when it came."""
     if unborn:
         return Outcome.NOT_STARTED
     if status is None:
@@ -22,13 +22,15 @@ def outcome(job: Job, status: int | None, unborn: bool) -> Outcome:
     # A predecessor may have sent SIGTERM and not have lived to write so.
     ours = job.terminated or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM)
     if job.stop is not None and job.concluded is None and ours and job.stop.cause is not Cause.LEFTOVERS:
+        if job.stop.cause is Cause.HUNG:
+            return Outcome.HUNG if number in (job.stop.ranks or (number,)) else Outcome.GANG_VICTIM
         return Outcome.GANG_VICTIM if job.stop.cause is Cause.RANK_FAILED else Outcome.STOPPED
     return Outcome.SIGNALLED if os.WIFSIGNALED(status) else Outcome.EXITED
 
 
 def failed(rank: Rank) -> bool:
-    """True for a rank that ended by itself, and not well."""
-    return rank.outcome is Outcome.LOST or (rank.outcome in _OWN and rank.status != 0)
+    """True for a rank that ended by itself, and not well; and for one that hung, however it then ended."""
+    return rank.outcome in (Outcome.LOST, Outcome.HUNG) or (rank.outcome in _OWN and rank.status != 0)
 
 
 def shell_code(status: int | None) -> int:
@@ -62,7 +64,7 @@ def recommend(job: Job, first: Rank, fault: str) -> tuple[str, str]:
     |---|---|---|---|
     | failed | any | any | RETRY_ELSEWHERE |
     | passed | fault | any | RETRY_ELSEWHERE |
-    | passed | no fault | killed by somebody, or its end is lost | RETRY_HERE |
+    | passed | no fault | killed by somebody, hung, or its end is lost | RETRY_HERE |
     | passed | no fault | anything else | FAIL |
 
     A pre-check that refuses a job says the first row itself (agent/job_task.py); here it did not refuse it.
@@ -77,6 +79,8 @@ def recommend(job: Job, first: Rank, fault: str) -> tuple[str, str]:
         return "RETRY_HERE", "the outcome is lost, not the node"
     if first.outcome is Outcome.NOT_STARTED:
         return "FAIL", "the command cannot be run as it is given"
+    if first.outcome is Outcome.HUNG:
+        return "RETRY_HERE", "it hung, and no fault of the node is known"
     if first.outcome is Outcome.OUT_OF_MEMORY:
         return "FAIL", "it needs more memory than it may have; another try would, too"
     if first.outcome is Outcome.SIGNALLED and first.status is not None and os.WTERMSIG(first.status) in _FROM_OUTSIDE:
@@ -111,6 +115,8 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
         summary = f"{where} could not be started: {first.detail}"
         code = shell_code(first.status) if first.status else OWN_FAILURE
         return State.FAILED, Verdict(code, summary, first.rank, (), victims, *recommend(job, first, fault))
+    if first.outcome is Outcome.HUNG and stop is not None:
+        return State.FAILED, _hung(job, first, last_lines, victims, fault)
     summary = f"{where} {describe(first.status)}" + (f" ({first.detail})" if first.detail else "")
     others = [str(r.rank) for r in job.ranks if failed(r) and r is not first]
     if others:
@@ -120,6 +126,18 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
     return State.FAILED, Verdict(
         shell_code(first.status), summary, first.rank, last_lines, victims, *recommend(job, first, fault)
     )
+
+
+def _hung(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[int, ...], fault: str) -> Verdict:
+    assert job.stop is not None
+    hung = [r for r in job.ranks if r.outcome is Outcome.HUNG]
+    where = f"rank {first.rank} (device {first.device})" if len(hung) == 1 else f"{len(hung)} ranks"
+    if len(hung) == len(job.ranks):
+        where = "the job"
+    # What was asked to end may end well; the job did not do what it was started for.
+    code = shell_code(first.status) or 128 + signal.SIGTERM
+    text = f"{where} hung" + (f": {job.stop.reason}" if job.stop.reason else "")
+    return Verdict(code, text, first.rank, last_lines, victims, *recommend(job, first, fault))
 
 
 def not_prepared(summary: str, elsewhere: bool) -> tuple[State, Verdict]:

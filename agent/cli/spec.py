@@ -53,12 +53,17 @@ class Draft:
     umask: int | None = None
     nice: int | None = None
     training_mode: str | None = None
+    on_hang: str | None = None
+    max_hang_restarts: int | None = None
+    hang: dict[str, str] = field(default_factory=dict)
+    notify_webhook: str | None = None
+    notify_events: list[str] | None = None
 
     def override(self, other: "Draft") -> None:
-        """Takes over what `other` says; `env`, `labels` and `limits` are joined, name by name."""
+        """Takes over what `other` says; `env`, `labels`, `limits` and `hang` are joined, name by name."""
         for name in KEYS:
             value = getattr(other, name)
-            if name in ("env", "labels", "limits"):
+            if name in ("env", "labels", "limits", "hang"):
                 getattr(self, name).update(value)
             elif value is not None:
                 setattr(self, name, value)
@@ -116,6 +121,11 @@ class Draft:
             umask=self.umask,
             nice=self.nice or 0,
             training_mode=self.training_mode or "",
+            on_hang=self.on_hang or "",
+            max_hang_restarts=self.max_hang_restarts,
+            hang=self.hang,
+            notify_webhook=self.notify_webhook or "",
+            notify_events=tuple(self.notify_events or ()),
         )
         spec = modelarts.understood(spec, node_rank_said=self.node_rank is not None)
         found += violations(spec)
@@ -336,6 +346,13 @@ def _limits(value: object) -> dict[str, float]:
     return found
 
 
+def _settings(value: object) -> dict[str, str]:
+    """As they are written on a command line, whatever TOML has them as."""
+    if not isinstance(value, dict):
+        raise ValueError("is a table of settings")
+    return {name: str(entry).lower() if isinstance(entry, bool) else str(entry) for name, entry in value.items()}
+
+
 _PARSERS: dict[str, Callable[[object], Any]] = {
     "job_id": _text,
     "command": _command,
@@ -367,4 +384,9 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "umask": umask,
     "nice": nice,
     "training_mode": _text,
+    "on_hang": _text,
+    "max_hang_restarts": _whole,
+    "hang": _settings,
+    "notify_webhook": _text,
+    "notify_events": _nodes,
 }

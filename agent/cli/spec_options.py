@@ -9,7 +9,7 @@ import click
 
 from agent.cli import text
 from agent.cli.spec import Draft, cards, limit, nice, read_file, umask
-from supervisors.spec import Boot, TrainingMode
+from supervisors.spec import Boot, OnHang, TrainingMode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -159,6 +159,12 @@ _OPTIONS = [
         help="MindSpore's environment: normal, high_performance or diagnosis.",
     ),
     click.option(
+        "--on-hang",
+        metavar="ACTION",
+        type=click.Choice([action.value for action in OnHang]),
+        help="When the ranks do not get on any more: notify (the default), stop or restart.",
+    ),
+    click.option(
         "--label",
         metavar="KEY=VALUE",
         type=Parsed("label", label_pair),
@@ -223,4 +229,5 @@ _PLAIN = (
     "umask",
     "nice",
     "training_mode",
+    "on_hang",
 )

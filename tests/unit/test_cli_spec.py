@@ -44,6 +44,11 @@ def test_a_file_with_everything():
             "umask": "027",
             "nice": -5,
             "training-mode": "diagnosis",
+            "on-hang": "restart",
+            "max_hang_restarts": 2,
+            "hang": {"hung_s": 900, "rule": "plain"},
+            "notify_webhook": "https://example.org/hook",
+            "notify_events": ["hung", "ended"],
         }
     )
     assert draft.spec() == JobSpec(
@@ -77,6 +82,11 @@ def test_a_file_with_everything():
         umask=0o027,
         nice=-5,
         training_mode="diagnosis",
+        on_hang="restart",
+        max_hang_restarts=2,
+        hang={"hung_s": "900", "rule": "plain"},
+        notify_webhook="https://example.org/hook",
+        notify_events=("hung", "ended"),
     )
     assert set(spec.KEYS) - {name for name in spec.KEYS if getattr(draft, name) not in (None, {})} == {
         "ranks",
@@ -242,6 +252,11 @@ def test_the_message_says_what_the_spec_says():
         umask=0,
         nice=-20,
         training_mode="normal",
+        on_hang="stop",
+        max_hang_restarts=0,
+        hang={"hung_s": "900"},
+        notify_webhook="https://example.org/hook",
+        notify_events=("hung",),
     )
     for field in dataclasses.fields(JobSpec):
         if field.name not in ("ranks", "card_count"):  # which go with no indices

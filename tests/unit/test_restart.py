@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -46,8 +47,29 @@ def test_attempts_that_failed_the_pre_check_count_too():
 @pytest.mark.parametrize("state", [State.FAILED, State.LOST])
 def test_what_somebody_asked_to_end_stays_ended(cause, state):
     """Also where a rank had failed before the stop came: the state then is FAILED."""
-    wanted = cause in (Cause.REQUESTED, Cause.MAX_RUNTIME)
+    wanted = cause in (Cause.REQUESTED, Cause.MAX_RUNTIME, Cause.HUNG)
     assert restart.allowed(spec(), job(Outcome.EXITED, stop=cause), state) is not wanted
+
+
+@pytest.mark.parametrize(
+    ("again", "before", "most", "allowed"),
+    [
+        (False, 0, None, False),
+        (True, 0, None, True),
+        (True, restart.MAX_HANG_RESTARTS - 1, None, True),
+        (True, restart.MAX_HANG_RESTARTS, None, False),
+        (True, 5, 6, True),
+        (True, 0, 0, False),
+    ],
+)
+def test_a_job_that_hung_is_started_again_where_that_was_asked_for_and_not_for_ever(again, before, most, allowed):
+    hung = job(Outcome.HUNG, stop=Cause.HUNG)
+    hung.hang_restarts = before
+    assert hung.stop is not None
+    hung.stop.again = again
+    assert restart.allowed(replace(spec(), max_hang_restarts=most), hung, State.FAILED) is allowed
+    hung.halted = True
+    assert not restart.allowed(replace(spec(), max_hang_restarts=most), hung, State.FAILED)
 
 
 def test_a_stop_that_comes_while_a_failed_gang_is_ended_counts():

@@ -45,6 +45,11 @@ OTHER: dict[str, Any] = {
     "umask": 0,
     "nice": 5,
     "training_mode": "normal",
+    "on_hang": "stop",
+    "max_hang_restarts": 0,
+    "hang": {"hung_s": "900"},
+    "notify_webhook": "https://example.org/hook",
+    "notify_events": ("hung",),
 }
 
 
@@ -129,7 +134,7 @@ def test_a_default_that_is_asked_for_is_the_default(name):
     ("made", "digest"),
     [
         (GOOD, "c53c71f4b50863da025a2541477f7d652b6aae7d23f8b9124bd12ac7fb6918ce"),
-        (spec(**OTHER), "c55112e507ff160338b920a28dc7c40f42c6b8a2b0282d0b0d9ab925881cae03"),
+        (spec(**OTHER), "0bfb12d0f21e9596a5d8a46d15c2880fec3d682df68060c519a7de457842e6f7"),
     ],
 )
 def test_a_digest_stays_what_it_is(made, digest):

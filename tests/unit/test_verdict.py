@@ -5,7 +5,7 @@ import pytest
 
 from supervisors.lifecycle import Job, Rank, Stop, Verdict
 from supervisors.states import Cause, Outcome, State
-from supervisors.verdict import describe, failed, not_prepared, outcome, reach, recommend, shell_code
+from supervisors.verdict import describe, failed, first_failure, not_prepared, outcome, reach, recommend, shell_code
 
 EXIT_0, EXIT_7, SEGV, SEGV_CORE, TERM, KILL = 0, 7 << 8, 11, 11 | 0x80, 15, 9
 
@@ -15,7 +15,7 @@ def job_with(stop: Stop | None, *statuses: int | None, terminated: bool = True) 
     job = Job(state=State.RUNNING if stop is None else State.STOPPING, stop=stop)
     job.terminated = terminated and stop is not None
     for i, status in enumerate(statuses):
-        job.ranks.append(Rank(i, i, i, pid=100 + i, outcome=outcome(job, status, unborn=False), status=status))
+        job.ranks.append(Rank(i, i, i, pid=100 + i, outcome=outcome(job, i, status, unborn=False), status=status))
     return job
 
 
@@ -55,7 +55,7 @@ STOP = {cause: Stop(cause, by="me", reason="so") for cause in Cause}
 )
 def test_outcome(cause, terminated, status, expected):
     job = Job(stop=STOP[cause] if cause else None, terminated=terminated)
-    assert outcome(job, status, unborn=False) is expected
+    assert outcome(job, 0, status, unborn=False) is expected
 
 
 @pytest.mark.parametrize("cause", Cause)
@@ -63,13 +63,13 @@ def test_an_epilog_ends_by_itself_whatever_ended_the_ranks(cause):
     """What was sent to the ranks was not sent to it."""
     job = Job(stop=STOP[cause], terminated=True, killed=True)
     job.concluded = (State.FAILED, Verdict(7, "s"))
-    assert outcome(job, EXIT_7, unborn=False) is Outcome.EXITED
-    assert outcome(job, TERM, unborn=False) is Outcome.SIGNALLED
+    assert outcome(job, 0, EXIT_7, unborn=False) is Outcome.EXITED
+    assert outcome(job, 0, TERM, unborn=False) is Outcome.SIGNALLED
 
 
 @pytest.mark.parametrize("stop", [None, *STOP.values()])
 def test_a_child_that_never_became_a_rank_was_not_started(stop):
-    assert outcome(Job(stop=stop, terminated=True), 127 << 8, unborn=True) is Outcome.NOT_STARTED
+    assert outcome(Job(stop=stop, terminated=True), 0, 127 << 8, unborn=True) is Outcome.NOT_STARTED
 
 
 @pytest.mark.parametrize("what", Outcome)
@@ -79,7 +79,7 @@ def test_who_failed(what):
         Outcome.EXITED: (False, True),
         Outcome.SIGNALLED: (False, True),
         Outcome.OUT_OF_MEMORY: (False, True),
-        Outcome.HUNG: (False, True),
+        Outcome.HUNG: (True, True),
         Outcome.NOT_STARTED: (False, True),
         Outcome.GANG_VICTIM: (False, False),
         Outcome.STOPPED: (False, False),
@@ -205,7 +205,9 @@ def with_servers(*servers: int | None, workers: tuple[int, ...] = (EXIT_0, EXIT_
     job.state, job.stop, job.terminated = State.STOPPING, STOP[Cause.SERVED], terminated
     for status in servers:
         number = len(job.ranks)
-        server = Rank(number, number, 0, pid=100 + number, outcome=outcome(job, status, unborn=False), status=status)
+        server = Rank(
+            number, number, 0, pid=100 + number, outcome=outcome(job, number, status, unborn=False), status=status
+        )
         server.role, server.serves = "ps", True
         job.ranks.append(server)
     return job
@@ -294,7 +296,7 @@ def test_the_table_of_modelarts(checks, fault, expected, status):
         (Outcome.NOT_STARTED, None, "FAIL"),
         (Outcome.EXITED, EXIT_7, "FAIL"),
         (Outcome.EXITED, 143 << 8, "FAIL"),  # a code of its own, whatever shells make of it
-        (Outcome.HUNG, KILL, "FAIL"),
+        (Outcome.HUNG, KILL, "RETRY_HERE"),
     ],
 )
 def test_what_a_sound_node_leaves_open(what, status, expected):
@@ -354,3 +356,30 @@ def test_success_is_never_invented(cause, terminated):
             assert set(statuses) == {EXIT_0}
         if None in statuses and state is not State.FAILED:
             assert state is State.LOST
+
+
+def hung_job(*ranks: int, statuses: tuple[int, ...] = (TERM, TERM)) -> Job:
+    stop = Stop(Cause.HUNG, "muster", "spin: its cards are flat at 100 %", (1.0,), 1.0, 1.0, ranks)
+    job = Job(stop=stop, terminated=True)
+    for i, status in enumerate(statuses):
+        rank = Rank(i, i, i, pid=100 + i, outcome=outcome(job, i, status, unborn=False), status=status)
+        job.ranks.append(rank)
+        job.ends.append(i)
+    return job
+
+
+def test_the_odd_rank_of_a_hang_is_named_and_the_others_are_its_victims():
+    job = hung_job(1)
+    assert [rank.outcome for rank in job.ranks] == [Outcome.GANG_VICTIM, Outcome.HUNG]
+    state, found = reach(job, first_failure(job), ())
+    assert (state, found.exit_code, found.first_failed, found.victims) == (State.FAILED, 143, 1, (0,))
+    assert found.summary == "rank 1 (device 1) hung: spin: its cards are flat at 100 %"
+    assert found.recommendation == "RETRY_HERE"
+
+
+def test_a_hang_of_all_that_ends_well_when_it_is_asked_to_has_failed_all_the_same():
+    job = hung_job(statuses=(EXIT_0, EXIT_0))
+    state, found = reach(job, first_failure(job), (), "card 0: Xid 79")
+    assert (state, found.exit_code, found.victims) == (State.FAILED, 143, ())
+    assert found.summary.startswith("the job hung: ")
+    assert found.recommendation == "RETRY_ELSEWHERE"

@@ -219,6 +219,26 @@ class JobSpec(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class HangEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_ID_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     ENV_FIELD_NUMBER: _builtins.int
@@ -250,6 +270,10 @@ class JobSpec(_message.Message):
     UMASK_FIELD_NUMBER: _builtins.int
     NICE_FIELD_NUMBER: _builtins.int
     TRAINING_MODE_FIELD_NUMBER: _builtins.int
+    ON_HANG_FIELD_NUMBER: _builtins.int
+    MAX_HANG_RESTARTS_FIELD_NUMBER: _builtins.int
+    HANG_FIELD_NUMBER: _builtins.int
+    NOTIFY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """1 to 128 of [A-Za-z0-9._-], starting with a letter or a digit. Empty: the daemon makes one."""
     ranks: _builtins.int
@@ -307,6 +331,11 @@ class JobSpec(_message.Message):
     """Scheduling priority of the ranks, -20 to 19; below 0 needs a daemon that runs as root."""
     training_mode: _builtins.str
     """Preset of the environment for MindSpore: "normal", "high_performance" or "diagnosis"; `env` wins over it."""
+    on_hang: _builtins.str
+    """What to do when the job is found hung: "notify" (or empty: tell it, and nothing more), "stop", or "restart" (within
+    `max_restarts`, and at most `max_hang_restarts` times; not set: 3).
+    """
+    max_hang_restarts: _builtins.int
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command of every rank, exactly as it is given to execve: no shell. At least one word; the first is looked up
@@ -361,6 +390,14 @@ class JobSpec(_message.Message):
     def epilog_timeout(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def limits(self) -> Global___Limits: ...
+    @_builtins.property
+    def hang(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Settings of the hang rule for this job, by their names in docs/hang.md, over those of the node."""
+
+    @_builtins.property
+    def notify(self) -> Global___Notify:
+        """Where to tell of this job's events, besides what the node tells."""
+
     def __init__(
         self,
         *,
@@ -395,21 +432,56 @@ class JobSpec(_message.Message):
         umask: _builtins.int | None = ...,
         nice: _builtins.int = ...,
         training_mode: _builtins.str = ...,
+        on_hang: _builtins.str = ...,
+        max_hang_restarts: _builtins.int | None = ...,
+        hang: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        notify: Global___Notify | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "_umask", b"_umask", "cards", b"cards", "epilog_timeout", b"epilog_timeout", "limits", b"limits", "max_runtime", b"max_runtime", "node_rank", b"node_rank", "pre_start_timeout", b"pre_start_timeout", "ready_timeout", b"ready_timeout", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "umask", b"umask"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_umask", b"_umask", "cards", b"cards", "epilog_timeout", b"epilog_timeout", "limits", b"limits", "max_hang_restarts", b"max_hang_restarts", "max_runtime", b"max_runtime", "node_rank", b"node_rank", "notify", b"notify", "pre_start_timeout", b"pre_start_timeout", "ready_timeout", b"ready_timeout", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "umask", b"umask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank", "_umask", b"_umask", "boot", b"boot", "cards", b"cards", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "rank_table", b"rank_table", "ranks", b"ranks", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "skip_check", b"skip_check", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts", "_node_rank", b"_node_rank", "_umask", b"_umask", "boot", b"boot", "cards", b"cards", "command", b"command", "env", b"env", "epilog", b"epilog", "epilog_timeout", b"epilog_timeout", "grace_steps", b"grace_steps", "hang", b"hang", "job_id", b"job_id", "labels", b"labels", "limits", b"limits", "master_addr", b"master_addr", "master_port", b"master_port", "max_hang_restarts", b"max_hang_restarts", "max_restarts", b"max_restarts", "max_runtime", b"max_runtime", "nice", b"nice", "node_count", b"node_count", "node_rank", b"node_rank", "nodes", b"nodes", "notify", b"notify", "on_hang", b"on_hang", "pre_start", b"pre_start", "pre_start_timeout", b"pre_start_timeout", "rank_table", b"rank_table", "ranks", b"ranks", "ready_timeout", b"ready_timeout", "requirements", b"requirements", "requirements_timeout", b"requirements_timeout", "restart_backoff", b"restart_backoff", "skip_check", b"skip_check", "training_mode", b"training_mode", "umask", b"umask", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_hang_restarts: _TypeAlias = _typing.Literal["max_hang_restarts"]  # noqa: Y015
+    _WhichOneofArgType__max_hang_restarts: _TypeAlias = _typing.Literal["_max_hang_restarts", b"_max_hang_restarts"]  # noqa: Y015
     _WhichOneofReturnType__node_rank: _TypeAlias = _typing.Literal["node_rank"]  # noqa: Y015
     _WhichOneofArgType__node_rank: _TypeAlias = _typing.Literal["_node_rank", b"_node_rank"]  # noqa: Y015
     _WhichOneofReturnType__umask: _TypeAlias = _typing.Literal["umask"]  # noqa: Y015
     _WhichOneofArgType__umask: _TypeAlias = _typing.Literal["_umask", b"_umask"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_hang_restarts) -> _WhichOneofReturnType__max_hang_restarts | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__node_rank) -> _WhichOneofReturnType__node_rank | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__umask) -> _WhichOneofReturnType__umask | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Notify(_message.Message):
+    """Events are posted as JSON to `webhook` (http or https); docs/notify.md."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WEBHOOK_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    webhook: _builtins.str
+    @_builtins.property
+    def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """"started", "ended", "failed", "stopped", "suspected_hang", "hung", "recovered"; empty: all of them."""
+
+    def __init__(
+        self,
+        *,
+        webhook: _builtins.str = ...,
+        events: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "webhook", b"webhook"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Notify: _TypeAlias = Notify  # noqa: Y015
 
 @_typing.final
 class Limits(_message.Message):
@@ -554,6 +626,7 @@ class Job(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     CARDS_FREE_FIELD_NUMBER: _builtins.int
     HELD_BY_FIELD_NUMBER: _builtins.int
+    HANG_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: Global___JobState.ValueType
     spec_digest: _builtins.str
@@ -619,6 +692,10 @@ class Job(_message.Message):
     def held_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Sentences: who is still on the cards of an ended job."""
 
+    @_builtins.property
+    def hang(self) -> Global___HangVerdict:
+        """What the hang rule says of it; not set: nothing yet, or it does not run."""
+
     def __init__(
         self,
         *,
@@ -646,14 +723,62 @@ class Job(_message.Message):
         step: _builtins.str = ...,
         cards_free: _builtins.bool = ...,
         held_by: _abc.Iterable[_builtins.str] | None = ...,
+        hang: Global___HangVerdict | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "restart_at", b"restart_at", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "restart_at", b"restart_at", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "held_by", b"held_by", "job_id", b"job_id", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class HangVerdict(_message.Message):
+    """What the hang rule says of a job; docs/hang.md."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERDICT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    verdict: _builtins.str
+    """ALIVE, BUSY_HOST, WAITING, IDLE, SLOW, SUSPECT, HUNG, DRIVER_HANG, UNKNOWN"""
+    kind: _builtins.str
+    """Of HUNG and SUSPECT: spin, deadlock, io_blocked, stopped, notify_wait, livelock."""
+    confidence: _builtins.float
+    reason: _builtins.str
+    """One sentence."""
+    evidence: _builtins.str
+    """Rule, readings, thresholds, window, what is missing, what would have cleared it: a JSON object."""
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ranks that are the odd ones out."""
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        verdict: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        confidence: _builtins.float = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        reason: _builtins.str = ...,
+        evidence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "evidence", b"evidence", "kind", b"kind", "ranks", b"ranks", "reason", b"reason", "since", b"since", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HangVerdict: _TypeAlias = HangVerdict  # noqa: Y015
 
 @_typing.final
 class Attempt(_message.Message):
@@ -1268,3 +1393,174 @@ class DeleteResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteResponse: _TypeAlias = DeleteResponse  # noqa: Y015
+
+@_typing.final
+class GetReportRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReportRequest: _TypeAlias = GetReportRequest  # noqa: Y015
+
+@_typing.final
+class GetReportResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    JSON_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The page, as `muster why` shows it."""
+    json: _builtins.str
+    """The same as a JSON object: docs/why.md."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReportResponse: _TypeAlias = GetReportResponse  # noqa: Y015
+
+@_typing.final
+class GetStacksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    kept: _builtins.bool
+    """Those that were taken last (at a suspected hang, say), instead of taking new ones."""
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only these ranks; empty: all."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        kept: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "kept", b"kept", "ranks", b"ranks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStacksRequest: _TypeAlias = GetStacksRequest  # noqa: Y015
+
+@_typing.final
+class GetStacksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    OCCASION_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    occasion: _builtins.str
+    """Why they were taken: "request", "suspected hang", "hung"."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___StackGroup]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What could not be had, and what to allow: sentences."""
+
+    def __init__(
+        self,
+        *,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        occasion: _builtins.str = ...,
+        groups: _abc.Iterable[Global___StackGroup] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "groups", b"groups", "notes", b"notes", "occasion", b"occasion"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStacksResponse: _TypeAlias = GetStacksResponse  # noqa: Y015
+
+@_typing.final
+class StackGroup(_message.Message):
+    """Processes with the same stack; the smallest group first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNERS_FIELD_NUMBER: _builtins.int
+    STACK_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    stack: _builtins.str
+    """As lines, the innermost frame first."""
+    source: _builtins.str
+    """"python", "kernel" or "wchan"."""
+    @_builtins.property
+    def owners(self) -> _containers.RepeatedCompositeFieldContainer[Global___StackOwner]: ...
+    def __init__(
+        self,
+        *,
+        owners: _abc.Iterable[Global___StackOwner] | None = ...,
+        stack: _builtins.str = ...,
+        source: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owners", b"owners", "source", b"source", "stack", b"stack"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StackGroup: _TypeAlias = StackGroup  # noqa: Y015
+
+@_typing.final
+class StackOwner(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    THREADS_FIELD_NUMBER: _builtins.int
+    WCHAN_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    pid: _builtins.int
+    command: _builtins.str
+    state: _builtins.str
+    """R, S, D, T, Z"""
+    threads: _builtins.int
+    wchan: _builtins.str
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        pid: _builtins.int = ...,
+        command: _builtins.str = ...,
+        state: _builtins.str = ...,
+        threads: _builtins.int = ...,
+        wchan: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "pid", b"pid", "rank", b"rank", "state", b"state", "threads", b"threads", "wchan", b"wchan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StackOwner: _TypeAlias = StackOwner  # noqa: Y015

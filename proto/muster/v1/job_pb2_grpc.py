@@ -64,6 +64,16 @@ class JobServiceStub(object):
                 request_serializer=muster_dot_v1_dot_job__pb2.DeleteRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_job__pb2.DeleteResponse.FromString,
                 _registered_method=True)
+        self.GetReport = channel.unary_unary(
+                '/muster.v1.JobService/GetReport',
+                request_serializer=muster_dot_v1_dot_job__pb2.GetReportRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_job__pb2.GetReportResponse.FromString,
+                _registered_method=True)
+        self.GetStacks = channel.unary_unary(
+                '/muster.v1.JobService/GetStacks',
+                request_serializer=muster_dot_v1_dot_job__pb2.GetStacksRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_job__pb2.GetStacksResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer(object):
@@ -118,6 +128,20 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetReport(self, request, context):
+        """Why a job ended, or what is wrong with it, on one page: with the evidence of kernel, node and telemetry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStacks(self, request, context):
+        """The stacks of a job's processes, taken now or kept from before.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -150,6 +174,16 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=muster_dot_v1_dot_job__pb2.DeleteRequest.FromString,
                     response_serializer=muster_dot_v1_dot_job__pb2.DeleteResponse.SerializeToString,
+            ),
+            'GetReport': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReport,
+                    request_deserializer=muster_dot_v1_dot_job__pb2.GetReportRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_job__pb2.GetReportResponse.SerializeToString,
+            ),
+            'GetStacks': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStacks,
+                    request_deserializer=muster_dot_v1_dot_job__pb2.GetStacksRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_job__pb2.GetStacksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -314,6 +348,60 @@ class JobService(object):
             '/muster.v1.JobService/Delete',
             muster_dot_v1_dot_job__pb2.DeleteRequest.SerializeToString,
             muster_dot_v1_dot_job__pb2.DeleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReport(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.JobService/GetReport',
+            muster_dot_v1_dot_job__pb2.GetReportRequest.SerializeToString,
+            muster_dot_v1_dot_job__pb2.GetReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStacks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.JobService/GetStacks',
+            muster_dot_v1_dot_job__pb2.GetStacksRequest.SerializeToString,
+            muster_dot_v1_dot_job__pb2.GetStacksResponse.FromString,
             options,
             channel_credentials,
             insecure,

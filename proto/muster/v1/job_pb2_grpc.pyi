@@ -74,6 +74,10 @@ class JobServiceStub:
     """Forgets an ended job: its record and, unless `keep_logs`, its log files. FAILED_PRECONDITION / JOB_NOT_ENDED for
     one that still runs. Idempotent only in effect: a second call is NOT_FOUND.
     """
+    GetReport: _grpc.UnaryUnaryMultiCallable[_job_pb2.GetReportRequest, _job_pb2.GetReportResponse]
+    """Why a job ended, or what is wrong with it, on one page: with the evidence of kernel, node and telemetry."""
+    GetStacks: _grpc.UnaryUnaryMultiCallable[_job_pb2.GetStacksRequest, _job_pb2.GetStacksResponse]
+    """The stacks of a job's processes, taken now or kept from before."""
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -100,6 +104,10 @@ class JobServiceAsyncStub(JobServiceStub):
     """Forgets an ended job: its record and, unless `keep_logs`, its log files. FAILED_PRECONDITION / JOB_NOT_ENDED for
     one that still runs. Idempotent only in effect: a second call is NOT_FOUND.
     """
+    GetReport: _aio.UnaryUnaryMultiCallable[_job_pb2.GetReportRequest, _job_pb2.GetReportResponse]  # type: ignore[assignment]
+    """Why a job ended, or what is wrong with it, on one page: with the evidence of kernel, node and telemetry."""
+    GetStacks: _aio.UnaryUnaryMultiCallable[_job_pb2.GetStacksRequest, _job_pb2.GetStacksResponse]  # type: ignore[assignment]
+    """The stacks of a job's processes, taken now or kept from before."""
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -159,5 +167,21 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Forgets an ended job: its record and, unless `keep_logs`, its log files. FAILED_PRECONDITION / JOB_NOT_ENDED for
         one that still runs. Idempotent only in effect: a second call is NOT_FOUND.
         """
+
+    @_abc_1.abstractmethod
+    def GetReport(
+        self,
+        request: _job_pb2.GetReportRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_pb2.GetReportResponse, _abc.Awaitable[_job_pb2.GetReportResponse]]:
+        """Why a job ended, or what is wrong with it, on one page: with the evidence of kernel, node and telemetry."""
+
+    @_abc_1.abstractmethod
+    def GetStacks(
+        self,
+        request: _job_pb2.GetStacksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_pb2.GetStacksResponse, _abc.Awaitable[_job_pb2.GetStacksResponse]]:
+        """The stacks of a job's processes, taken now or kept from before."""
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
