@@ -249,6 +249,14 @@ class OffsetOutOfRange(MusterError):
         return {"rank": str(self.rank), "end": str(self.end)}
 
 
+class HistoryUnreadable(MusterError):
+    """Raised when the history's disk does not answer. The message names the file."""
+
+    code = "UNAVAILABLE"
+    reason = "HISTORY_UNREADABLE"
+    retry_after = 15.0
+
+
 class StartupError(MusterError):
     """Raised when the daemon cannot start; never the answer to a call. The message is what the operator is shown."""
 

@@ -16,7 +16,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from agent.errors import MusterError
+from agent.errors import HistoryUnreadable
 from agent.history_bounds import Keeper
 from agent.history_db import Damaged, Database, told
 from agent.history_rows import Bounds, Busy, Facts, Found, Key, Row
@@ -36,14 +36,6 @@ T = TypeVar("T")
 #: What the disk may answer with.
 _FAILURES = (sqlite3.Error, OSError, watched.StillHanging)
 _log = structlog.get_logger(__name__)
-
-
-class HistoryUnreadable(MusterError):
-    """Raised when the history's disk does not answer. The message names the file."""
-
-    code = "UNAVAILABLE"
-    reason = "HISTORY_UNREADABLE"
-    retry_after = 15.0
 
 
 class History:

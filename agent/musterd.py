@@ -169,7 +169,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         leasing = Leasing(settings, events, driver, health)
         health.holder = leasing.holder
         registry = Registry(root, settings, events, nursery, driver, leasing, health)
-        telemetry = Telemetry(root, settings, driver, registry, health)
+        telemetry = Telemetry(root, settings, driver, registry)
         metrics = Metrics(settings, registry, driver, telemetry, health, events)
         await health.load()
         await registry.load()

@@ -49,9 +49,7 @@ class JobSample:
 class Telemetry:
     """Belongs to one event loop. `load`, then `run` make it work."""
 
-    def __init__(
-        self, root: Root, settings: Callable[[], Config], driver: Driver, registry: Jobs, health: object = None
-    ) -> None:
+    def __init__(self, root: Root, settings: Callable[[], Config], driver: Driver, registry: Jobs) -> None:
         """`settings` gives the present configuration. Raises OSError where there is no /proc."""
         self._settings = settings
         self._registry = registry
@@ -135,7 +133,12 @@ class Telemetry:
     def _rates(self) -> Rates:
         telemetry = self._settings().telemetry
         return Rates(
-            telemetry.readings_s, telemetry.health_s, telemetry.holders_s, telemetry.processes_s, telemetry.enabled
+            telemetry.readings_s,
+            telemetry.health_s,
+            telemetry.holders_s,
+            telemetry.processes_s,
+            telemetry.enabled,
+            telemetry.helpers,
         )
 
     def _bounds(self) -> Bounds:

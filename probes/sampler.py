@@ -5,9 +5,10 @@ that nobody depends on: one file of a process that is stuck in the kernel can ho
 left out from then on, and another thread reads the others.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -28,6 +29,8 @@ MAX_LEFT_BEHIND = 8
 READINGS_S = 2.0
 #: Seconds between two looks whether telemetry was turned on again.
 OFF_S = 5.0
+#: No /proc or a strange one, no descriptor, no thread.
+_FAILURES = (OSError, ValueError, watched.StillHanging)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,6 @@ class Sampler:
         self._stuck: set[int] = set()
         self._reader = self._new_reader()
         self._left_behind: list[_Reader] = []
-        self._passes = 0
         #: A sentence for an operator while processes cannot be looked at as they should; else empty.
         self.trouble = ""
         self.beats = (
@@ -126,11 +128,11 @@ class Sampler:
     async def _processes(self) -> None:
         try:
             look = await self._look() if self._ready() else None
-        except (OSError, ValueError) as error:  # no thread, no descriptor, no /proc, or one of another make
+        except _FAILURES as error:
             self.trouble = f"{self._proc}: processes cannot be looked at: {error}"
             return
         if look is not None:
-            self.trouble = ""
+            self.trouble = self._left_out() if self._stuck else ""
             self._on_look(look)
 
     def _ready(self) -> bool:
@@ -153,15 +155,14 @@ class Sampler:
         """None where a file of a process cannot be read to its end. Raises OSError, ValueError."""
         reader, jobs = self._reader, tuple(self._jobs())
         holders = {holder.pid: index for index, seen in self._driver.view.holders.items() for holder in seen.value}
-        self._passes += 1
         look: Look | None = None
         failure: Exception | None = None
         reader.busy = True
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_without_progress, reader, tasks.cancel_scope)
             try:
-                look = await watched.call(f"look {self._passes} at processes", lambda: reader.look(jobs, holders))
-            except (OSError, ValueError) as error:
+                look = await watched.call(f"reader {reader.number} of processes", lambda: reader.look(jobs, holders))
+            except _FAILURES as error:
                 failure, reader.busy = error, False
             tasks.cancel_scope.cancel()
         if failure is not None:
@@ -179,15 +180,24 @@ class Sampler:
         pid = self._reader.procfs.reading
         if pid:
             self._stuck.add(pid)
-            self.trouble = f"/proc/{pid}: no read within {STUCK_S:g} s: what this process does is not told any more"
+            self.trouble = self._left_out()
         before, self._reader = self._reader, self._new_reader()
+        before.stuck = pid
         self._left_behind.append(before)
 
+    def _left_out(self) -> str:
+        return (
+            f"{_pids(self._stuck)}: no read within {STUCK_S:g} s: what is stuck there is not told, until it comes back"
+        )
+
     def _tidy(self) -> None:
-        """Forgets readers that have come back."""
+        """Forgets readers that have come back: what they hung at can be read again, or is gone."""
         for reader in [reader for reader in self._left_behind if not reader.busy]:
             reader.procfs.close()
             self._left_behind.remove(reader)
+            self._stuck.discard(reader.stuck)
+            if reader.stuck and not self._reader.busy:
+                self._reader.forest.trust(reader.stuck)
 
 
 @dataclass(slots=True, eq=False)
@@ -197,8 +207,11 @@ class _Reader:
     procfs: Procfs
     forest: Forest
     helpers: tuple[str, ...]
+    number: int = field(default_factory=itertools.count(1).__next__)
     #: A thread is reading with it.
     busy: bool = False
+    #: Process at which it hangs, or hung; 0: none.
+    stuck: int = 0
 
     def look(self, jobs: Sequence[JobRoots], holders: Mapping[int, int]) -> Look:
         """Blocks. Raises OSError, ValueError."""

@@ -154,6 +154,11 @@ class Forest:
             found[member.roots.job].append(proc)
         return {job: tuple(procs) for job, procs in found.items()}
 
+    def trust(self, pid: int) -> None:
+        """The files of this process may be read again."""
+        self._avoid.discard(pid)
+        self._seen.discard(pid)
+
     # --- who is there -------------------------------------------------------------------------------------------------
 
     def _take(self, jobs: Sequence[JobRoots]) -> bool:

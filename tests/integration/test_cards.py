@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -42,12 +43,12 @@ def daemon(make_daemon: Callable[..., Daemon], cards: FakeCards) -> Daemon:
     return make_daemon(CONFIG, cards.env)
 
 
-def start(daemon: Daemon, *command: str, job_id: str = "", **cards: object):
+def start(daemon: Daemon, *command: str, job_id: str = "", **cards: Any):
     spec = job_pb2.JobSpec(job_id=job_id, command=command, cards=job_pb2.CardRequest(**cards))
     return daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job
 
 
-def refused(daemon: Daemon, **cards: object) -> tuple[str, str]:
+def refused(daemon: Daemon, **cards: Any) -> tuple[str, str]:
     with pytest.raises(grpc.RpcError) as caught:
         start(daemon, "true", **cards)
     known = client.failure(caught.value)

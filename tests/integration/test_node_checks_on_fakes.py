@@ -152,8 +152,8 @@ def test_a_card_that_falls_off_the_bus_and_comes_back(start):
     cards, looking = start("nvidia")
     cards.xid(0, 13)
     eventually(lambda: looking.ask("events") or cards.xid(0, 13), message="somebody listens to the driver")
-    cards[3].lose()
     cards.xid(3, 79)
+    cards[3].lose()
     assert looking.findings("gpu-lost") == [("card 3", Code.GPU_LOST, CRITICAL)]
     (told,) = eventually(lambda: of_card(looking, 3), message="the driver's Xid")
     assert told == ["xid", "card 3", Code.GPU_OFF_BUS, CRITICAL, 79]

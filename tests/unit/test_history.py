@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from agent import history, history_waiting
-from agent.history import History, HistoryUnreadable
+from agent.errors import HistoryUnreadable
+from agent.history import History
 from agent.history_db import Database
 from agent.history_rows import CPU, UTIL, Bounds, Busy, Facts, Found, Key
 from agent.history_waiting import Waiting
@@ -243,14 +244,12 @@ async def test_of_several_damaged_files_the_last_is_kept(tmp_path: Path, clock: 
 
 
 async def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(history, "READ_S", 0.05)
-    monkeypatch.setattr(history, "WRITE_S", 0.05)
-    monkeypatch.setattr(history, "LAST_S", 0.5)
     path = tmp_path / "x.db"
     go_on = threading.Event()
     async with opened(path, clock) as made:
         note(made, clock, CARD, [1.0])
         with monkeypatch.context() as patched:
+            patched.setattr(history, "READ_S", 0.05)
             patched.setattr(Database, "card", lambda *_: go_on.wait(60) and [])
             with pytest.raises(HistoryUnreadable, match=r"x\.db: cannot be read: no answer within"):
                 await made.card("GPU-1", 0, T0, T0 + 10, 1.0)

@@ -121,9 +121,14 @@ async def test_a_process_that_cannot_be_read_costs_only_itself(proc: ProcFolder,
         await until(lambda: watch.looks)
         assert {p.stat.pid for p in watch.looks[0].jobs["job"]} == {100, 110}
         assert watch.views  # nobody waited for it
-        # It comes back: the thread ends, and so does the story once the process has.
-        release(stuck)
+        await until(lambda: "/proc/120: no read within" in watch.sampler.trouble)
+        # It comes back: the thread ends, and the process is told again.
+        os.rename(stuck, proc.path / "fifo")
+        proc.add(120, 100, 1100)
+        release(proc.path / "fifo")
+        await until(lambda: {p.stat.pid for p in watch.looks[-1].jobs["job"]} == {100, 110, 120})
         await until(lambda: threading.active_count() <= before + 1)
+        await until(lambda: watch.sampler.trouble == "")
 
 
 async def test_what_hangs_is_said(proc: ProcFolder, monkeypatch: pytest.MonkeyPatch):
@@ -138,7 +143,9 @@ async def test_what_hangs_is_said(proc: ProcFolder, monkeypatch: pytest.MonkeyPa
         seen = len(watch.views)
         await until(lambda: len(watch.views) > seen)  # cards are read all the same
         assert watch.looks == []
-        release(proc.path / "110" / "io")
+        os.rename(proc.path / "110" / "io", proc.path / "fifo")
+        proc.add(110, 100, 1100)
+        release(proc.path / "fifo")
         await until(lambda: watch.looks)  # a thread has come back
         assert watch.sampler.trouble == ""
 

@@ -15,7 +15,7 @@ Errors. Every failed call has a gRPC status and, in the status details, a google
   FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED; NODE_UNHEALTHY (the message names the
                        condition and the card), NODE_DRAINING
   RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo
-  UNAVAILABLE          STOPPING, SUPERVISOR_UNREACHABLE, with google.rpc.RetryInfo: try again
+  UNAVAILABLE          STOPPING, SUPERVISOR_UNREACHABLE, HISTORY_UNREADABLE, with google.rpc.RetryInfo: try again
   OUT_OF_RANGE         CURSOR_TOO_OLD, OFFSET_OUT_OF_RANGE: the message and the metadata say what there is
   DEADLINE_EXCEEDED    the caller's own deadline
   DATA_LOSS            JOURNAL_DAMAGED, LOG_UNREADABLE: what is on disk cannot be trusted; the message names the file
