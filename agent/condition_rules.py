@@ -1,12 +1,15 @@
-"""How conditions clear: the table of codes and what a look says, as the latches of the daemon use them."""
+"""How conditions clear, and whom they keep away: the tables of codes and checks, as the daemon uses them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from agent.conditions import OPERATOR, Rule
+from agent.conditions import OPERATOR, Condition, Rule
 from agent.errors import InvalidRequest
 from probes import codes, node_checks
-from probes.result import CheckResult, Code
+from probes.result import CheckResult, Code, Status
 from supervisors.spec import Violation
+
+#: Items whose findings are nothing to a job without cards.
+_OF_CARDS = frozenset(check.item for check in node_checks.catalogue(node_checks.NodeSettings()) if check.of_cards)
 
 
 def explained(code: str) -> tuple[Code, codes.Explanation]:
@@ -23,7 +26,19 @@ def rule(code: str) -> Rule:
         meaning = codes.EXPLANATIONS[Code(code)]
     except (KeyError, ValueError):
         return Rule(OPERATOR)
-    return Rule(str(meaning.clears), meaning.age_s, meaning.condition)
+    return Rule(str(meaning.clears), meaning.age_s, meaning.condition, meaning.steady)
+
+
+def refuses(condition: Condition, cards: Collection[int], wants_cards: bool) -> bool:
+    """Whether it keeps a job away that is to get these cards, or (`wants_cards`) some that are not chosen yet.
+
+    One of a card counts for who gets it, one of all cards for who wants any, one of the node for everybody.
+    """
+    if condition.status is not Status.CRITICAL or condition.elsewhere:
+        return False
+    if condition.card is not None:
+        return condition.card in cards
+    return wants_cards or condition.item not in _OF_CARDS
 
 
 def still(item: str, device: str, code: Code, results: Sequence[CheckResult]) -> bool | None:

@@ -84,11 +84,12 @@ class Moment:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How conditions of a code clear; `age_s` after it was last seen, where it is by age. Without `condition` a result
-    of this code is none, however grave."""
+    of this code is none, however grave. A `steady` one goes with the first look that does not find it."""
 
     clears: str
     age_s: float = 0.0
     condition: bool = True
+    steady: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,9 @@ class Conditions:
     def __init__(
         self, rules: Callable[[str], Rule], still: Still, looks: Callable[[], int], spacing: Callable[[str], float]
     ) -> None:
-        """`looks`: how many in a row must find nothing before a condition goes. `spacing`: seconds that must lie
-        between two of them that count, by item; so a burst of looks does not clear what comes and goes."""
+        """`looks`: how many in a row must find nothing before a condition goes that is not steady. `spacing`: seconds
+        that must lie between two of them that count, by item; so a burst of looks does not clear what comes and
+        goes."""
         self._rules = rules
         self._still = still
         self._looks = looks
@@ -247,7 +249,7 @@ class Conditions:
             return False
         latched.misses += 1
         latched.missed_up = now.up
-        return latched.misses >= self._looks()
+        return self._rules(latched.condition.code).steady or latched.misses >= self._looks()
 
     def _take(self, latched: Latched) -> Change | None:
         if len(self._latched) >= MAX_CONDITIONS:

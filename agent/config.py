@@ -13,10 +13,12 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from agent import metrics_listen
+from agent import metrics_listen, notify_settings
 from agent.errors import StartupError
-from probes import precheck
+from agent.notify_settings import NotifyTable
+from probes import hang, precheck
 from probes.node.settings import NodeSettings
+from probes.trees import HELPERS
 from probes.ulimits import When
 from supervisors.paths import Root
 from supervisors.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, MAX_RANKS
@@ -83,6 +85,7 @@ class TelemetryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     underused_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 50.0
     underused_after_s: Seconds = 1800.0
     record: str = ""
+    helpers: tuple[str, ...] = HELPERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,20 @@ class HealthTable(NodeSettings):
     def settings(self) -> NodeSettings:
         """For the probes."""
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class HangTable(hang.Settings):
+    """[hang]: whether the rule runs, what is done about a hang, and probes/hang's settings by their names there."""
+
+    enabled: bool = True
+    action: Literal["notify", "stop", "restart"] = "notify"
+
+
+class WhyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[why]"""
+
+    signatures_dir: str = "/etc/muster/signatures.d"
 
 
 class MetricsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,8 +181,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cards: CardsTable = CardsTable()
     checks: ChecksTable = ChecksTable()
     health: HealthTable = HealthTable()
+    hang: HangTable = HangTable()
     telemetry: TelemetryTable = TelemetryTable()
     metrics: MetricsTable = MetricsTable()
+    notify: NotifyTable = NotifyTable()
+    why: WhyTable = WhyTable()
     socket: SocketTable = SocketTable()
 
     def with_written(self, changes: Mapping[str, str]) -> "Config":
@@ -243,6 +263,10 @@ def parse(raw: dict[str, Any]) -> Config:
         metrics_listen.check_textfile(config.metrics.textfile)
     except ValueError as error:
         raise ValueError(f"metrics.{error}") from error
+    try:
+        notify_settings.check(config.notify)
+    except ValueError as error:
+        raise ValueError(f"notify.{error}") from error
     return config
 
 

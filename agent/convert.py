@@ -1,5 +1,6 @@
 """Between protobuf messages and the data model. Nothing else knows both."""
 
+import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from agent.admission import new_job_id
 from agent.entry import Entry
 from agent.errors import InvalidRequest
 from agent.events import Event
+from agent.hang_watch import Found
 from agent.spec_message import LIMITS, plain, spec_to
 from muster.v1 import event_pb2, job_pb2
 from supervisors import lifecycle, modelarts, presets, verdict
@@ -112,10 +114,10 @@ def timestamp_ns(value: int) -> Timestamp:
     return Timestamp(seconds=value // 1_000_000_000, nanos=value % 1_000_000_000)
 
 
-def job_to(entry: Entry, root: Root, held_by: Sequence[str] | None = None) -> job_pb2.Job:
+def job_to(entry: Entry, root: Root, held_by: Sequence[str] | None = None, found: Found | None = None) -> job_pb2.Job:
     """A job as it is now. One that is damaged on disk is LOST, and its verdict and a warning say why.
 
-    `held_by`: who is still on its cards, of an ended job; None: nobody.
+    `held_by`: who is still on its cards, of an ended job; None: nobody. `found`: what the hang rule says of it.
     """
     job = entry.job
     message = job_pb2.Job(
@@ -141,6 +143,7 @@ def job_to(entry: Entry, root: Root, held_by: Sequence[str] | None = None) -> jo
         step=job.step_name if job.in_step and not job.state.final else "",
         cards_free=not job.cards or (job.state.final and held_by is None),
         held_by=[plain(text) for text in held_by or ()],
+        hang=hang_to(found) if found is not None else None,
     )
     for rank in job.ranks:
         path = root.rank_log(entry.job_id, rank.rank, rank.device)
@@ -150,6 +153,20 @@ def job_to(entry: Entry, root: Root, held_by: Sequence[str] | None = None) -> jo
     for check in job.checks:
         message.checks.append(check_to(check))
     return message
+
+
+def hang_to(found: Found) -> job_pb2.HangVerdict:
+    """What the hang rule says of a job."""
+    change = found.change
+    return job_pb2.HangVerdict(
+        verdict=str(change.verdict),
+        kind=str(change.kind or ""),
+        ranks=change.ranks,
+        confidence=change.confidence,
+        since=timestamp(found.since),
+        reason=plain(found.reason),
+        evidence=plain(json.dumps(dict(change.evidence))),
+    )
 
 
 def attempt_to(past: lifecycle.Attempt) -> job_pb2.Attempt:

@@ -1,11 +1,13 @@
 """How jobs get their cards, and how these become free again."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
 import structlog
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from agent import placement, release
@@ -15,11 +17,13 @@ from agent.entry import Entry
 from agent.errors import CardBusy, NodeDraining, NodeUnhealthy
 from agent.events import Event, EventStore
 from agent.node_health import NodeHealth
-from probes.driver import Driver
+from probes.driver import Driver, What
 from supervisors.spec import JobSpec
 
 #: Seconds that a start waits for cards whose job has ended and which are being looked at.
 FREED_S = 15.0
+#: ... and for a new reading of the cards that it gets.
+FRESH_S = 2.0
 
 _log = structlog.get_logger(__name__)
 
@@ -74,7 +78,7 @@ class Leasing:
         """
         if (drain := self._health.drain) is not None:
             raise NodeDraining(drain)
-        if (condition := self._health.refusal(())) is not None:
+        if (condition := self._health.refusal((), wants_cards=spec.wants_cards)) is not None:
             raise NodeUnhealthy(condition.sentence())
         if not spec.wants_cards:
             return self._cards.lease(job_id, spec, {})
@@ -82,13 +86,29 @@ class Leasing:
         end = anyio.current_time() + FREED_S
         while True:
             self._cards.refresh(self._driver.view.cards)
+            self._refuse_unknown(spec)
             try:
-                return self._cards.lease(job_id, spec, self._health.unfit_cards())
+                kind, indices = self._cards.lease(job_id, spec, self._health.unfit_cards())
+                break
             except CardBusy:
                 if anyio.current_time() >= end or not any(self.held_by(ended) == [] for ended in self._freeing):
                     raise
             with anyio.CancelScope(deadline=end):
                 await self._freed.wait()
+        try:
+            # What is in use now is no leftover of this job.
+            await self._driver.refresh(What.READINGS, indices, deadline_s=FRESH_S)
+        except BaseException:
+            self.give_up(job_id)
+            raise
+        return kind, indices
+
+    def _refuse_unknown(self, spec: JobSpec) -> None:
+        """Of a driver that does not say which cards there are. Raises NodeUnhealthy."""
+        view = self._driver.view
+        missing = [i for i in spec.card_indices if i not in view.cards]
+        if view.driver is not None and (missing or len(view.cards) < spec.card_count):
+            raise NodeUnhealthy(f"the driver of the cards does not say which there are: {view.driver.text}")
 
     def restore(self, entry: Entry) -> None:
         """Takes the lease of a job up again that has not ended."""
@@ -124,10 +144,12 @@ class Leasing:
         """Frees cards, for ever; begins with those that ended jobs (of `entries`) may have left occupied."""
         async with anyio.create_task_group() as self._group:
             taken = {lease.card.index for lease in self._cards.all() if lease.job_id}
-            for entry in sorted(entries, key=lambda e: e.job.ended_at, reverse=True):
+            ended = [e for e in entries if e.job.state.final and release.needed(e.job)]
+            freed = await to_thread.run_sync(lambda: {e.job_id for e in ended if e.paths.cards_free.exists()})
+            for entry in sorted(ended, key=lambda e: e.job.ended_at, reverse=True):
                 cards = [card for card in entry.job.cards if card not in taken]
-                if cards and entry.job.state.final and release.needed(entry.job):
-                    taken.update(cards)
+                taken.update(cards)
+                if cards and entry.job_id not in freed:
                     self._cards.restore(entry.job_id, cards)
                     self.give_back(entry)
             await anyio.sleep_forever()
@@ -162,6 +184,8 @@ class Leasing:
         self._freeing.discard(entry.job_id)
         self.give_up(entry.job_id)
         entry.wake()
+        with contextlib.suppress(OSError):  # then the next daemon looks again
+            await to_thread.run_sync(entry.paths.cards_free.touch)
         if late:
             self._note(entry, "job.cards_free", "nobody is on the job's cards any more")
 

@@ -3,20 +3,16 @@
 A reading that a card does not give has no sample, and neither has one that is old: nothing stands at its last value.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Sequence
 
 from agent.cards import Lease
 from agent.config import TelemetryTable
 from agent.exposition import Catalogue, Metric, Page
+from agent.freshness import fresh
 from probes.accelerator import SLOT, Card, Health, Reading, Trouble
-from probes.driver import Seen, View
+from probes.driver import View
 
-T = TypeVar("T")
-
-#: A reading is old after so many of its periods, and never before so many seconds.
-OLD_PERIODS = 4
-OLD_S = 30.0
+__all__ = ["OWN", "cards", "fresh", "names", "readings", "scaled"]
 
 OWN = Catalogue()
 CARDS = OWN.gauge(
@@ -118,14 +114,6 @@ def readings(page: Page, view: View, periods: TelemetryTable, now: float) -> Non
 def names(card: Card) -> tuple[str, str, str]:
     """Values of the labels that all metrics of a card have."""
     return str(card.index), card.uuid, card.model
-
-
-def fresh(seen: Mapping[int, Seen[T]], index: int, period_s: float, now: float) -> T | None:
-    """What was read of a card, while it is not old."""
-    found = seen.get(index)
-    if found is None or now - found.at > max(OLD_PERIODS * period_s, OLD_S):
-        return None
-    return found.value
 
 
 def _state(lease: Lease, ended: Collection[str], unfit: Collection[int]) -> str:

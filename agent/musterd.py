@@ -150,12 +150,15 @@ def _first(group: ExceptionGroup[StartupError]) -> StartupError:
 async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None:
     """Everything between start and end. Raises StartupError, alone or in groups."""
     from agent.events import Event, EventStore
+    from agent.hang_watch import HangWatch
     from agent.leasing import Leasing
     from agent.metrics import Metrics
     from agent.node_health import NodeHealth
+    from agent.notify import Notifier
     from agent.nursery_client import NurseryClient
     from agent.registry import Registry
     from agent.server import ServerContext, serve
+    from agent.stacks import Stacks
     from agent.telemetry import Telemetry
     from probes.driver import Driver, DriverSettings
 
@@ -170,13 +173,31 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         health.holder = leasing.holder
         registry = Registry(root, settings, events, nursery, driver, leasing, health)
         telemetry = Telemetry(root, settings, driver, registry)
+        notifier = Notifier(root, settings, events, registry)
+        stacks = Stacks(registry, driver)
+        hangs = HangWatch(settings, events, registry, telemetry.records, stacks.take)
         metrics = Metrics(settings, registry, driver, telemetry, health, events)
+        await notifier.load()
         await health.load()
         await registry.load()
         await telemetry.load()
     except OSError as error:
         raise StartupError(f"{error.filename or root.state}: cannot be worked with: {error.strerror}") from error
-    context = ServerContext(registry, events, driver, health, telemetry, metrics, settings, root, started_at, stopping)
+    context = ServerContext(
+        registry,
+        events,
+        driver,
+        health,
+        telemetry,
+        metrics,
+        notifier,
+        stacks,
+        hangs,
+        settings,
+        root,
+        started_at,
+        stopping,
+    )
 
     def note(kind: str, message: str) -> None:
         events.append([(None, Event(time.time(), kind, message=message, attributes={"pid": str(os.getpid())}))])
@@ -190,8 +211,10 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
             # Not waited for: a driver may hang, and the daemon answers all the same.
             tasks.start_soon(_open, driver, leasing)
             await tasks.start(health.run)
+            await tasks.start(hangs.run)
             await tasks.start(telemetry.run)
             await tasks.start(metrics.run)
+            await tasks.start(notifier.run)
             async with anyio.create_task_group() as serving:
                 await serving.start(serve, context)
                 note("node.started", f"musterd {agent.__version__} started")

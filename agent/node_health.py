@@ -12,7 +12,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from agent.check_results import CheckResults
-from agent.condition_rules import explained, rule, still
+from agent.condition_rules import explained, refuses, rule, still
 from agent.conditions import XID, Change, Condition, Conditions, Moment, said
 from agent.config import Config
 from agent.drill import drill
@@ -121,12 +121,14 @@ class NodeHealth:
         watch, looker = self._ready()
         return [(check, looker.applicable(item)) for item, check in watch.catalogue.items()]
 
-    def refusal(self, cards: Collection[int]) -> Condition | None:
-        """The CRITICAL condition of the node, or of one of these cards, that refuses a job; None: it may come."""
+    def refusal(self, cards: Collection[int], *, wants_cards: bool = True) -> Condition | None:
+        """The CRITICAL condition of the node, or of one of these cards, that refuses a job; None: it may come.
+
+        One that is about all cards, such as their driver's, refuses no job that wants none.
+        """
         if self._settings().health.policy != "enforce":
             return None
-        grave = (c for c in self._conditions.all if c.status is Status.CRITICAL and not c.elsewhere)
-        return next((c for c in grave if c.card is None or c.card in cards), None)
+        return next((c for c in self._conditions.all if refuses(c, cards, wants_cards)), None)
 
     def unfit_cards(self) -> Mapping[int, Condition]:
         """The cards that no job is to get, each with its gravest condition."""

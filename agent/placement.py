@@ -45,12 +45,13 @@ def on_cards(spec: JobSpec, cards: Sequence[Card], used: Mapping[int, int], *, b
     real = [card for card in cards if card.kind != SLOT]
     if not real:
         return {}
-    near = [frozenset(card.cpus) if bind else frozenset() for card in real]
+    # What a container, or whoever started us, does not allow is no CPU to be bound to.
+    mine = frozenset(os.sched_getaffinity(0))
+    near = [mine & frozenset(card.cpus) if bind else frozenset() for card in real]
     if spec.boot != Boot.RANKS:
         near = [frozenset().union(*near) if all(near) else frozenset()] * spec.processes
-    everywhere = frozenset(range(os.cpu_count() or 0))
     return {
-        "cpus": ["" if numbers >= everywhere else cpus.shown(numbers) for numbers in near],
+        "cpus": ["" if numbers >= mine else cpus.shown(numbers) for numbers in near],
         "card_nodes": {str(card.index): card.node for card in real if card.node and os.path.exists(card.node)},
         "card_used": {str(card.index): used[card.index] for card in real if card.index in used},
     }

@@ -6,6 +6,7 @@ could end has ended. The next job would die of that, so that it does not get the
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import anyio
 from anyio import to_thread
@@ -21,6 +22,10 @@ from supervisors.lifecycle import Job
 LOOK_S = 5.0
 #: Less memory than this on a card is no sign of life of a process that is not the job's (monitors, the driver's own).
 _IDLE_BYTES = 15 << 20
+#: By so much the clock of a process' start and that of records may differ, in seconds.
+_CLOCKS_S = 2.0
+#: Troubles of a card, or of the whole driver, with which nobody can be on a card.
+_NOBODYS = frozenset({Trouble.LOST, Trouble.ABSENT, Trouble.NO_DRIVER, Trouble.NO_LIBRARY, Trouble.MISMATCH})
 
 
 def needed(job: Job) -> bool:
@@ -52,72 +57,92 @@ async def until_free(
     while True:
         await driver.refresh(What.HOLDERS, left)
         view = await driver.refresh(What.READINGS, left)
-        texts, untold = await to_thread.run_sync(_seen, job_id, job, left, view, slack_bytes)
+        held, untold = await to_thread.run_sync(_seen, job_id, job, left, view, slack_bytes)
         late = time.monotonic() >= end
-        held = {*texts, *(untold if not late else ())}
+        stays = {*held, *(untold if not late else ())}
         for card in left:
-            if card not in held:
+            if card not in stays:
                 free(card)
-        left = [card for card in left if card in held]
+        left = [card for card in left if card in stays]
         if not left:
             return
         if not late:
             await pause.wait()
             continue
-        if texts != told:
-            told = texts
-            tell(texts)
+        # Who it is counts as news, not how much memory they hold at the moment, or for how long nobody has answered.
+        whom = {card: seen.whom for card, seen in held.items()}
+        if whom != told:
+            told = whom
+            tell({card: seen.text for card, seen in held.items()})
         await anyio.sleep(LOOK_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Why a card is not free: whom or what it is about, and the sentence."""
+
+    whom: str
+    text: str
 
 
 def _seen(
     job_id: str, job: Job, cards: Sequence[int], view: View, slack_bytes: int
-) -> tuple[dict[int, str], list[int]]:
-    """A sentence for each of the cards that is not free, and those of which nothing is known."""
-    texts: dict[int, str] = {}
+) -> tuple[dict[int, _Held], list[int]]:
+    """Which of the cards are not free, and those of which that is not known yet."""
+    held: dict[int, _Held] = {}
     untold: list[int] = []
     for card in cards:
-        seen = view.holders.get(card)
-        if card not in view.cards:
-            continue  # a card that is gone is nobody's
-        if seen is None:
-            sick = view.sick.get(card)
-            if sick is not None and sick.trouble is Trouble.HANG:
-                texts[card] = f"nobody can tell who is on it after the end of job {job_id}: {sick.text}"
-            else:
-                untold.append(card)
-            continue
-        there = [text for holder in seen.value if (text := _holds(job_id, job, holder))]
-        if there:
-            texts[card] = f"{there[0]} still holds it, after the end of job {job_id}" + (
-                f" (and {len(there) - 1} more)" if len(there) > 1 else ""
-            )
-        elif kept := _kept(job, card, view, slack_bytes):
-            texts[card] = (
-                f"{kept / 2**30:.1f} GiB of its memory are still in use after the end of job {job_id}, by no process "
-                "that the driver names: reset the card, or reboot"
-            )
-    return texts, untold
+        sick = view.sick.get(card) or view.driver
+        if sick is not None and sick.trouble is Trouble.HANG:
+            text = f"nobody can tell who is on it after the end of job {job_id}: {sick.text}"
+            held[card] = _Held(str(Trouble.HANG), text)
+        elif sick is not None and sick.trouble in _NOBODYS:
+            pass  # nobody can use it; a condition keeps jobs away from it
+        elif (seen := view.holders.get(card)) is not None:
+            there = [found for holder in seen.value if (found := _holds(job_id, job, holder))]
+            if there:
+                more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
+                text = f"{there[0].text} still holds it, after the end of job {job_id}{more}"
+                held[card] = _Held(there[0].whom, text)
+            elif kept := _kept(job, card, view, slack_bytes, nobody=not seen.value):
+                held[card] = kept
+        elif kept := _kept(job, card, view, slack_bytes, nobody=True):
+            held[card] = kept
+        elif card in view.readings:
+            pass  # a driver that tells no processes: its memory says that nobody is there, or as much as can be said
+        elif card in view.cards:
+            untold.append(card)
+    return held, untold
 
 
-def _holds(job_id: str, job: Job, holder: Holder) -> str:
-    """Who it is; "" for one that has nothing to do with the job."""
+def _holds(job_id: str, job: Job, holder: Holder) -> _Held | None:
+    """Who it is; None for one that has nothing to do with the job."""
     if holder.graphics:
-        return ""
+        return None
     found = holders.who(holder.pid)
     if found.job_id != job_id:
         if found.start and found.start / process.TICKS_PER_S < job.accepted_up:
-            return ""  # it was there before the job
+            return None  # it was there before the job
+        if found.start and job.ended_at and _began(found) > job.ended_at + _CLOCKS_S:
+            return None  # it came when the job had gone
         if holder.memory is not None and holder.memory <= _IDLE_BYTES:
-            return ""
+            return None
     memory = f" ({holder.memory / 2**30:.1f} GiB)" if holder.memory else ""
-    return f"{found}{memory}"
+    return _Held(f"{found.pid} {found.start}", f"{found}{memory}")
 
 
-def _kept(job: Job, card: int, view: View, slack_bytes: int) -> int:
-    """Bytes in use that nobody is named for; 0 where that cannot be told."""
+def _began(found: holders.Who) -> float:
+    """Seconds since the epoch."""
+    return time.time() - process.uptime() + found.start / process.TICKS_PER_S
+
+
+def _kept(job: Job, card: int, view: View, slack_bytes: int, *, nobody: bool) -> _Held | None:
+    """Memory in use that nobody is named for; None where there is none, or where that cannot be told."""
     before, now = job.card_used.get(card), view.readings.get(card)
-    if before is None or now is None or now.value.mem_used is None:
-        return 0
+    if not nobody or before is None or now is None or now.value.mem_used is None:
+        return None
     more = now.value.mem_used - before
-    return more if more > slack_bytes and not view.holders[card].value else 0
+    if more <= slack_bytes:
+        return None
+    text = f"{more / 2**30:.1f} GiB of its memory are still in use, by no process that the driver names"
+    return _Held("memory", f"{text}: reset the card, or reboot")

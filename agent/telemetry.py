@@ -1,7 +1,7 @@
 """What the node's cards and jobs do: sampled, kept as the latest, put into the history, handed out as records."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,21 +11,22 @@ from anyio.abc import TaskStatus
 from agent import job_processes
 from agent.config import Config
 from agent.entry import Entry
+from agent.freshness import lasts
 from agent.history import FILE, History
 from agent.history_rows import CARD_MEM, CPU, MEM, POWER, UTIL, Bounds, Busy, Facts, Key
-from agent.job_usage import JobUsage, Meter, NodeUsage
+from agent.job_usage import JobUsage, Meter, NodeUsage, Place, RankUsage
 from agent.recording import Recording
 from agent.records import Records
 from probes.accelerator import SLOT, Card, Reading
 from probes.driver import Driver, View
 from probes.sampler import Look, Rates, Sampler
 from probes.trees import JobRoots
+from probes.trees import Root as Process
 from supervisors.paths import Root
+from supervisors.spec import Boot
 
 #: Seconds after which a job that has begun or ended is noticed here.
 NOTICE_S = 5.0
-#: What is known of processes is shown for so many of their periods.
-STALE = 3
 
 
 class Jobs(Protocol):
@@ -45,6 +46,18 @@ class JobSample:
     mean: float | None
     underused: bool
 
+    @property
+    def ranks(self) -> Sequence[RankUsage]:
+        """Of a job that has not ended the ranks that it has now; of those that were not looked at yet nothing but who
+        they are."""
+        if self.entry.job.state.final:
+            return ()
+        told = self.usage.ranks if self.usage is not None else ()
+        if self.entry.spec.boot != Boot.RANKS:
+            return told  # only a look finds those that a launcher makes
+        known = {(rank.rank, rank.pid): rank for rank in told}
+        return [known.get((p.rank, p.pid)) or _not_looked_at(p) for p in job_processes.places(self.entry)]
+
 
 class Telemetry:
     """Belongs to one event loop. `load`, then `run` make it work."""
@@ -62,6 +75,8 @@ class Telemetry:
         self._listed_at = 0.0
         #: Jobs of the look at processes that is under way.
         self._asked: dict[str, Entry] = {}
+        #: Where the processes began that it, or the one before, has looked at.
+        self._begun: frozenset[tuple[str, Process]] = frozenset()
         self._usage: dict[str, JobUsage] = {}
         self._node: NodeUsage | None = None
         self._looked_up = 0.0
@@ -96,13 +111,14 @@ class Telemetry:
 
     def job(self, entry: Entry) -> JobSample:
         """Of one job, ended or not."""
+        self._hasten([entry])
         busy = self._busy_of(entry)
         usage = self._usage.get(entry.job_id) if self._is_fresh and not entry.job.state.final else None
         return JobSample(entry, usage, busy.mean if busy else None, self._is_underused(busy))
 
     @property
     def _is_fresh(self) -> bool:
-        return time.monotonic() - self._looked_up <= STALE * self._settings().telemetry.processes_s
+        return time.monotonic() - self._looked_up <= lasts(self._settings().telemetry.processes_s)
 
     def _busy_of(self, entry: Entry) -> Busy | None:
         """Of the present attempt, of the last one where the job has ended."""
@@ -169,7 +185,14 @@ class Telemetry:
     def _roots(self) -> list[JobRoots]:
         live = [entry for entry in self._jobs(anew=True) if entry.job.supervisor_pid or entry.job.spawned]
         self._asked = {entry.job_id: entry for entry in live}
-        return [job_processes.roots(entry) for entry in live]
+        roots = [job_processes.roots(entry) for entry in live]
+        self._begun = _begun(roots)
+        return roots
+
+    def _hasten(self, entries: Sequence[Entry]) -> None:
+        """Has processes that have begun since the last look looked at soon, so that there are rates a period later."""
+        if not _begun(job_processes.roots(entry) for entry in entries if not entry.job.state.final) <= self._begun:
+            self._sampler.look_soon()
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
@@ -177,6 +200,7 @@ class Telemetry:
         """After each reading of the cards."""
         up, before = time.monotonic(), self._read_up
         self._read_up = up
+        self._hasten(self._jobs())
         if view.kind == SLOT or not view.cards:
             return
         at = self.history.tick(time.time())
@@ -222,6 +246,15 @@ class Telemetry:
                     self.history.tell(key, Facts(asked[job].job.card_kind))
                 self.history.note(key, look.at, {CPU: usage.cpu, MEM: usage.mem})
         self._recording.take(look, asked)
+
+
+def _not_looked_at(place: Place) -> RankUsage:
+    """Of a rank whose process no look has found yet: who it is; `at` is 0."""
+    return RankUsage(place.rank, place.device, place.pid, 0, None, None, None, None, state="", at=0.0)
+
+
+def _begun(jobs: Iterable[JobRoots]) -> frozenset[tuple[str, Process]]:
+    return frozenset((job.job, process) for job in jobs for process in job.roots)
 
 
 def card_key(card: Card) -> Key:

@@ -110,11 +110,20 @@ class NpuSmi:
 
     def open(self) -> None:
         """Raises DriverError where the program fails, or prints what cannot be understood."""
-        numbers = npu_smi.mapping(run(self._path, "info", "-m"))
+        numbers, refused = None, None
+        try:
+            numbers = npu_smi.mapping(run(self._path, "info", "-m"))
+        except DriverError as error:
+            if error.trouble is not Trouble.FAILED:
+                raise
+            refused = error
         self._told = _Told()
         info = self._info()
+        if refused is not None and not info.rows:
+            raise refused
         if numbers is None:
-            # Older programs have no mapping; in their table a chip's line is the one of its number.
+            # Older programs have no mapping, and some end with an error when they are asked for it. The table has the
+            # physical numbers in newer layouts; in the others a chip's line is the one of its number.
             numbers = {row.seat: line if row.number is None else row.number for line, row in enumerate(info.rows)}
         self._numbers = numbers
 

@@ -5,13 +5,17 @@ out and counts them; they never pile up. Each beat begins a part of a second bes
 want the machine at once.
 """
 
+import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
+from anyio import CancelScope
 
 #: Seconds after which a changed period is noticed, however long the one before it was.
 NOTICE_S = 5.0
+#: What is asked for out of turn begins no sooner than so many seconds after the time before.
+APART_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -29,15 +33,32 @@ class Beat:
     done: int = 0
     skipped: int = 0
     took_s: float = 0.0
+    _soon: bool = field(default=False, init=False)
+    _nap: CancelScope | None = field(default=None, init=False)
+
+    def soon(self) -> None:
+        """Has it done out of turn, at once or APART_S after it was begun last; the next time is a period after that. To
+        be called on the loop."""
+        self._soon = True
+        if self._nap is not None:
+            self._nap.cancel()
 
     async def run(self) -> None:
         """For ever."""
         last = anyio.current_time() + self.phase_s - self.period()
+        begun = -math.inf
         while True:
             begin = anyio.current_time()
-            if (left := last + self.period() - begin) > 0:
-                await anyio.sleep(min(left, NOTICE_S))
+            due = last + self.period()
+            wanted = min(due, begun + APART_S) if self._soon else due
+            if (left := wanted - begin) > 0:
+                with CancelScope() as self._nap:
+                    await anyio.sleep(min(left, NOTICE_S))
+                self._nap = None
                 continue
+            if begin < due:
+                last = begin - self.period()
+            self._soon, begun = False, begin
             await self.act()
             now, period = anyio.current_time(), self.period()
             self.done += 1

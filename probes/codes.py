@@ -31,7 +31,8 @@ class Explanation:
     """One code: what it means and what an operator does about it, in sentences.
 
     `condition` tells whether a result with this code is something that is wrong *now*; without it the code is that of
-    an event, or says that nothing is wrong. `age_s` (seconds) counts with `clears` AGE alone.
+    an event, or says that nothing is wrong. `age_s` (seconds) counts with `clears` AGE alone. `steady`: it does not
+    come and go, so that one look which does not find it ends it.
     """
 
     what: str
@@ -41,6 +42,7 @@ class Explanation:
     clears: Clears = Clears.READING
     condition: bool = True
     age_s: float = 0.0
+    steady: bool = False
 
 
 _DAY = 86_400.0
@@ -58,12 +60,14 @@ def _warn(what: str, remedy: str, action: Action = Action.INVESTIGATE) -> Explan
     return Explanation(what, remedy, Status.WARN, action)
 
 
-def _bad(what: str, remedy: str, action: Action = Action.DRAIN, clears: Clears = Clears.READING) -> Explanation:
-    return Explanation(what, remedy, Status.CRITICAL, action, clears)
+def _bad(
+    what: str, remedy: str, action: Action = Action.DRAIN, clears: Clears = Clears.READING, *, steady: bool = False
+) -> Explanation:
+    return Explanation(what, remedy, Status.CRITICAL, action, clears, steady=steady)
 
 
-def _unsure(what: str, remedy: str, *, condition: bool = True) -> Explanation:
-    return Explanation(what, remedy, Status.UNKNOWN, Action.INVESTIGATE, condition=condition)
+def _unsure(what: str, remedy: str, *, condition: bool = True, steady: bool = False) -> Explanation:
+    return Explanation(what, remedy, Status.UNKNOWN, Action.INVESTIGATE, condition=condition, steady=steady)
 
 
 def _event(what: str, remedy: str, action: Action = Action.INVESTIGATE, status: Status = Status.WARN) -> Explanation:
@@ -179,25 +183,29 @@ _PRE_CHECKS: dict[Code, Explanation] = {
 
 _CARDS: dict[Code, Explanation] = {
     Code.DRIVER_NOT_LOADED: _bad(
-        "The cards' kernel module is not loaded.", "Load it; the kernel's log says why it is not (`dmesg`)."
+        "The cards' kernel module is not loaded.",
+        "Load it; the kernel's log says why it is not (`dmesg`).",
+        steady=True,
     ),
     Code.DRIVER_MISMATCH: _bad(
         "The driver's library and its kernel module are of different versions, as after an update.",
         "Reload the kernel module, or reboot.",
         Action.REBOOT,
+        steady=True,
     ),
     Code.DRIVER_LIBRARY_MISSING: _bad(
         "Cards are there, the driver's library (libnvidia-ml.so.1, libdcmi.so) is not.",
         "Install the driver's libraries, or give them to the container (for NVIDIA the `utility` capability).",
+        steady=True,
     ),
     Code.DRIVER_FAILED: _bad(
-        "The driver does not start.", "The reason has the driver's own words; reload it, or reboot."
+        "The driver does not start.", "The reason has the driver's own words; reload it, or reboot.", steady=True
     ),
     Code.DRIVER_HANG: _unsure(
         "A call of the driver does not return, for one card or for all. Other cards are asked on; a job is never"
-        " refused"
-        " for this alone, since nothing is known.",
+        " refused for this alone, since nothing is known.",
         "Look for processes in state D (`muster check d-state`) and for Xids; a reboot usually ends it.",
+        steady=True,
     ),
     Code.GPU_LOST: _bad(
         "The driver says that the card fell off the bus, or a card that was there since the boot is gone.",
@@ -232,8 +240,7 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.GPU_ECC_UNCORRECTED: _warn(
         "The card's memory has had errors that could not be corrected since the driver was loaded. The row is"
-        " replaced at"
-        " the next reset (see GPU_ROW_REMAP_PENDING); what the job computed with it is suspect.",
+        " replaced at the next reset (see GPU_ROW_REMAP_PENDING); what the job computed with it is suspect.",
         f"{_AFTER_RESET}.",
         Action.RESET_DEVICE,
     ),

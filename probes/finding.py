@@ -44,8 +44,9 @@ class Finder:
         """Blocks, for ever where the driver hangs. What was open is closed before.
 
         The first backend that lists cards is it. Where none does, cards are known by their device nodes: then what
-        keeps their driver from answering is the error. A library whose kernel module is not loaded, without any node,
-        is an error too, but not where the operator configured slots: such a host has no cards.
+        keeps their driver from answering is the error. A driver in trouble without any node, and without cards that
+        were there before, is no sign of cards (a library alone is in many images, and a container sees its host's PCI
+        bus): such a host has slots, and where none are configured the error is told with no cards.
         """
         if self._open is not None:
             self._open.close()
@@ -73,9 +74,7 @@ class Finder:
                     failed = Found(backend.kind, (), error=error)
         self.trying = SLOT
         slots = self.slots()
-        if failed is not None and not (slots and failed.error and failed.error.trouble is Trouble.NO_DRIVER):
-            return failed
-        return Found(SLOT, slots)
+        return failed if failed is not None and not slots else Found(SLOT, slots)
 
     def by_node(self) -> Found:
         """What is there to see without any driver."""

@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from probes import pci
 from probes.accelerator import NVIDIA, Card, DriverError
 from probes.nvidia_calls import Nvml
 
-SYSFS = Path("/sys/bus/pci/devices")
 #: nvmlAffinityScope_t; nvmlTemperatureThresholds_t; nvmlGpuP2PCapsIndex_t and its good status.
 _SCOPE_NODE, _SLOWDOWN, _MEM_MAX, _P2P_NVLINK, _P2P_OK = 0, 1, 2, 2, 0
 #: No generation of cards has more links (NVML_NVLINK_MAX_LINKS).
@@ -27,10 +27,10 @@ def bus_id(told: str | bytes) -> str:
         return ""
 
 
-def describe(nvml: Nvml, handle: Any, index: int, memory_bytes: int | None, sysfs: Path = SYSFS) -> Card:
+def describe(nvml: Nvml, handle: Any, index: int, memory_bytes: int | None, sysfs: Path = pci.SYSFS) -> Card:
     """All but its links. Raises DriverError where the card or the driver does not answer at all."""
-    pci = nvml.maybe("nvmlDeviceGetPciInfo_v3", handle)
-    bus = bus_id(pci.busId) if pci is not None else ""
+    place = nvml.maybe("nvmlDeviceGetPciInfo_v3", handle)
+    bus = bus_id(place.busId) if place is not None else ""
     minor = nvml.maybe("nvmlDeviceGetMinorNumber", handle)
     mig = nvml.maybe("nvmlDeviceGetMigMode", handle)
     limits = nvml.maybe("nvmlDeviceGetPowerManagementLimitConstraints", handle)
@@ -101,12 +101,7 @@ def _celsius(value: int | None) -> float | None:
 def _numa_node(nvml: Nvml, handle: Any, bus: str, sysfs: Path) -> int | None:
     """Of the bus that the card is on. NVML's nvmlDeviceGetNumaNodeId is another thing where the card's memory is a node
     of its own (Grace), so it comes last."""
-    try:
-        # -1: the firmware does not say.
-        node = int((sysfs / bus / "numa_node").read_text()) if bus else -1
-    except (OSError, ValueError):
-        node = -1
-    if node >= 0:
+    if (node := pci.numa_node(bus, sysfs)) is not None:
         return node
     words = nvml.maybe("nvmlDeviceGetMemoryAffinity", handle, _NODE_WORDS, _SCOPE_NODE)
     nodes = _bits(words) if words is not None else ()
@@ -121,20 +116,8 @@ def _cpus(nvml: Nvml, handle: Any, bus: str, sysfs: Path) -> tuple[int, ...]:
     words = nvml.maybe("nvmlDeviceGetCpuAffinity", handle, count)
     if words is not None and (found := _bits(words)):
         return found
-    try:
-        return cpu_list((sysfs / bus / "local_cpulist").read_text()) if bus else ()
-    except (OSError, ValueError):
-        return ()
+    return pci.cpus(bus, sysfs)
 
 
 def _bits(words: Any) -> tuple[int, ...]:
     return tuple(number * 64 + bit for number, word in enumerate(words) for bit in range(64) if word >> bit & 1)
-
-
-def cpu_list(text: str) -> tuple[int, ...]:
-    """The numbers of sysfs' "0-3,8". Raises ValueError for anything else."""
-    found: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(found))

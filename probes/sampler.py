@@ -83,12 +83,18 @@ class Sampler:
         self._left_behind: list[_Reader] = []
         #: A sentence for an operator while processes cannot be looked at as they should; else empty.
         self.trouble = ""
+        self._looks = Beat("processes", lambda: self._rates().processes_s, self._processes, 0.35)
         self.beats = (
             Beat("readings", lambda: self._rates().readings_s, self._readings, 0.0),
-            Beat("processes", lambda: self._rates().processes_s, self._processes, 0.35),
+            self._looks,
             Beat("health", lambda: self._rates().health_s, self._health, 0.6),
             Beat("holders", lambda: self._rates().holders_s, self._holders, 0.85),
         )
+
+    def look_soon(self) -> None:
+        """Has the processes looked at before it is their turn: some have begun. At most one look in a second is made
+        for that; while telemetry is off there is none."""
+        self._looks.soon()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Samples, for ever."""

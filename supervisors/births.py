@@ -94,7 +94,7 @@ class Midwife:
         if len(processes) != len(job.ranks):
             raise AssertionError(f"{len(processes)} processes for {len(job.ranks)} places")
         births = []
-        # What a container, or whoever started us, does not allow is no CPU to be bound to.
+        # The nursery may have been started by another daemon, with other CPUs.
         mine = os.sched_getaffinity(0)
         for rank, made in zip(job.ranks, processes, strict=True):
             env = environment.of_rank(self._root, spec, job, rank, common) | made.env

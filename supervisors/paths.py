@@ -61,6 +61,11 @@ class JobPaths:
         return self.folder / "exports"
 
     @property
+    def cards_free(self) -> Path:
+        """There once the cards of the ended job were seen to be free: the next daemon need not look again."""
+        return self.folder / "cards_free"
+
+    @property
     def job_fifo(self) -> Path:
         """What is to stand in the job's log: lines of the supervisor, output of the steps."""
         return self.folder / "job.fifo"

@@ -2,7 +2,7 @@
 
 import math
 
-from supervisors import boot
+from supervisors import boot, notify_rules
 from supervisors.spec import (
     JOB_ID,
     MAX_GRACE_S,
@@ -82,6 +82,7 @@ def violations(spec: JobSpec) -> list[Violation]:
         bad("master_addr", "a job of several nodes needs master_addr and master_port, the same on every node")
     _check_boot(found, spec)
     _check_hang(found, spec)
+    found += [Violation(*problem) for problem in notify_rules.job_problems(spec.notify_webhook, spec.notify_events)]
     _check_before_and_after(found, spec)
     _check_limits(found, spec)
     if len(spec.labels) > MAX_LABELS:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from agent.cli import drills
 from agent.cli.address import Address, pass_address
 from agent.cli.errors import Exit, Failure
 from agent.cli.output import as_dict, emit, emit_json, format_option
@@ -90,5 +91,5 @@ def _show(conditions: "list[node_pb2.Condition]", as_json: bool) -> None:
     if as_json:
         emit_json({"conditions": [as_dict(condition) for condition in conditions]})
         return
-    rows = [[c.device or "node", c.status, c.code, c.reason] for c in conditions]
+    rows = [[c.device or "node", c.status, c.code, drills.reason(c)] for c in conditions]
     emit(table(["WHERE", "STATUS", "CODE", "REASON"], rows))

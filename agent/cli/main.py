@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import click
 
-from agent.cli import check, completion, events, jobs, logs, look, node, run, top
+from agent.cli import check, completion, events, hang, jobs, logs, look, node, run, stacks, top, why
 from agent.cli.address import address_options
 from agent.cli.errors import Exit, Failure
 from agent.cli.output import keep_descriptors, note
@@ -29,11 +29,13 @@ for _command in (
     jobs.rm,
     jobs.ps,
     look.status,
-    look.why,
+    why.why,
     logs.logs,
     events.events,
     node.node,
     top.top,
+    stacks.stacks,
+    hang.hang,
     check.check,
     completion.completion,
 ):

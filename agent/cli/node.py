@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from agent.cli import drills
 from agent.cli.address import Address, pass_address
 from agent.cli.output import as_dict, coloured, emit, emit_json, format_option
 from agent.cli.text import clean, size, table
@@ -90,7 +91,7 @@ def _show(found: "node_pb2.Node", as_json: bool) -> None:
     text = "".join(f"{name:<9} {clean(value)}\n" for name, value in facts if value)
     if found.conditions:
         rows = [
-            [c.device or "node", c.status, c.code, show.when(c.since), c.action, c.clears, _reason(c)]
+            [c.device or "node", c.status, c.code, show.when(c.since), c.action, c.clears, drills.reason(c)]
             for c in found.conditions
         ]
         shown = table(["WHERE", "STATUS", "CODE", "SINCE", "ACTION", "CLEARS BY", "REASON"], rows)
@@ -98,17 +99,14 @@ def _show(found: "node_pb2.Node", as_json: bool) -> None:
     cards = [card for card in found.cards if card.kind != "slot" or card.job_id]
     if cards:
         head = ["CARD", "KIND", "MODEL", "BUS", "NUMA", "UTIL", "MEMORY", "HEALTH", "JOB"]
-        text += "\n" + table(head, [_card(card) for card in cards])
+        health = [drills.health(card, found.conditions) for card in cards]
+        text += "\n" + table(head, [_card(card, word) for card, word in zip(cards, health, strict=True)])
+        text += drills.FOOT if any(word.endswith(drills.STAR) for word in health) else ""
         text += "".join(f"card {card.index}: {clean(card.held_by)}\n" for card in cards if card.held_by)
     emit(text)
 
 
-def _reason(condition: "node_pb2.Condition") -> str:
-    drill = "" if not condition.injected or "drill" in condition.reason else " (injected for a drill)"
-    return condition.reason + drill
-
-
-def _card(card: "node_pb2.Card") -> list[str]:
+def _card(card: "node_pb2.Card", health: str) -> list[str]:
     now = card.reading
     used = size(now.memory_used_bytes) if now.HasField("memory_used_bytes") else ""
     total = size(card.memory_bytes) if card.HasField("memory_bytes") else ""
@@ -120,7 +118,7 @@ def _card(card: "node_pb2.Card") -> list[str]:
         str(card.numa_node) if card.HasField("numa_node") else "",
         f"{now.utilization:.0f}%" if now.HasField("utilization") else "",
         "/".join(filter(None, (used, total))),
-        card.health,
+        health,
         card.job_id or "free",
     ]
 

@@ -148,7 +148,9 @@ def _card(card: "node_pb2.Card", values: Sequence[float | None]) -> str:
 def _job(job: "telemetry_pb2.JobTelemetry") -> str:
     from agent.cli import show
 
-    text = f"JOB {clean(job.job_id)}  {show.state(job.state)}  {job.processes} processes"
+    text = f"JOB {clean(job.job_id)}  {show.state(job.state)}"
+    # None at all are those of a job that was not looked at yet.
+    text += f"  {job.processes} process{'es' if job.processes != 1 else ''}" if job.processes else ""
     devices = numbers({rank.device for rank in job.ranks})
     text += f"  devices {devices}" if devices else ""
     if job.HasField("card_utilization"):
@@ -162,7 +164,8 @@ def _rank(rank: "telemetry_pb2.RankTelemetry") -> str:
     read = size(round(rank.read_rate)) if rank.HasField("read_rate") else "-"
     written = size(round(rank.write_rate)) if rank.HasField("write_rate") else "-"
     place = f"{rank.rank:>5} {rank.device:>4} {rank.pid or '-':>8}"
-    return f"{place} {cpu:>7} {memory:>9} {read:>10} {written:>10} {rank.state or '-'} {rank.processes:>5}"
+    processes = str(rank.processes) if rank.HasField("at") else "-"
+    return f"{place} {cpu:>7} {memory:>9} {read:>10} {written:>10} {rank.state or '-'} {processes:>5}"
 
 
 def _record(connection: "Connection", job: str, path: str) -> None:

@@ -10,9 +10,12 @@ import anyio
 from agent.config import Config
 from agent.errors import TooMany
 from agent.events import EventStore
+from agent.hang_watch import HangWatch
 from agent.metrics import Metrics
 from agent.node_health import NodeHealth
+from agent.notify import Notifier
 from agent.registry import Registry
+from agent.stacks import Stacks
 from agent.telemetry import Telemetry
 from probes.driver import Driver
 from supervisors.paths import Root
@@ -35,6 +38,9 @@ class ServerContext:
     health: NodeHealth
     telemetry: Telemetry
     metrics: Metrics
+    notifier: Notifier
+    stacks: Stacks
+    hangs: HangWatch
     config: Callable[[], Config]
     root: Root
     started_at: float

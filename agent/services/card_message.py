@@ -1,22 +1,48 @@
 """The cards of the node as messages."""
 
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from anyio import to_thread
 
 from agent import holders
+from agent.conditions import Condition
+from agent.config import TelemetryTable
 from agent.convert import timestamp
-from agent.node_health import NodeHealth
+from agent.freshness import latest
 from agent.services import ServerContext
 from agent.spec_message import plain
 from muster.v1 import node_pb2
-from probes.driver import View
+from probes.accelerator import Health, Holder, Reading
+from probes.driver import Seen, View
 from probes.result import Status
 from supervisors import cpus
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the driver said last of a card, without what is old. Each part has a time of its own."""
+
+    reading: Seen[Reading] | None
+    health: Seen[Health] | None
+    holders: Seen[tuple[Holder, ...]] | None
+
+    @classmethod
+    def of(cls, view: View, index: int, periods: TelemetryTable, now: float) -> "_Told":
+        """`now` in seconds since the epoch."""
+        return cls(
+            latest(view.readings, index, periods.readings_s, now),
+            latest(view.health, index, periods.health_s, now),
+            latest(view.holders, index, periods.holders_s, now),
+        )
+
+
 async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
     """All of them by index, with their holders, conditions and last readings."""
-    view = context.driver.view
-    pids = {holder.pid for seen in view.holders.values() for holder in seen.value}
+    view, periods, now = context.driver.view, context.config().telemetry, time.time()
+    told = {index: _Told.of(view, index, periods, now) for index in view.cards}
+    pids = {holder.pid for one in told.values() if one.holders is not None for holder in one.holders.value}
     known = await to_thread.run_sync(lambda: {pid: holders.who(pid) for pid in pids}) if pids else {}
     messages = []
     for lease in context.registry.leasing.all():
@@ -32,24 +58,27 @@ async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
             numa_node=card.numa_node,
             cpus=cpus.shown(card.cpus),
             peers=card.peers,
-            health=_health(context.health, card.index),
+            health=str(_health(context.health.conditions, view, card.index)),
             held_by=plain(lease.held_by),
             mig=card.mig,
         )
-        if (reading := _reading(view, card.index, known)) is not None:
+        if card.index in told and (reading := _reading(told[card.index], known)) is not None:
             message.reading.CopyFrom(reading)
         messages.append(message)
     return messages
 
 
-def _health(health: NodeHealth, index: int) -> str:
-    statuses = [condition.status for condition in health.conditions if condition.card == index]
+def _health(conditions: Iterable[Condition], view: View, index: int) -> Status:
+    """The gravest of its conditions. A card that does not answer is not OK before a check has found that out."""
+    statuses = {condition.status for condition in conditions if condition.card == index}
+    if view.driver is not None or index in view.sick:
+        statuses.add(Status.UNKNOWN)
     order = (Status.CRITICAL, Status.UNKNOWN, Status.WARN)
-    return next((str(status) for status in order if status in statuses), str(Status.OK))
+    return next((status for status in order if status in statuses), Status.OK)
 
 
-def _reading(view: View, index: int, known: dict[int, holders.Who]) -> node_pb2.CardReading | None:
-    seen, health, there = view.readings.get(index), view.health.get(index), view.holders.get(index)
+def _reading(told: _Told, known: dict[int, holders.Who]) -> node_pb2.CardReading | None:
+    seen, health, there = told.reading, told.health, told.holders
     if seen is None and health is None and there is None:
         return None
     message = node_pb2.CardReading(at=timestamp(max(x.at for x in (seen, health, there) if x is not None)))

@@ -5,15 +5,17 @@ import binascii
 import hashlib
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from agent import convert
+from agent import convert, stacks, why
 from agent.entry import Entry
 from agent.errors import InvalidRequest, JournalUnreadable, SupervisorUnreachable
 from agent.services import ServerContext, caller
+from agent.spec_message import plain
 from muster.v1 import job_pb2, job_pb2_grpc
 from supervisors.spec import MAX_GRACE_S, Violation
 
@@ -124,6 +126,27 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         await self._server.registry.delete(request.job_id, request.keep_logs)
         return job_pb2.DeleteResponse()
 
+    async def GetReport(self, request: job_pb2.GetReportRequest, context: "_Context") -> job_pb2.GetReportResponse:
+        """See job.proto. Raises JobNotFound."""
+        entry = self._server.registry.get(request.job_id)
+        folder = self._server.config().why.signatures_dir
+        signatures = Path(folder) if folder else None
+        told = await why.report(self._server, entry, signatures=signatures, stacks=await self._kept_stacks(entry))
+        return job_pb2.GetReportResponse(text=plain(told.text()), json=plain(told.json()))
+
+    async def GetStacks(self, request: job_pb2.GetStacksRequest, context: "_Context") -> job_pb2.GetStacksResponse:
+        """See job.proto. Raises InvalidRequest, JobNotFound, TooMany."""
+        taken = self._server.stacks.kept if request.kept else self._server.stacks.take
+        return stacks.message(await taken(request.job_id, tuple(request.ranks)))
+
+    async def _kept_stacks(self, entry: Entry) -> str:
+        """The smallest group of those that were taken last of this attempt, as text; "" where there are none."""
+        taken = [one for one in await self._server.stacks.history(entry.job_id) if one.attempt == entry.job.attempt]
+        if not taken or not (groups := stacks.message(taken[-1]).groups):
+            return ""
+        ranks = ", ".join(sorted({str(owner.rank) for owner in groups[0].owners}))
+        return f"rank {ranks} ({taken[-1].occasion}):\n{groups[0].stack}"
+
     def _entry(self, job_id: str) -> Entry:
         entry = self._server.registry.get(job_id)
         if entry.damaged:
@@ -140,7 +163,9 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         return entry
 
     def _message(self, entry: Entry) -> job_pb2.Job:
-        return convert.job_to(entry, self._server.root, self._server.registry.leasing.held_by(entry.job_id))
+        server = self._server
+        held_by = server.registry.leasing.held_by(entry.job_id)
+        return convert.job_to(entry, server.root, held_by, server.hangs.found(entry))
 
 
 def _key(entry: Entry) -> _Key:

@@ -77,8 +77,9 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 
     def _warnings(self) -> list[str]:
         server = self._server
-        parts = (server.health, server.telemetry, server.metrics)
-        return [*server.registry.warnings(), *(text for part in parts for text in part.trouble)]
+        parts = (server.health, server.telemetry, server.metrics, server.notifier)
+        found = [*server.registry.warnings(), *(text for part in parts for text in part.trouble), server.hangs.trouble]
+        return [text for text in found if text]
 
 
 def _containment() -> str:

@@ -195,7 +195,7 @@ def _job(sample: JobSample) -> telemetry_pb2.JobTelemetry:
     return telemetry_pb2.JobTelemetry(
         job_id=sample.entry.job_id,
         state=convert.state_to(sample.entry.job.state),
-        ranks=[_rank(rank) for rank in usage.ranks] if usage else [],
+        ranks=[_rank(rank) for rank in sample.ranks],
         card_utilization=sample.mean,
         underused=sample.underused,
         processes=usage.processes if usage else 0,

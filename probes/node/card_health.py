@@ -2,8 +2,8 @@
 
 from probes.accelerator import ASCEND, NVIDIA, Health
 from probes.driver import What
-from probes.node.check import About, CardFacts, Look, NodeCheck, Rule, each, for_kinds
-from probes.result import CheckResult, Code
+from probes.node.check import About, CardFacts, Look, NodeCheck, Rule, counted, each, for_kinds
+from probes.result import CheckResult, Code, Status
 
 ECC = NodeCheck(
     "ecc",
@@ -16,28 +16,47 @@ ECC = NodeCheck(
         Code.GPU_ECC_DRAM_CORRECTED,
         Code.NPU_ECC_UNCORRECTED,
     ),
+    of_cards=True,
 )
 ROW_REMAP = NodeCheck(
     "row-remap",
     "rows of the cards' memory that were replaced, or could not be",
     60.0,
     (Code.GPU_ROW_REMAP_PENDING, Code.GPU_ROW_REMAP_FAILED),
+    of_cards=True,
 )
-CLOCKS = NodeCheck("clocks", "the hardware does not slow a card down", 60.0, (Code.GPU_HW_SLOWDOWN,))
+CLOCKS = NodeCheck(
+    "clocks",
+    "the hardware does not slow a card down",
+    60.0,
+    (Code.GPU_HW_SLOWDOWN,),
+    of_cards=True,
+)
 TEMPERATURE = NodeCheck(
     "temperature",
     "cards and their memory are below the maker's limits",
     30.0,
     (Code.GPU_TEMPERATURE, Code.GPU_MEMORY_TEMPERATURE, Code.NPU_TEMPERATURE),
+    of_cards=True,
 )
-PERSISTENCE = NodeCheck("persistence", "persistence mode is on", 300.0, (Code.GPU_PERSISTENCE_OFF,))
+PERSISTENCE = NodeCheck(
+    "persistence",
+    "persistence mode is on",
+    300.0,
+    (Code.GPU_PERSISTENCE_OFF,),
+    of_cards=True,
+)
 
 #: Bits of NVML's clocks event reasons that mean that the hardware brakes; others, such as idle, are no fault.
 SLOWDOWN = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
 
 
 def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
-    """Errors that could not be corrected, and very many that could."""
+    """Errors that could not be corrected, and very many that could.
+
+    One in the memory on the chip is graver than one in the rest, whose row is replaced. NVML tells them apart for newer
+    cards; where it does not, each error counts as one on the chip. DCMI's are those of the HBM.
+    """
     s = look.settings
     ascend = facts.card.kind == ASCEND
     counters = {
@@ -52,20 +71,24 @@ def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckR
         return [say.off("it does not count errors of its memory" if health.ecc_on is not False else "ECC is off")]
     observed = ", ".join(f"{count} {name}" for name, count in told.items())
     found = []
-    sram = health.sram_uncorrected or 0
-    if sram > 0:
-        reason = f"{sram} errors of its on-chip memory could not be corrected"
+    sram, total = health.sram_uncorrected, health.ecc_uncorrected
+    if sram:
+        reason = f"{counted(sram, 'error')} of its on-chip memory could not be corrected"
         found.append(say.found(Code.GPU_ECC_SRAM_UNCORRECTED, reason, observed, "none"))
-    rest = (health.ecc_uncorrected or 0) - sram
+    rest = (total or 0) - (sram or 0)
     if rest > 0:
-        code = Code.NPU_ECC_UNCORRECTED if ascend else Code.GPU_ECC_UNCORRECTED
-        found.append(say.found(code, f"{rest} errors of its memory could not be corrected", observed, "none"))
+        code, status = (Code.NPU_ECC_UNCORRECTED if ascend else Code.GPU_ECC_UNCORRECTED), None
+        reason = f"{counted(rest, 'error')} of its memory could not be corrected"
+        if sram is None and not ascend:
+            reason, status = f"{reason}; its driver does not tell whether on the chip", Status.CRITICAL
+        found.append(say.found(code, reason, observed, "none", status=status))
     for code, where, count, most in (
         (Code.GPU_ECC_SRAM_CORRECTED, "on-chip memory", health.sram_corrected, s.ecc_sram_corrected_max),
         (Code.GPU_ECC_DRAM_CORRECTED, "memory", health.dram_corrected, s.ecc_dram_corrected_max),
     ):
         if not ascend and most and count is not None and count > most:
-            found.append(say.found(code, f"{count} errors of its {where} were corrected", observed, f"at most {most}"))
+            reason = f"{counted(count, 'error')} of its {where} {'was' if count == 1 else 'were'} corrected"
+            found.append(say.found(code, reason, observed, f"at most {most}"))
     return found or [say.ok("no errors that count", observed)]
 
 

@@ -18,12 +18,14 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
     """One check: its item, what it looks at, the seconds between two looks (0: it is made by events alone), the codes
-    that it can give beside those common to all."""
+    that it can give beside those common to all. `of_cards`: what it finds is about cards, all of them where it names
+    none, and nothing to a job that wants none."""
 
     item: str
     looks_at: str
     interval_s: float
     codes: tuple[Code, ...]
+    of_cards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,11 @@ class About:
             card=self.card,
             evidence=evidence,
         )
+
+
+def counted(number: int, one: str) -> str:
+    """A number of things that are told by their singular: "1 error", "3 errors"."""
+    return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 
 def about(item: str, facts: CardFacts) -> About:

@@ -18,12 +18,14 @@ XID = NodeCheck(
         Code.GPU_XID_OTHER,
         Code.GPU_XID_NOTE,
     ),
+    of_cards=True,
 )
 NVSWITCH = NodeCheck(
     kernel_lines.NVSWITCH,
     "errors of the NVSwitches (SXid), from the kernel's log",
     0.0,
     (Code.NVSWITCH_FATAL, Code.NVSWITCH_ERROR),
+    of_cards=True,
 )
 STORAGE = NodeCheck(
     kernel_lines.STORAGE,

@@ -15,6 +15,7 @@ CHECK = NodeCheck(
     "no process is on a card that no job has",
     60.0,
     (Code.GPU_LEFTOVER_PROCESS, Code.NPU_LEFTOVER_PROCESS),
+    of_cards=True,
 )
 #: A process that has just been told to go may still be there at one look.
 _LOOKS = 2

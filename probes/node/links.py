@@ -6,18 +6,26 @@ from probes.driver import What
 from probes.node.check import About, CardFacts, Look, NodeCheck, Rule, about, each, for_kinds
 from probes.result import CheckResult, Code, Status
 
-NVLINK = NodeCheck("nvlink", "the cards' NVLinks are up", 60.0, (Code.NVLINK_DOWN,))
+NVLINK = NodeCheck(
+    "nvlink",
+    "the cards' NVLinks are up",
+    60.0,
+    (Code.NVLINK_DOWN,),
+    of_cards=True,
+)
 FABRIC = NodeCheck(
     "fabric",
     "the cards are registered with the NVSwitch fabric, and it is healthy",
     60.0,
     (Code.FABRIC_NOT_READY, Code.FABRIC_UNHEALTHY),
+    of_cards=True,
 )
 PCIE = NodeCheck(
     "pcie",
     "width, generation and replays of the cards' PCI Express links",
     60.0,
     (Code.PCIE_WIDTH_DEGRADED, Code.PCIE_GEN_DEGRADED, Code.PCIE_REPLAYS),
+    of_cards=True,
 )
 
 #: NVML's states of the fabric's probe: a card that is not part of one, one that has not begun or not ended, one that

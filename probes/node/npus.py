@@ -2,7 +2,7 @@
 
 from probes.accelerator import ASCEND, Health
 from probes.driver import What
-from probes.node.check import About, CardFacts, Look, NodeCheck, Rule, each, for_kinds
+from probes.node.check import About, CardFacts, Look, NodeCheck, Rule, counted, each, for_kinds
 from probes.result import CheckResult, Code, Status
 
 ALARMS = NodeCheck(
@@ -10,9 +10,22 @@ ALARMS = NodeCheck(
     "health and start of the Ascend cards",
     30.0,
     (Code.NPU_ALARM, Code.NPU_UNHEALTHY, Code.NPU_NOT_BOOTED),
+    of_cards=True,
 )
-ERRORS = NodeCheck("npu-errors", "error codes of the Ascend cards", 30.0, (Code.NPU_ERROR_CODES, Code.NPU_FAULT_EVENT))
-NETWORK = NodeCheck("npu-network", "the RoCE ports of the Ascend cards", 60.0, (Code.NPU_NETWORK_DOWN,))
+ERRORS = NodeCheck(
+    "npu-errors",
+    "error codes of the Ascend cards",
+    30.0,
+    (Code.NPU_ERROR_CODES, Code.NPU_FAULT_EVENT),
+    of_cards=True,
+)
+NETWORK = NodeCheck(
+    "npu-network",
+    "the RoCE ports of the Ascend cards",
+    60.0,
+    (Code.NPU_NETWORK_DOWN,),
+    of_cards=True,
+)
 
 #: DCMI's health: 0 fine, 1 minor, 2 major, 3 critical alarm. A card with a minor one works.
 _ALARMS = {1: "minor", 2: "major", 3: "critical"}
@@ -28,8 +41,9 @@ def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
     found = []
     if health.npu_health:
         word = _ALARMS.get(health.npu_health)
+        several = "s" if len(health.npu_errors) > 1 else ""
         codes = "".join(f" {code:#x}" for code in health.npu_errors)
-        observed = f"health {health.npu_health}{f', error codes{codes}' if codes else ''}"
+        observed = f"health {health.npu_health}{f', error code{several}{codes}' if codes else ''}"
         if word is None:
             found.append(say.not_told(f"health {health.npu_health} is not known here"))
         else:
@@ -50,7 +64,9 @@ def errors(say: About, facts: CardFacts, health: Health, _look: Look) -> list[Ch
     if not codes:
         return [say.ok("no error codes")]
     listed = " ".join(f"{code:#x}" for code in codes)
-    return [say.found(Code.NPU_ERROR_CODES, f"it reports {len(codes)} error codes: {listed}", listed, "none")]
+    return [
+        say.found(Code.NPU_ERROR_CODES, f"it reports {counted(len(codes), 'error code')}: {listed}", listed, "none")
+    ]
 
 
 def network(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:

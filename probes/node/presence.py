@@ -6,8 +6,9 @@ from pathlib import Path
 
 from probes import watched
 from probes.accelerator import ASCEND, NVIDIA, SLOT, Card, Trouble
+from probes.codes import EXPLANATIONS
 from probes.driver import Sick, What
-from probes.node.check import About, CardFacts, Look, NodeCheck, Roots, Rule, about, for_kinds
+from probes.node.check import About, CardFacts, Look, NodeCheck, Roots, Rule, about, counted, for_kinds
 from probes.node.files import listed, text
 from probes.result import CheckResult, Code, Status
 
@@ -22,24 +23,28 @@ DRIVER = NodeCheck(
         Code.DRIVER_FAILED,
         Code.DRIVER_HANG,
     ),
+    of_cards=True,
 )
 GPU_LOST = NodeCheck(
     "gpu-lost",
     "no NVIDIA card is lost, and their number is right",
     15.0,
     (Code.GPU_LOST, Code.GPU_COUNT, Code.GPU_NO_ANSWER),
+    of_cards=True,
 )
 NPU_LOST = NodeCheck(
     "npu-lost",
     "no Ascend card is lost, and their number is right",
     15.0,
     (Code.NPU_LOST, Code.NPU_COUNT, Code.NPU_NO_ANSWER),
+    of_cards=True,
 )
 RECOVERY = NodeCheck(
     "recovery",
     "the driver does not ask for a reset of a card, or a reboot",
     30.0,
     (Code.GPU_RESET_REQUIRED, Code.GPU_REBOOT_REQUIRED, Code.GPU_DRAIN_REQUIRED),
+    of_cards=True,
 )
 
 _DRIVER_CODES = {
@@ -67,8 +72,7 @@ async def driver(look: Look) -> list[CheckResult]:
     """The driver as a whole, and each card whose calls hang."""
     view, say = look.view, About(DRIVER.item)
     if view.driver is not None:
-        code = _DRIVER_CODES.get(view.driver.trouble, Code.DRIVER_FAILED)
-        return [say.found(code, view.driver.text, view.driver.trouble, "the driver answers")]
+        return [_in_trouble(say, view.driver, look)]
     results = []
     for index, sick in sorted(view.sick.items()):
         if sick.trouble is Trouble.HANG and (look.only is None or index in look.only):
@@ -83,6 +87,15 @@ async def driver(look: Look) -> list[CheckResult]:
         + [about(DRIVER.item, facts).ok("its driver answers", version) for facts in others]
         + [say.ok("the driver answers", version)]
     )
+
+
+def _in_trouble(say: About, sick: Sick, look: Look) -> CheckResult:
+    """CRITICAL where there are cards, or should be: a library without any may be nothing but a part of an image."""
+    code = _DRIVER_CODES.get(sick.trouble, Code.DRIVER_FAILED)
+    reason, status = sick.text, None
+    if not look.view.cards and not look.settings.expected_cards and EXPLANATIONS[code].status is Status.CRITICAL:
+        reason, status = f"{reason}; no card was seen here", Status.WARN
+    return say.found(code, reason, sick.trouble, "the driver answers", status=status)
 
 
 async def lost(look: Look, kind: str, check: NodeCheck) -> list[CheckResult]:
@@ -145,16 +158,17 @@ def count(look: Look, kind: str, say: About, code: Code, unbound: Sequence[str],
     """Judges how many cards the driver has. `unbound` are bus ids without a driver, `nodes` the number of device
     nodes."""
     have, wanted = sum(1 for card in look.view.cards.values() if card.kind == kind), look.settings.expected_cards
-    observed, threshold = f"{have} cards", f"{wanted} cards" if wanted else "as many as the bus shows"
+    observed, threshold = counted(have, "card"), counted(wanted, "card") if wanted else "as many as the bus shows"
     if wanted and have != wanted:
-        return say.found(code, f"the driver has {have} cards, {wanted} are expected", observed, threshold)
+        reason = f"the driver has {observed}, {wanted} {'is' if wanted == 1 else 'are'} expected"
+        return say.found(code, reason, observed, threshold)
     if unbound:
         reason = f"no driver has taken the cards at {', '.join(unbound)}: the kernel's log says why"
         return say.found(code, reason, observed, threshold, status=Status.WARN)
     if nodes > have:
-        reason = f"there are {nodes} device nodes, and the driver has {have} cards"
+        reason = f"there are {nodes} device nodes, and the driver has {observed}"
         return say.found(code, reason, observed, threshold, status=Status.WARN)
-    return say.ok(f"the driver has {have} cards", observed, threshold)
+    return say.ok(f"the driver has {observed}", observed, threshold)
 
 
 def _on_the_bus(roots: Roots, kind: str) -> tuple[list[str], int]:

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from agent import boundary, errors, server
 from agent.cards import Lease
+from agent.config import TelemetryTable
 from agent.entry import Entry
 from agent.events import Event
 from agent.server import ServerContext
@@ -60,7 +61,9 @@ def server_context(registry: Any, events: Any, config: Any, root: Root) -> Serve
     driver: Any = SimpleNamespace(view=View())
     health: Any = SimpleNamespace(conditions=[], drain=None, trouble=[])
     silent: Any = SimpleNamespace(trouble=[])
-    return ServerContext(registry, events, driver, health, silent, silent, lambda: config, root, 1000.0, anyio.Event())
+    hangs: Any = SimpleNamespace(trouble="", found=lambda entry: None)
+    parts = (driver, health, silent, silent, silent, silent, hangs)
+    return ServerContext(registry, events, *parts, lambda: config, root, 1000.0, anyio.Event())
 
 
 class FakeRegistry:
@@ -155,6 +158,7 @@ async def world():
         limits=SimpleNamespace(max_followers=2, max_watchers=2, max_message_bytes=4 << 20),
         socket=SimpleNamespace(mode=0o660, group="muster"),
         jobs=SimpleNamespace(grace_steps=(1.0,)),
+        telemetry=TelemetryTable(),
     )
     registry: Any = FakeRegistry()
     events: Any = FakeEvents()

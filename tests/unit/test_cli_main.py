@@ -83,7 +83,7 @@ def test_wrong_usage(command, capfd):
     assert told.err
 
 
-@pytest.mark.parametrize("later", ["exec", "stacks"])
+@pytest.mark.parametrize("later", ["exec"])
 def test_only_what_works_is_shown(later, capfd):
     assert main.execute([later]) == Exit.USAGE
     assert main.execute(["--help"]) == 0

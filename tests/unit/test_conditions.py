@@ -300,3 +300,52 @@ def test_a_code_that_only_another_version_knew_stays_until_an_operator_clears_it
     assert known.all[0].clears == "operator"
     assert known.unwatched((), "off") == []
     assert len(known.clear("GPU_STRANGE", "", "asked")) == 1
+
+
+def of_driver(code: Code, status: Status = Status.CRITICAL) -> CheckResult:
+    return CheckResult("driver", status, code, "the driver says so")
+
+
+def real() -> Conditions:
+    """As the daemon has them: by the table of the codes."""
+    return Conditions(condition_rules.rule, condition_rules.still, lambda: 2, lambda item: 30.0)
+
+
+def test_a_driver_that_is_back_is_well_with_the_first_look():
+    known = real()
+    known.look([of_driver(Code.DRIVER_NOT_LOADED)], None, at(0))
+    known.look([hot()], None, at(0))
+    (gone,) = known.look([of_driver(Code.NODE_OK, Status.OK), cool()], None, at(1))
+    assert (gone.condition.code, gone.gone) == ("DRIVER_NOT_LOADED", "it is normal again")
+    assert codes(known) == ["GPU_TEMPERATURE"]  # as a reading it may come again: that takes looks in a row
+
+
+def test_another_trouble_of_the_driver_takes_the_place_of_the_former_at_once():
+    known = real()
+    known.look([of_driver(Code.DRIVER_NOT_LOADED)], None, at(0))
+    came, gone = known.look([of_driver(Code.DRIVER_MISMATCH)], None, at(1))
+    assert (came.condition.code, gone.condition.code) == ("DRIVER_MISMATCH", "DRIVER_NOT_LOADED")
+    assert codes(known) == ["DRIVER_MISMATCH"]
+    # A hang tells nothing of whether it is loaded by now.
+    known.look([of_driver(Code.DRIVER_HANG, Status.UNKNOWN)], None, at(2))
+    assert codes(known) == ["DRIVER_MISMATCH", "DRIVER_HANG"]
+
+
+@pytest.mark.parametrize(
+    ("item", "card", "refused"),
+    [
+        ("driver", None, {"any card", "card 3", "card 4"}),
+        ("gpu-lost", None, {"any card", "card 3", "card 4"}),
+        ("npu-lost", None, {"any card", "card 3", "card 4"}),
+        ("nvswitch", None, {"any card", "card 3", "card 4"}),
+        ("gpu-lost", 3, {"card 3"}),
+        ("mounts", None, {"no card", "any card", "card 3", "card 4"}),
+        ("an item of another version", None, {"no card", "any card", "card 3", "card 4"}),
+    ],
+)
+def test_whom_a_condition_keeps_away(item: str, card: int | None, refused: set[str]):
+    jobs = {"no card": ((), False), "any card": ((), True), "card 3": ((3,), True), "card 4": ((4,), True)}
+    grave = Condition(item, "", Status.CRITICAL, "SOME", "it is so", 0.0, 0.0, card=card)
+    assert {who for who, job in jobs.items() if condition_rules.refuses(grave, *job)} == refused
+    for status in (Status.WARN, Status.UNKNOWN):
+        assert not any(condition_rules.refuses(replace(grave, status=status), *job) for job in jobs.values())

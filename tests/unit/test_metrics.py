@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent import metrics, metrics_cards, metrics_node, metrics_tally
+from agent import freshness, metrics, metrics_node, metrics_tally
 from agent.cards import Lease
 from agent.conditions import Condition
 from agent.config import Config, MetricsTable
@@ -245,7 +245,7 @@ async def test_a_reading_that_is_not_given_is_not_0(tmp_path: Path):
 
 async def test_a_reading_that_is_old_is_not_shown(tmp_path: Path):
     """Nobody reads any more: what was read last says nothing of now."""
-    found = await shown(tmp_path, Parts(view=view(gpu(0), at=time.time() - metrics_cards.OLD_S - 1)))
+    found = await shown(tmp_path, Parts(view=view(gpu(0), at=time.time() - freshness.OLD_S - 1)))
     assert not matching(found, "muster_card_utilization_ratio")  # read each second
     assert matching(found, "muster_card_temperature_celsius")  # read each 15 s
     assert matching(found, "muster_card_up")

@@ -375,11 +375,27 @@ async def test_policy_says_who_is_refused(house: House):
         await health.inject("FS_READ_ONLY", None, "", "me")
         node = health.refusal([])
         assert node is not None and node.card is None
+        assert health.refusal([], wants_cards=False) == node
         for policy in ("warn", "off"):
             house.set("health", policy=policy)
             assert health.refusal([3]) is None
             assert health.unfit_cards() == {}
             assert len(health.conditions) == 3
+
+
+async def test_what_is_wrong_with_all_cards_refuses_no_job_without_cards(house: House):
+    house.looker.results["gpu-lost"] = [
+        CheckResult("gpu-lost", Status.CRITICAL, Code.GPU_COUNT, "the driver has 7 cards, 8 are expected")
+    ]
+    async with house.running() as health:
+        await health.look()
+        assert health.refusal([], wants_cards=False) is None
+        for cards in ([], [3]):
+            found = health.refusal(cards)
+            assert found is not None and found.code == "GPU_COUNT"
+        await health.inject("FS_READ_ONLY", None, "", "me")
+        found = health.refusal([], wants_cards=False)
+        assert found is not None and found.code == "FS_READ_ONLY"
 
 
 async def test_what_happened_is_not_kept_young_by_looks_that_tell_of_it_again(house: House):

@@ -612,6 +612,40 @@ def test_a_table_without_a_mapping_has_its_cards_in_order(smi):
     assert [card.bus_id for card in backend.cards()] == ["0000:41:00.0", "0000:42:00.0"]
 
 
+NO_MAPPING = "echo 'the parameter is invalid'; exit 1"
+#: A layout with a physical number for each chip, two to a board.
+NUMBERED = (
+    "| npu-smi 24.1.rc2                 Version: 24.1.rc2                            |\\n"
+    "| NPU   Name                | Health        | Power(W)    Temp(C)              |\\n"
+    "| Chip  Phy-ID              | Bus-Id        | AICore(%%)   Memory-Usage(MB)     |\\n"
+    "| 0     Ascend910           | OK            | 178.5       36                   |\\n"
+    "| 0     2                   | 0000:9D:00.0  | 7           0 / 0  3416 / 65536  |\\n"
+    "| 0     Ascend910           | Critical      | -           36                   |\\n"
+    "| 1     3                   | 0000:9F:00.0  | 0           0 / 0  3195 / 65536  |\\n"
+)
+
+
+def test_without_the_command_for_the_mapping_the_table_has_the_cards(smi):
+    backend = opened(smi(m=NO_MAPPING))
+    assert [(card.index, card.bus_id) for card in backend.cards()] == [(0, "0000:41:00.0"), (1, "0000:42:00.0")]
+    backend = opened(smi(m=NO_MAPPING, info=f"printf '{NUMBERED}'"))
+    assert [(card.index, card.bus_id) for card in backend.cards()] == [(2, "0000:9d:00.0"), (3, "0000:9f:00.0")]
+    assert backend.read(2).util == 7 and backend.health(3).npu_health == 3
+    # Once its driver is gone that is said, and not of the command that it never had.
+    backend.close()
+    smi(m=NO_MAPPING, info="echo 'dcmi module initialize failed'; exit 87")
+    with pytest.raises(DriverError, match=r"npu-smi info ended with 87: dcmi module") as caught:
+        backend.open()
+    assert caught.value.trouble is Trouble.FAILED and caught.value.of_driver
+
+
+def test_neither_a_mapping_nor_a_table_with_cards(smi):
+    empty = "| NPU   Name                | Health        | Power(W)    Temp(C)              |\\n"
+    with pytest.raises(DriverError, match=r"info -m ended with 1: the parameter is invalid") as caught:
+        smi(m=NO_MAPPING, info=f"printf '{empty}'").open()
+    assert caught.value.trouble is Trouble.FAILED and caught.value.of_driver
+
+
 @pytest.mark.parametrize(
     ("does", "trouble", "words"),
     [

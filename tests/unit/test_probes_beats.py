@@ -97,3 +97,57 @@ async def test_it_runs_on_the_real_clock_until_it_is_cancelled():
             await done.wait()
             tasks.cancel_scope.cancel()
     assert count >= 3
+
+
+async def test_what_is_wanted_soon_is_done_out_of_turn_and_the_next_a_period_later(monkeypatch: pytest.MonkeyPatch):
+    clock, times = Clock(60), list[float]()
+    monkeypatch.setattr(beats, "anyio", SimpleNamespace(current_time=clock.current_time, sleep=clock.sleep))
+
+    async def act() -> None:
+        times.append(round(clock.now - 1000, 6))
+        if len(times) in (1, 2, 4):  # something new while it is done: it may have been missed
+            beat.soon()
+            beat.soon()
+
+    beat = Beat("x", lambda: 15.0, act)
+    with pytest.raises(Over):
+        await beat.run()
+    assert times == [0.0, 1.0, 2.0, 17.0, 18.0, 33.0, 48.0]
+    assert beat.skipped == 0
+
+
+async def test_what_is_wanted_soon_does_not_put_off_what_is_due_anyway(monkeypatch: pytest.MonkeyPatch):
+    clock, times = Clock(1.1), list[float]()
+    monkeypatch.setattr(beats, "anyio", SimpleNamespace(current_time=clock.current_time, sleep=clock.sleep))
+
+    async def act() -> None:
+        times.append(round(clock.now - 1000, 6))
+        beat.soon()
+
+    beat = Beat("x", lambda: 0.25, act)
+    with pytest.raises(Over):
+        await beat.run()
+    assert times == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+async def test_a_beat_that_sleeps_is_woken():
+    looks = 0
+    changed = anyio.Event()
+
+    async def act() -> None:
+        nonlocal looks
+        looks += 1
+        changed.set()
+
+    beat = Beat("x", lambda: 3600.0, act)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(beat.run)
+            await changed.wait()
+            for _ in range(2):
+                changed = anyio.Event()
+                await anyio.wait_all_tasks_blocked()
+                beat.soon()
+                await changed.wait()
+            tasks.cancel_scope.cancel()
+    assert looks == 3

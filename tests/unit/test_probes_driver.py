@@ -234,17 +234,20 @@ async def test_nodes_of_which_the_driver_has_no_card(make):
     assert (await driver.refresh(What.READINGS)).sick[0].trouble is Trouble.ABSENT
 
 
-@pytest.mark.parametrize(("slots", "kind", "trouble"), [(0, "nvidia", Trouble.NO_DRIVER), (4, "slot", None)])
-async def test_a_library_whose_module_is_not_loaded(make, backend, slots, kind, trouble):
-    backend.says["open", None] = GONE
+@pytest.mark.parametrize("trouble", [Trouble.NO_DRIVER, Trouble.MISMATCH, Trouble.FAILED])
+@pytest.mark.parametrize("slots", [0, 4])
+async def test_a_library_alone_is_no_sign_of_cards(make, backend, slots, trouble):
+    backend.says["open", None] = DriverError(trouble, "not well", of_driver=True)
     view = await make(backend, slots=slots).open()
-    assert (view.kind, len(view.cards)) == (kind, slots)
-    assert (view.driver and view.driver.trouble) == trouble
+    assert (view.kind, len(view.cards)) == ("slot" if slots else "nvidia", slots)
+    assert (view.driver and view.driver.trouble) == (None if slots else trouble)
 
 
-async def test_a_mismatch_is_told_whatever_is_configured(make, backend):
-    backend.says["open", None] = DriverError(Trouble.MISMATCH, "other versions", 18, of_driver=True)
-    assert (await make(backend, slots=4).open()).driver.trouble is Trouble.MISMATCH
+@pytest.mark.parametrize("trouble", [Trouble.NO_DRIVER, Trouble.MISMATCH, Trouble.FAILED])
+async def test_a_driver_in_trouble_with_device_nodes_has_cards_whatever_is_configured(make, backend, trouble):
+    backend.says["open", None] = DriverError(trouble, "not well", of_driver=True)
+    view = await make(backend, slots=4, nodes=("nvidia0", "nvidia1")).open()
+    assert (view.kind, list(view.cards), view.driver.trouble) == ("nvidia", [0, 1], trouble)
 
 
 async def test_a_defect_of_a_backend_is_a_trouble_and_no_exception(make, backend):

@@ -69,7 +69,6 @@ async def test_only_the_cards_that_are_asked_about(item):
             Action.RESET_DEVICE,
         ),
         ({"ecc_uncorrected": 2}, Code.GPU_ECC_UNCORRECTED, Status.WARN, Action.RESET_DEVICE),
-        ({"sram_uncorrected": None, "ecc_uncorrected": 2}, Code.GPU_ECC_UNCORRECTED, Status.WARN, Action.RESET_DEVICE),
         ({"sram_corrected": 10_001}, Code.GPU_ECC_SRAM_CORRECTED, Status.WARN, Action.INVESTIGATE),
         ({"dram_corrected": 20_000_001}, Code.GPU_ECC_DRAM_CORRECTED, Status.WARN, Action.INVESTIGATE),
     ],
@@ -88,6 +87,23 @@ async def test_several_things_are_said_of_one_memory():
     found = await of_card("ecc", sram_uncorrected=1, ecc_uncorrected=3, sram_corrected=20_000)
     assert codes(found) == [Code.GPU_ECC_SRAM_UNCORRECTED, Code.GPU_ECC_UNCORRECTED, Code.GPU_ECC_SRAM_CORRECTED]
     assert "2 errors" in found[1].reason
+
+
+async def test_errors_of_which_the_driver_does_not_tell_where_count_as_the_gravest():
+    """As with NVML of cards that do not tell SRAM apart: that is not known, and not 0."""
+    (found,) = await of_card("ecc", sram_uncorrected=None, ecc_uncorrected=1)
+    assert (found.code, found.status) == (Code.GPU_ECC_UNCORRECTED, Status.CRITICAL)
+    assert found.reason == "1 error of its memory could not be corrected; its driver does not tell whether on the chip"
+    assert codes(await of_card("ecc", sram_uncorrected=None, ecc_uncorrected=0)) == [Code.NODE_OK]
+    assert codes(await of_card("ecc", sram_uncorrected=1, ecc_uncorrected=None)) == [Code.GPU_ECC_SRAM_UNCORRECTED]
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 error of"), (2, "2 errors of")])
+async def test_one_error_and_several(count, said):
+    (found,) = await of_card("ecc", sram_uncorrected=count, ecc_uncorrected=count)
+    assert found.reason == f"{said} its on-chip memory could not be corrected"
+    (found,) = await of_card("ecc", ecc_uncorrected=count)
+    assert found.reason == f"{said} its memory could not be corrected"
 
 
 async def test_a_card_with_ecc_switched_off_says_so():
@@ -220,6 +236,15 @@ async def test_a_driver_that_is_not_well(trouble, code, status):
     assert (found.code, found.status, found.device) == (code, status, "")
     # Nothing is said against a card because of it.
     assert codes(await judged("gpu-lost", shown)) == [Code.NODE_NOT_TOLD]
+
+
+@pytest.mark.parametrize("trouble", [Trouble.NO_DRIVER, Trouble.MISMATCH, Trouble.FAILED])
+async def test_a_driver_in_trouble_without_any_card_warns_unless_cards_are_expected(trouble):
+    shown = replace(view([gpu(0)], driver=sick(trouble, "not well")), cards={})
+    (found,) = await judged("driver", shown)
+    assert (found.status, found.reason) == (Status.WARN, "not well; no card was seen here")
+    (found,) = await judged("driver", shown, expected_cards=8)
+    assert (found.status, found.reason) == (Status.CRITICAL, "not well")
 
 
 async def test_a_call_that_hangs_is_a_finding_and_never_critical():
@@ -511,6 +536,9 @@ async def test_an_ascend_card_that_does_not_start():
 async def test_error_codes_are_told_in_hexadecimal():
     (found,) = await of_npu("npu-errors", npu_errors=(0x80CB8009, 0x40F84E00))
     assert (found.code, found.observed) == (Code.NPU_ERROR_CODES, "0x80cb8009 0x40f84e00")
+    assert found.reason == "it reports 2 error codes: 0x80cb8009 0x40f84e00"
+    (found,) = await of_npu("npu-errors", npu_errors=(0x80CB8009,))
+    assert found.reason == "it reports 1 error code: 0x80cb8009"
 
 
 @pytest.mark.parametrize("network", [0, 6])

@@ -111,6 +111,45 @@ async def test_all_items_in_the_order_of_the_catalogue(driver, tmp_path):
     assert [r.device for r in by_item(results)["ecc"]] == ["card 0", "card 1"]
 
 
+async def test_a_host_that_merely_has_the_library_of_a_driver(tmp_path, monkeypatch):
+    """As an image has it. That its host's PCI bus shows cards says nothing: a container sees all of that bus."""
+    device = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+    slots = [0]
+    cards = Cards()
+    error = DriverError(Trouble.NO_DRIVER, "NVML says Driver Not Loaded (9)", 9, of_driver=True)
+    monkeypatch.setattr(cards, "open", refuse(error))
+    driver = Driver(lambda: DriverSettings(0.5, slots[0]), [cards], dev=tmp_path / "dev")
+    await driver.open()
+    results = await looker(driver, tmp_path).look()
+    assert {(r.item, r.status) for r in results if r.code is Code.DRIVER_NOT_LOADED} == {("driver", Status.WARN)}
+    assert Status.CRITICAL not in {r.status for r in results}
+    (found,) = await looker(driver, tmp_path, expected_cards=2).look(["driver"])
+    assert found.status is Status.CRITICAL
+    slots[0] = 4
+    assert (await driver.open()).kind == "slot"
+    (found,) = await looker(driver, tmp_path).look(["driver"])
+    assert found.code is Code.NODE_NOT_APPLICABLE
+    await driver.close()
+
+
+async def test_cards_that_were_there_and_whose_driver_and_nodes_are_gone(driver, cards, tmp_path, monkeypatch):
+    error = DriverError(Trouble.MISMATCH, "Driver/library version mismatch (18)", 18, of_driver=True)
+    monkeypatch.setattr(cards, "open", refuse(error))
+    await driver.open()
+    (found,) = await looker(driver, tmp_path).look(["driver"])
+    assert (found.code, found.status) == (Code.DRIVER_MISMATCH, Status.CRITICAL)
+
+
+def refuse(error):
+    def open_() -> None:
+        raise error
+
+    return open_
+
+
 async def test_some_items_and_those_that_do_not_exist(driver, tmp_path):
     looks = looker(driver, tmp_path)
     assert list(by_item(await looks.look(["ecc", "gpu-lost"]))) == ["gpu-lost", "ecc"]

@@ -247,8 +247,15 @@ async def test_looks_are_told_per_rank_and_put_into_the_history(tmp_path: Path, 
     own, *_ = await it.history.job("a", start, clock.at + 2, 1.0)
     assert means(own, CPU) == [pytest.approx(100.0, rel=0.01)]
     # Where nothing is looked at any more, nothing old is shown for new.
-    clock.pass_(46)
+    clock.pass_(59)
+    assert it.node is not None and it.jobs()[0].usage is not None
+    clock.pass_(2)
     assert it.node is None and it.jobs()[0].usage is None
+    # Who the ranks are is known all the same.
+    assert [(r.rank, r.pid, r.processes, r.memory_bytes) for r in it.jobs()[0].ranks] == [
+        (4, 100, 0, None),
+        (5, 101, 0, None),
+    ]
 
 
 async def test_a_job_that_ends_between_two_looks_harms_nothing(tmp_path: Path, clock: Time):
@@ -259,6 +266,78 @@ async def test_a_job_that_ends_between_two_looks_harms_nothing(tmp_path: Path, c
     clock.pass_(10)
     it._looked(look(clock, proc(100, 4, 1.0)))
     assert it.jobs() == []
+
+
+def wanted(it: Telemetry, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows with each look that is wanted out of turn."""
+    looks: list[None] = []
+    monkeypatch.setattr(it._sampler, "look_soon", lambda: looks.append(None))
+    return looks
+
+
+async def test_ranks_are_told_before_the_first_look_and_are_looked_at_soon(
+    tmp_path: Path, clock: Time, monkeypatch: pytest.MonkeyPatch
+):
+    it, jobs = made(tmp_path)
+    looks = wanted(it, monkeypatch)
+    it._roots()
+    assert it.jobs() == [] and not looks
+    young = entry()
+    jobs.all.append(young)
+    (sample,) = it.jobs()
+    assert [(r.rank, r.device, r.pid, r.cpu, r.state, r.at) for r in sample.ranks] == [
+        (4, 2, 100, None, "", 0.0),
+        (5, 3, 101, None, "", 0.0),
+    ]
+    assert len(looks) == 1
+    it._roots()
+    it._looked(look(clock, proc(100, 4, 1.0), proc(101, 5, 1.0)))
+    looks.clear()
+    assert [(r.pid, r.processes, r.at) for r in it.job(young).ranks] == [(100, 1, clock.at), (101, 1, clock.at)]
+    young.job.ranks[1].pid = 0  # one that has been waited for is no reason to look
+    read(it, clock, {2: 1.0, 3: 1.0}, 10)
+    assert it.jobs() and not looks
+    young.job.state = State.SUCCEEDED
+    assert it.job(young).ranks == () and not looks
+
+
+async def test_an_attempt_is_not_told_with_what_the_one_before_used(
+    tmp_path: Path, clock: Time, monkeypatch: pytest.MonkeyPatch
+):
+    one = entry()
+    it, _ = made(tmp_path, one)
+    looks = wanted(it, monkeypatch)
+    it._roots()
+    it._looked(look(clock, proc(100, 4, 1.0), proc(101, 5, 1.0)))
+    one.job.spawned = False  # restarting
+    assert list(it.job(one).ranks) == [] and not looks
+    one.job.spawned = True
+    for rank in one.job.ranks:
+        rank.pid, rank.start = rank.pid + 100, rank.start + 100
+    assert [(r.pid, r.processes, r.memory_bytes) for r in it.job(one).ranks] == [(200, 0, None), (201, 0, None)]
+    assert looks
+
+
+async def test_a_job_that_nobody_asks_for_is_looked_at_soon_too(
+    tmp_path: Path, clock: Time, monkeypatch: pytest.MonkeyPatch
+):
+    it, jobs = made(tmp_path)
+    looks = wanted(it, monkeypatch)
+    it._read(View())  # on a host without cards as well
+    jobs.all.append(entry(cards=(0,)))
+    assert not looks
+    clock.pass_(telemetry.NOTICE_S)
+    it._read(View())
+    assert len(looks) == 1
+
+
+async def test_of_a_launcher_those_ranks_are_told_that_a_look_found(tmp_path: Path, clock: Time):
+    one = entry(boot=Boot.TORCHRUN)
+    it, _ = made(tmp_path, one)
+    assert list(it.job(one).ranks) == []
+    it._roots()
+    it._looked(look(clock, proc(110, 2, 1.0)))
+    assert [(r.rank, r.pid, r.processes) for r in it.job(one).ranks] == [(2, 110, 1)]
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -108,7 +108,8 @@ class Event(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Stable names: job.accepted, job.waiting, job.planned, job.checking, job.checked, job.preparing, job.step, job.step_ended,
-    job.running, rank.exited, job.stopping, job.restarting, job.ended, job.taken_over, job.warning, job.cards_held, job.cards_free, node.started,
+    job.running, rank.exited, job.stopping, job.restarting, job.ended, job.taken_over, job.warning, job.cards_held, job.cards_free, job.suspected_hang, job.hung,
+    job.recovered, job.driver_hang, node.started,
     node.stopping, node.condition, node.condition_cleared, node.event, node.drained, node.undrained.
     """
     job_id: _builtins.str

@@ -273,7 +273,9 @@ class Card(_message.Message):
     cpus: _builtins.str
     """CPUs near it: "0-15,32-47"."""
     health: _builtins.str
-    """Gravest status of the conditions that are about it: OK, WARN, CRITICAL, UNKNOWN."""
+    """Gravest status of the conditions that are about it: OK, WARN, CRITICAL, UNKNOWN; UNKNOWN also while its driver does not
+    answer.
+    """
     held_by: _builtins.str
     """A sentence, while the job that held it has ended and the driver still shows somebody on it: who that is."""
     mig: _builtins.bool

@@ -153,7 +153,9 @@ class RankTelemetry(_message.Message):
     state: _builtins.str
     """State of the rank's process: R, S, D, T, Z."""
     @_builtins.property
-    def at(self) -> _timestamp_pb2.Timestamp: ...
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """Not set before the first look."""
+
     def __init__(
         self,
         *,

@@ -1,0 +1,22 @@
+"""The mark of a drill: wherever a condition that somebody injected is shown, it must not pass for a real one."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from muster.v1 import node_pb2
+
+#: Behind the health of a card, which leaves no room for words; FOOT says what it stands for.
+STAR = "*"
+FOOT = "* of a condition injected for a drill\n"
+
+
+def reason(condition: "node_pb2.Condition") -> str:
+    """With the mark, whatever else the reason says."""
+    return condition.reason + (" (injected for a drill)" if condition.injected else "")
+
+
+def health(card: "node_pb2.Card", conditions: "Sequence[node_pb2.Condition]") -> str:
+    """Of a card, starred where it is what it is by drills alone."""
+    same = [c.injected for c in conditions if c.HasField("card") and c.card == card.index and c.status == card.health]
+    return card.health + (STAR if same and all(same) else "")

@@ -1,0 +1,308 @@
+"""Watches all running jobs for hangs: the rule of probes/hang over the telemetry records, and what follows from it."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+import msgspec
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskGroup, TaskStatus
+
+from agent import supervisor_client
+from agent.config import Config
+from agent.control import LinkLost, Refused
+from agent.entry import Entry
+from agent.events import Event, EventStore
+from agent.records import Lost, Record, Records, encoded
+from probes import hang
+from probes.hang import Change, Verdict
+from supervisors.spec import OnHang
+from supervisors.states import State
+
+#: Records between two writes of a detector's state: about a minute of them.
+STORE_EVERY = 4
+#: An order that a supervisor did not take is tried so often, with so many seconds between.
+TRIES, AGAIN_S = 5, 2.0
+#: Of a sentence of evidence, in characters.
+_SHOWN = 300
+
+_QUIET = (Verdict.SUSPECT, Verdict.HUNG)
+_log = structlog.get_logger(__name__)
+
+
+class Jobs(Protocol):
+    """What is taken from the registry."""
+
+    def entries(self) -> list[Entry]:
+        """All jobs."""
+
+
+#: Takes the stacks of a job's ranks: job, ranks (none: all), why.
+TakeStacks = Callable[[str, Sequence[int], str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The present verdict of a job. `since` and `at` in seconds since the epoch."""
+
+    change: Change
+    since: float
+    at: float
+
+    @property
+    def reason(self) -> str:
+        """One sentence: which rule, and what it saw."""
+        return sentence(self.change)
+
+
+def sentence(change: Change) -> str:
+    """For people: what was found, of whom, and why."""
+    kind = f" ({change.kind})" if change.kind else ""
+    odd = change.evidence.get("odd_ranks") or {}
+    who = f"; rank {', '.join(map(str, change.ranks))}" if change.ranks else ""
+    words = "; ".join(f"rank {rank}: {text}" for rank, text in list(odd.items())[:3])
+    silent = change.evidence.get("silent_s")
+    how_long = f" for {silent:.0f} s" if isinstance(silent, (int, float)) and change.verdict in _QUIET else ""
+    text = f"{change.verdict}{kind}{how_long}{who if not words else ''}: {change.evidence.get('rule', '')}"
+    return (text + (f"; {words}" if words else ""))[:_SHOWN]
+
+
+@dataclass(slots=True)
+class _Watched:
+    entry: Entry
+    attempt: tuple[float, int]
+    detector: hang.Detector | hang.PlainDetector
+    found: Found | None = None
+    since_stored: int = 0
+
+
+class _Stored(msgspec.Struct):
+    """`hang.json` in a job's folder. `attempt`: when the job was accepted, and which attempt it was."""
+
+    attempt: tuple[float, int]
+    settings: str
+    state: dict[str, Any]
+    found: dict[str, Any] | None = None
+    since: float = 0.0
+
+
+class HangWatch:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        settings: Callable[[], Config],
+        events: EventStore,
+        registry: Jobs,
+        records: Records,
+        take_stacks: TakeStacks,
+    ) -> None:
+        """`take_stacks` is an async function."""
+        self._settings = settings
+        self._events = events
+        self._registry = registry
+        self._records = records
+        self._take_stacks = take_stacks
+        self._jobs: dict[str, _Watched] = {}
+        self._group: TaskGroup | None = None
+        self._limiter = anyio.CapacityLimiter(2)
+        #: How often each verdict was reached, since the daemon was started.
+        self.counts: dict[str, int] = {}
+        #: Sentence for an operator, or empty.
+        self.trouble = ""
+
+    def found(self, entry: Entry) -> Found | None:
+        """The present verdict of a job; None where there is none, and of a job that has ended."""
+        watched = self._jobs.get(entry.job_id)
+        if watched is None or watched.entry is not entry or entry.job.state.final or watched.attempt != _attempt(entry):
+            return None
+        return watched.found
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Feeds the detectors, for ever."""
+        with self._records.subscribed() as records:
+            async with anyio.create_task_group() as self._group:
+                task_status.started()
+                while True:
+                    some = await records.some()
+                    self._jobs = {job: each for job, each in self._jobs.items() if not each.entry.job.state.final}
+                    for record in some:
+                        if isinstance(record, Lost):
+                            continue  # the rule sees a gap, which proves nothing
+                        try:
+                            await self._take(record)
+                        except Exception as error:  # a defect here must not end the daemon
+                            _log.exception("hang.defect", job=record.job)
+                            self.trouble = f"job {record.job}: the hang rule failed: {error!r}"
+
+    async def _take(self, record: Record) -> None:
+        entry = next((entry for entry in self._registry.entries() if entry.job_id == record.job), None)
+        if entry is None or entry.job.state is not State.RUNNING or not self._settings().hang.enabled:
+            if (gone := self._jobs.pop(record.job, None)) is not None and entry is not None:
+                await self._thread(_remove, _file(gone.entry))
+            return
+        watched = self._jobs.get(record.job)
+        if watched is None or watched.attempt != _attempt(entry):
+            watched = self._jobs[record.job] = await self._begin(entry)
+        # By way of JSON: the rule sees what a recording would show it.
+        seen = hang.parse(encoded(record))
+        changes = watched.detector.feed(seen) if seen is not None else []
+        before = watched.found
+        for change in changes:
+            since = change.evidence.get("since")
+            watched.found = Found(change, since if isinstance(since, (int, float)) else change.t, change.t)
+        watched.since_stored += 1
+        if changes or watched.since_stored >= STORE_EVERY:
+            watched.since_stored = 0
+            await self._store(watched)
+        # Behind the store: a daemon that is killed in between does not tell it twice.
+        for change in changes:
+            self._tell(watched, before, change)
+
+    async def _begin(self, entry: Entry) -> _Watched:
+        """A detector for an attempt, in the state in which a daemon before left it."""
+        written = repr(sorted(entry.spec.hang.items())) + repr(self._settings().hang)
+        settings = self._rule(entry)
+        watched = _Watched(entry, _attempt(entry), hang.detector(settings))
+        stored = await self._thread(_load, _file(entry))
+        if stored is None or stored.attempt != watched.attempt or stored.settings != written:
+            return watched
+        try:
+            watched.detector = type(watched.detector).restored(stored.state, settings)
+        except ValueError as error:
+            _log.warning("hang.state_not_read", job=entry.job_id, error=str(error))
+            return watched
+        if stored.found is not None:
+            change = Change(
+                stored.found["t"],
+                stored.found["job"],
+                Verdict(stored.found["verdict"]),
+                hang.Kind(stored.found["kind"]) if stored.found["kind"] else None,
+                tuple(stored.found["ranks"]),
+                stored.found["confidence"],
+                stored.found["evidence"],
+            )
+            watched.found = Found(change, stored.since, stored.found["t"])
+            if change.verdict is Verdict.HUNG and self._group is not None:
+                # The daemon before may not have come to what was asked for.
+                self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
+        return watched
+
+    def _rule(self, entry: Entry) -> hang.Settings:
+        try:
+            return self._settings().hang.with_values(entry.spec.hang)
+        except ValueError as error:  # a setting that an earlier version knew
+            _log.warning("hang.settings_refused", job=entry.job_id, error=str(error))
+            return self._settings().hang
+
+    async def _store(self, watched: _Watched) -> None:
+        settings = repr(sorted(watched.entry.spec.hang.items())) + repr(self._settings().hang)
+        found = watched.found
+        stored = _Stored(
+            watched.attempt,
+            settings,
+            watched.detector.state(),
+            found.change.as_dict() if found is not None else None,
+            found.since if found is not None else 0.0,
+        )
+        try:
+            await self._thread(_save, _file(watched.entry), msgspec.json.encode(stored))
+        except OSError as error:
+            _log.warning("hang.state_not_written", job=watched.entry.job_id, error=str(error))
+
+    # --- what follows -------------------------------------------------------------------------------------------------
+
+    def _tell(self, watched: _Watched, before: Found | None, change: Change) -> None:
+        self.counts[str(change.verdict)] = self.counts.get(str(change.verdict), 0) + 1
+        kind = {Verdict.SUSPECT: "job.suspected_hang", Verdict.HUNG: "job.hung"}.get(change.verdict)
+        if kind is None and before is not None and before.change.verdict in _QUIET:
+            kind = "job.recovered"
+        elif kind is None and change.verdict is Verdict.DRIVER_HANG:
+            kind = "job.driver_hang"
+        _log.info("hang.verdict", job=change.job, verdict=str(change.verdict), confidence=change.confidence)
+        watched.entry.wake()
+        if kind is not None:
+            self._note(watched, kind, change)
+        if change.verdict in _QUIET and self._group is not None:
+            self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
+
+    def _note(self, watched: _Watched, kind: str, change: Change) -> None:
+        attributes = {
+            "verdict": str(change.verdict),
+            "kind": str(change.kind or ""),
+            "ranks": ",".join(map(str, change.ranks)),
+            "confidence": f"{change.confidence:g}",
+            "attempt": str(watched.entry.job.attempt),
+        }
+        attributes = {name: value for name, value in attributes.items() if value}
+        text = sentence(change)
+        if kind == "job.recovered" and watched.found is not None:
+            how = (change.evidence.get("recovered") or {}).get("how", "")
+            text = f"gets on again ({how or change.verdict})"
+        self._events.append([(None, Event(time.time(), kind, change.job, message=text, attributes=attributes))])
+
+    async def _follow_up(self, watched: _Watched, change: Change) -> None:
+        """The stacks, while they can still be had; then what was asked for."""
+        occasion = "suspected hang" if change.verdict is Verdict.SUSPECT else "hung"
+        try:
+            await self._take_stacks(change.job, (), occasion)
+        except Exception as error:  # evidence is worth having, not needed
+            _log.warning("hang.no_stacks", job=change.job, error=str(error))
+        entry = watched.entry
+        action = OnHang(entry.spec.on_hang or self._settings().hang.action)
+        if change.verdict is not Verdict.HUNG or action is OnHang.NOTIFY or self.found(entry) is None:
+            return
+        if watched.found is None or watched.found.change.verdict is not Verdict.HUNG:
+            return  # it got on while the stacks were taken
+        for _ in range(TRIES):
+            try:
+                await supervisor_client.hung(
+                    entry.paths.control,
+                    watched.attempt[1],
+                    change.ranks,
+                    sentence(change),
+                    again=action is OnHang.RESTART,
+                )
+                return
+            except Refused as error:  # it is being ended already, or is another attempt
+                _log.info("hang.not_ended", job=change.job, error=str(error))
+                return
+            except LinkLost as error:
+                _log.warning("hang.not_ended", job=change.job, error=str(error))
+                await anyio.sleep(AGAIN_S)
+
+    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await to_thread.run_sync(function, *args, limiter=self._limiter)
+
+
+def _attempt(entry: Entry) -> tuple[float, int]:
+    return entry.job.accepted_at, entry.job.attempt
+
+
+def _file(entry: Entry) -> Path:
+    return entry.paths.folder / "hang.json"
+
+
+def _load(path: Path) -> _Stored | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Stored)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _save(path: Path, data: bytes) -> None:
+    """Not synced: after a crash of the node the job is gone, too. Raises OSError."""
+    new = path.with_suffix(".new")
+    new.write_bytes(data)
+    new.chmod(0o600)
+    new.rename(path)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

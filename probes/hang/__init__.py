@@ -1,0 +1,28 @@
+"""Does a job hang? A rule over telemetry records, without clock and without IO: docs/hang.md tells it in words.
+
+`Detector` takes the records of one job and tells each change of verdict; `settings.Settings` has every number.
+"""
+
+from probes.hang.plain import PlainDetector
+from probes.hang.records import BadRecord, Record, parse
+from probes.hang.rule import Detector
+from probes.hang.settings import Settings
+from probes.hang.verdicts import Change, Kind, Verdict
+
+__all__ = [
+    "BadRecord",
+    "Change",
+    "Detector",
+    "Kind",
+    "PlainDetector",
+    "Record",
+    "Settings",
+    "Verdict",
+    "detector",
+    "parse",
+]
+
+
+def detector(settings: Settings) -> Detector | PlainDetector:
+    """The detector that `settings.rule` names, for one job."""
+    return PlainDetector(settings) if settings.rule == "plain" else Detector(settings)

@@ -1,0 +1,94 @@
+"""What a verdict rests on, for people and programs: readings, thresholds, windows, what is missing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from probes.hang.card_track import NEVER
+from probes.hang.settings import Settings
+from probes.hang.sight import Finding, Sight, tracks
+
+_ALWAYS = ("period_s", "window_s", "suspect_s", "hung_s", "write_floor_bytes", "read_floor_bytes")
+_CPU = ("cpu_idle_s", "cpu_busy_s", "low_percent")
+_CARDS = (
+    *("flat_variance", "high_percent", "power_hung_ratio", "power_alive_ratio", "mem_dead_percent"),
+    *("fabric_floor_bytes", "fabric_dead_ratio"),
+)
+
+
+def evidence(sight: Sight, finding: Finding) -> dict[str, Any]:
+    """As JSON takes it. Times are those of the records, in seconds since the epoch; durations in seconds."""
+    job, s = sight.job, sight.s
+    found: dict[str, Any] = {
+        "rule": finding.rule,
+        "since": round(_wall(sight, finding.since), 3),
+        "silent_s": round(job.now - sight.silent_since(), 1),
+        "limit_s": None if finding.limit_s is None else round(finding.limit_s, 1),
+        "limit": finding.limit_why,
+        "odd_ranks": {str(rank): words for rank, words in finding.odd.items()},
+        "processes": {str(track.rank): _rank(sight, track.rank) for track in tracks(job)},
+        "cards": [_card(sight, key) for key in sight.looks],
+        "net_at": _or_none(sight, job.net_at),
+        "last_work": _or_none(sight, job.work_at),
+        "active": job.active,
+        "survived_s": round(job.survived_s, 1),
+        "missing": finding.missing,
+        "would_clear": finding.clears,
+        "thresholds": _thresholds(s, finding),
+    }
+    return found
+
+
+def _wall(sight: Sight, at: float) -> float:
+    return sight.job.t - (sight.job.now - at)
+
+
+def _or_none(sight: Sight, at: float) -> float | None:
+    return None if at <= NEVER else round(_wall(sight, at), 3)
+
+
+def _rank(sight: Sight, rank: int) -> Mapping[str, Any]:
+    track = sight.job.ranks[rank]
+    doings = track.doings(sight.now, sight.s)
+    held = track.held(sight.now, 0.0, sight.s.gone_s)
+    return {
+        "write_bytes_per_min": doings.written,
+        "read_bytes_per_min": doings.read,
+        "cpu_s_per_min": doings.cpu,
+        "log_bytes_per_min": doings.log,
+        "last_io": _or_none(sight, track.strong_at),
+        "last_weak_io": _or_none(sight, track.weak_at),
+        "last_log": _or_none(sight, track.log_at),
+        "gone": track.is_gone(sight.now, sight.s) or track.has_ended(),
+        "held": [{"pid": h.pid, "state": h.state, "wchan": h.wchan, "since": _or_none(sight, h.since)} for h in held],
+    }
+
+
+def _card(sight: Sight, key: str) -> Mapping[str, Any]:
+    track, look = sight.job.cards[key], sight.looks[key]
+
+    to_minute = 60 / sight.s.period_s
+
+    def rounded(value: float | None, factor: float = 1.0) -> float | None:
+        return None if value is None else round(value * factor, 2)
+
+    return {
+        "index": track.index,
+        "rank": track.rank,
+        "kind": track.kind,
+        "state": str(look.state),
+        "why": look.why,
+        "since": _or_none(sight, look.since),
+        "samples": look.samples,
+        "util_median": rounded(look.util),
+        "util_variance": rounded(look.variance),
+        "power_w_median": rounded(look.power),
+        "power_w_active": rounded(look.power_active),
+        "mem_util_median": rounded(look.mem),
+        "fabric_bytes_per_min": rounded(look.fabric, to_minute),
+        "fabric_bytes_per_min_active": rounded(look.fabric_active, to_minute),
+    }
+
+
+def _thresholds(s: Settings, finding: Finding) -> Mapping[str, Any]:
+    names = [*_ALWAYS, *(_CARDS if finding.rule.startswith("cards") else _CPU)]
+    return {name: getattr(s, name) for name in names}

@@ -1,0 +1,132 @@
+"""The detector: takes the telemetry records of one job, tells each change of verdict."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from probes.hang.card_look import Eye, State
+from probes.hang.card_track import NEVER
+from probes.hang.evidence import evidence
+from probes.hang.judge import find
+from probes.hang.records import Record
+from probes.hang.settings import Settings
+from probes.hang.sight import Finding, Sight
+from probes.hang.state import JobState
+from probes.hang.verdicts import Change, Kind, Verdict
+
+#: Version of the stored state; another one is not read.
+_VERSION = 1
+_SILENCE = (Verdict.SUSPECT, Verdict.HUNG)
+_QUIET = (*_SILENCE, Verdict.UNKNOWN)
+
+
+class Detector:
+    """The full rule, for the records of one job in the order of their time. No clock and no IO inside: the same records
+    give the same verdicts, and a detector that goes on from a stored state gives those of one that never stopped."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self._job = JobState()
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What is known so far, as JSON takes it."""
+        return {"version": _VERSION, "rule": "full", "job": msgspec.to_builtins(self._job, str_keys=True)}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], settings: Settings | None = None) -> "Detector":
+        """A detector that goes on from there. Raises ValueError where that is no state of this version."""
+        found = cls(settings)
+        if state.get("version") != _VERSION or state.get("rule") != "full":
+            raise ValueError(f"no state of version {_VERSION} of the full rule: begin a detector anew")
+        try:
+            found._job = msgspec.convert(state.get("job"), JobState, strict=False)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"the state is damaged ({error}): begin a detector anew") from None
+        return found
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The present one; None before the first."""
+        return self._job.verdict
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def feed(self, record: Record) -> list[Change]:
+        """Takes a record. Returns the change of verdict that it brings, or nothing. Never raises."""
+        job, s = self._job, self.settings
+        anew = job.take(record, s)
+        sight = Sight(job, {key: Eye(card, job.now, s).look() for key, card in job.cards.items()}, s)
+        self._note_work(sight)
+        finding = find(sight)
+        seen, job.candidate = job.candidate, finding.kind if finding and finding.verdict is Verdict.HUNG else None
+        if finding is None:
+            return []
+        if job.candidate and job.candidate is not seen and job.verdict not in (*_QUIET, Verdict.BUSY_HOST):
+            return []  # out of nothing: one record is not enough
+        if job.verdict is Verdict.BUSY_HOST and job.candidate not in (None, seen, Kind.LIVELOCK):
+            return []
+        recovered = job.verdict in _SILENCE and sight.life_at() > job.silent_since
+        if not self._is_new(finding, recovered, anew):
+            return []
+        told: dict[str, Any] = {}
+        if job.verdict in (*_SILENCE, Verdict.DRIVER_HANG) and finding.verdict not in _QUIET:
+            told = self._recovery(sight)
+        change = Change(
+            t=record.t,
+            job=job.job,
+            verdict=finding.verdict,
+            kind=finding.kind,
+            ranks=finding.ranks,
+            confidence=round(min(0.99, max(0.05, finding.confidence)), 2),
+            evidence=evidence(sight, finding) | told,
+        )
+        job.verdict, job.kind, job.verdict_ranks = finding.verdict, finding.kind, list(finding.ranks)
+        job.silent_since, job.verdict_at, job.asleep = finding.since, job.now, finding.asleep
+        return [change]
+
+    def _note_work(self, sight: Sight) -> None:
+        """Takes down what works: the signs of life of cards, the spell of work, how long all of them are slow."""
+        job, s = self._job, self.settings
+        last = max((sight.looks[key].since for key in sight.works), default=NEVER)
+        if last > job.work_at:
+            if last - job.spell_at > s.period_s:
+                job.spell_since = last
+            job.work_at = job.spell_at = last
+        slow = [key for key in sight.works if sight.looks[key].state is State.SLOW]
+        if not slow or 2 * len(slow) < len(sight.looks):
+            job.slow_since = None
+        elif job.slow_since is None:
+            job.slow_since = job.now
+
+    def _is_new(self, finding: Finding, recovered: bool, anew: str) -> bool:
+        job = self._job
+        if finding.verdict is job.verdict:
+            return False
+        # A hang that is acted upon is told once, whatever becomes of the driver meanwhile.
+        if finding.verdict is Verdict.DRIVER_HANG and job.verdict is Verdict.HUNG:
+            return False
+        if anew or recovered or job.verdict not in _SILENCE or Verdict.DRIVER_HANG in (finding.verdict, job.verdict):
+            return True
+        if job.verdict is Verdict.HUNG:
+            # Only life ends a hang; of one that was told of processes that slept, that they compute.
+            return job.asleep and finding.verdict in (Verdict.BUSY_HOST, Verdict.WAITING)
+        return finding.verdict is not Verdict.ALIVE
+
+    def _recovery(self, sight: Sight) -> dict[str, Any]:
+        job = self._job
+        restarted = job.begun_at > job.silent_since
+        silence = max(0.0, min(sight.life_at(), job.now) - job.silent_since)
+        if job.verdict in _SILENCE and not restarted:
+            job.survived_s = max(job.survived_s, silence)
+        return {
+            "recovered": {
+                "from": str(job.verdict),
+                "kind": str(job.kind) if job.kind else None,
+                "ranks": list(job.verdict_ranks),
+                "silence_s": round(silence, 1),
+                "how": "restarted" if restarted else "by itself",
+            }
+        }

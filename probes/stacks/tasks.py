@@ -1,0 +1,129 @@
+"""What the kernel tells of a process and its threads, in /proc. Nothing here disturbs the process.
+
+All of it blocks, and may do so for ever: `cmdline` takes a lock that a process in state D can hold.
+"""
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from probes.stacks.record import Task
+
+#: Threads of a process that are looked at, and those of them whose kernel stack is: a training process may have
+#: hundreds, and one stack takes about 20 us to read.
+MAX_TASKS, MAX_KERNEL_STACKS = 512, 64
+_BYTES = 16 << 10
+#: "[<0>] futex_do_wait+0x46/0x90 [module]"
+_FUNCTION = re.compile(r"\[<[0-9a-fx]*>\] ([^\s+]+)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?( \[[^\]]+\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSide:
+    """A process as the kernel has it. `command`: its program, without arguments, which may hold secrets."""
+
+    command: str
+    state: str
+    parent: int
+    threads: int
+    tasks: tuple[Task, ...]
+    is_python: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    name: str
+    state: str
+    parent: int
+    threads: int
+    start: int
+
+
+def read(proc: Path, pid: int, start: int) -> KernelSide | None:
+    """None where the process has ended (and where its pid is another's by now). Blocks."""
+    folder = f"{proc}/{pid}"
+    stat = _stat(f"{folder}/stat")
+    if stat is None or stat.start != start:
+        return None
+    try:
+        tids = sorted(int(name) for name in os.listdir(f"{folder}/task") if name.isdigit())
+    except OSError:
+        return None
+    tids = [pid, *(tid for tid in tids if tid != pid)]
+    found = {tid: there for tid in tids[:MAX_TASKS] if (there := _stat(f"{folder}/task/{tid}/stat")) is not None}
+    # The stacks that tell most come first: of the first thread, and of those that wait in the kernel.
+    stacks = sorted(found, key=lambda tid: (tid != pid, found[tid].state != "D", tid))[:MAX_KERNEL_STACKS]
+    tasks = []
+    for tid, there in found.items():
+        wchan = _text(f"{folder}/task/{tid}/wchan")
+        kernel = functions(_text(f"{folder}/task/{tid}/stack")) if tid in stacks and there.state != "R" else ()
+        tasks.append(Task(tid, there.name, there.state, "" if wchan == "0" else wchan, kernel))
+    exe = ""
+    with contextlib.suppress(OSError):
+        exe = os.path.basename(os.readlink(f"{folder}/exe"))
+    words = [word for word in _text(f"{folder}/cmdline").split("\0") if word]
+    if (after := _stat(f"{folder}/stat")) is None or after.start != start:
+        return None
+    is_python = exe.startswith("python") or stat.name.startswith("python")
+    command = _command(words, is_python) or stat.name
+    return KernelSide(command, stat.state, stat.parent, stat.threads, tuple(tasks), is_python)
+
+
+def is_there(proc: Path, pid: int, start: int) -> bool:
+    """Whether the process is still the one that it was. Blocks."""
+    stat = _stat(f"{proc}/{pid}/stat")
+    return stat is not None and stat.start == start
+
+
+def functions(stack: str) -> tuple[str, ...]:
+    """The names in /proc/PID/stack, innermost first, without offsets and what every system call begins with."""
+    names = []
+    for line in stack.splitlines():
+        if match := _FUNCTION.match(line):
+            names.append(match[1] + (match[2] or ""))
+    while names and names[-1].startswith(("do_syscall", "entry_SYSCALL", "el0", "invoke_syscall", "ret_from_fork")):
+        names.pop()
+    return tuple(names)
+
+
+def _stat(path: str) -> _Stat | None:
+    # The name may hold anything: it ends at the last parenthesis.
+    head, _, tail = _text(path).rpartition(")")
+    fields = tail.split()
+    if len(fields) < 20:
+        return None
+    return _Stat(head.partition("(")[2], fields[0], int(fields[1]), int(fields[17]), int(fields[19]))
+
+
+def _command(words: list[str], is_python: bool) -> str:
+    """`python train.py`, `python -m package`, `sleep`: no arguments."""
+    if not words:
+        return ""
+    program = os.path.basename(words[0])
+    if is_python:
+        rest = iter(words[1:])
+        for word in rest:
+            if word == "-m":
+                return f"{program} -m {next(rest, '')}"
+            if word == "-c":
+                return f"{program} -c"
+            if word in ("-W", "-X"):
+                next(rest, None)
+            elif not word.startswith("-"):
+                return f"{program} {os.path.basename(word)}"
+    return program
+
+
+def _text(path: str) -> str:
+    """Without the line end; nothing where it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, _BYTES).decode("utf-8", "replace").rstrip("\n")
+    except OSError:  # it has ended, or this may not be read
+        return ""
+    finally:
+        os.close(fd)

@@ -1,0 +1,69 @@
+"""What can be notified, and to which URLs: the rules that a job's spec and the daemon's configuration have in common.
+
+A webhook's path and query often are a password (whoever knows them may post), so no sentence of this file shows them.
+"""
+
+from collections.abc import Collection, Iterable
+
+#: Events of a job. "ended" is any end, "failed" and "stopped" are special ones of it; docs/notify.md.
+JOB_EVENTS = ("started", "ended", "failed", "stopped", "suspected_hang", "hung", "recovered")
+#: Events of the node itself.
+NODE_EVENTS = ("node_condition", "node_drained")
+EVENTS = (*JOB_EVENTS, *NODE_EVENTS)
+#: Characters of a URL.
+MAX_URL = 2048
+
+
+def webhook_problem(url: str) -> str:
+    """What is wrong with the URL of a webhook, in one sentence without its secret parts; empty: nothing is."""
+    # Late: whoever is forked for a job imports these rules and never asks.
+    from urllib.parse import urlsplit
+
+    if len(url) > MAX_URL:
+        return f"has {len(url)} characters: allowed are {MAX_URL}"
+    if not url.isascii() or any(c.isspace() or not c.isprintable() for c in url):
+        return "has a character that no URL has (a blank, a control character, or one beyond ASCII): write it as %XX"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        return f"is no URL: {error}"
+    if parts.scheme not in ("http", "https"):
+        return f"{parts.scheme[:20]!r} is no scheme that is spoken: must begin with http:// or https://"
+    if not host:
+        return f"{parts.scheme}://...: names no host"
+    if port == 0:
+        return f"{shown(url)}: allowed are ports 1 to 65535"
+    if parts.username is not None or parts.password is not None:
+        return f"{shown(url)}: must not have a user or a password before the host: a receiver knows us by path or query"
+    if "#" in url:
+        return f"{shown(url)}: must not have a fragment (#...), which is never sent"
+    return ""
+
+
+def events_problem(names: Collection[str], allowed: Iterable[str]) -> str:
+    """The first name that is not among the allowed ones, in one sentence; empty: there is none."""
+    known = tuple(allowed)
+    unknown = next((name for name in names if name not in known), None)
+    return "" if unknown is None else f"{unknown[:40]!r} is no event that is notified: allowed are {', '.join(known)}"
+
+
+def job_problems(webhook: str, events: Collection[str]) -> list[tuple[str, str]]:
+    """What is wrong with the notifications that a job's spec asks for: fields, each with one sentence."""
+    found = []
+    if webhook and (problem := webhook_problem(webhook)):
+        found.append(("notify.webhook", problem))
+    if problem := events_problem(events, JOB_EVENTS):
+        found.append(("notify.events", problem))
+    elif events and not webhook:
+        found.append(("notify.events", "without notify.webhook: say where they are to be told"))
+    return found
+
+
+def shown(url: str) -> str:
+    """A good URL as it may be shown: scheme, host and port."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}"

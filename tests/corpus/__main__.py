@@ -1,0 +1,96 @@
+"""`python -m tests.corpus`: precision, recall and delay of the hang rule on the corpus, beside the plain rule."""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from probes.hang import Settings
+from tests.corpus.measure import Outcome, run
+from tests.corpus.scenarios import SCENARIOS, Scenario
+from tests.corpus.variations import VARIATIONS
+
+ALL = {scenario.name: scenario for scenario in (*SCENARIOS, *VARIATIONS)}
+RULES = {
+    "muster": Settings(),
+    "plain, 30 min": Settings(rule="plain"),
+    "plain, 10 min": Settings(rule="plain", plain_s=600.0),
+}
+
+
+def main() -> int:
+    """Exit code 1 where the full rule gave a false alarm, missed a hang or was late, in usual weather."""
+    parser = argparse.ArgumentParser(prog="python -m tests.corpus", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios, as U1; all without")
+    parser.add_argument("--seeds", type=int, default=100, help="traces of each scenario")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--harsh", action="store_true", help="readings missing, noise, drift, other periods")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--rule", action="append", choices=RULES, help="only this one")
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.names if name not in ALL]:
+        parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(ALL)}")
+    names = arguments.names or list(ALL)
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    begin = time.monotonic()
+    wrong = False
+    with multiprocessing.Pool(arguments.jobs) as pool:
+        for rule in arguments.rule or RULES:
+            tasks = [(name, seed, rule, arguments.harsh) for name in names for seed in seeds]
+            outcomes = pool.map(_one, tasks, chunksize=8)
+            print(_report(rule, [ALL[name] for name in names], outcomes))
+            if rule == "muster":
+                wrong = any(outcome.wrong for outcome in outcomes)
+    print(f"{len(names)} scenarios, {arguments.seeds} seeds each, {time.monotonic() - begin:.0f} s", file=sys.stderr)
+    return int(wrong)
+
+
+def _one(task: tuple[str, int, str, bool]) -> Outcome:
+    name, seed, rule, harsh = task
+    scenario = ALL[name]
+    if rule != "muster":
+        # The plain rule knows no kinds, no culprits and no other verdicts: asked is only whether it says HUNG in time.
+        last = scenario.verdicts[-1:] if scenario.verdicts[-1:] == ("HUNG",) else ()
+        scenario = replace(scenario, kind="", verdicts=last or scenario.verdicts, may=(), high_confidence=True)
+    return run(scenario, seed, RULES[rule], harsh=harsh)
+
+
+def _report(rule: str, scenarios: Sequence[Scenario], outcomes: Sequence[Outcome]) -> str:
+    lines = [
+        f"\n## {rule}\n",
+        "| scenario | must be | traces | HUNG | right | delay min: median, most | what was wrong |",
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
+    for scenario in scenarios:
+        mine = [outcome for outcome in outcomes if outcome.scenario == scenario.name]
+        delays = sorted(outcome.delay_min for outcome in mine if outcome.delay_min is not None)
+        told = f"{delays[len(delays) // 2]:.1f}, {delays[-1]:.1f}" if delays else ""
+        bad = [outcome for outcome in mine if outcome.wrong]
+        limit = f"<= {scenario.within_min:g}" if scenario.within_min is not None else "never"
+        example = f"{bad[0].wrong} (seed {bad[0].seed})" if bad else ""
+        hung = sum(outcome.hung for outcome in mine)
+        right = len(mine) - len(bad)
+        lines.append(
+            f"| {scenario.name} {scenario.what} | {limit} | {len(mine)} | {hung} | {right} | {told} | {example} |"
+        )
+    hangs = {s.name for s in scenarios if s.within_min is not None and "HUNG" in s.verdicts}
+    true = sum(o.hung and not o.wrong.startswith("false") for o in outcomes if o.scenario in hangs)
+    false = sum(o.hung and (o.scenario not in hangs or o.wrong.startswith("false")) for o in outcomes)
+    positives = sum(o.scenario in hangs for o in outcomes)
+    precision = f"{true / (true + false):.4f}" if true + false else "-"
+    recall = f"{true / positives:.4f}" if positives else "-"
+    in_time = sum(
+        o.scenario in hangs and o.hung and not o.wrong.startswith(("false", "late", "missed")) for o in outcomes
+    )
+    lines.append(
+        f"\nHUNG: {true} of {positives} hangs (recall {recall}), {in_time} of them in time; {false} false alarms in "
+        f"{len(outcomes) - positives} traces without a hang (precision {precision})."
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Plays a scenario, runs a rule over its telemetry, and compares what is said with what must be said."""
+
+import functools
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from probes.hang import Change, Settings, detector
+from probes.hang.records import read
+from tests.corpus.physics import records
+from tests.corpus.scenarios import Scenario, Setting, Told, harsh_weather, usual_weather
+
+#: Minutes that bad readings may add to a delay.
+HARSH_MIN = 32.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one run. `delay_min` from the onset to the verdict that counts, None where it was not told. `wrong`: what is
+    not as the table wants it, or empty."""
+
+    scenario: str
+    seed: int
+    harsh: bool
+    hung: bool
+    delay_min: float | None
+    verdicts: tuple[str, ...]
+    wrong: str
+
+
+def trace(scenario: Scenario, seed: int, *, harsh: bool = False) -> tuple[Told, list[dict[str, Any]]]:
+    """What happens, and its telemetry."""
+    rng = random.Random(f"{scenario.name} {seed} {harsh}")
+    weather = (harsh_weather if harsh else usual_weather)(scenario, rng)
+    power = rng.uniform(0.6, 0.95) if weather.idle_share < 0.2 else rng.uniform(0.7, 0.95)
+    setting = Setting(
+        ranks=rng.choice(scenario.ranks),
+        kind=rng.choice(scenario.kinds),
+        rng=rng,
+        work_power=power,
+        spin_power=max(0.15, weather.idle_share + rng.uniform(0.0, 0.03)),
+    )
+    told = scenario.make(setting)
+    if harsh and scenario.name.startswith("U") and scenario.name not in ("U15", "U17"):
+        told.play.end += HARSH_MIN * 60
+    return told, list(records(told.play, weather, rng))
+
+
+def run(scenario: Scenario, seed: int, settings: Settings, *, harsh: bool = False) -> Outcome:
+    """One seed of a scenario."""
+    told, lines = trace(scenario, seed, harsh=harsh)
+    found = detector(settings)
+    changes = [change for line in lines for change in found.feed(read(line))]
+    begin = lines[0]["t"]
+    onset = None if told.onset is None else begin + told.onset
+    return judge(scenario, seed, changes, onset, told.culprit, harsh=harsh)
+
+
+def judge(
+    scenario: Scenario, seed: int, changes: list[Change], onset: float | None, culprit: int | None, *, harsh: bool
+) -> Outcome:
+    """What is wrong with these verdicts."""
+    said = tuple(str(change.verdict) for change in changes)
+    hung = [change for change in changes if change.verdict == "HUNG"]
+    outcome = functools.partial(Outcome, scenario.name, seed, harsh, bool(hung))
+    if hung and (scenario.within_min is None or scenario.name == "U17"):
+        return outcome(None, said, f"false alarm: HUNG {hung[0].kind} at {_minutes(hung[0], onset)}")
+    counts = scenario.verdicts[0] if scenario.name == "U17" else scenario.verdicts[-1] if scenario.verdicts else ""
+    first = next((c for c in changes if c.verdict == counts and (onset is None or c.t >= onset)), None)
+    delay = None
+    if scenario.within_min is not None:
+        assert onset is not None
+        if hung and hung[0].t < onset:
+            return outcome(None, said, "false alarm: HUNG before the onset")
+        if first is None:
+            return outcome(None, said, f"missed: no {counts}")
+        delay = (first.t - onset) / 60
+        if delay > scenario.within_min + (HARSH_MIN if harsh else 0.0):
+            return outcome(delay, said, f"late: {delay:.1f} min")
+    if harsh:
+        return outcome(delay, said, "")
+    if scenario.kind and hung and hung[0].kind != scenario.kind:
+        return outcome(delay, said, f"HUNG {hung[0].kind} instead of {scenario.kind}")
+    if culprit is not None and hung and hung[0].ranks != (culprit,):
+        return outcome(delay, said, f"names ranks {hung[0].ranks} instead of {culprit}")
+    if hung and (hung[0].confidence >= 0.5) != scenario.high_confidence:
+        return outcome(delay, said, f"confidence {hung[0].confidence}")
+    rest = iter(said)
+    if missing := [verdict for verdict in scenario.verdicts if verdict not in rest]:
+        return outcome(delay, said, f"{missing[0]} was not told")
+    if scenario.may and (more := [verdict for verdict in said if verdict not in scenario.may]):
+        return outcome(delay, said, f"told {more[0]}")
+    return outcome(delay, said, "")
+
+
+def _minutes(change: Change, onset: float | None) -> str:
+    return f"{change.t:.0f}" if onset is None else f"{(change.t - onset) / 60:.1f} min"

@@ -1,0 +1,164 @@
+"""Hangs, through a real daemon on fake cards, with the times of the rule scaled down: verdict, stacks, actions."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.v1 import job_pb2, telemetry_pb2
+from tests.conftest import Daemon, eventually
+from tests.fakes import FakeCards
+
+CONFIG = """
+[cards]
+release_timeout_s = 1
+[telemetry]
+readings_s = 0.1
+health_s = 0.1
+holders_s = 0.2
+processes_s = 0.2
+[hang]
+period_s = 1
+window_s = 2
+suspect_s = 3
+hung_s = 6
+established_s = 1
+startup_s = 60
+gap_s = 30
+gone_s = 20
+dark_s = 30
+"""
+#: Says nothing and does nothing, on purpose.
+STILL = (sys.executable, "-c", "import threading\ndef stuck():\n    threading.Event().wait(1000)\nstuck()")
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Iterator[FakeCards]:
+    with FakeCards.for_test(tmp_path / "cards", "nvidia", 2) as made:
+        yield made
+
+
+@pytest.fixture
+def daemon(make_daemon: Callable[..., Daemon], cards: FakeCards) -> Daemon:
+    return make_daemon(CONFIG, cards.env)
+
+
+def start(daemon: Daemon, job_id: str, **fields: Any) -> Any:
+    request = job_pb2.CardRequest(count=2)
+    spec = job_pb2.JobSpec(job_id=job_id, command=STILL, cards=request, grace_steps=[], **fields)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
+    return daemon.until_running(job_id)
+
+
+def work(cards: FakeCards) -> None:
+    """Both compute, each in its own rhythm."""
+    for i, card in enumerate(cards):
+        card.curve([(0, 60 + i), (0.7, 98), (1.5, 70), (2.3 + i / 10, 95), (3, 60 + i)])
+        card.power_w = 520
+        card.mem_util = 40
+        card.fabric_rate = 2e9
+
+
+def spin(cards: FakeCards) -> None:
+    """A collective that never completes."""
+    for card in cards:
+        card.util = 100
+        card.power_w = 110
+        card.mem_util = 0
+        card.fabric_rate = 0
+
+
+def worked(daemon: Daemon, cards: FakeCards, job_id: str) -> None:
+    """Long enough for the rule to know what work is like: so many records."""
+    work(cards)
+    stream = daemon.telemetry.RecordTelemetry(telemetry_pb2.RecordTelemetryRequest(job_id=job_id), timeout=60)
+    for number, _ in enumerate(stream):
+        if number == 40:
+            break
+    stream.cancel()
+    assert verdict(daemon, job_id) == "ALIVE"
+
+
+def verdict(daemon: Daemon, job_id: str) -> str:
+    return str(daemon.get(job_id).hang.verdict)
+
+
+def kinds(daemon: Daemon, job_id: str) -> list[str]:
+    return [event.kind for event in daemon.event_list(job_id)]
+
+
+def test_a_spinning_job_is_suspected_then_hung_and_gets_on_again(daemon: Daemon, cards: FakeCards):
+    work(cards)
+    start(daemon, "j")
+    worked(daemon, cards, "j")
+    spin(cards)
+    eventually(lambda: verdict(daemon, "j") == "SUSPECT", 60)
+    eventually(lambda: verdict(daemon, "j") == "HUNG", 60)
+    found = daemon.get("j").hang
+    assert found.kind == "spin" and found.confidence > 0.5 and "thresholds" in found.evidence
+    # It is told, and nothing more.
+    assert daemon.get("j").state == job_pb2.JOB_STATE_RUNNING
+    assert kinds(daemon, "j").count("job.suspected_hang") == kinds(daemon, "j").count("job.hung") == 1
+    # The stacks of that moment are kept.
+    kept = eventually(lambda: daemon.jobs.GetStacks(job_pb2.GetStacksRequest(job_id="j", kept=True), timeout=60), 60)
+    assert kept.occasion in ("suspected hang", "hung")
+    assert "stuck" in daemon.cli("stacks", "j", "--kept").stdout
+    work(cards)
+    eventually(lambda: verdict(daemon, "j") == "ALIVE", 60)
+    assert kinds(daemon, "j").count("job.recovered") == 1
+
+
+def test_a_detector_goes_on_over_a_restart_of_the_daemon(daemon: Daemon, cards: FakeCards):
+    work(cards)
+    start(daemon, "j")
+    worked(daemon, cards, "j")
+    spin(cards)
+    eventually(lambda: "job.suspected_hang" in kinds(daemon, "j"), 60)
+    daemon.kill()
+    daemon.restart()
+    eventually(lambda: "job.hung" in kinds(daemon, "j"), 60)
+    assert kinds(daemon, "j").count("job.suspected_hang") == 1
+    daemon.kill()
+    daemon.restart()
+    eventually(lambda: verdict(daemon, "j") == "HUNG", 60)
+    assert kinds(daemon, "j").count("job.hung") == 1
+
+
+def test_a_job_is_ended_for_it_where_that_was_asked_for(daemon: Daemon, cards: FakeCards):
+    work(cards)
+    start(daemon, "j", on_hang="stop")
+    worked(daemon, cards, "j")
+    spin(cards)
+    job = daemon.wait("j", 120)
+    assert job.state == job_pb2.JOB_STATE_FAILED
+    assert "hung" in job.verdict.summary and "spin" in job.verdict.summary
+    assert {rank.outcome for rank in job.ranks} <= {job_pb2.RANK_OUTCOME_HUNG, job_pb2.RANK_OUTCOME_GANG_VICTIM}
+    assert job_pb2.RANK_OUTCOME_HUNG in {rank.outcome for rank in job.ranks}
+    assert job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE
+    assert "hung" in daemon.cli("why", "j").stdout
+
+
+def test_a_job_that_hangs_is_started_again_within_its_budget(daemon: Daemon, cards: FakeCards):
+    work(cards)
+    start(daemon, "j", on_hang="restart", max_restarts=5, max_hang_restarts=1)
+    worked(daemon, cards, "j")
+    spin(cards)
+    eventually(lambda: daemon.get("j").attempt == 1, 120)
+    work(cards)
+    daemon.until_running("j")
+    worked(daemon, cards, "j")
+    spin(cards)
+    job = daemon.wait("j", 120)
+    assert (job.state, job.attempt) == (job_pb2.JOB_STATE_FAILED, 1)
+
+
+def test_a_job_has_numbers_of_its_own(daemon: Daemon, cards: FakeCards):
+    work(cards)
+    start(daemon, "j", hang={"suspect_s": "2", "hung_s": "3600"})
+    worked(daemon, cards, "j")
+    spin(cards)
+    eventually(lambda: verdict(daemon, "j") == "SUSPECT", 60)
+    refused = daemon.cli("start", "--cards", "2", "--on-hang", "restart", "--", "true")
+    assert refused.returncode == 2 and "max_restarts" in refused.stderr

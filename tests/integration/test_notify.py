@@ -1,0 +1,142 @@
+"""A daemon that tells: of its jobs, to whom the configuration and the jobs name; over its own end."""
+
+import hashlib
+import hmac
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from muster.v1 import job_pb2, node_pb2
+from tests.conftest import Daemon, eventually
+from tests.unit.notify_receiver import Receiver, nobody
+
+MakeDaemon = Callable[..., Daemon]
+SECRET = b"open sesame"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as found:
+        yield found
+
+
+def warnings(daemon: Daemon) -> list[str]:
+    node = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node
+    return [text for text in node.warnings if text.startswith("notify")]
+
+
+def notify(url: str, *events: str) -> job_pb2.Notify:
+    return job_pb2.Notify(webhook=url, events=events)
+
+
+def test_a_failure_is_told_to_all_who_want_to_know(make_daemon: MakeDaemon, receiver: Receiver, tmp_path: Path) -> None:
+    secret, out = tmp_path / "secret", tmp_path / "out"
+    secret.touch(0o600)
+    secret.write_bytes(SECRET + b"\n")
+    daemon = make_daemon(
+        f'[notify]\nwebhook = "{receiver.url}"\nsecret_file = "{secret}"\n'
+        f'command = ["/bin/sh", "-c", "cat > $0.new; echo $MUSTER_EVENT >> $0.new; mv $0.new $0", "{out}"]\n'
+    )
+    with Receiver() as own:
+        env = {"PASSWORD": "not to be told"}
+        daemon.run("sh", "-c", "exit 7", job_id="bad", env=env, notify=notify(own.url))
+        daemon.run("true", job_id="good", notify=notify(own.url, "started", "ended"))
+        for job_id in ("bad", "good"):
+            daemon.wait(job_id)
+        eventually(lambda: receiver.got and len(own.got) >= 4 and out.exists())
+    (got,) = receiver.got
+    assert (got.body["event"], got.body["job"]) == ("failed", "bad")
+    assert got.body["attributes"]["exit_code"] == "7"
+    signed = got.headers["X-Muster-Timestamp"].encode() + b"." + got.raw
+    assert got.headers["X-Muster-Signature"] == "sha256=" + hmac.new(SECRET, signed, hashlib.sha256).hexdigest()
+    told = [(body["job"], body["event"]) for body in own.bodies]
+    assert [event for job, event in told if job == "bad"] == ["started", "failed"]
+    assert [event for job, event in told if job == "good"] == ["started", "ended"]
+    assert out.read_text().endswith("failed\n")
+    assert not any(b"not to be told" in got.raw for got in [*receiver.got, *own.got])
+    assert warnings(daemon) == []
+
+
+def test_a_job_that_ends_while_daemon_and_receiver_are_down_is_told_later(make_daemon: MakeDaemon) -> None:
+    with nobody() as port:
+        daemon = make_daemon(f'[notify]\nwebhook = "http://127.0.0.1:{port}/hook?token=letmein"\n')
+        daemon.run("sh", "-c", "exit 3", job_id="first")
+        daemon.wait("first")
+        eventually(lambda: warnings(daemon))
+        (said,) = warnings(daemon)
+        assert f"http://127.0.0.1:{port}: Connection refused" in said and "letmein" not in said
+        go = daemon.folder / "go"
+        daemon.run("sh", "-c", f"until test -e {go}; do sleep 0.05; done; exit 4", job_id="second")
+        daemon.until_running("second")
+        daemon.kill(signal.SIGKILL)
+        go.touch()
+        eventually(lambda: not daemon.supervisor_pid("second"))
+    with Receiver(port=port) as receiver:
+        daemon.restart()
+        eventually(lambda: len(receiver.got) >= 2)
+        assert [(body["job"], body["attributes"]["exit_code"]) for body in receiver.bodies] == [
+            ("first", "3"),
+            ("second", "4"),
+        ]
+        eventually(lambda: not warnings(daemon))
+    assert "letmein" not in daemon.stderr.read_text()
+
+
+def test_a_reload_names_another_receiver(make_daemon: MakeDaemon, receiver: Receiver) -> None:
+    with Receiver() as before:
+        daemon = make_daemon(f'[notify]\nwebhook = "{before.url}"\n')
+        daemon.run("false", job_id="one")
+        eventually(lambda: before.got)
+        text = daemon.config.read_text()
+        daemon.config.write_text(
+            text.replace(before.url, receiver.url).replace("[notify]", '[notify]\nevents = ["ended"]')
+        )
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGHUP)
+        eventually(lambda: daemon.stderr.read_text().count("config.loaded") >= 1)
+        daemon.run("true", job_id="two")
+        eventually(lambda: receiver.got)
+    assert [body["job"] for body in before.bodies] == ["one"]
+    assert [(body["job"], body["event"]) for body in receiver.bodies] == [("two", "ended")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "said"),
+    [
+        (notify("ftp://h/letmein"), "notify.webhook", "'ftp' is no scheme"),
+        (notify("http://me:letmein@h/"), "notify.webhook", "must not have a user"),
+        (notify("http://h/", "failed", "hang"), "notify.events", "'hang' is no event that is notified"),
+        (notify("http://h/", "node_condition"), "notify.events", "'node_condition' is no event"),
+        (notify("", "failed"), "notify.events", "without notify.webhook"),
+    ],
+)
+def test_a_bad_webhook_is_refused(shared: Daemon, asked: job_pb2.Notify, field: str, said: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        shared.run("true", notify=asked)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    details = caught.value.details() or ""
+    assert f"{field}: " in details and said in details and "letmein" not in details
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('webhook = "h/x"', "notify.webhook: "),
+        ('events = ["hang"]', "notify.events: 'hang' is no event that is notified"),
+        ('command = ["tell"]', "notify.command: 'tell'"),
+        ("timeout_s = 0", "notify.timeout_s: "),
+        ('webhok = "http://h"', "unknown key 'notify.webhok': did you mean 'notify.webhook'?"),
+    ],
+)
+def test_a_bad_table_is_refused(tmp_path: Path, line: str, said: str) -> None:
+    from agent import config
+    from agent.errors import StartupError
+
+    path = tmp_path / "musterd.toml"
+    path.write_text(f"[notify]\n{line}\n")
+    with pytest.raises(StartupError, match="musterd") as caught:
+        config.load(path)
+    assert said in str(caught.value)

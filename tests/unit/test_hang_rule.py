@@ -1,0 +1,433 @@
+"""Verdicts of the full rule on small traces without noise, and what a detector promises over time."""
+
+import json
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probes.hang import Change, Detector, Settings, Verdict
+from probes.hang.records import read
+from tests.corpus.measure import trace
+from tests.corpus.scenarios import BY_NAME, SCENARIOS
+
+STEP = 15.0
+Line = dict[str, Any]
+
+
+class Node:
+    """A job of some ranks; each step all of them do what they are told."""
+
+    def __init__(self, ranks: int = 2, kind: str = "nvidia") -> None:
+        self.t = 1_700_000_000.0
+        self.kind = kind
+        self.counters: list[Line] = [{"cpu_s": 5.0, "rchar": 10**7, "wchar": 10**4, "log": 0} for _ in range(ranks)]
+        self.fabric = [10**12] * ranks
+        self.starts = [100 + rank for rank in range(ranks)]
+        self.net = 10**9
+
+    def step(self, does: Callable[[int], Line] | Line, seconds: float = STEP, **more: Any) -> Line:
+        self.t += seconds
+        procs, cards = [], []
+        for rank, counter in enumerate(self.counters):
+            act = does(rank) if callable(does) else does
+            counter["cpu_s"] += act.get("cpu", 0.0) * seconds
+            counter["rchar"] += int(act.get("read", 0) * seconds)
+            counter["wchar"] += int((act.get("write", 0) + act.get("log", 0)) * seconds)
+            counter["log"] += int(act.get("log", 0) * seconds)
+            self.fabric[rank] += int(act.get("fabric", 0) * seconds)
+            if not act.get("gone"):
+                procs.append(
+                    {
+                        "pid": 1000 + rank,
+                        "start": self.starts[rank],
+                        "rank": rank,
+                        "role": "rank",
+                        "cpu_s": counter["cpu_s"],
+                        "rchar": counter["rchar"],
+                        "wchar": counter["wchar"],
+                        "read_bytes": 0,
+                        "write_bytes": 0,
+                        "state": act.get("state", "S"),
+                        "wchan": act.get("wchan", "futex_wait_queue"),
+                    }
+                )
+            cards.append(
+                {
+                    "index": rank,
+                    "kind": self.kind,
+                    "util": act.get("util", 0),
+                    "mem_util": act.get("mem", 0),
+                    "power_w": act.get("power", 90.0),
+                    "power_limit_w": 700.0,
+                    "fabric_bytes": self.fabric[rank],
+                    "rank": rank,
+                }
+            )
+        log = {str(rank): counter["log"] for rank, counter in enumerate(self.counters)}
+        return {
+            "t": self.t,
+            "job": "j",
+            "procs": procs,
+            "cards": cards,
+            "log_bytes": log,
+            "net_bytes": self.net,
+        } | more
+
+    def steps(self, minutes: float, does: Callable[[int], Line] | Line) -> list[Line]:
+        return [self.step(does) for _ in range(round(minutes * 60 / STEP))]
+
+
+WORK: Line = {"util": 100, "power": 560.0, "mem": 40, "fabric": 2e9, "cpu": 1.0, "state": "R"}
+SPIN: Line = {"util": 100, "power": 110.0, "cpu": 1.5}
+SLEEP: Line = {"util": 0, "power": 90.0}
+
+
+def fed(lines: Iterable[Line], detector: Detector | None = None) -> list[Change]:
+    detector = detector or Detector()
+    return [change for line in lines for change in detector.feed(read(line))]
+
+
+def verdicts(changes: Iterable[Change]) -> list[str]:
+    return [str(change.verdict) for change in changes]
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_spin_is_suspected_after_five_minutes_and_hung_after_ten() -> None:
+    node = Node()
+    lines = node.steps(10, WORK)
+    began = node.t
+    changes = fed([*lines, *node.steps(12, SPIN)])
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
+    assert [round((c.t - began) / 60) for c in changes[1:]] == [5, 10]
+    hung = changes[-1]
+    assert (hung.kind, hung.ranks) == ("spin", (0, 1))
+    assert hung.confidence > 0.8
+    assert hung.evidence["cards"][0]["power_w_median"] == 110
+    assert hung.evidence["cards"][0]["power_w_active"] == pytest.approx(560, rel=0.03)
+    assert hung.evidence["missing"] == []
+    assert "power near the active median" in hung.evidence["would_clear"]
+
+
+def test_the_missing_participant_is_named() -> None:
+    node = Node(ranks=4)
+    lines = node.steps(10, WORK)
+    changes = fed([*lines, *node.steps(12, lambda rank: SLEEP | {"gone": True} if rank == 2 else SPIN)])
+    assert changes[-1].verdict is Verdict.HUNG
+    assert (changes[-1].kind, changes[-1].ranks) == ("spin", (2,))
+    assert changes[-1].evidence["odd_ranks"] == {"2": "its process has ended"}
+
+
+def test_a_stopped_rank_is_named() -> None:
+    node = Node()
+    lines = node.steps(10, WORK)
+    changes = fed([*lines, *node.steps(12, lambda rank: SLEEP | {"state": "T"} if rank else SPIN)])
+    assert (changes[-1].verdict, changes[-1].kind, changes[-1].ranks) == ("HUNG", "stopped", (1,))
+
+
+def test_a_process_in_the_kernel_is_given_longer_where_it_waits_for_a_file_system() -> None:
+    for wchan, hung in (("fifo_open", True), ("nfs_wait_bit_killable", False)):
+        node = Node(1)
+        lines = node.steps(10, WORK)
+        changes = fed([*lines, *node.steps(20, SLEEP | {"state": "D", "wchan": wchan})])
+        assert (changes[-1].verdict == "HUNG") is hung, wchan
+        assert changes[-1].kind == "io_blocked"
+
+
+def test_after_a_burst_of_writes_a_silence_may_be_longer() -> None:
+    for rate, hung in ((100.0, True), (50e6, False)):
+        node = Node(1)
+        lines = [*node.steps(10, WORK), *node.steps(1, SLEEP | {"write": rate})]
+        changes = fed([*lines, *node.steps(15, SLEEP)])
+        assert ("HUNG" in verdicts(changes)) is hung, rate
+        assert verdicts(changes)[1] == "SUSPECT"
+
+
+def test_weak_evidence_takes_longer_and_is_a_livelock() -> None:
+    node = Node(1)
+    lines = node.steps(10, WORK)
+    began = node.t
+    changes = fed([*lines, *node.steps(25, SLEEP | {"log": 16})])
+    assert changes[-1].kind == "livelock"
+    assert 19.5 <= (changes[-1].t - began) / 60 <= 21
+
+
+def test_a_busy_host_is_hung_after_an_hour_only() -> None:
+    node = Node(1)
+    lines = node.steps(10, WORK)
+    began = node.t
+    changes = fed([*lines, *node.steps(65, SLEEP | {"cpu": 1.0})])
+    assert verdicts(changes) == ["ALIVE", "BUSY_HOST", "HUNG"]
+    assert changes[-1].kind == "livelock"
+    assert 59 <= (changes[-1].t - began) / 60 <= 61
+
+
+def test_peers_that_wait_for_a_busy_rank_are_waiting() -> None:
+    node = Node()
+    lines = node.steps(10, WORK)
+    changes = fed([*lines, *node.steps(40, lambda rank: SPIN if rank else SLEEP | {"cpu": 1.0})])
+    assert verdicts(changes) == ["ALIVE", "WAITING"]
+    assert changes[-1].ranks == (0,)
+
+
+def test_what_never_was_active_is_idle_and_never_hung() -> None:
+    node = Node()
+    assert verdicts(fed(node.steps(300, SLEEP))) == ["IDLE"]
+
+
+def test_cards_that_wait_from_the_start_are_given_an_hour() -> None:
+    node = Node()
+    changes = fed(node.steps(75, SPIN))
+    assert verdicts(changes) == ["WAITING", "HUNG"]
+    assert 59 <= (changes[-1].t - 1_700_000_000) / 60 <= 62
+    assert changes[-1].confidence < 0.8
+
+
+def test_helpers_are_no_veto_unless_the_whole_tree_counts() -> None:
+    helper = {"pid": 7, "start": 1, "rank": None, "role": "helper", "cpu_s": 0, "state": "S", "wchan": None}
+
+    def lines() -> list[Line]:
+        node = Node()
+        found = [*node.steps(10, WORK), *node.steps(12, SPIN)]
+        for i, line in enumerate(found):
+            line["procs"].append(helper | {"rchar": i * 10**8, "wchar": i * 10**8, "read_bytes": 0, "write_bytes": 0})
+        return found
+
+    assert fed(lines())[-1].verdict == "HUNG"
+    assert verdicts(fed(lines(), Detector(Settings(io_scope="tree")))) == ["ALIVE"]
+
+
+def test_npus_that_wait_are_hung_after_five_minutes() -> None:
+    node = Node(kind="ascend")
+    lines = node.steps(10, WORK)
+    began = node.t
+    changes = fed([*lines, *node.steps(8, SLEEP | {"fabric": 100})])
+    assert (changes[-1].verdict, changes[-1].kind) == ("HUNG", "notify_wait")
+    assert (changes[-1].t - began) / 60 <= 6
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
+
+
+def test_npus_that_worked_for_a_minute_only_are_given_longer() -> None:
+    node = Node(kind="ascend")
+    lines = [line for _ in range(6) for line in (*node.steps(1, WORK), *node.steps(8, SLEEP))]
+    assert "HUNG" not in verdicts(fed(lines))
+
+
+def test_a_driver_that_hangs_is_told_at_once_and_its_end_too() -> None:
+    node = Node()
+    lines = node.steps(5, WORK)
+    for _ in range(8):
+        line = node.step(WORK)
+        line["cards"] = [{"index": c["index"], "rank": c["rank"], "trouble": "HANG"} for c in line["cards"]]
+        lines.append(line)
+    changes = fed([*lines, *node.steps(2, WORK)])
+    assert verdicts(changes) == ["ALIVE", "DRIVER_HANG", "ALIVE"]
+    assert changes[1].ranks == (0, 1)
+    assert changes[2].evidence["recovered"]["from"] == "DRIVER_HANG"
+
+
+def test_a_job_without_cards_is_told_with_low_confidence() -> None:
+    node = Node()
+    lines = [*node.steps(10, {"cpu": 1.0, "read": 10**6}), *node.steps(25, SLEEP)]
+    changes = fed([line | {"cards": []} for line in lines])
+    assert verdicts(changes) == ["ALIVE", "UNKNOWN", "HUNG"]
+    assert changes[-1].confidence < 0.5
+    assert "cards" in changes[-1].evidence["missing"]
+
+
+def test_a_job_without_cards_may_compute_for_ever() -> None:
+    node = Node()
+    lines = [*node.steps(10, {"cpu": 1.0, "read": 10**6}), *node.steps(300, {"cpu": 1.0})]
+    assert verdicts(fed([line | {"cards": []} for line in lines])) == ["ALIVE", "BUSY_HOST"]
+
+
+def test_slower_steps_are_slow() -> None:
+    node = Node()
+    slow = WORK | {"power": 350.0, "fabric": 0.8e9, "mem": 18}
+    assert verdicts(fed([*node.steps(15, WORK), *node.steps(20, slow)])) == ["ALIVE", "SLOW"]
+
+
+def test_memory_in_use_is_life_however_low_the_power_is() -> None:
+    node = Node(1)
+    assert verdicts(fed([*node.steps(10, WORK), *node.steps(30, SPIN | {"mem": 12})])) == ["ALIVE"]
+
+
+def test_a_capped_power_limit_is_no_hang() -> None:
+    node = Node(1)
+    lines = node.steps(15, WORK | {"mem": 0, "fabric": 0})
+    capped = node.steps(40, WORK | {"mem": 0, "fabric": 0, "power": 250.0})
+    for line in capped:
+        line["cards"][0]["power_limit_w"] = 300.0
+    assert verdicts(fed([*lines, *capped])) == ["ALIVE"]
+
+
+# --- recovery, restarts, clocks -------------------------------------------------------------------------------------
+
+
+def test_recovery_is_told_and_remembered() -> None:
+    node = Node(1)
+    detector = Detector()
+    changes = fed([*node.steps(10, WORK), *node.steps(13, SLEEP), *node.steps(5, WORK)], detector)
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG", "ALIVE"]
+    told = changes[-1].evidence["recovered"]
+    assert (told["from"], told["kind"], told["how"]) == ("HUNG", "deadlock", "by itself")
+    assert told["silence_s"] == pytest.approx(780, abs=100)
+    # It is given longer next time: 1.25 times that.
+    assert verdicts(fed(node.steps(15, SLEEP), detector)) == ["SUSPECT"]
+    assert verdicts(fed(node.steps(3, SLEEP), detector)) == ["HUNG"]
+
+
+def test_a_restart_begins_anew() -> None:
+    node = Node()
+    lines = [*node.steps(10, WORK), *node.steps(7, SLEEP)]
+    for rank, counter in enumerate(node.counters):
+        counter.update(cpu_s=0.0, rchar=0, wchar=0)
+        node.starts[rank] += 50_000
+    changes = fed([*lines, *node.steps(20, SLEEP | {"cpu": 0.1}), *node.steps(5, WORK)])
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "IDLE", "ALIVE"]
+    assert changes[2].evidence["recovered"]["how"] == "restarted"
+
+
+def test_a_restarted_job_that_never_gets_going_is_hung_after_an_hour() -> None:
+    node = Node()
+    lines = node.steps(10, WORK)
+    for rank, counter in enumerate(node.counters):
+        counter.update(cpu_s=0.0, rchar=0, wchar=0)
+        node.starts[rank] += 50_000
+    changes = fed([*lines, *node.steps(70, SLEEP)])
+    assert verdicts(changes) == ["ALIVE", "IDLE", "HUNG"]
+
+
+def test_time_without_records_proves_nothing() -> None:
+    node = Node()
+    lines = [*node.steps(10, WORK), *node.steps(2, SLEEP)]
+    node.t += 3600
+    changes = fed([*lines, *node.steps(2, SLEEP)])
+    assert verdicts(changes) == ["ALIVE"]
+
+
+@pytest.mark.parametrize("jump", [-7200.0, -40.0, 7200.0])
+def test_a_step_of_the_clock_changes_no_verdict(jump: float) -> None:
+    node = Node()
+    lines = [*node.steps(10, WORK), *node.steps(4, SPIN)]
+    node.t += jump
+    changes = fed([*lines, *node.steps(12, SPIN)])
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
+
+
+def test_records_of_two_nodes_of_a_job_are_joined() -> None:
+    """Each record holds one node's ranks; a rank that saves on one node keeps the waiting ones of the other."""
+    node = Node()
+    lines = node.steps(10, WORK)
+    lines += node.steps(15, lambda rank: SPIN if rank else SLEEP | {"write": 45e6, "cpu": 0.5})
+    joined = []
+    for line in lines:
+        for rank in (0, 1):
+            half = {key: [item for item in line[key] if item["rank"] == rank] for key in ("procs", "cards")}
+            joined.append(line | half | {"t": line["t"] + 0.3 * rank, "net_bytes": 10**9 * (rank + 1)})
+    assert verdicts(fed(joined)) == ["ALIVE", "WAITING"]
+    alone = [line for line in joined if line["cards"][0]["rank"] == 1]
+    assert verdicts(fed(alone))[-1] == "HUNG"
+
+
+def test_a_child_that_is_waited_for_is_no_new_io_of_its_parent() -> None:
+    node = Node(1)
+    worker = {"pid": 9, "start": 9, "rank": 0, "role": "worker", "cpu_s": 2.0, "read_bytes": 0, "write_bytes": 0}
+    lines = [*node.steps(10, WORK), *node.steps(4, SPIN)]
+    for line in lines:
+        line["procs"].append(worker | {"rchar": 10**9, "wchar": 3 * 10**9, "state": "S", "wchan": None})
+    node.counters[0]["rchar"] += 10**9
+    node.counters[0]["wchar"] += 3 * 10**9
+    node.counters[0]["cpu_s"] += 2.0
+    began = node.t - 4 * 60
+    changes = fed([*lines, *node.steps(9, SPIN)])
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
+    assert (changes[-1].t - began) / 60 <= 11
+
+
+def test_time_may_be_scaled() -> None:
+    node = Node()
+    lines = [node.step(WORK, 0.25) for _ in range(40)]
+    began = node.t
+    lines += [node.step(SPIN, 0.25) for _ in range(60)]
+    changes = fed(lines, Detector(Settings().scaled(60)))
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
+    assert changes[-1].t - began <= 11
+
+
+# --- properties -------------------------------------------------------------------------------------------------------
+
+_READING = st.one_of(
+    st.none(), st.floats(allow_nan=True), st.integers(-5, 10**20), st.text(max_size=3), st.booleans(), st.just([])
+)
+_PROC = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(
+        ("start", "rank", "cpu_s", "rchar", "wchar", "read_bytes", "write_bytes", "state", "wchan"), _READING
+    )
+    | {"pid": st.one_of(st.integers(1, 4), _READING), "role": st.sampled_from(["rank", "worker", "helper", "x", 3])},
+)
+_CARD = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(("kind", "util", "mem_util", "power_w", "power_limit_w", "fabric_bytes", "rank"), _READING)
+    | {"index": st.one_of(st.integers(0, 2), _READING)},
+)
+_RECORD = st.fixed_dictionaries(
+    {"t": st.floats(-1e9, 1e10), "job": st.just("j")},
+    optional={
+        "procs": st.one_of(_READING, st.lists(st.one_of(_PROC, _READING), max_size=4)),
+        "cards": st.one_of(_READING, st.lists(st.one_of(_CARD, _READING), max_size=4)),
+        "log_bytes": st.one_of(_READING, st.dictionaries(st.sampled_from(["0", "1", "x", "-1"]), _READING, max_size=3)),
+        "net_bytes": _READING,
+        "driver": st.sampled_from(["HANG", None, 1]),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_RECORD, max_size=25))
+def test_no_reading_whatever_breaks_it(lines: list[Line]) -> None:
+    detector = Detector()
+    for change in fed(lines, detector):
+        json.dumps(change.as_dict(), allow_nan=False)
+    json.dumps(detector.state(), allow_nan=False)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from([s.name for s in SCENARIOS]), st.integers(0, 50), st.booleans(), st.floats(0.05, 0.95))
+def test_a_stored_detector_goes_on_as_if_nothing_had_been(name: str, seed: int, harsh: bool, share: float) -> None:
+    _, lines = trace(BY_NAME[name], seed, harsh=harsh)
+    whole, first = Detector(), Detector()
+    cut = int(len(lines) * share)
+    before = fed(lines[:cut], first)
+    second = Detector.restored(json.loads(json.dumps(first.state())))
+    changes = [*before, *fed(lines[cut:], second)]
+    assert [c.as_dict() for c in changes] == [c.as_dict() for c in fed(lines, whole)]
+    assert second.state() == whole.state()
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from([s.name for s in SCENARIOS]), st.integers(0, 50), st.integers())
+def test_the_order_within_a_record_says_nothing(name: str, seed: int, shuffle: int) -> None:
+    _, lines = trace(BY_NAME[name], seed)
+    rng = random.Random(shuffle)
+    mixed = [
+        line
+        | {
+            "procs": rng.sample(line["procs"], len(line["procs"])),
+            "cards": rng.sample(line["cards"], len(line["cards"])),
+        }
+        for line in lines
+    ]
+    assert [c.as_dict() for c in fed(mixed)] == [c.as_dict() for c in fed(lines)]
+
+
+@pytest.mark.parametrize("state", [{}, {"version": 0}, {"version": 1, "rule": "full", "job": {"cards": 3}}])
+def test_a_strange_state_is_refused(state: Line) -> None:
+    with pytest.raises(ValueError, match="begin a detector anew"):
+        Detector.restored(state)
