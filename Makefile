@@ -20,7 +20,7 @@ MINDSPORE ?= mindspore==2.7.*
 
 CODE := $(wildcard agent supervisors probes proto/muster tests benchmarks examples scripts)
 
-.PHONY: help setup run test test-msrun lint format proto check-proto bench lock clean
+.PHONY: help setup run test test-msrun lint format proto check-proto corpus bench lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -46,6 +46,9 @@ lint: $(READY) check-proto  ## ruff, mypy, import rules, generated code
 format: $(READY)  ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+corpus: $(READY)  ## precision, recall and delay of the hang rule, beside the plain one; CORPUS_ARGS="--seeds 60"
+	@$(BIN)/python -m tests.corpus $(CORPUS_ARGS)
 
 bench: $(READY)  ## benchmarks beside their peers
 	@$(BIN)/python -m benchmarks

@@ -104,7 +104,8 @@ class Recording:
 
 def _record(look: Look, entry: Entry, view: View, log_bytes: dict[str, int]) -> Record:
     procs = tuple(_proc(proc) for proc in look.jobs[entry.job_id])
-    return Record(look.at, entry.job_id, procs, _cards(entry, view), log_bytes, look.node.net_bytes)
+    driver = str(view.driver.trouble) if view.driver is not None and entry.job.cards else None
+    return Record(look.at, entry.job_id, procs, _cards(entry, view), log_bytes, look.node.net_bytes, driver)
 
 
 def _proc(proc: Proc) -> ProcRecord:
@@ -141,6 +142,7 @@ def _cards(entry: Entry, view: View) -> tuple[CardRecord, ...]:
                 power_limit_w=health.value.power_limit_w if health else None,
                 fabric_bytes=health.value.fabric_bytes if health else None,
                 rank=job_processes.rank_of_card(entry, place),
+                trouble=str(view.sick[index].trouble) if index in view.sick else None,
             )
         )
     return tuple(found)

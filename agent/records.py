@@ -40,7 +40,7 @@ class ProcRecord(msgspec.Struct, frozen=True):
     wchan: str | None
 
 
-class CardRecord(msgspec.Struct, frozen=True):
+class CardRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A card of the job. Percent and watts; `fabric_bytes` since the driver was loaded; `rank` over all nodes."""
 
     index: int
@@ -51,9 +51,11 @@ class CardRecord(msgspec.Struct, frozen=True):
     power_limit_w: float | None
     fabric_bytes: int | None
     rank: int | None
+    #: Why there is no reading (probes.accelerator.Trouble), "HANG" for a call that does not return; left out: there is one.
+    trouble: str | None = None
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job at one moment, in seconds since the epoch. `log_bytes`: size of each rank's log file; `net_bytes`: of all
     interfaces of the node but the loopback, both ways."""
 
@@ -63,6 +65,8 @@ class Record(msgspec.Struct, frozen=True):
     cards: tuple[CardRecord, ...]
     log_bytes: dict[str, int]
     net_bytes: int | None
+    #: As a card's `trouble`, of the whole driver.
+    driver: str | None = None
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -16,8 +16,8 @@ from tests.corpus.variations import VARIATIONS
 ALL = {scenario.name: scenario for scenario in (*SCENARIOS, *VARIATIONS)}
 RULES = {
     "muster": Settings(),
-    "plain, 30 min": Settings(rule="plain"),
-    "plain, 10 min": Settings(rule="plain", plain_s=600.0),
+    # ModelArts' default is 30 min, which cannot be in time; the traces end before.
+    "plain": Settings(rule="plain", plain_s=600.0),
 }
 
 
@@ -52,9 +52,10 @@ def _one(task: tuple[str, int, str, bool]) -> Outcome:
     name, seed, rule, harsh = task
     scenario = ALL[name]
     if rule != "muster":
-        # The plain rule knows no kinds, no culprits and no other verdicts: asked is only whether it says HUNG in time.
+        # The plain rule knows no kinds, no culprits and no other verdicts: it is only asked for HUNG in time.
         last = scenario.verdicts[-1:] if scenario.verdicts[-1:] == ("HUNG",) else ()
-        scenario = replace(scenario, kind="", verdicts=last or scenario.verdicts, may=(), high_confidence=True)
+        verdicts = last or (scenario.verdicts if scenario.within_min is not None else ())
+        scenario = replace(scenario, kind="", verdicts=verdicts, may=(), high_confidence=True)
     return run(scenario, seed, RULES[rule], harsh=harsh)
 
 

@@ -81,7 +81,7 @@ def judge(
         return outcome(delay, said, "")
     if scenario.kind and hung and hung[0].kind != scenario.kind:
         return outcome(delay, said, f"HUNG {hung[0].kind} instead of {scenario.kind}")
-    if culprit is not None and hung and hung[0].ranks != (culprit,):
+    if culprit is not None and scenario.kind and hung and hung[0].ranks != (culprit,):
         return outcome(delay, said, f"names ranks {hung[0].ranks} instead of {culprit}")
     if hung and (hung[0].confidence >= 0.5) != scenario.high_confidence:
         return outcome(delay, said, f"confidence {hung[0].confidence}")

@@ -82,7 +82,7 @@ def test_a_card_that_does_not_answer_is_unknown_before_a_check_finds_it(daemon: 
 def test_all_cards_are_unknown_while_the_driver_is_gone(daemon: Daemon, cards: FakeCards):
     cards.unload()
     eventually(lambda: healths(daemon) == ["UNKNOWN"] * 4)
-    assert not any(card.reading.HasField("utilization") for card in read(daemon))
+    eventually(lambda: not any(card.reading.HasField("utilization") for card in read(daemon)))
     cards.load()
     eventually(lambda: healths(daemon) == ["OK"] * 4, 60)
 

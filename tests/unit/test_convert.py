@@ -64,7 +64,7 @@ def test_a_full_spec_survives_both_ways_but_for_its_secrets():
         on_hang="restart",
         max_hang_restarts=0,
         hang={"hung_s": "900"},
-        notify=job_pb2.Notify(webhook="https://user:secret@example.org:8443/secret?secret", events=["hung"]),
+        notify=job_pb2.Notify(webhook="https://example.org:8443/secret?secret", events=["hung"]),
     )
     said = {field.name for field, _ in message.ListFields()}
     assert {field.name for field in message.DESCRIPTOR.fields} - said == {"ranks"}, "every field is decided here"

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from agent import records
 from agent.records import CardRecord, Lost, ProcRecord, Record, RecordFile, Records, append, encoded
@@ -41,6 +42,12 @@ async def test_a_record_has_the_keys_that_are_promised():
         "net_bytes": 888,
     }  # fmt: skip
     assert list(shown) == ["t", "job", "procs", "cards", "log_bytes", "net_bytes"]
+
+
+async def test_a_card_that_does_not_answer_says_why():
+    lost = replace(CARD, util=None, trouble="LOST")
+    shown = json.loads(encoded(replace(made(0), cards=(lost,), driver="HANG")))
+    assert (shown["cards"][0]["trouble"], shown["cards"][0]["util"], shown["driver"]) == ("LOST", None, "HANG")
 
 
 async def test_each_subscriber_gets_what_it_wants():
