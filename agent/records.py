@@ -51,7 +51,7 @@ class CardRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     power_limit_w: float | None
     fabric_bytes: int | None
     rank: int | None
-    #: Why there is no reading (probes.accelerator.Trouble), "HANG" for a call that does not return; left out: there is one.
+    #: Why there is no reading (probes.accelerator.Trouble), "HANG" for a call that does not return; left out: there is.
     trouble: str | None = None
 
 
