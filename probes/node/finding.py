@@ -47,13 +47,18 @@ class Finding:
         if not EXPLANATIONS[self.code].condition:
             return None
         said = xids.name(self.number) if self.item == XID and self.number is not None else self.text
+        status, action = self.status, self.action
+        if self.item == XID and self.card is None and status is Status.CRITICAL:
+            # In a container the kernel's log is the host's, and tells of cards that are others'.
+            status, action = Status.WARN, Action.INVESTIGATE
+            said += ", of a card that this node does not show"
         return CheckResult(
             self.item,
-            self.status,
+            status,
             self.code,
             said,
             f"{self.count} times" if self.count > 1 else "",
-            action=self.action,
+            action=action,
             device=self.device,
             card=self.card,
             evidence=f"{self.source}: {self.text}",

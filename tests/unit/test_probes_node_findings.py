@@ -236,6 +236,15 @@ def test_numbers_of_ones_own():
     assert one(xid_line(74), xid_ignore="74").code is Code.GPU_XID_NOTE
 
 
+def test_an_xid_of_a_card_that_the_node_does_not_show_is_a_warning():
+    """In a container the kernel's log is the host's."""
+    found = one(xid_line(79, bus="PCI:0000:07:00"))
+    assert (found.status, found.card) == (Status.CRITICAL, None)
+    assert found.condition is not None
+    assert (found.condition.status, found.condition.action) == (Status.WARN, Action.INVESTIGATE)
+    assert "does not show" in found.condition.reason
+
+
 def test_a_condition_tells_card_xid_and_the_kernels_line():
     condition = one(xid_line(48)).condition
     assert condition is not None
