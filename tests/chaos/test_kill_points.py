@@ -1,6 +1,6 @@
 """Kill -9 at random moments, and an oracle that knows what must be true afterwards.
 
-MUSTER_CHAOS_POINTS says how many points (CI: 200), MUSTER_CHAOS_SEED which ones; the seed is printed. Whatever is
+MUSTER_CHAOS_POINTS says how many points (CI: 100), MUSTER_CHAOS_SEED which ones; the seed is printed. Whatever is
 killed: no output byte is lost or doubled, every exit code is right or LOST (never invented, and only where supervisor
 and nursery were both gone), no rank is started twice, no process and no FIFO is left.
 """
