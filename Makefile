@@ -20,7 +20,7 @@ MINDSPORE ?= mindspore==2.7.*
 
 CODE := $(wildcard agent supervisors probes proto/muster tests benchmarks examples scripts)
 
-.PHONY: help setup run test test-msrun lint format proto check-proto corpus bench lock clean
+.PHONY: help setup run test test-system test-msrun lint format proto check-proto corpus corpus-acted bench lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -30,8 +30,15 @@ setup: $(READY)  ## .venv with the locked dependencies and this project, editabl
 run: $(READY)  ## the quick start: a daemon and a small job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/run.sh
 
+# A test's daemon would else compile each of its modules, where the environment forbids to keep what was compiled.
+test: export PYTHONDONTWRITEBYTECODE :=
+# Tests fork next to gRPC's threads; its handlers for that are for programs that go on to use it.
+test: export GRPC_ENABLE_FORK_SUPPORT := 0
 test: $(READY)  ## the tests; PYTEST_ARGS="-k name -x" selects
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal --ignore=tests/system $(PYTEST_ARGS)
+
+test-system: $(READY)  ## the service under a real systemd, in a container; needs root, systemd-nspawn and debootstrap
+	@$(BIN)/python -m pytest -q tests/system $(PYTEST_ARGS)
 
 test-msrun: $(READY) $(MINDSPORE_READY)  ## the tests of msrun with MindSpore: a download of 800 MB
 	@MUSTER_TEST_MSRUN="$(CURDIR)/.venv-mindspore/bin" \
@@ -49,6 +56,9 @@ format: $(READY)  ## mend what ruff can mend
 
 corpus: $(READY)  ## precision, recall and delay of the hang rule, beside the plain one; CORPUS_ARGS="--seeds 60"
 	@$(BIN)/python -m tests.corpus $(CORPUS_ARGS)
+
+corpus-acted: $(READY)  ## the same with real processes under a real daemon, on fake cards, sixty times as fast
+	@$(BIN)/python -m tests.corpus --acted $(CORPUS_ARGS)
 
 bench: $(READY)  ## benchmarks beside their peers
 	@$(BIN)/python -m benchmarks

@@ -1,6 +1,7 @@
 """What a request must meet on this very node, over what its spec says by itself."""
 
 import contextlib
+import difflib
 import errno
 import os
 import pwd
@@ -8,15 +9,19 @@ import secrets
 import socket
 import stat
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 
-from agent.config import Config
+from agent.config import Config, HangTable
 from agent.errors import InvalidRequest, NoRoom, PortInUse
+from probes import hang
 from supervisors.child import Account
 from supervisors.errors import NotStartable
 from supervisors.spec import DEFAULT_GRACE_STEPS, JobSpec, Violation
 from supervisors.spec_rules import violations
 
+#: Characters of a setting of the hang rule: of a text (the longest, a list of names, has 500 by default), of a number.
+_MAX_TEXT, _MAX_NUMBER = 4096, 32
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -31,7 +36,7 @@ def new_job_id() -> str:
 
 def refuse_bad(spec: JobSpec, config: Config) -> None:
     """Raises InvalidRequest with all that is wrong with a spec, whatever the node is like."""
-    found = violations(spec)
+    found = [*violations(spec), *_hang(spec.hang, config.hang)]
     if not found and spec.local_ranks > config.jobs.max_ranks:
         found.append(Violation("ranks", f"{spec.local_ranks}: this node allows at most {config.jobs.max_ranks}"))
     if found:
@@ -99,6 +104,41 @@ def _workdir(path: str) -> list[Violation]:
     except OSError as error:
         why = str(error.strerror).lower()
     return [Violation("workdir", f"{path!r}: {why}: give a folder that exists on this node")]
+
+
+def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:
+    """What is wrong with a job's own settings of the hang rule, which go over those of the node."""
+    rule = hang.Settings(**{field.name: getattr(node, field.name) for field in fields(hang.Settings)})
+    names = [field.name for field in fields(rule)]
+    found, left = [], dict(values)
+    for name, value in values.items():
+        most = _MAX_TEXT if isinstance(getattr(rule, name, None), str) else _MAX_NUMBER
+        if name in names and len(value) <= most:
+            continue
+        del left[name]
+        if name in names:
+            text = f"has {len(value)} characters: allowed are {most}"
+        elif name in ("enabled", "action"):
+            text = "is a setting of the node alone; on_hang says what is done about a job that hangs"
+        else:
+            near = ", ".join(difflib.get_close_matches(name, names, 3))
+            text = "is no setting of the hang rule" + (f" (near it: {near})" if near else "")
+            text += "; docs/hang.md has them all"
+        found.append(Violation(f"hang[{name[:40]}]", text))
+    while left:
+        try:
+            rule.with_values(left)
+            break
+        except ValueError as error:
+            name, _, text = str(error).partition(": ")
+            if left.pop(name, None) is not None:
+                found.append(Violation(f"hang[{name}]", text))
+                continue
+            if not found:  # else it may only miss one that is left out now
+                own = next((own for own in left if own in text), next(iter(left)))
+                found.append(Violation(f"hang[{own}]", f"does not go with what the node has: {error}; give both"))
+            break
+    return found
 
 
 def _user(user: str) -> list[Violation]:

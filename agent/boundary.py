@@ -8,7 +8,9 @@ It is an interceptor, so no handler can forget it. What it sees to (each was met
 * A handler's own CancelledError (asyncio's count of cancellations is 0) gets a status: without one the client hangs.
   A cancellation from outside (client, deadline) is raised again: swallowing it leaks the call.
 * An ExceptionGroup is looked into, so that a task group in a handler does not turn a clear error into UNKNOWN.
+* Bytes that are no message are INVALID_ARGUMENT.
 * A generator is iterated here and written with `context.write`: grpc would finalise it in another task.
+* Whether the caller may do that is judged here, and what was done is written into the audit log.
 * When the daemon ends, calls that wait are ended with UNAVAILABLE instead of a cut connection.
 """
 
@@ -23,11 +25,16 @@ import anyio
 import grpc
 import structlog
 from google.protobuf import duration_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 from grpc_status import rpc_status
 
-from agent.errors import InvalidRequest, MusterError, ShuttingDown
+from agent import access
+from agent.access import Caller
+from agent.audit import Audit, Call
+from agent.errors import InvalidRequest, MusterError, ShuttingDown, TooMany
+from supervisors.spec import Violation
 
 if TYPE_CHECKING:  # generic in their stubs only
     _Handler = grpc.RpcMethodHandler[Any, Any]
@@ -38,6 +45,9 @@ DOMAIN = "muster"
 #: the message a second time and with three characters per byte that is not ASCII).
 MAX_MESSAGE = 700
 MAX_VIOLATIONS = 2000
+#: Calls of a listener that look, at once. Those that do something are never kept out by their number: there must
+#: always be room for a Stop.
+MAX_LOOKS = 1024
 
 _log = structlog.get_logger(__name__)
 _Behaviour = Callable[[Any, Any], Any]
@@ -74,8 +84,12 @@ def status(error: MusterError) -> status_pb2.Status:
 class Boundary(aio.ServerInterceptor):
     """Guards every handler of a server, and can end the calls that are under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, identify: Callable[[Any], Caller], audit: Audit) -> None:
+        """`identify` tells who makes a call, by its context."""
+        self._identify = identify
+        self._audit = audit
         self._calls: dict[anyio.CancelScope, bool] = {}
+        self._looks = 0
 
     async def intercept_service(
         self,
@@ -88,7 +102,7 @@ class Boundary(aio.ServerInterceptor):
             return None
         method = handler_call_details.method
         codec = {
-            "request_deserializer": handler.request_deserializer,
+            "request_deserializer": _reading(handler.request_deserializer, handler.request_streaming),
             "response_serializer": handler.response_serializer,
         }
         if handler.unary_unary is not None:
@@ -113,36 +127,78 @@ class Boundary(aio.ServerInterceptor):
 
     def _guarded(self, behaviour: _Behaviour, method: str, streams: bool) -> _Behaviour:
         async def guarded(request: Any, context: "_Context") -> Any:
+            caller = self._identify(context)
+            call = Call(self._audit, method, caller, access.claimed(context), request)
             try:
-                with anyio.CancelScope() as scope, self._tracked(scope, streams):
-                    return await _call(behaviour, request, context)
+                access.check(method, caller)
+                if isinstance(request, InvalidRequest):
+                    raise request
+                with anyio.CancelScope() as scope, self._tracked(scope, streams, access.is_look(method)):
+                    answer = await _call(behaviour, request, context)
+                    _note(call, "OK")
+                    return answer
                 # Left without a result: only `end_streams` and `end_all` cancel this scope.
                 failure: MusterError = ShuttingDown()
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
+                    _note(call, "CANCELLED")
                     raise
                 failure = _defect(error, method)
-            except (aio.AbortError, aio.UsageError):
-                # Aborted already (health checks do), or the client left while something was being written to it.
-                raise
+            except aio.AbortError:
+                raise  # it has its status already: health checks do so
+            except (aio.UsageError, aio.InternalError) as error:
+                # The client left while something was being written to it. Nobody waits for a status, and there is no
+                # way to send one; gRPC would fill the log with that.
+                _note(call, "CANCELLED")
+                raise asyncio.CancelledError from error
             except BaseExceptionGroup as group:
                 failure = _of_group(group, method)
             except MusterError as error:
                 failure = error
             except Exception as error:
                 failure = _defect(error, method)
+            _note(call, failure.code)
             await context.abort_with_status(rpc_status.to_status(status(failure)))
 
         return guarded
 
     @contextlib.contextmanager
-    def _tracked(self, scope: anyio.CancelScope, streams: bool) -> Iterator[None]:
+    def _tracked(self, scope: anyio.CancelScope, streams: bool, look: bool) -> Iterator[None]:
+        """Raises TooMany."""
+        if look and self._looks >= MAX_LOOKS:
+            raise TooMany("calls that look", MAX_LOOKS)
         self._calls[scope] = streams
+        self._looks += look
         try:
             yield
         finally:
             del self._calls[scope]
+            self._looks -= look
+
+
+def _reading(deserialize: Callable[[bytes], Any] | None, streams: bool) -> Callable[[bytes], Any] | None:
+    """`deserialize`, for bytes that may be no such message: gRPC would make UNKNOWN of it, before there is a handler.
+    So the one request of a call becomes the error that it is; in a stream the handler that reads it meets it."""
+    if deserialize is None:
+        return None
+
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            error = InvalidRequest([Violation("request", "its bytes are no message of this call")])
+        if streams:
+            raise error
+        return error
+
+    return read
+
+
+def _note(call: Call, answer: str) -> None:
+    """Looks are not written down, unless they were refused."""
+    if not access.is_look(call.method) or answer == "PERMISSION_DENIED":
+        call.write(answer)
 
 
 async def _call(behaviour: _Behaviour, request: Any, context: "_Context") -> Any:
@@ -163,6 +219,10 @@ def _of_group(group: BaseExceptionGroup[BaseException], method: str) -> MusterEr
             raise leaf
         if isinstance(leaf, asyncio.CancelledError) and task is not None and task.cancelling():
             raise leaf
+        if isinstance(leaf, aio.AbortError):
+            raise leaf
+        if isinstance(leaf, aio.UsageError | aio.InternalError):
+            raise asyncio.CancelledError from leaf
     known = [leaf for leaf in leaves if isinstance(leaf, MusterError)]
     if known and all(isinstance(leaf, MusterError | asyncio.CancelledError) for leaf in leaves):
         return known[0]

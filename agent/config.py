@@ -62,6 +62,29 @@ class LimitsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_message_bytes: MessageBytes = 4 << 20
 
 
+class ExecTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[exec]: sessions in a job and streams to the node, at once; times in seconds."""
+
+    max_sessions: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 64
+    max_streams: Count = 256
+    abandoned_s: Seconds = 600.0
+    grace_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0
+
+
+class LogsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[logs]: what a file, a job and the node may have, in bytes (0: no limit), and for how long."""
+
+    max_file_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 1 << 30
+    max_job_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 0
+    max_node_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 0
+    keep_days: Annotated[float, msgspec.Meta(ge=0, le=3660)] = 30.0
+    min_free_percent: Annotated[float, msgspec.Meta(ge=0, le=99)] = 5.0
+    compress: Literal["gzip", "off"] = "gzip"
+    worker_log: Literal["off", "plain", "labelled"] = "off"
+    upload: tuple[str, ...] = ()
+    upload_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 3600.0
+
+
 class CardsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[cards]"""
 
@@ -170,6 +193,21 @@ class SocketTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     mode: Mode = Mode(0o660)
     group: str = "muster"
+    #: A second socket, reader.sock, for those who may look and do nothing.
+    reader: bool = True
+    reader_mode: Mode = Mode(0o660)
+    reader_group: str = "muster-readers"
+
+
+class TlsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[tls]: the TCP listener, off by default. Names are those of clients' certificates (SAN or CN)."""
+
+    listen: str = ""
+    certificate: str = ""
+    key: str = ""
+    client_authority: str = ""
+    operators: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -178,6 +216,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     daemon: DaemonTable = DaemonTable()
     jobs: JobsTable = JobsTable()
     limits: LimitsTable = LimitsTable()
+    exec: ExecTable = ExecTable()
+    logs: LogsTable = LogsTable()
     cards: CardsTable = CardsTable()
     checks: ChecksTable = ChecksTable()
     health: HealthTable = HealthTable()
@@ -187,6 +227,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notify: NotifyTable = NotifyTable()
     why: WhyTable = WhyTable()
     socket: SocketTable = SocketTable()
+    tls: TlsTable = TlsTable()
 
     def with_written(self, changes: Mapping[str, str]) -> "Config":
         """With other thresholds of checks ([checks], [health]), as they are written on a command line.
@@ -219,6 +260,13 @@ NEEDS_RESTART = (
     ("limits", "max_message_bytes"),
     ("socket", "mode"),
     ("socket", "group"),
+    ("socket", "reader"),
+    ("socket", "reader_mode"),
+    ("socket", "reader_group"),
+    ("tls", "listen"),
+    ("tls", "certificate"),
+    ("tls", "key"),
+    ("tls", "client_authority"),
 )
 
 
@@ -254,20 +302,38 @@ def parse(raw: dict[str, Any]) -> Config:
         raise ValueError(f"jobs.grace_steps: {list(config.jobs.grace_steps)}: each step is 0 to {MAX_GRACE_S:.0f} s")
     if sum(config.jobs.grace_steps) > MAX_GRACE_S:
         raise ValueError(f"jobs.grace_steps: together they are over {MAX_GRACE_S:.0f} s")
-    try:
-        config.checks.settings()
-    except ValueError as error:
-        raise ValueError(f"checks.{error}") from error
-    try:
-        metrics_listen.check_listen(config.metrics.listen)
-        metrics_listen.check_textfile(config.metrics.textfile)
-    except ValueError as error:
-        raise ValueError(f"metrics.{error}") from error
-    try:
-        notify_settings.check(config.notify)
-    except ValueError as error:
-        raise ValueError(f"notify.{error}") from error
+    for table, check in (
+        ("checks", config.checks.settings),
+        ("logs", lambda: notify_settings.check_command("upload", config.logs.upload)),
+        ("metrics", lambda: _check_metrics(config.metrics)),
+        ("notify", lambda: notify_settings.check(config.notify)),
+        ("tls", lambda: _check_tls(config.tls)),
+    ):
+        try:
+            check()
+        except ValueError as error:
+            raise ValueError(f"{table}.{error}") from error
     return config
+
+
+def _check_metrics(table: MetricsTable) -> None:
+    metrics_listen.check_listen(table.listen)
+    metrics_listen.check_textfile(table.textfile)
+
+
+def _check_tls(table: TlsTable) -> None:
+    if not table.listen:
+        return
+    host, _, port = table.listen.rpartition(":")
+    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ValueError(f"listen: {table.listen!r}: is HOST:PORT, as in 0.0.0.0:7443")
+    for key in ("certificate", "key", "client_authority"):
+        if not Path(getattr(table, key)).is_absolute():
+            raise ValueError(f"{key}: {getattr(table, key)!r}: TCP is served with mutual TLS only, so this is a path")
+    if not table.operators and not table.readers:
+        raise ValueError("operators, tls.readers: both are empty: nobody could do anything over TCP")
+    if both := sorted(set(table.operators) & set(table.readers)):
+        raise ValueError(f"readers: {both[0]!r} is among the operators, too")
 
 
 def restart_needed(old: Config, new: Config) -> list[str]:

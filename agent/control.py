@@ -30,7 +30,8 @@ class Connection:
     """Messages in both directions. Several tasks may send; one may receive."""
 
     def __init__(self, stream: ByteStream) -> None:
-        self._stream = stream
+        #: For what does not speak in messages from here on.
+        self.stream = stream
         self._lines = wire.Lines()
         self._received: list[bytes] = []
         self._sending = anyio.Lock()
@@ -41,7 +42,7 @@ class Connection:
         """Raises LinkLost."""
         try:
             async with self._sending:
-                await self._stream.send(wire.encode(message))
+                await self.stream.send(wire.encode(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
             raise LinkLost("the connection broke") from error
 
@@ -49,7 +50,7 @@ class Connection:
         """The next message. Raises LinkLost, also for what is no message of ours."""
         try:
             while not self._received:
-                self._received = self._lines.feed(await self._stream.receive())
+                self._received = self._lines.feed(await self.stream.receive())
             return wire.decode(self._received.pop(0))
         except anyio.EndOfStream:
             raise LinkLost("the other end closed the connection") from None

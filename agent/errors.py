@@ -153,10 +153,11 @@ class TooMany(MusterError):
     reason = "TOO_MANY_STREAMS"
     retry_after = 5.0
 
-    def __init__(self, what: str, limit: int) -> None:
+    def __init__(self, what: str, limit: int, reason: str = "") -> None:
         super().__init__(f"too many {what}: the daemon's limit is {limit}; try again later, or raise the limit")
         if what == "jobs":
             self.reason = "TOO_MANY_JOBS"
+        self.reason = reason or self.reason
         self.what = what
         self.limit = limit
 
@@ -234,19 +235,52 @@ class CursorTooOld(MusterError):
 
 
 class OffsetOutOfRange(MusterError):
-    """Raised when a log is to be read from beyond its end. Offsets in bytes."""
+    """Raised when a log is to be read from beyond its end, or from before what is kept. Offsets in bytes."""
 
     code = "OUT_OF_RANGE"
     reason = "OFFSET_OUT_OF_RANGE"
 
-    def __init__(self, rank: int, offset: int, end: int) -> None:
+    def __init__(self, rank: int, offset: int, end: int, begin: int = 0) -> None:
         whose = "the job's own log" if rank < 0 else f"rank {rank}"
-        super().__init__(f"{whose}: offset {offset} is beyond the end of its log, which is at {end}")
+        if offset > end:
+            what = f"offset {offset} is beyond the end of its log, which is at {end}"
+        else:
+            what = f"offset {offset} is before what is kept of its log, which is from {begin} to {end}"
+        super().__init__(f"{whose}: {what}")
         self.rank = rank
-        self.end = end
+        self.begin, self.end = begin, end
 
     def metadata(self) -> dict[str, str]:
-        return {"rank": str(self.rank), "end": str(self.end)}
+        return {"rank": str(self.rank), "begin": str(self.begin), "end": str(self.end)}
+
+
+class RankNotRunning(MusterError):
+    """Raised when a command is to run in a job or rank that does not run yet, or has ended. The message says which."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "RANK_NOT_RUNNING"
+
+
+class SessionNotFound(MusterError):
+    """Raised when a job has no such session, or none any more. The message says why."""
+
+    code = "NOT_FOUND"
+    reason = "SESSION_NOT_FOUND"
+
+    def __init__(self, session_id: str, text: str) -> None:
+        super().__init__(text)
+        self.session_id = session_id
+
+    def metadata(self) -> dict[str, str]:
+        return {"session_id": _shown(self.session_id)}
+
+
+class TooManySessions(MusterError):
+    """Raised when a job has as many sessions as are allowed, or one more cannot be made. The message says which."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "TOO_MANY"
+    retry_after = 5.0
 
 
 class HistoryUnreadable(MusterError):
@@ -266,3 +300,23 @@ class StartupError(MusterError):
 def _shown(text: str) -> str:
     """An id as a message may show it: one that is no id can be long or hold anything."""
     return repr(text) if len(text) <= 130 else f"{text[:40]!r}... ({len(text)} characters)"
+
+
+class NotAllowed(MusterError):
+    """Raised when the role of a caller does not suffice for a call."""
+
+    code = "PERMISSION_DENIED"
+    reason = "ROLE_NOT_ALLOWED"
+
+    def __init__(self, method: str, who: str) -> None:
+        super().__init__(f"{method} needs the role operator, and {who} is a reader")
+
+
+class NotKnown(MusterError):
+    """Raised when a caller has no role at all: its certificate is good, and no name in it is in the configuration."""
+
+    code = "PERMISSION_DENIED"
+    reason = "NO_ROLE"
+
+    def __init__(self, who: str) -> None:
+        super().__init__(f"{who} has no role here: [tls] operators and readers in the daemon's configuration name them")

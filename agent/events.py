@@ -7,6 +7,7 @@ their journals; each carries the number of its record, so that after a restart t
 none twice.
 """
 
+import contextlib
 import os
 import re
 from bisect import bisect_right
@@ -244,6 +245,11 @@ class EventStore:
             if self._pending:
                 self._dirty.set()
             await anyio.sleep(SYNC_S)
+
+    async def answers(self) -> None:
+        """Returns when the disk has answered, be it with an error."""
+        with contextlib.suppress(OSError):
+            await self._sync()
 
     async def close(self) -> None:
         """Puts all that was written onto the disk, as far as it takes it."""

@@ -14,9 +14,10 @@ from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from agent import supervisor_client
-from agent.config import Config
+from agent.config import Config, HangTable
 from agent.control import LinkLost, Refused
 from agent.entry import Entry
+from agent.errors import CursorTooOld
 from agent.events import Event, EventStore
 from agent.records import Lost, Record, Records, encoded
 from probes import hang
@@ -28,6 +29,8 @@ from supervisors.states import State
 STORE_EVERY = 4
 #: An order that a supervisor did not take is tried so often, with so many seconds between.
 TRIES, AGAIN_S = 5, 2.0
+#: Events that are read at a time.
+_PAGE = 1000
 #: Of a sentence of evidence, in characters.
 _SHOWN = 300
 
@@ -76,8 +79,12 @@ def sentence(change: Change) -> str:
 class _Watched:
     entry: Entry
     attempt: tuple[float, int]
+    #: That of the node, from which the detector's settings were made.
+    table: HangTable
     detector: hang.Detector | hang.PlainDetector
     found: Found | None = None
+    #: Kind of the event of `found` that perhaps was not told yet.
+    untold: str = ""
     since_stored: int = 0
 
 
@@ -85,10 +92,10 @@ class _Stored(msgspec.Struct):
     """`hang.json` in a job's folder. `attempt`: when the job was accepted, and which attempt it was."""
 
     attempt: tuple[float, int]
-    settings: str
     state: dict[str, Any]
     found: dict[str, Any] | None = None
     since: float = 0.0
+    untold: str = ""
 
 
 class HangWatch:
@@ -149,6 +156,10 @@ class HangWatch:
         watched = self._jobs.get(record.job)
         if watched is None or watched.attempt != _attempt(entry):
             watched = self._jobs[record.job] = await self._begin(entry)
+        if watched.table is not self._settings().hang:
+            # The configuration was read again. What is known stays known, whatever it is judged by.
+            table = self._settings().hang
+            watched.table, watched.detector = table, _going_on(watched.detector.state(), self._rule(entry))
         # By way of JSON: the rule sees what a recording would show it.
         seen = hang.parse(encoded(record))
         changes = watched.detector.feed(seen) if seen is not None else []
@@ -156,28 +167,24 @@ class HangWatch:
         for change in changes:
             since = change.evidence.get("since")
             watched.found = Found(change, since if isinstance(since, (int, float)) else change.t, change.t)
+            watched.untold = _kind(before, change)
         watched.since_stored += 1
         if changes or watched.since_stored >= STORE_EVERY:
             watched.since_stored = 0
             await self._store(watched)
-        # Behind the store: a daemon that is killed in between does not tell it twice.
+        # Behind the store: after a kill in between the next daemon sees whether it was told.
         for change in changes:
-            self._tell(watched, before, change)
+            self._tell(watched, change)
 
     async def _begin(self, entry: Entry) -> _Watched:
         """A detector for an attempt, in the state in which a daemon before left it."""
-        written = repr(sorted(entry.spec.hang.items())) + repr(self._settings().hang)
         settings = self._rule(entry)
-        watched = _Watched(entry, _attempt(entry), hang.detector(settings))
+        watched = _Watched(entry, _attempt(entry), self._settings().hang, hang.detector(settings))
         stored = await self._thread(_load, _file(entry))
-        if stored is None or stored.attempt != watched.attempt or stored.settings != written:
+        if stored is None or stored.attempt != watched.attempt:
             return watched
-        try:
-            watched.detector = type(watched.detector).restored(stored.state, settings)
-        except ValueError as error:
-            _log.warning("hang.state_not_read", job=entry.job_id, error=str(error))
-            return watched
-        if stored.found is not None:
+        watched.detector = _going_on(stored.state, settings)
+        if stored.found is not None and watched.detector.verdict is not None:
             change = Change(
                 stored.found["t"],
                 stored.found["job"],
@@ -188,6 +195,8 @@ class HangWatch:
                 stored.found["evidence"],
             )
             watched.found = Found(change, stored.since, stored.found["t"])
+            if stored.untold and not await self._was_told(stored.untold, change):
+                self._note(watched, stored.untold, change)
             if change.verdict is Verdict.HUNG and self._group is not None:
                 # The daemon before may not have come to what was asked for.
                 self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
@@ -201,14 +210,13 @@ class HangWatch:
             return self._settings().hang
 
     async def _store(self, watched: _Watched) -> None:
-        settings = repr(sorted(watched.entry.spec.hang.items())) + repr(self._settings().hang)
         found = watched.found
         stored = _Stored(
             watched.attempt,
-            settings,
             watched.detector.state(),
             found.change.as_dict() if found is not None else None,
             found.since if found is not None else 0.0,
+            watched.untold,
         )
         try:
             await self._thread(_save, _file(watched.entry), msgspec.json.encode(stored))
@@ -217,19 +225,26 @@ class HangWatch:
 
     # --- what follows -------------------------------------------------------------------------------------------------
 
-    def _tell(self, watched: _Watched, before: Found | None, change: Change) -> None:
+    def _tell(self, watched: _Watched, change: Change) -> None:
         self.counts[str(change.verdict)] = self.counts.get(str(change.verdict), 0) + 1
-        kind = {Verdict.SUSPECT: "job.suspected_hang", Verdict.HUNG: "job.hung"}.get(change.verdict)
-        if kind is None and before is not None and before.change.verdict in _QUIET:
-            kind = "job.recovered"
-        elif kind is None and change.verdict is Verdict.DRIVER_HANG:
-            kind = "job.driver_hang"
         _log.info("hang.verdict", job=change.job, verdict=str(change.verdict), confidence=change.confidence)
         watched.entry.wake()
-        if kind is not None:
-            self._note(watched, kind, change)
+        if watched.untold:
+            self._note(watched, watched.untold, change)
+            watched.untold = ""
         if change.verdict in _QUIET and self._group is not None:
             self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
+
+    async def _was_told(self, kind: str, change: Change) -> bool:
+        cursor = None
+        try:
+            while batch := await self._events.read(cursor, _PAGE):
+                if any((one.job_id, one.kind) == (change.job, kind) and one.time >= change.t for one, _ in batch):
+                    return True
+                cursor = batch[-1][1]
+        except CursorTooOld:  # so much has happened since that nobody can say
+            pass
+        return False
 
     def _note(self, watched: _Watched, kind: str, change: Change) -> None:
         attributes = {
@@ -278,6 +293,26 @@ class HangWatch:
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await to_thread.run_sync(function, *args, limiter=self._limiter)
+
+
+def _kind(before: Found | None, change: Change) -> str:
+    """Of the event that tells of a change; empty: none does."""
+    told = {Verdict.SUSPECT: "job.suspected_hang", Verdict.HUNG: "job.hung"}.get(change.verdict)
+    if told is None and before is not None and before.change.verdict in _QUIET:
+        return "job.recovered"
+    if told is None and change.verdict is Verdict.DRIVER_HANG:
+        return "job.driver_hang"
+    return told or ""
+
+
+def _going_on(state: dict[str, Any], settings: hang.Settings) -> hang.Detector | hang.PlainDetector:
+    """A detector with these settings that knows what another one knew; nothing, where that was of the other rule."""
+    begun = hang.detector(settings)
+    try:
+        return type(begun).restored(state, settings)
+    except ValueError as error:
+        _log.warning("hang.begun_anew", error=str(error))
+        return begun
 
 
 def _attempt(entry: Entry) -> tuple[float, int]:

@@ -1,14 +1,16 @@
 """A job's folder: made whole or not at all, taken up again, removed. Everything here blocks."""
 
+import contextlib
 import os
-import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent import log_keeping_files
 from agent.entry import Entry
 from agent.errors import JobNotEnded, NoRoom
 from agent.state_folder import sync_folder
@@ -19,6 +21,7 @@ from supervisors.lifecycle import Job, place, replay
 from supervisors.output import job_line, job_log_files, set_aside
 from supervisors.paths import JobPaths, Root
 from supervisors.spec import JOB_ID, JobSpec
+from supervisors.tee import INDEX_RECORD
 
 
 @dataclass(slots=True)
@@ -42,8 +45,7 @@ def tidy(paths: JobPaths) -> None:
 def set_logs_aside(root: Root, job_id: str, job: Job) -> None:
     """Files with the names that this job's will have are output of an earlier job of that name whose record was
     removed: they are kept under other names. Raises OSError."""
-    for log, index in _files(root, job_id, job):
-        set_aside(log, index)
+    set_aside(_files(root, job_id, job))
 
 
 def _files(root: Root, job_id: str, job: Job) -> Iterator[tuple[Path, Path]]:
@@ -54,11 +56,14 @@ def _files(root: Root, job_id: str, job: Job) -> Iterator[tuple[Path, Path]]:
     yield job_log_files(root, job_id, job.node_rank)
 
 
-def append_log(log: Path, lines: Sequence[str]) -> None:
-    """Lines of muster's own behind a job's log, which nobody else writes yet. Raises OSError."""
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
-    with open(fd, "wb") as file:
+def append_log(log: Path, index: Path, lines: Sequence[str]) -> None:
+    """Lines of muster's own behind a job's log, which nobody else writes yet, and when that was. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(log, flags, 0o640), "wb") as file:
+        start = os.fstat(file.fileno()).st_size
         file.write("".join(job_line(line) for line in lines).encode("utf-8", "replace"))
+    with contextlib.suppress(OSError), open(os.open(index, flags, 0o640), "wb") as file:
+        file.write(INDEX_RECORD.pack(start, time.time_ns()))
 
 
 def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
@@ -127,26 +132,26 @@ def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
     if entry.damaged and supervisor.lock_holder(entry.paths.lock):
         raise JobNotEnded(entry.job_id)
     if not keep_logs:
-        for path in _logs(root, entry):
-            path.unlink(missing_ok=True)
-        # Of the job's user; rmtree follows no link that this user puts there meanwhile. One that the platform's name of
-        # the job (MA_VJ_NAME) gave another name may be other jobs' as well, and stays.
-        shutil.rmtree(root.job_logs(entry.job_id), ignore_errors=True)
+        for _ in range(2):  # a segment that was compressed meanwhile has another name by then
+            files = log_keeping_files.of_job(root.log, log_keeping_files.owner(entry))
+            for path in files.paths:
+                path.unlink(missing_ok=True)
+        # One that the platform's name of the job (MA_VJ_NAME) gave another name may be other jobs' as well, and stays.
+        with contextlib.suppress(OSError):
+            log_keeping_files.remove_folders(path for path in files.folders if path.name == entry.job_id)
     gone = root.jobs / f".{entry.job_id}.{secrets.token_hex(4)}"
     entry.paths.folder.rename(gone)
     return remove_tree(gone)
 
 
 def remove_tree(folder: Path) -> str:
-    """Removes as much as can be; returns a sentence about the first thing that could not, or nothing."""
-    trouble = ""
-
-    def failed(_: object, path: str, info: tuple[type[BaseException], BaseException, object]) -> None:
-        nonlocal trouble
-        trouble = trouble or f"{path}: cannot be removed: {info[1]}"
-
-    shutil.rmtree(folder, onerror=failed)
-    return trouble
+    """Removes as much as can be, whatever a job's user has made of it; returns a sentence about what could not, or
+    nothing."""
+    try:
+        log_keeping_files.remove_folders([folder])
+    except OSError as error:
+        return f"{folder}: cannot be removed: {error.strerror}"
+    return ""
 
 
 def folders(root: Root) -> tuple[list[str], list[Path], list[Path]]:
@@ -160,14 +165,6 @@ def folders(root: Root) -> tuple[list[str], list[Path], list[Path]]:
         else:
             strange.append(path)
     return ids, leftovers, strange
-
-
-def _logs(root: Root, entry: Entry) -> list[Path]:
-    if not entry.damaged:
-        return [path for pair in _files(root, entry.job_id, entry.job) for path in pair]
-    # Its ranks cannot be known: whatever has a name that they can have.
-    pattern = re.compile(re.escape(entry.job_id) + r"-(proc-rank-\d+-device-\d+\.(txt|idx)|muster-\d+\.(log|idx))")
-    return [path for path in root.log.iterdir() if pattern.fullmatch(path.name)]
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -277,7 +277,7 @@ class JobTask:
         job = self.entry.job
         files = job_log_files(self._around.root, self.entry.job_id, job.node_rank)
         try:
-            await self._thread(job_folder.append_log, files[0], lines)
+            await self._thread(job_folder.append_log, *files, lines)
         except OSError as error:
             _log.warning("job.log_not_written", job=self.entry.job_id, error=str(error))
 

@@ -3,14 +3,18 @@
 Nothing is held open and no file is held in memory, however long it is: a reader keeps an offset per rank and a kilobyte
 of its time index, and opens a file for as long as one batch takes. So 200 followers of 256 ranks cost no descriptors,
 and a file that was replaced is noticed.
+
+Offsets and sizes are those of all output of a rank, in whatever files it lies by now (supervisors/log_segments.py).
+Where something was removed, reading goes on behind it.
 """
 
 import heapq
 import os
+import sys
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -19,6 +23,8 @@ from anyio import to_thread
 from anyio.lowlevel import RunVar
 
 from agent.errors import OffsetOutOfRange
+from supervisors.gzip_members import open_read
+from supervisors.log_segments import Folder, Layout, Reader
 from supervisors.tee import INDEX_INTERVAL_S, INDEX_RECORD
 
 #: Most bytes in a chunk; and most bytes and chunks in a batch, which is what one reader has in memory.
@@ -31,7 +37,6 @@ POLL_MAX_S = 0.25
 #: A step of the search for lines from the end, in bytes; between two steps it can be cancelled.
 _TAIL_STEP = 16 << 20
 _INDEX_AHEAD = 64 * INDEX_RECORD.size
-_MAX_OPEN = 32
 #: Threads for all reading of logs: a number of their own, so that a disk that hangs or 200 followers do not keep the
 #: daemon's other threads from their work (a job's start has to reach the disk, too).
 _THREADS = 4
@@ -50,11 +55,8 @@ class LogFile:
     index: Path
 
     def size(self) -> int:
-        """Bytes; 0 for a file that is not there (yet). Raises OSError for other reasons."""
-        try:
-            return self.path.stat().st_size
-        except FileNotFoundError:
-            return 0
+        """Bytes of output ever; 0 for a file that is not there (yet). Raises OSError for other reasons."""
+        return look([self])[0].end
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,17 @@ class Chunk:
     data: bytes
     time: int | None = None
     truncated: bool = False
+
+
+@lru_cache(maxsize=4)
+def folder(path: Path) -> Folder:
+    """What is known of a folder of logs, once for all that read in it."""
+    return Folder(path)
+
+
+def look(files: list[LogFile]) -> list[Layout]:
+    """How files of one folder lie there now. Raises OSError."""
+    return folder(files[0].path.parent).look([file.path for file in files]) if files else []
 
 
 class TimeIndex:
@@ -123,20 +136,35 @@ def offset_since(file: LogFile, when: int, size: int) -> int:
     The index is good for 100 ms: bytes are told to be up to so much older than they are, so reading begins with the
     record that may hold younger ones. Without an index only the file's own time helps.
     """
-    fd = _open(file.index)
-    if fd is not None:
-        try:
-            first = when - int(INDEX_INTERVAL_S * 1e9)
-            number = _bisect(fd, lambda _, at: at > first)
-            found = os.pread(fd, INDEX_RECORD.size, number * INDEX_RECORD.size)
-            if number or len(found) == INDEX_RECORD.size:
-                return min(INDEX_RECORD.unpack(found)[0], size) if len(found) == INDEX_RECORD.size else size
-        finally:
-            os.close(fd)
+    found = _first_after(file.index, when - int(INDEX_INTERVAL_S * 1e9))
+    if found is not None:
+        return min(found, size)
     try:
         return size if file.path.stat().st_mtime_ns < when else 0
     except FileNotFoundError:
         return 0
+
+
+def offset_until(file: LogFile, when: int, size: int) -> int:
+    """Where the first output that was written after `when` (nanoseconds since the epoch) begins; `size` where there is
+    none, or no index that tells it. What the index tells to be up to 100 ms older than it is may still be before it."""
+    found = _first_after(file.index, when)
+    return size if found is None else min(found, size)
+
+
+def _first_after(index: Path, when: int) -> int | None:
+    """The offset of the first record after a time; beyond any offset where all are before it; None without records."""
+    fd = _open(index)
+    if fd is None:
+        return None
+    try:
+        number = _bisect(fd, lambda _, at: at > when)
+        found = os.pread(fd, INDEX_RECORD.size, number * INDEX_RECORD.size)
+    finally:
+        os.close(fd)
+    if len(found) < INDEX_RECORD.size:
+        return sys.maxsize if number else None
+    return int(INDEX_RECORD.unpack(found)[0])
 
 
 async def tail_offset(file: LogFile, lines: int, size: int) -> int:
@@ -144,22 +172,23 @@ async def tail_offset(file: LogFile, lines: int, size: int) -> int:
     if lines == 0:
         return size
     position, missing = size, lines
-    while position > 0 and missing > 0:
+    while missing > 0:
         position, missing = await _in_thread(_tail_step, file.path, position, missing, position == size)
     return position
 
 
 def _tail_step(path: Path, end: int, missing: int, at_end: bool) -> tuple[int, int]:
-    """Looks at the bytes before `end`. Returns the offset of the line sought and 0, or where to go on and the lines
-    still missing."""
-    fd = _open(path)
-    if fd is None:
-        return 0, 0
-    try:
-        lowest = max(0, end - _TAIL_STEP)
+    """Looks at the bytes before `end`. Returns the offset of the line sought, or of the first byte that is kept, and 0;
+    or where to go on and the lines still missing."""
+    with Reader(folder(path.parent)) as reader:
+        lowest = end - _TAIL_STEP
         while end > lowest:
-            start = max(lowest, end - CHUNK)
-            block = os.pread(fd, end - start, start)
+            piece = reader.layout(path).before(end)
+            if piece is None:
+                return end, 0
+            end = min(end, piece.end)
+            first = max(piece.start, lowest, end - CHUNK)
+            start, block = reader.stretch(path, first, end)
             stop = len(block)
             if at_end and block.endswith(b"\n"):
                 stop -= 1  # the newline that ends the last line begins no other
@@ -169,10 +198,8 @@ def _tail_step(path: Path, end: int, missing: int, at_end: bool) -> tuple[int, i
                 if missing == 0:
                     return start + found + 1, 0
                 stop = found
-            end = start
+            end = first
         return end, missing
-    finally:
-        os.close(fd)
 
 
 async def sizes_of(files: list[LogFile]) -> dict[int, int]:
@@ -188,19 +215,22 @@ async def starts(
     since: int | None,
 ) -> dict[int, int]:
     """Where to begin reading each rank: at its offset if it has one, else where `tail_lines` and `since` (nanoseconds
-    since the epoch) say, the later of the two. Raises OffsetOutOfRange."""
+    since the epoch) say, the later of the two. Nothing begins before what is kept. Raises OffsetOutOfRange."""
+    layouts = await _in_thread(look, files)
+    begins = {file.rank: min(layout.begin, sizes[file.rank]) for file, layout in zip(files, layouts, strict=True)}
     for rank, offset in offsets.items():
-        if offset > sizes[rank]:
-            raise OffsetOutOfRange(rank, offset, sizes[rank])
+        if not begins[rank] <= offset <= sizes[rank]:
+            raise OffsetOutOfRange(rank, offset, sizes[rank], begins[rank])
     positions: dict[int, int] = {}
     for file in files:
         size = sizes[file.rank]
         if file.rank in offsets:
             positions[file.rank] = offsets[file.rank]
             continue
-        positions[file.rank] = 0
+        positions[file.rank] = begins[file.rank]
         if since is not None:
-            positions[file.rank] = await _in_thread(offset_since, file, since, size)
+            found = await _in_thread(offset_since, file, since, size)
+            positions[file.rank] = max(positions[file.rank], found)
         if tail_lines is not None:
             positions[file.rank] = max(positions[file.rank], await tail_offset(file, tail_lines, size))
     return positions
@@ -252,12 +282,20 @@ class Merge:
                     stream.index.forget()
                     chunks.append(Chunk(stream.file.rank, size, b"", None, truncated=True))
                 self._push(number)
+        if not self._heap:
+            return chunks
         total = 0
-        with _Files() as files:
+        with Reader(folder(self._streams[0].file.path.parent)) as reader:
             while self._heap and total < BATCH_BYTES and len(chunks) < BATCH_CHUNKS:
                 number = self._heap[0][1]
                 stream = self._streams[number]
-                data = files.read(stream.file.path, min(CHUNK, stream.end - stream.position), stream.position)
+                count = min(CHUNK, stream.end - stream.position)
+                begin, data = reader.read(stream.file.path, stream.position, count)
+                if begin > stream.position:  # what was there is not kept any more
+                    stream.position = min(begin, stream.limit)
+                    heapq.heappop(self._heap)
+                    self._push(number)
+                    continue
                 if not data:  # it shrank meanwhile: the next round tells
                     heapq.heappop(self._heap)
                     continue
@@ -319,35 +357,9 @@ class Watcher:
         self._interval = min(max(self._interval * 1.3, cost * 10), POLL_MAX_S)
 
 
-class _Files:
-    """The files that a batch reads from, open for its duration, some at a time."""
-
-    def __init__(self) -> None:
-        self._open: OrderedDict[Path, int] = OrderedDict()
-
-    def __enter__(self) -> "_Files":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in self._open.values():
-            os.close(fd)
-
-    def read(self, path: Path, count: int, offset: int) -> bytes:
-        """Nothing for a file that is not there. Raises OSError."""
-        fd = self._open.get(path)
-        if fd is None:
-            fd = _open(path)
-            if fd is None:
-                return b""
-            if len(self._open) == _MAX_OPEN:
-                os.close(self._open.popitem(last=False)[1])
-            self._open[path] = fd
-        return os.pread(fd, count, offset)
-
-
 def _open(path: Path) -> int | None:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return open_read(path)
     except FileNotFoundError:
         return None
 
@@ -366,7 +378,7 @@ def _bisect(fd: int, beyond: Callable[[int, int], bool]) -> int:
 
 
 def _sizes(files: list[LogFile]) -> dict[int, int]:
-    return {file.rank: file.size() for file in files}
+    return {file.rank: layout.end for file, layout in zip(files, look(files), strict=True)}
 
 
 async def _in_thread(function: Callable[[*_Args], _T], *args: *_Args) -> _T:

@@ -13,6 +13,7 @@ import structlog
 from agent.errors import CursorTooOld
 from agent.events import Event, EventStore
 from agent.exposition import Catalogue, Metric, Page
+from probes.hang.verdicts import Kind, Verdict
 from supervisors.states import Outcome, State
 
 #: Events taken at a time.
@@ -20,6 +21,9 @@ _PAGE = 512
 #: Label sets of one counter, at most: a node has some cards and a driver some codes.
 MAX_SETS = 2048
 RECOMMENDATIONS = ("NONE", "RETRY_HERE", "RETRY_ELSEWHERE", "FAIL")
+#: That a job gets on again, whatever it does then.
+RECOVERED = "RECOVERED"
+HANG_VERDICTS = (Verdict.SUSPECT, Verdict.HUNG, Verdict.DRIVER_HANG, RECOVERED)
 
 OWN = Catalogue()
 ENDED = OWN.counter(
@@ -29,6 +33,9 @@ RESTARTS = OWN.counter("muster_job_restarts_total", "Attempts of jobs that faile
 RANKS_ENDED = OWN.counter("muster_ranks_ended_total", "Ranks that ended, by how.", "outcome")
 PRECHECKS = OWN.counter("muster_prechecks_total", "Checks of the node before an attempt, by their result.", "result")
 TAKEOVERS = OWN.counter("muster_supervisor_takeovers_total", "Supervisors that took a job over from one that had died.")
+HANGS = OWN.counter(
+    "muster_hang_verdicts_total", "Verdicts on jobs that hang, or were thought to, by how they hang.", "verdict", "kind"
+)
 LOST_BYTES = OWN.counter(
     "muster_lost_log_bytes_total", "Bytes of output that could not be written, told when a gap ends."
 )
@@ -58,6 +65,9 @@ class Tally:
             self._counts[RANKS_ENDED][(outcome,)] = 0
         for result in ("passed", "refused"):
             self._counts[PRECHECKS][(result,)] = 0
+        for verdict in HANG_VERDICTS:
+            for kind in Kind if verdict in (Verdict.SUSPECT, Verdict.HUNG) else ("",):
+                self._counts[HANGS][verdict, kind] = 0
         for metric in OWN.metrics:
             if not metric.labels:
                 self._counts[metric][()] = 0
@@ -96,6 +106,10 @@ class Tally:
                 self._add(PRECHECKS, 1, "passed" if said.get("ok") == "true" else "refused")
             case "rank.exited":
                 self._add(RANKS_ENDED, 1, said.get("outcome", ""))
+            case "job.suspected_hang" | "job.hung" | "job.driver_hang":
+                self._add(HANGS, 1, said.get("verdict", ""), said.get("kind", ""))
+            case "job.recovered":
+                self._add(HANGS, 1, RECOVERED, "")
             case "job.taken_over":
                 self._add(TAKEOVERS, 1)
             case "job.warning" if "bytes" in said:

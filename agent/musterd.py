@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from anyio import to_thread
 from anyio.abc import TaskStatus
 
 import agent
-from agent import config, lockfile, log_setup, state_folder
+from agent import config, lockfile, log_setup, state_folder, systemd
 from agent.config import Config
 from agent.errors import MusterError, StartupError
 from supervisors.paths import Root
@@ -25,12 +24,20 @@ from supervisors.spec import DEFAULT_GRACE_STEPS
 if TYPE_CHECKING:
     from agent.events import EventStore
     from agent.leasing import Leasing
+    from agent.log_keeping import LogKeeping
     from agent.metrics import Metrics
+    from agent.notify import Notifier
     from agent.registry import Registry
     from probes.driver import Driver
 
 #: Seconds over a job's grace that an orphaned daemon (--owner-fd) waits for its jobs to end.
 ORPHAN_S = 60.0
+#: Seconds that it then has to tell of their ends: there is no next daemon that would. (Its owner waits 5 s in silence.)
+LAST_WORDS_S = 3.0
+
+#: For GRPC_SSL_CIPHER_SUITES: gRPC has no setting for the oldest version of TLS. TLS 1.3 has ciphers of its own, which
+#: this does not touch; of those of TLS 1.2 it leaves one that needs a pre-shared key, which nobody has.
+_NO_TLS_1_2 = "ECDHE-PSK-AES128-CBC-SHA"
 
 _log = structlog.get_logger(__name__)
 
@@ -130,11 +137,14 @@ def main(
         state_folder.prepare(places)
         with lockfile.held(places.daemon_lock):
             # Whoever left it is dead, or could not have lost the lock.
-            places.socket.unlink(missing_ok=True)
+            for path in (places.socket, places.reader_socket):
+                path.unlink(missing_ok=True)
             # Before gRPC is imported: the daemon never forks, and gRPC's handlers for it cost and can hang.
             os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+            os.environ["GRPC_SSL_CIPHER_SUITES"] = _NO_TLS_1_2
             anyio.run(_serve, places, settings, owner_fd, backend="asyncio", backend_options={"use_uvloop": True})
-            places.socket.unlink(missing_ok=True)
+            for path in (places.socket, places.reader_socket):
+                path.unlink(missing_ok=True)
     except* StartupError as group:
         failure = _first(group)
     if failure is not None:
@@ -152,6 +162,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
     from agent.events import Event, EventStore
     from agent.hang_watch import HangWatch
     from agent.leasing import Leasing
+    from agent.log_keeping import LogKeeping
     from agent.metrics import Metrics
     from agent.node_health import NodeHealth
     from agent.notify import Notifier
@@ -177,6 +188,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         stacks = Stacks(registry, driver)
         hangs = HangWatch(settings, events, registry, telemetry.records, stacks.take)
         metrics = Metrics(settings, registry, driver, telemetry, health, events)
+        keeping = LogKeeping(root, settings, events, registry)
         await notifier.load()
         await health.load()
         await registry.load()
@@ -193,6 +205,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         notifier,
         stacks,
         hangs,
+        keeping,
         settings,
         root,
         started_at,
@@ -204,9 +217,10 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
 
     try:
         async with anyio.create_task_group() as tasks:
-            await tasks.start(_heed_signals, settings, events, registry, metrics, stopping)
+            await tasks.start(_heed_signals, settings, events, registry, metrics, keeping, stopping)
             await tasks.start(events.run)
             await tasks.start(nursery.run)
+            await tasks.start(keeping.run)
             await tasks.start(registry.run)
             # Not waited for: a driver may hang, and the daemon answers all the same.
             tasks.start_soon(_open, driver, leasing)
@@ -218,11 +232,12 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
             async with anyio.create_task_group() as serving:
                 await serving.start(serve, context)
                 note("node.started", f"musterd {agent.__version__} started")
-                _notify("READY=1")
+                systemd.notify("READY=1")
                 if owner_fd is not None:
-                    tasks.start_soon(_end_with_owner, owner_fd, registry, stopping)
+                    tasks.start_soon(_end_with_owner, owner_fd, registry, notifier, stopping)
+                tasks.start_soon(systemd.feed_watchdog, events, root.nursery_socket)
                 await stopping.wait()
-                _notify("STOPPING=1")
+                systemd.notify("STOPPING=1")
                 registry.close()
                 note("node.stopping", "musterd is ending; jobs run on")
             tasks.cancel_scope.cancel()
@@ -243,6 +258,7 @@ async def _heed_signals(
     events: "EventStore",
     registry: "Registry",
     metrics: "Metrics",
+    keeping: "LogKeeping",
     stopping: anyio.Event,
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
@@ -254,16 +270,17 @@ async def _heed_signals(
                 _log.info("ending", signal=number.name)
                 stopping.set()
                 continue
-            _notify("RELOADING=1")
+            systemd.notify("RELOADING=1")
             await to_thread.run_sync(settings.reload)
             log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
             events.keep_bytes = settings.now.jobs.keep_events_bytes
             registry.reload(settings.trouble)
             metrics.reload()
-            _notify("READY=1")
+            keeping.reload()
+            systemd.notify("READY=1")
 
 
-async def _end_with_owner(fd: int, registry: "Registry", stopping: anyio.Event) -> None:
+async def _end_with_owner(fd: int, registry: "Registry", notifier: "Notifier", stopping: anyio.Event) -> None:
     """For `muster run --standalone`: when whoever holds the other end of this pipe is gone, so are the jobs."""
     while True:
         await anyio.wait_readable(fd)
@@ -277,6 +294,8 @@ async def _end_with_owner(fd: int, registry: "Registry", stopping: anyio.Event) 
         async with anyio.create_task_group() as tasks:
             for entry in jobs:
                 tasks.start_soon(_end_job, registry, entry.job_id)
+    with anyio.move_on_after(LAST_WORDS_S):
+        await notifier.told()
     stopping.set()
 
 
@@ -289,21 +308,6 @@ async def _end_job(registry: "Registry", job_id: str) -> None:
         except MusterError as error:
             _log.warning("orphan.not_stopped", job=job_id, error=str(error))
             await anyio.sleep(1)
-
-
-def _notify(state: str) -> None:
-    """Tells systemd, where it asked for that (sd_notify(3))."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    if state.startswith("RELOADING"):
-        state += f"\nMONOTONIC_USEC={time.monotonic_ns() // 1000}"
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.connect("\0" + address[1:] if address.startswith("@") else address)
-            sock.send(state.encode())
-    except OSError as error:
-        _log.warning("systemd.unreachable", error=str(error))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Every check has its own look, and each look has an end, so that none hinders ano
 a finding UNKNOWN of its own, never the end of the watch.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import anyio
@@ -113,8 +113,8 @@ class NodeWatch:
             await self._driver.ready()
             async with anyio.create_task_group() as group:
                 # Before the first look: it would read the log itself, where nobody follows it.
-                group.start_soon(self._watch_kernel, name="kernel log")
-                group.start_soon(self._watch_driver, name="events of the driver")
+                group.start_soon(self._watch, self._looker.kernel_events, True, name="kernel log")
+                group.start_soon(self._watch, self._driver_events, False, name="events of the driver")
                 await checkpoint()
                 begun.set()
                 await self._take_turns(group)
@@ -163,7 +163,7 @@ class NodeWatch:
                 results = await self._looker.look(items, cards, held=self._held(), max_age_s=max_age_s)
         except UnknownItem:
             raise
-        except Exception as error:
+        except Exception as error:  # a defect of a check is a finding of its own
             _log.exception("check.failed", items=list(items))
             why, code = f"the check itself failed: {type(error).__name__}: {error}", Code.PROBE_FAILED
         if results is not None:
@@ -172,22 +172,15 @@ class NodeWatch:
         action, threshold = Action.INVESTIGATE, f"answers within {limit:g} s"
         return [CheckResult(i, Status.UNKNOWN, code, why, threshold=threshold, action=action) for i in named], False
 
-    async def _watch_kernel(self) -> None:
-        while True:
-            try:
-                found = await self._looker.kernel_events()
-                self._tell(found, True)
-            except Exception:
-                _log.exception("kernel_log.failed")
-                await anyio.sleep(REST_S)
+    async def _driver_events(self) -> list[Finding]:
+        return self._looker.driver_events(await self._driver.wait_events())
 
-    async def _watch_driver(self) -> None:
+    async def _watch(self, events: Callable[[], Awaitable[list[Finding]]], of_kernel: bool) -> None:
         while True:
             try:
-                found = self._looker.driver_events(await self._driver.wait_events())
-                self._tell(found, False)
-            except Exception:
-                _log.exception("driver_events.failed")
+                self._tell(await events(), of_kernel)
+            except Exception:  # a defect, such as a line that nobody thought of, ends neither this watch nor the daemon
+                _log.exception("kernel_log.failed" if of_kernel else "driver_events.failed")
                 await anyio.sleep(REST_S)
 
     def _tell(self, found: Sequence[Finding], of_kernel: bool) -> None:

@@ -31,6 +31,8 @@ _PAGE = 512
 FIRST_RETRY_S = 1.0
 #: Seconds between two looks whether the settings have changed, while a receiver is left alone.
 NOTICE_S = 5.0
+#: Seconds between two looks whether all was told, when the daemon ends for good.
+SETTLED_S = 0.02
 #: Webhooks of jobs that are posted to at the same time. The node's own receivers never wait for them.
 JOBS_AT_ONCE = 32
 
@@ -126,6 +128,15 @@ class Notifier:
                 except (CursorTooOld, InvalidRequest):
                     pass  # `_catch_up` goes on from what is left
                 await self._catch_up()
+
+    async def told(self) -> None:
+        """Returns when each receiver was sent what has happened by now, or did not take it once."""
+        while True:
+            queues = [self._outbox.queue(key) for key in self._outbox.keys]
+            waits = any(len(queue) and not queue.failures for queue in queues)
+            if not waits and self._outbox.cursor == self._events.newest_cursor():
+                return
+            await anyio.sleep(SETTLED_S)
 
     # --- what is to be told -------------------------------------------------------------------------------------------
 

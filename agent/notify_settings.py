@@ -26,12 +26,17 @@ class NotifyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_age_s: Annotated[float, msgspec.Meta(gt=0, le=31 * 86_400)] = 86_400.0
 
 
+def check_command(key: str, words: tuple[str, ...]) -> None:
+    """Of a program with its arguments, or nothing. Raises ValueError as `check` does."""
+    if words and not Path(words[0]).is_absolute():
+        raise ValueError(f"{key}: {words[0]!r}: the program has an absolute path; its arguments follow it")
+    if any("\0" in word for word in words):
+        raise ValueError(f"{key}: contains a NUL character, which no process can be given")
+
+
 def check(table: NotifyTable) -> None:
     """Raises ValueError with one sentence that begins with the key's name, for a value that cannot be meant."""
-    if table.command and not Path(table.command[0]).is_absolute():
-        raise ValueError(f"command: {table.command[0]!r}: the program has an absolute path; its arguments follow it")
-    if any("\0" in word for word in table.command):
-        raise ValueError("command: contains a NUL character, which no process can be given")
+    check_command("command", table.command)
     if table.webhook and (problem := notify_rules.webhook_problem(table.webhook)):
         raise ValueError(f"webhook: {problem}")
     for name in ("secret_file", "ca_file"):

@@ -1,18 +1,17 @@
 """Makes telemetry records of looks at jobs, and writes them to the file that an operator named."""
 
-import os
 from collections.abc import Callable, Mapping
 
 import anyio
 
-from agent import job_processes
+from agent import job_processes, logs
 from agent.entry import Entry
 from agent.records import CardRecord, ProcRecord, Record, RecordFile, Records
 from probes import watched
 from probes.accelerator import SLOT
 from probes.driver import View
 from probes.sampler import Look
-from probes.trees import Proc
+from probes.trees import Proc, Role
 from supervisors.paths import Root
 
 #: Seconds that the sizes of logs may take.
@@ -87,11 +86,10 @@ class Recording:
 
         def sizes() -> dict[str, dict[str, int]]:
             found: dict[str, dict[str, int]] = {}
-            for job, rank, path in wanted:
-                try:
-                    found.setdefault(job, {})[rank] = os.stat(path).st_size
-                except OSError:
-                    continue
+            layouts = logs.folder(self._root.log).look([path for _, _, path in wanted])
+            for (job, rank, _), layout in zip(wanted, layouts, strict=True):
+                if layout.pieces or layout.end:
+                    found.setdefault(job, {})[rank] = layout.end
             return found
 
         try:
@@ -103,7 +101,8 @@ class Recording:
 
 
 def _record(look: Look, entry: Entry, view: View, log_bytes: dict[str, int]) -> Record:
-    procs = tuple(_proc(proc) for proc in look.jobs[entry.job_id])
+    # What people do in a job by hand is no sign that it gets on.
+    procs = tuple(_proc(proc) for proc in look.jobs[entry.job_id] if proc.role != Role.SESSION)
     driver = str(view.driver.trouble) if view.driver is not None and entry.job.cards else None
     return Record(look.at, entry.job_id, procs, _cards(entry, view), log_bytes, look.node.net_bytes, driver)
 

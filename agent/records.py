@@ -6,7 +6,7 @@ place is marked.
 
 import contextlib
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 
 import anyio
@@ -16,8 +16,9 @@ import structlog
 from probes import watched
 from probes.trees import Role
 
-#: How many records wait for a subscriber: with a job and the default rates 16 minutes of them.
-MAX_BEHIND = 64
+#: How many records wait for a subscriber: with a job and the default rates 16 minutes of them. Where there are many
+#: jobs it is at least so many of each: all of a look come at once.
+MAX_BEHIND, OF_EACH = 64, 4
 #: Seconds that a file has to take records.
 FILE_S = 10.0
 
@@ -83,6 +84,7 @@ class Subscription:
         """`job_id`: only records of this job; empty: all."""
         self._job_id = job_id
         self._waiting: deque[Record | Lost] = deque()
+        self._of_job: Counter[str] = Counter()
         self._some = anyio.Event()
         self._lost: Lost | None = None
 
@@ -90,13 +92,14 @@ class Subscription:
         """Never waits."""
         if self._job_id and record.job != self._job_id:
             return
-        if len(self._waiting) >= MAX_BEHIND:
+        if len(self._waiting) >= MAX_BEHIND and self._of_job[record.job] >= OF_EACH:
             self._lost = Lost(record.t, 1) if self._lost is None else Lost(self._lost.t, self._lost.lost + 1)
             return
         if self._lost is not None:
             self._waiting.append(self._lost)
             self._lost = None
         self._waiting.append(record)
+        self._of_job[record.job] += 1
         self._some.set()
 
     async def some(self) -> list[Record | Lost]:
@@ -106,6 +109,7 @@ class Subscription:
             await self._some.wait()
         found = list(self._waiting)
         self._waiting.clear()
+        self._of_job.clear()
         if self._lost is not None:
             found.append(self._lost)
             self._lost = None

@@ -224,7 +224,7 @@ class Registry:
     async def _start(self, spec: JobSpec, by: str) -> tuple[Entry, bool]:
         if self._closing:
             raise ShuttingDown
-        async with self._alone(spec.job_id):
+        async with self.alone(spec.job_id):
             there = self._entries.get(spec.job_id)
             if there is not None:
                 if there.damaged:
@@ -269,7 +269,7 @@ class Registry:
         return entry
 
     async def _delete(self, job_id: str, keep_logs: bool) -> None:
-        async with self._alone(job_id):
+        async with self.alone(job_id):
             entry = self.get(job_id)
             if not entry.job.state.final:
                 raise JobNotEnded(job_id)
@@ -378,8 +378,8 @@ class Registry:
             self._starting -= 1
 
     @asynccontextmanager
-    async def _alone(self, job_id: str) -> AsyncIterator[None]:
-        """One start or delete of an id at a time."""
+    async def alone(self, job_id: str) -> AsyncIterator[None]:
+        """One start or delete of an id at a time, or removal of its log files."""
         lock, users = self._busy.get(job_id, (anyio.Lock(), 0))
         self._busy[job_id] = (lock, users + 1)
         try:

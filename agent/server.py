@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import structlog
@@ -11,19 +13,26 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from agent import access
+from agent.access import Caller, Role
+from agent.audit import Audit
 from agent.boundary import Boundary
-from agent.config import SocketTable
+from agent.config import SocketTable, TlsTable
 from agent.errors import StartupError
 from agent.services import ServerContext
 from agent.services.event import EventService
+from agent.services.exec import ExecService
 from agent.services.job import JobService
 from agent.services.log import LogService
 from agent.services.node import NodeService
 from agent.services.probe import ProbeService
 from agent.services.telemetry import TelemetryService
+from agent.tls import Credentials
 from muster.v1 import (
     event_pb2,
     event_pb2_grpc,
+    exec_pb2,
+    exec_pb2_grpc,
     job_pb2,
     job_pb2_grpc,
     log_pb2,
@@ -49,53 +58,110 @@ _SERVICES = (
     node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name,
     probe_pb2.DESCRIPTOR.services_by_name["ProbeService"].full_name,
     telemetry_pb2.DESCRIPTOR.services_by_name["TelemetryService"].full_name,
+    exec_pb2.DESCRIPTOR.services_by_name["ExecService"].full_name,
 )
 
 _log = structlog.get_logger(__name__)
 
 
 async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-    """Serves on the root's socket until `context.stopping` is set; started when calls are taken.
+    """Serves on the root's sockets, and over TCP where that is configured, until `context.stopping` is set; started
+    when calls are taken.
 
-    The caller holds the daemon's lock: gRPC takes the path of another server over without asking. Raises StartupError.
+    Each listener is a server of its own, since gRPC does not tell a call which of them it came by; the services are the
+    same. The caller holds the daemon's lock: gRPC takes the path of another server over without asking. Raises
+    StartupError.
     """
-    boundary = Boundary()
-    server = aio.server(
-        interceptors=[boundary],
-        options=[
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", context.config().limits.max_message_bytes),
-            ("grpc.max_send_message_length", -1),
-            # A client may see to it that its connection lives: gRPC's own rule is a ping each five minutes.
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-            ("grpc.http2.max_ping_strikes", 0),
-        ],
-    )
-    job_pb2_grpc.add_JobServiceServicer_to_server(JobService(context), server)
-    log_pb2_grpc.add_LogServiceServicer_to_server(LogService(context), server)
-    event_pb2_grpc.add_EventServiceServicer_to_server(EventService(context), server)
-    node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(context), server)
-    probe_pb2_grpc.add_ProbeServiceServicer_to_server(ProbeService(context), server)
-    telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server(TelemetryService(context), server)
-    servicer = health.aio.HealthServicer()
+    root, config = context.root, context.config()
+    audit = Audit(root.audit_log)
+    health_servicer = health.aio.HealthServicer()
     for name in _SERVICES:
-        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    services = _Services(context, health_servicer)
 
-    _bind(server, context.root.socket, context.config().socket.mode, context.config().socket.group)
+    def made(identify: Callable[[Any], Caller]) -> tuple[aio.Server, Boundary]:
+        boundary = Boundary(identify, audit)
+        server = aio.server(interceptors=[boundary], options=_options(config.limits.max_message_bytes))
+        services.add_to(server)
+        return server, boundary
+
+    listeners = [made(access.of_socket(Role.OPERATOR, root.socket))]
+    _bind(listeners[0][0], root.socket, config.socket.mode, config.socket.group, SocketTable().group)
+    if config.socket.reader:
+        listeners.append(made(access.of_socket(Role.READER, root.reader_socket)))
+        _bind(
+            listeners[1][0],
+            root.reader_socket,
+            config.socket.reader_mode,
+            config.socket.reader_group,
+            SocketTable().reader_group,
+        )
+    if config.tls.listen:
+        listeners.append(made(access.of_certificate(lambda: _names(context.config().tls))))
+        _bind_tls(listeners[-1][0], config.tls)
     try:
-        await server.start()
+        for server, _ in listeners:
+            await server.start()
         task_status.started()
-        _log.info("serving", socket=str(context.root.socket))
+        _log.info("serving", socket=str(root.socket), tls=config.tls.listen or None)
         await context.stopping.wait()
     finally:
         with anyio.CancelScope(shield=True):
-            await _end(server, servicer, boundary)
+            # Bounded: a client that watches the health and does not read would hold this up.
+            with anyio.move_on_after(GRACE_S):
+                await health_servicer.enter_graceful_shutdown()
+            async with anyio.create_task_group() as tasks:
+                for server, boundary in listeners:
+                    tasks.start_soon(_end, server, boundary)
 
 
-def _bind(server: aio.Server, path: Path, mode: int, group: str) -> None:
+class _Services:
+    """One of each, however many servers offer them."""
+
+    def __init__(self, context: ServerContext, health_servicer: health.aio.HealthServicer) -> None:
+        self._job, self._log, self._event = JobService(context), LogService(context), EventService(context)
+        self._node, self._probe = NodeService(context), ProbeService(context)
+        self._telemetry, self._exec = TelemetryService(context), ExecService(context)
+        self._health = health_servicer
+
+    def add_to(self, server: aio.Server) -> None:
+        job_pb2_grpc.add_JobServiceServicer_to_server(self._job, server)
+        log_pb2_grpc.add_LogServiceServicer_to_server(self._log, server)
+        event_pb2_grpc.add_EventServiceServicer_to_server(self._event, server)
+        node_pb2_grpc.add_NodeServiceServicer_to_server(self._node, server)
+        probe_pb2_grpc.add_ProbeServiceServicer_to_server(self._probe, server)
+        telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server(self._telemetry, server)
+        exec_pb2_grpc.add_ExecServiceServicer_to_server(self._exec, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+
+
+def _options(max_message_bytes: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        # A client may see to it that its connection lives: gRPC's own rule is a ping each five minutes.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.max_ping_strikes", 0),
+    ]
+
+
+def _names(table: TlsTable) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return table.operators, table.readers
+
+
+def _bind_tls(server: aio.Server, table: TlsTable) -> None:
+    """Raises StartupError."""
+    try:
+        server.add_secure_port(table.listen, Credentials(table).server())
+    except RuntimeError as error:
+        raise StartupError(f"tls.listen: {table.listen}: cannot be listened on: {error}") from error
+
+
+def _bind(server: aio.Server, path: Path, mode: int, group: str, default_group: str) -> None:
     """Binds the socket so that at no moment anybody can connect whom `mode` keeps out. Raises StartupError."""
     # The mode of a new socket is 0777 without the umask, and between bind and chmod whoever is quick has a connection
     # for good. Other threads' new files are at worst too private for as long as the bind takes.
@@ -110,7 +176,7 @@ def _bind(server: aio.Server, path: Path, mode: int, group: str) -> None:
         if group:
             shutil.chown(path, group=group)
     except (OSError, LookupError) as error:
-        if group != SocketTable().group:
+        if group != default_group:
             raise StartupError(
                 f"{path}: cannot give the socket to the group {group!r}: {error}; see [socket] in the configuration"
             ) from error
@@ -122,10 +188,7 @@ def _bind(server: aio.Server, path: Path, mode: int, group: str) -> None:
         raise StartupError(f"{path}: cannot give the socket the mode {mode:04o}: {error}") from error
 
 
-async def _end(server: aio.Server, servicer: health.aio.HealthServicer, boundary: Boundary) -> None:
-    # Bounded: a client that watches the health and does not read would hold this up.
-    with anyio.move_on_after(GRACE_S):
-        await servicer.enter_graceful_shutdown()
+async def _end(server: aio.Server, boundary: Boundary) -> None:
     boundary.end_streams()
     async with anyio.create_task_group() as tasks:
         # From its first moment on no new call is taken; it returns as soon as the last one has ended.

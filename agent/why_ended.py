@@ -4,9 +4,11 @@ import os
 import signal
 
 from agent import why_said, why_telemetry
+from agent.why_events import OOM_KILL, near
 from agent.why_facts import Facts
 from agent.why_found import CERTAIN, LOW, NONE, Cause, remedy
-from agent.why_words import ranks
+from agent.why_words import of_this_attempt, ranks
+from supervisors import oom
 from supervisors.lifecycle import Rank
 from supervisors.states import Cause as StopCause
 from supervisors.states import Outcome
@@ -67,9 +69,15 @@ def out_of_memory(facts: Facts) -> Cause | None:
     if not killed:
         return None
     limit = facts.entry.spec.limits.get("memory")
-    text = f"the kernel killed {ranks([rank.rank for rank in killed])} for want of memory on the host"
+    text = f"the kernel killed {ranks([rank.rank for rank in killed])} for want of memory"
+    told = [one.text for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
+    lines = [line for line in told if any(f"process {rank.pid} " in line for rank in killed)]
+    if lines:
+        limited = any("memory cgroup" in line.lower() for line in lines)
+        text += ": a limit was reached (the job's, or a container's)" if limited else ": the host had none left"
     text += f" (the job's limit is {limit / 2**30:.1f} GiB)" if limit else ""
-    step = "Let it use less (data-loader workers, caches, pinned memory), or give it more (`--limit memory=`)."
+    step = "Let it use less (data-loader workers, caches, pinned memory), or give it more (`--limit memory=`, the "
+    step += "container's limit)."
     largest = max((rank.usage.max_rss for rank in killed), default=0)
     seen = (f"the largest of them had {largest / 2**30:.1f} GiB resident at its peak",) if largest else ()
     return Cause(text, CERTAIN, "memory", (step,), evidence=(*seen, *why_telemetry.remarks(facts.minutes)))
@@ -98,6 +106,9 @@ def by_signal(facts: Facts) -> Cause | None:
     if number == signal.SIGKILL:
         text = f"{who} was killed with SIGKILL{how}, not by muster; that it was for want of memory is not known"
         step = "Look who sends it: an administrator, a container's limit of memory, the kernel (`dmesg`)."
+        if first.detail == oom.NOT_THE_KERNEL and not by_shell:
+            text = f"{who} was killed with SIGKILL, neither by muster nor by the kernel for want of memory"
+            step = "Look who sends it: an administrator, a scheduler, what runs the container."
         return Cause(text, LOW, "unknown", (step,), evidence=tuple(why_telemetry.remarks(facts.minutes)))
     if number in _ASKED:
         step = "Look who sends it: a scheduler, a session that ended, a person."
@@ -124,6 +135,10 @@ def unknown(facts: Facts) -> Cause:
     first = facts.first
     if first is None:
         return Cause("it is not known", NONE, "unknown")
+    if facts.job.verdict is not None and not of_this_attempt(facts.job.verdict.last_lines):
+        text = f"it is not known: rank {first.rank} ended by itself and wrote nothing, and the node holds no known sign"
+        step = "Start it again so that it says more: a lower log level, `set -x` in a shell script."
+        return Cause(text, NONE, "unknown", (step,))
     text = f"it is not known: rank {first.rank} ended by itself, and neither its output nor the node holds a known sign"
     step = f"Read what it wrote: `muster logs {facts.entry.job_id} -r {first.rank} --tail 200`."
     return Cause(text, NONE, "unknown", (step,))

@@ -90,8 +90,9 @@ def _begun(entry: Entry, now: float) -> Facts:
     """What the journal says."""
     job = entry.job
     failed = [rank for number in job.ends if verdict.failed(rank := job.rank(number))]
-    if job.verdict is not None and job.verdict.first_failed is not None:
-        failed.sort(key=lambda rank: rank.rank != job.verdict.first_failed)  # type: ignore[union-attr]  # as above
+    first_failed = job.verdict.first_failed if job.verdict is not None else None
+    if first_failed is not None:
+        failed.sort(key=lambda rank: rank.rank != first_failed)
     first = failed[0] if failed else None
     if first is not None and first.ended_at:
         zero, around = first.ended_at, f"the end of rank {first.rank}"

@@ -70,10 +70,13 @@ def hangs_now(facts: Facts) -> Iterator[Cause]:
     """Of a job that runs: what the hang rule said last."""
     last = _last_of_hang(facts)
     if last is not None and last.kind != "job.recovered":
-        step = f"Look at its stacks: `muster stacks {facts.entry.job_id}`; the odd one comes first."
-        sure = HIGH if last.kind == "job.hung" else LOW
+        steps = [f"Look at its stacks: `muster stacks {facts.entry.job_id}`; the odd one comes first."]
+        sure = LOW
+        if last.kind == "job.hung":
+            steps.append("If it should compute, stop it and start it again from its checkpoint; else leave it alone.")
+            sure = HIGH
         seen = tuple(why_telemetry.remarks(facts.minutes))
-        yield Cause(f"it seems to hang: {last.text}", sure, "hang", (step,), evidence=seen)
+        yield Cause(f"it seems to hang: {last.text}", sure, "hang", tuple(steps), evidence=seen)
 
 
 def standing(facts: Facts) -> Iterator[Cause]:

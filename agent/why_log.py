@@ -4,16 +4,16 @@ Reading is bounded in bytes, ranks and time, and done in a thread that nobody de
 job wrote is searched by regular expressions.
 """
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio
 
-from agent.logs import LogFile, TimeIndex
+from agent.logs import LogFile, TimeIndex, folder
 from agent.signatures import Hit, Table, scan
 from probes import watched
+from supervisors.log_segments import Reader
 
 #: Bytes of the end of a log that are searched: of the ranks that count, and of others.
 TAIL, SHORT_TAIL = 64 << 10, 16 << 10
@@ -100,16 +100,12 @@ def _search(one: Wanted, table: Table) -> Searched:
 
 def _tail(one: Wanted) -> tuple[bytes, int]:
     """Bytes, from the begin of a line on, and where in the file they begin. Raises OSError."""
-    fd = os.open(one.file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        size = os.fstat(fd).st_size
-        end = size if one.end is None else min(one.end, size)
-        start = max(min(one.begin, end), end - one.most)
-        data = b""
-        while len(data) < end - start and (more := os.pread(fd, end - start - len(data), start + len(data))):
-            data += more
-    finally:
-        os.close(fd)
+    with Reader(folder(one.file.path.parent)) as reader:
+        layout = reader.layout(one.file.path)
+        if not layout.pieces:
+            raise FileNotFoundError
+        end = layout.end if one.end is None else min(one.end, layout.end)
+        start, data = reader.stretch(one.file.path, max(min(one.begin, end), end - one.most), end)
     if start > one.begin and (cut := data.find(b"\n") + 1):
         return data[cut:], start + cut
     return data, start

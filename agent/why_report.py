@@ -11,7 +11,7 @@ from agent.spec_message import plain
 from agent.why_events import Happening
 from agent.why_facts import Facts
 from agent.why_found import CERTAIN, LOW, NONE, Cause
-from agent.why_words import shown
+from agent.why_words import of_this_attempt, shown
 from muster.v1 import job_pb2
 from supervisors import verdict
 from supervisors.lifecycle import Rank
@@ -171,6 +171,8 @@ def _row(one: Happening, zero: float) -> Row:
 
 def _adds(main: Cause, other: Cause) -> bool:
     """Whether another cause is worth telling beside the first one."""
+    if other.sign is not None and other.sign == main.sign:
+        return False
     if main.confidence == CERTAIN:
         return other.kind == "node" and other.confidence not in (LOW, NONE)
     return other.confidence not in (LOW, NONE) or main.confidence in (LOW, NONE)
@@ -205,10 +207,11 @@ def _headline(facts: Facts, message: job_pb2.Job) -> str:
 def _steps(facts: Facts, steps: Sequence[str]) -> list[str]:
     """What to do, the cause's own steps first; a command to look further last."""
     found = list(dict.fromkeys(steps))[:5]
-    first, job_id = facts.first, facts.entry.job_id
+    first, job_id, reached = facts.first, facts.entry.job_id, facts.job.verdict
     if (
         first is not None
         and first.outcome is not Outcome.NOT_STARTED
+        and (reached is None or of_this_attempt(reached.last_lines))
         and not any("muster logs" in step for step in found)
     ):
         found.append(f"Read all that it wrote: `muster logs {job_id} -r {first.rank} --tail 200`.")

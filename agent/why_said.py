@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from agent import why_telemetry
 from agent.job_processes import LAUNCHERS
+from agent.text import numbers
 from agent.why_facts import Facts
 from agent.why_found import HIGH, LOW, MEDIUM, Cause
 from agent.why_log import Sign
-from agent.why_words import numbers
 from supervisors.states import State
 
 #: Priority up to which a signature says only that there was an error, and not which.

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from agent import why_telemetry
+from agent.text import local, numbers, span, table
 from agent.why_report import Report, Told
-from agent.why_words import apart, clock, numbers, shown, span, spark, table
+from agent.why_words import apart, of_this_attempt, shown, spark
 
 #: Rows of what happened, attempts, cards and lines of stacks on the page.
 MAX_ROWS, MAX_ATTEMPTS, MAX_CARDS, MAX_STACKS = 14, 10, 16, 40
 _LAST_LINES = 15
 _SUCCEEDED = "JOB_STATE_SUCCEEDED"
-#: How the line begins that stands between two attempts (docs/logs.md).
-_ATTEMPT = "[muster: attempt "
+_HUNG = "RANK_OUTCOME_HUNG"
 #: Rows that each job has.
 _ROUTINE = frozenset({"job.running", "rank.exited", "job.stopping", "job.ended"})
 
@@ -44,7 +44,7 @@ def _head(report: Report) -> Iterator[str]:
     state = report.state.removeprefix("JOB_STATE_")
     final = report.ended_at is not None
     at = _at(report.ended_at) if report.ended_at else 0.0
-    yield f"{report.job_id}: {state}" + (f" at {clock(at, report.now)}" if final else "")
+    yield f"{report.job_id}: {state}" + (f" at {local(at, report.now)}" if final else "")
     yield f"  {report.headline}"
     facts = []
     if final and report.verdict is not None:
@@ -80,7 +80,8 @@ def _told(title: str, cause: Told, report: Report) -> Iterator[str]:
         if cause.seconds is not None and report.zero_is == "now":
             when = f", {span(-cause.seconds)} ago"
         elif cause.seconds is not None:
-            when = f", {span(abs(cause.seconds))} {'before' if cause.seconds <= 0 else 'after'} {report.zero_is}"
+            zero = "its end" if report.zero_is == f"the end of {where}" else report.zero_is
+            when = f", {span(abs(cause.seconds))} {'before' if cause.seconds <= 0 else 'after'} {zero}"
         yield f"  {where}{when}:"
         yield f"  | {cause.line}"
     for text in cause.evidence:
@@ -107,9 +108,10 @@ def _first_failure(report: Report) -> Iterator[str]:
     if "endedAt" in first:
         ended = _at(first["endedAt"])
         after = f", {span(ended - report.started_at)} after the start" if report.started_at and first["pid"] else ""
-        at = f" at {clock(ended, report.now)}{after}"
+        at = f" at {local(ended, report.now)}{after}"
     yield ""
-    yield f"First failure: rank {first['rank']} on device {first['device']}{pid} {status}{at}"
+    title = "Ended first, by muster" if first["outcome"] == _HUNG else "First failure"
+    yield f"{title}: rank {first['rank']} on device {first['device']}{pid} {status}{at}"
     yield f"  log: {shown(first['logPath'], 1000)}"
     others = [one for one in report.failed if one.rank != first["rank"]]
     for other in others[:4]:
@@ -120,9 +122,11 @@ def _first_failure(report: Report) -> Iterator[str]:
 
 def _last_lines(report: Report) -> Iterator[str]:
     lines = (report.verdict or {}).get("lastLines", [])
-    begins = [number for number, line in enumerate(lines) if line.startswith(_ATTEMPT)]
-    lines = lines[begins[-1] + 1 if begins else 0 :][-_LAST_LINES:]
-    if lines:
+    lines = of_this_attempt(lines)[-_LAST_LINES:]
+    if not lines and report.ended_at and report.first_failure and report.first_failure["pid"]:
+        yield ""
+        yield "Last lines: there are none"
+    elif lines:
         yield ""
         yield "Last lines:"
         yield from (f"  | {shown(line)}" for line in lines)
@@ -149,7 +153,7 @@ def _around(report: Report) -> Iterator[str]:
     if not rows:
         return
     yield ""
-    moment = "now" if report.zero_is == "now" else f"{report.zero_is}, {clock(report.zero, report.now)}"
+    moment = "now" if report.zero_is == "now" else f"{report.zero_is}, {local(report.zero, report.now)}"
     yield f"What happened (times from {moment}):"
     for row in rows:
         yield f"  {apart(row.seconds):>8}  {'! ' if row.grave else ''}{shown(row.text, 200)}"
@@ -179,7 +183,7 @@ def _telemetry(report: Report) -> Iterator[str]:
     ]
     if rows:
         head = ["CARD", "RANK", "UTILIZATION", "%", "MEMORY %", "POWER", "W"]
-        yield from (f"  {line}" for line in table(head, rows))
+        yield from (f"  {line}" for line in table(head, rows).splitlines())
     if len(cards) > MAX_CARDS:
         yield f"  {len(cards) - MAX_CARDS} more cards: `-o json`"
     for one in found.series:

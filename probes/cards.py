@@ -11,7 +11,7 @@ import anyio
 
 from probes.accelerator import ASCEND, SLOT, Trouble
 from probes.driver import Driver, Sick, View, What
-from probes.result import Action, CheckResult, Code, Status
+from probes.result import Action, CheckResult, Code, Status, numbers
 
 ITEM = "gpu-check"
 #: Findings that say nothing against a card.
@@ -174,11 +174,5 @@ def _count(cards: Iterable[int]) -> str:
 
 def _name(cards: Iterable[int]) -> str:
     """card 3, or cards 0-2,5."""
-    runs: list[list[int]] = []
-    for index in sorted(cards):
-        if runs and index == runs[-1][1] + 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    text = numbers(cards)
     return f"card{'' if text.isdigit() else 's'} {text}"

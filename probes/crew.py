@@ -203,5 +203,5 @@ class Crew:
                     began = running.began if running else None
                     outcomes[key] = Late(None if began is None else now - began)
                 else:
-                    outcomes[key] = outcome  # type: ignore[assignment]
+                    outcomes[key] = outcome  # type: ignore[assignment]  # from this key's own function, so it has a T
         return outcomes

@@ -31,11 +31,21 @@ class Ended:
 class Script:
     """A script that is run once, by `run` in a thread; `kill` may be called from any other."""
 
-    def __init__(self, path: str, env: dict[str, str], args: tuple[str, ...] = (), kept: int = KEPT) -> None:
-        """`kept`: bytes that are kept of each of stdout and stderr."""
+    def __init__(
+        self,
+        path: str,
+        env: dict[str, str],
+        args: tuple[str, ...] = (),
+        kept: int = KEPT,
+        stdin: bytes = b"",
+        patient: bool = False,
+    ) -> None:
+        """`kept`: bytes that are kept of each of stdout and stderr: the first ones. `stdin`: what it can read; it need
+        not. `patient`: it may write without end, and what is kept are the last bytes."""
         self._argv = [path, *args]
         self._env = env
-        self._kept = kept
+        self._kept = -kept if patient else kept
+        self._stdin = stdin
         self._lock = threading.Lock()
         self._pid = 0
         self._killed = False
@@ -43,7 +53,7 @@ class Script:
     def run(self) -> Ended:
         """Starts the script, waits for its end and kills what is left of its process group.
 
-        stdin is /dev/null. Raises OSError where it cannot be executed (also for `kill` before it was started).
+        Raises OSError where it cannot be executed (also for `kill` before it was started).
         """
         out, out_w = os.pipe()
         err, err_w = os.pipe()
@@ -73,20 +83,24 @@ class Script:
                 pass  # nothing is left, or a set-user-id program that is not ours to kill
 
     def _spawn(self, stdout: int, stderr: int) -> int:
-        pid = os.posix_spawn(
-            self._argv[0],
-            self._argv,
-            self._env,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, stdout, 1),
-                (os.POSIX_SPAWN_DUP2, stderr, 2),
-                *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable()),
-            ],
-            setpgroup=0,
-            setsigmask=[],
-            setsigdef=_SIGNALS,
-        )
+        # In memory: unlike a pipe it takes all at once, whether anybody reads it or not, and unlike a file no disk.
+        with os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC), "w+b") as stdin:
+            stdin.write(self._stdin)
+            stdin.seek(0)
+            pid = os.posix_spawn(
+                self._argv[0],
+                self._argv,
+                self._env,
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, stdin.fileno(), 0),
+                    (os.POSIX_SPAWN_DUP2, stdout, 1),
+                    (os.POSIX_SPAWN_DUP2, stderr, 2),
+                    *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable()),
+                ],
+                setpgroup=0,
+                setsigmask=[],
+                setsigdef=_SIGNALS,
+            )
         with self._lock:
             self._pid = pid
             if self._killed:
@@ -124,7 +138,8 @@ def _inheritable() -> list[int]:
 
 
 def _drain(pidfd: int, outputs: dict[int, bytearray], limit: int) -> bool:
-    """Reads until the process has ended. True: it wrote more than anybody wants to read and has to be ended.
+    """Reads until the process has ended. True: it wrote more than anybody wants to read and has to be ended. `limit`:
+    bytes kept; where it is negative, of the end, however much there is.
 
     The process's end is what counts, not the end of its output: a background child may hold that open for ever.
     """
@@ -142,7 +157,7 @@ def _drain(pidfd: int, outputs: dict[int, bytearray], limit: int) -> bool:
             total += _read(fd, outputs[fd], limit, poll, ended)
         if ended:
             return False
-        if total > FLOOD:
+        if total > FLOOD and limit >= 0:
             return True
 
 
@@ -158,7 +173,11 @@ def _read(fd: int, kept: bytearray, limit: int, poll: select.poll, to_end: bool)
                 poll.unregister(fd)
             break
         total += len(data)
-        kept += data[: limit - len(kept)]
+        if limit < 0:
+            kept += data
+            del kept[:limit]
+        else:
+            kept += data[: limit - len(kept)]
         if not to_end:
             break
     return total

@@ -8,6 +8,8 @@ A process is (pid, start time), as everywhere. The rules:
   before it was seen first).
 - *helper*: everything else: launchers, steps, other children of the supervisor, and whatever is known by name to watch
   and not to train, with all that descends from it. Its doings say nothing of the training.
+- *session*: what somebody runs in the job by hand (`muster exec`), with all that descends from it. It is not of the
+  training at all: who looks into a dead job does not bring it to life.
 
 A process that has been seen belongs to its job for as long as it lives, whoever its parent becomes. The job's own
 supervisor is not of the job.
@@ -27,6 +29,7 @@ class Role(enum.StrEnum):
     RANK = "rank"
     WORKER = "worker"
     HELPER = "helper"
+    SESSION = "session"
 
 
 #: Names that do IO in a job that is dead (reference: wandb's helpers write 5 to 118 KB a minute), as the kernel has
@@ -45,6 +48,8 @@ _NUMBERS = {
     b"LOCAL_RANK": "local",
     b"OMPI_COMM_WORLD_LOCAL_RANK": "mpi_local",
     b"DEVICE_ID": "device_id",
+    # That of a session.
+    b"MUSTER_EXEC_ID": "session",
 }
 _RANK_NUMBERS = ("rank", "mpi_rank", "rank_id")
 _LOCAL_NUMBERS = ("local", "mpi_local", "device_id")
@@ -75,7 +80,7 @@ class JobRoots:
 @dataclass(frozen=True, slots=True)
 class Proc:
     """A process of a job at one moment. `rank`: number over all nodes of the rank that it is or works for; None of a
-    helper. `local`: which of this node's ranks that is. `io` None: may not be read."""
+    helper and of a session. `local`: which of this node's ranks that is. `io` None: may not be read."""
 
     rank: int | None
     local: int | None
@@ -243,6 +248,9 @@ class Forest:
             member.launches = root.launcher
             member.role, member.rank = (Role.HELPER, None) if root.launcher else (Role.RANK, root.rank)
             return
+        if self._is_of_session(member):
+            member.role = Role.SESSION
+            return
         member.named = (parent is not None and parent.named) or self._is_helper(member)
         member.launches = parent is not None and parent.launches
         member.role, member.rank, member.local = Role.HELPER, None, None
@@ -252,6 +260,12 @@ class Forest:
             member.role, member.rank, member.local = Role.WORKER, parent.rank, parent.local
         elif member.launches:
             self._perhaps_rank(member, holders)
+
+    def _is_of_session(self, member: _Member) -> bool:
+        """Sessions are the supervisor's children, as are steps and what was re-parented to it."""
+        if member.parent is not None:
+            return member.parent.role is Role.SESSION
+        return "session" in self._numbers(member)
 
     def _perhaps_rank(self, member: _Member, holders: Mapping[int, int]) -> None:
         """Below a launcher: whether this is a rank, and which."""

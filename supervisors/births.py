@@ -42,6 +42,24 @@ def bear(births: list[Birth], unborn: Path, meanwhile: Callable[[], None], recor
     os.close(gate[1])
 
 
+def bear_alone(birth: Birth) -> tuple[int, int]:
+    """One that no record waits for: its pid, and a descriptor from which the line can be read that it left should it
+    have given up before its command (`child.read_unborn_line`). Raises OSError, with no process left."""
+    fds: list[int] = []
+    try:
+        fds += os.pipe()
+        fds += os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        gate_read, gate_write, said, line = fds
+        os.write(gate_write, b"1")
+        with child.signals_blocked():
+            pid = child.fork(birth, gate_read, gate_write, line)
+        fds.remove(said)
+        return pid, said
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
 class Midwife:
     """Knows what each process of a job needs to be born."""
 
@@ -117,6 +135,11 @@ class Midwife:
                 )
             )
         return births, processes
+
+    def beside(self, rank: Rank, changes: Changes) -> Birth:
+        """Like this rank, or launcher: for what is to run beside it."""
+        births, _ = self.gang(changes)
+        return births[rank.local_rank]
 
     @property
     def _umask(self) -> int:

@@ -6,11 +6,13 @@ and leave: what ran is in the journal, and what is not in the journal never ran.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import pwd
 import re
 import signal
+import termios
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +85,9 @@ class Birth:
     nice: int = 0
     #: CPUs to be bound to; empty: none.
     cpus: frozenset[int] = frozenset()
+    #: Descriptors of stdin, stdout and stderr in the place of the FIFO; a terminal is to be the controlling one.
+    stdio: tuple[int, int, int] | None = None
+    tty: bool = False
 
 
 @contextlib.contextmanager
@@ -119,11 +124,10 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    null = os.open("/dev/null", os.O_RDONLY)
-    out = os.open(birth.fifo, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
+    for number, fd in enumerate(birth.stdio or _rank_stdio(birth.fifo)):
+        os.dup2(fd, number)
+    if birth.tty:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     _write_into(f"{birth.cgroup}/cgroup.procs" if birth.cgroup else "", "0")
     _write_into("/proc/self/oom_score_adj", "0")
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:  # what lets muster answer on a busy node is not for the ranks
@@ -155,6 +159,11 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
         os.execvpe(birth.argv[0], birth.argv, birth.env)
     except OSError as error:
         _give_up(birth, unborn, "exec", error.errno or 0, error.strerror or str(error))
+
+
+def _rank_stdio(fifo: Path) -> tuple[int, int, int]:
+    out = os.open(fifo, os.O_RDWR)
+    return os.open("/dev/null", os.O_RDONLY), out, out
 
 
 def _furnish(folders: tuple[str, ...], files: tuple[tuple[str, str], ...]) -> None:
@@ -215,6 +224,14 @@ def read_unborn(path: Path) -> dict[int, dict[str, Any]]:
                 entry = json.loads(line)
                 found[int(entry["pid"])] = entry
     return found
+
+
+def read_unborn_line(fd: int) -> dict[str, Any] | None:
+    """What a child that gave up left in a pipe of its own; None for one that did not."""
+    with contextlib.suppress(OSError, ValueError):
+        entry = json.loads(os.read(fd, 4096))
+        return entry if isinstance(entry, dict) else None
+    return None
 
 
 def explain_exec(argv0: str, entry: dict[str, Any]) -> str:

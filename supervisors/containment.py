@@ -9,72 +9,12 @@ own the kernel knows them all and `cgroup.kill` ends them at once.
 import contextlib
 import os
 import signal
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from supervisors import process
 from supervisors.lifecycle import Rank
 from supervisors.process import Stat
-
-
-def find_cgroup_root() -> Path | None:
-    """The folder of the cgroup v2 tree that this process is in, if we may make subtrees there."""
-    mount = None
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        fields = line.split()
-        if len(fields) > 2 and fields[2] == "cgroup2":
-            mount = Path(fields[1].replace("\\040", " "))
-    if mount is None:
-        return None
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        if line.startswith("0::/"):
-            folder = mount / line[4:]
-            return folder if os.access(folder, os.W_OK) else None
-    return None
-
-
-def limit_cgroup(folder: str, memory: float | None, cpus: float | None) -> str:
-    """Sets the limits of a job's cgroup: bytes of memory, number of CPUs. Returns sentences where they cannot be set.
-
-    The controllers must be handed down by the folder above, which the kernel refuses while processes are in that.
-    """
-    troubles = []
-    wanted = {"memory.max": memory and str(int(memory)), "cpu.max": cpus and f"{max(1000, int(cpus * 100_000))} 100000"}
-    for name, value in wanted.items():
-        if not value:
-            continue
-        controller = name.partition(".")[0]
-        if not folder:
-            troubles.append(f"the limit of {controller} is not in force: there is no cgroup v2 of our own on this node")
-            continue
-        try:
-            if not os.path.exists(f"{folder}/{name}"):
-                (Path(folder).parent / "cgroup.subtree_control").write_text(f"+{controller}")
-            Path(folder, name).write_text(value)
-        except OSError as error:
-            troubles.append(f"the limit of {controller} is not in force: {folder}/{name}: {error.strerror}")
-    return "; ".join(troubles)
-
-
-def make_cgroup(state: Path, job_id: str) -> str:
-    """Creates the job's own cgroup and returns its path; empty where there can be none. An old one is taken over.
-
-    cgroup.kill (Linux 5.14) is required: without it the sweep serves as well.
-    """
-    root = find_cgroup_root()
-    if root is None:
-        return ""
-    folder = root / f"muster-{zlib.crc32(os.fsencode(state)):08x}-{job_id}"
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError:
-        return ""
-    if not (folder / "cgroup.kill").exists():
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-        return ""
-    return str(folder)
 
 
 class Containment:

@@ -5,6 +5,7 @@ import os
 import select
 import socket
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,15 @@ from supervisors.loop import Loop
 MAX_BACKLOG = 65536
 #: How long nobody is accepted after there was no descriptor for it, in seconds.
 REST_S = 1.0
+#: How long all clients together have for what is still to be sent to them when a server closes, in seconds.
+CLOSE_S = 1.0
+#: How long one that is sent away has for it, in seconds.
+LEAVE_S = 5.0
 _UCRED = struct.Struct("iII")
+
+
+def _nothing() -> None:
+    """Nobody asked."""
 
 
 def listen(path: Path) -> socket.socket:
@@ -48,19 +57,58 @@ class Client:
         self._loop = loop
         self._on_gone = on_gone
         self._out = b""
+        self._reader: Callable[[bytes], None] | None = None
+        self._on_ready: Callable[[], None] = _nothing
+        self._on_lost: Callable[[], None] = _nothing
+        self._leaves = False
 
     @property
     def gone(self) -> bool:
         return self.sock.fileno() < 0
 
+    @property
+    def backlog(self) -> int:
+        """Bytes that it has not taken yet."""
+        return len(self._out)
+
+    def hand_over(
+        self,
+        reader: Callable[[bytes], None],
+        ready: Callable[[], None] = _nothing,
+        lost: Callable[[], None] = _nothing,
+    ) -> None:
+        """What comes behind the line that was just read is no line, but `reader`'s. `ready` is called when it may have
+        taken all that was written, `lost` once it is gone, by whomever."""
+        self._reader, self._on_ready, self._on_lost = reader, ready, lost
+
+    def hand_back(self, rest: bytes) -> None:
+        """What comes from now on are lines again, beginning with `rest`."""
+        self._reader, self._on_ready, self._on_lost = None, _nothing, _nothing
+        self.lines.add(rest)
+
+    def next_line(self) -> bytes | None:
+        """None where the next has not come as a whole. Raises ProtocolError."""
+        while self._reader is not None and not self.gone:
+            rest = self.lines.take_rest()
+            if not rest:
+                return None
+            self._reader(rest)
+        return None if self.gone else self.lines.next()
+
     def send(self, message: wire.Message) -> None:
         """Never blocks."""
         if self.gone:
             return
-        self._out += wire.encode(message)
-        if len(self._out) > MAX_BACKLOG:
+        data = wire.encode(message)
+        if len(self._out) + len(data) > MAX_BACKLOG:
             self.drop()
         else:
+            self.write(data)
+
+    def write(self, data: bytes) -> None:
+        """Never blocks. How much may pile up is the caller's care: see `backlog`."""
+        if not self.gone:
+            self._out += data
             self.flush()
 
     def flush(self) -> None:
@@ -71,7 +119,24 @@ class Client:
         except OSError:
             self.drop()
             return
+        if self._leaves and not self._out:
+            self.drop()
+            return
         self._loop.want(self.sock.fileno(), select.EPOLLIN | (select.EPOLLOUT if self._out else 0))
+
+    def ready(self) -> None:
+        """It is there, and may have room again."""
+        if not self.gone and not self._out:
+            self._on_ready()
+
+    def leave(self, data: bytes) -> None:
+        """Sends it away: the last that it is given is `data`, and nothing is heard of it any more."""
+        if self.gone:
+            return
+        self.hand_over(lambda _: None)
+        self._leaves = True
+        self._loop.later(LEAVE_S, self.drop)
+        self.write(data)
 
     def finish(self, seconds: float) -> None:
         """Gives it so long to take what is still to be sent, then drops it."""
@@ -86,6 +151,7 @@ class Client:
             self._on_gone(self)
             self._loop.remove(self.sock.fileno())
             self.sock.close()
+            self._on_lost()
 
 
 #: Answers a request. None: the answer is sent later.
@@ -103,9 +169,10 @@ class Server:
         loop.add(sock.fileno(), self._accept)
 
     def close(self) -> None:
-        """Lets clients have what is still in their buffers, for a second each at most, then closes."""
+        """Lets clients have what is still in their buffers, for a second at most, then closes."""
+        deadline = time.monotonic() + CLOSE_S
         for client in list(self.clients):
-            client.finish(1.0)
+            client.finish(max(0.0, deadline - time.monotonic()))
         self._loop.remove(self._sock.fileno())
         self._sock.close()
 
@@ -128,6 +195,7 @@ class Server:
 
     def _serve(self, client: Client) -> None:
         client.flush()
+        client.ready()
         if client.gone:
             return
         try:
@@ -135,9 +203,9 @@ class Server:
             if not data:
                 client.drop()
                 return
-            for line in client.lines.feed(data):
-                if not client.gone:
-                    self._answer(client, wire.decode(line))
+            client.lines.add(data)
+            while (line := client.next_line()) is not None:
+                self._answer(client, wire.decode(line))
         except BlockingIOError:
             return
         except ProtocolError as error:
@@ -174,13 +242,14 @@ class JournalServer(Server):
         path: Path,
         stop: Callable[[wire.Message], wire.Message],
         hung: Callable[[wire.Message], wire.Message],
+        sessions: dict[str, Handler],
     ) -> None:
         """Raises OSError where the socket cannot be made."""
         orders: dict[str, Handler] = {
             "stop": lambda message, _: stop(message),
             "hung": lambda message, _: hung(message),
         }
-        super().__init__(loop, listen(path), {"watch": self._watch} | orders)
+        super().__init__(loop, listen(path), {"watch": self._watch} | orders | sessions)
         self._watchers: set[Client] = set()
         self._size = 0
 

@@ -148,7 +148,7 @@ class Ends:
         if victims is not None:
             if rank.pid in victims:
                 return Outcome.OUT_OF_MEMORY, f"the kernel killed it for want of memory ({victims[rank.pid]})"
-            return Outcome.SIGNALLED, "muster did not send it, and the kernel killed it for no want of memory"
+            return Outcome.SIGNALLED, oom.NOT_THE_KERNEL
         counted = sum(r.outcome is Outcome.OUT_OF_MEMORY for r in job.ranks)
         if job.cgroup and oom.kills(job.cgroup) - job.oom_kills > counted:
             return Outcome.OUT_OF_MEMORY, "the kernel killed a process of the job for want of memory"

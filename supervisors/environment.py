@@ -12,13 +12,14 @@ from supervisors import modelarts, presets
 from supervisors.child import Account
 from supervisors.lifecycle import Job, Rank
 from supervisors.paths import Root
+from supervisors.session_start import MARK
 from supervisors.spec import Boot, JobSpec
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Most that is read of the environment that pre_start left, in bytes.
 _MAX_EXPORTS = 4 << 20
 #: What a shell or Python sets for itself is nothing that a script exports, nor is what we told it of itself.
-_NO_EXPORTS = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "LC_CTYPE", "MUSTER_STEP"})
+_NO_EXPORTS = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "LC_CTYPE", "MUSTER_STEP", MARK})
 
 #: What pre_start changed; None: it took the variable away.
 Changes = Mapping[str, str | None]
@@ -43,6 +44,7 @@ def common(root: Root, spec: JobSpec, job: Job, account: Account) -> dict[str, s
     env |= presets.of(spec.training_mode)
     env |= modelarts.variables(spec, job)
     env |= spec.env
+    env.pop(MARK, None)  # of a session in which somebody began this job: its own would be taken for that
     if spec.requirements:
         packages = str(root.job(spec.job_id).packages)
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (packages, env.get("PYTHONPATH"))))

@@ -12,19 +12,21 @@ import sys
 import time
 
 from supervisors import births, boot, child, environment, hardware, oom, process, restart, steps, tee, verdict
-from supervisors.containment import Containment, limit_cgroup, make_cgroup
+from supervisors.cgroups import enter_scope, is_leaf, limit_cgroup, make_cgroup
+from supervisors.containment import Containment
 from supervisors.control import JournalServer
 from supervisors.ends import Ends
 from supervisors.errors import NotStartable
 from supervisors.escalation import KILL_WAIT_S, Escalation
 from supervisors.journal import Contents
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import Verdict
+from supervisors.lifecycle import Rank, Verdict
 from supervisors.link import NurseryLink
 from supervisors.loop import AGAIN_S, Alarm, Loop
 from supervisors.output import Output
 from supervisors.paths import Root
 from supervisors.process import Stat
+from supervisors.sessions import Sessions
 from supervisors.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, JobSpec
 from supervisors.states import STEP, Cause, Kind, State
 from supervisors.step_run import StepRun
@@ -49,7 +51,10 @@ class Gang:
         self._paths = root.job(spec.job_id)
         self.loop = loop = Loop(self._say)
         loop.on_child, loop.after = self._wait_for_orphans, self._after
-        self._control = JournalServer(loop, self._paths.control, self._on_stop, self._on_hung)
+        self._sessions = Sessions(loop, spec.boot, lambda: self.job, lambda: self._containment, self._beside)
+        self._control = JournalServer(
+            loop, self._paths.control, self._on_stop, self._on_hung, self._sessions.handlers()
+        )
         self._ledger = ledger = Ledger(self._paths, contents, self._control.publish)
         self.job = ledger.job
         self._link = NurseryLink(loop, sock)
@@ -84,6 +89,8 @@ class Gang:
         self._ledger.commit(taken, sync=False, tell=self._adopted)  # a crash of the node ends us anyway
         self._link.tell("ready")
         self._undecided = False
+        if self._adopted and is_leaf(job.cgroup):  # a new one is with the nursery
+            enter_scope(self._root, self._spec.job_id)
         if job.state not in (State.ACCEPTED, State.CHECKING) and (self._adopted or job.boot_id != process.boot_id()):
             self._open_again()
         if job.boot_id != process.boot_id():
@@ -95,6 +102,7 @@ class Gang:
 
     def _after(self) -> None:
         """Behind every batch of events: notes who has ended, then does what follows."""
+        self._sessions.turn()
         if self.job.state.final or self._resting or self._undecided:
             return
         try:
@@ -114,14 +122,16 @@ class Gang:
         self._look_due = True
 
     def _wait_for_orphans(self) -> None:
-        """Waits for those that came to us; ranks are waited for once their end is written down."""
+        """Waits for those that came to us, and for sessions; ranks are waited for once their end is written down."""
+        self._sessions.reap()
         ranks = {r.pid for r in self.job.processes() if r.outcome is None}
         with contextlib.suppress(ChildProcessError):
             while True:
                 info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if info is None or info.si_pid in ranks:
                     return
-                os.waitpid(info.si_pid, 0)
+                if not self._sessions.reap():
+                    os.waitpid(info.si_pid, 0)
 
     def _on_hung(self, message: Message) -> Message:
         """The daemon finds that the ranks do not get on: `ranks` are to blame (none: all), `again` after a restart."""
@@ -170,11 +180,12 @@ class Gang:
         Raises OSError where it cannot even be recorded.
         """
         job = self.job
-        cgroup = make_cgroup(self._root.state, self._spec.job_id)
+        cgroup, trouble = make_cgroup(self._root, self._spec.job_id)
         preparing = {"kind": Kind.PREPARING, "attempt": job.attempt, "cgroup": cgroup, "oom_kills": oom.kills(cgroup)}
         self._ledger.commit(preparing, sync=False, tell=False)
         self._adopted = False  # nothing of an earlier attempt lives
         self._containment = self._contain()
+        self._warn(trouble)
         try:
             account = child.Account.of(self._spec.user)
             self._output.open_job((account.uid, account.gid), len(job.ranks))
@@ -188,9 +199,11 @@ class Gang:
 
     def _limit(self, cgroup: str) -> None:
         limits = self._spec.limits
-        trouble = limit_cgroup(cgroup, limits.get("memory"), limits.get("cpus"))
-        if trouble and trouble not in self.job.warnings:
-            self._ledger.commit({"kind": Kind.WARNING, "text": trouble}, sync=False)
+        self._warn(limit_cgroup(cgroup, limits.get("memory"), limits.get("cpus")))
+
+    def _warn(self, text: str) -> None:
+        if text and text not in self.job.warnings:
+            self._ledger.commit({"kind": Kind.WARNING, "text": text}, sync=False)
 
     def _go_further(self) -> None:
         """The next step before the ranks, or these."""
@@ -206,9 +219,8 @@ class Gang:
     def _bear_ranks(self) -> None:
         """Raises OSError, NotStartable, with no rank left."""
         midwife, job = self._ready(), self.job
-        changes = environment.read_exports(self._paths.exports, midwife.common) if self._spec.pre_start else {}
         # All is ready before the first fork: each fork makes us copy again every page that we touch behind it.
-        born, processes = midwife.gang(changes)
+        born, processes = midwife.gang(self._changes(midwife))
         owner = (born[0].account.uid, born[0].account.gid)
         self._output.make_fifos(job.ranks, owner)
 
@@ -218,6 +230,14 @@ class Gang:
                 self._output.mark(f"attempt {job.attempt} {time.strftime('%Y-%m-%dT%H:%M:%S')}")
 
         births.bear(born, self._paths.unborn, open_output, lambda pids: self._record_births(pids, processes))
+
+    def _changes(self, midwife: births.Midwife) -> environment.Changes:
+        return environment.read_exports(self._paths.exports, midwife.common) if self._spec.pre_start else {}
+
+    def _beside(self, rank: Rank) -> child.Birth:
+        """How what runs beside a rank is born. Raises OSError, NotStartable."""
+        midwife = self._ready()
+        return midwife.beside(rank, self._changes(midwife))
 
     def _ready(self) -> births.Midwife:
         """Raises NotStartable where the job's user is not known (any more)."""
@@ -304,6 +324,7 @@ class Gang:
             self._carry_on()
 
     def _carry_on(self) -> None:
+        self._sessions.ends.end_strays()
         if self.job.in_step:
             self._step.arm()
         if self.job.state is State.STOPPING and self.job.stop is not None and self.job.concluded is None:
@@ -403,14 +424,16 @@ class Gang:
         self._decide_on_ranks()
         if any(rank.outcome is None for rank in job.ranks) or not self._look_due:
             return False
+        self._sessions.ends.end_with_ranks(job.attempt, job.terminated)
         if self._all_gone():
             if self._hardware_may_speak():
                 return False
             self._conclude()
             return True
         left = self._containment.members()
-        if left and job.stop is None:
-            reason = f"{len(left)} process(es) outlive their ranks: {process.names(left)}"
+        outlive = self._sessions.ends.others(left)
+        if outlive and job.stop is None:
+            reason = f"{len(outlive)} process(es) outlive their ranks: {process.names(outlive)}"
             self._stop(Cause.LEFTOVERS, "muster", reason, None)
         self._look_later(bool(left))
         return False
@@ -531,6 +554,7 @@ class Gang:
         self._put_away()
         self._ledger.commit({"kind": Kind.ENDED, "state": state, "verdict": _fields(end)})
         self._link.tell("done")
+        self._sessions.close()
         self._control.close()
         with contextlib.suppress(FileNotFoundError):
             self._paths.control.unlink()

@@ -53,7 +53,7 @@ class Rank:
 
 @dataclass(slots=True)
 class Attempt:
-    """An attempt that is over. `log_ends`: sizes of the ranks' files then, by rank, in bytes."""
+    """An attempt that is over. `log_ends`: bytes of output of each rank until then, of all ever, by rank."""
 
     number: int
     started_at: float

@@ -26,8 +26,8 @@ def webhook_problem(url: str) -> str:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        return f"is no URL: {error}"
+    except ValueError:  # its text has what it could not read: of a URL that is cut wrongly, a part of a password
+        return "is no URL: host, or port (a number up to 65535), cannot be read"
     if parts.scheme not in ("http", "https"):
         return f"{parts.scheme[:20]!r} is no scheme that is spoken: must begin with http:// or https://"
     if not host:

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from supervisors import limits, supervisor
+from supervisors import limits, scope, supervisor
 from supervisors.control import Client, Server, listen
 from supervisors.errors import AlreadySupervised
 from supervisors.loop import Loop
@@ -95,6 +95,12 @@ def main() -> int:
     os.chdir("/")
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    if scope.is_available():  # out of the daemon's unit, which may be stopped, upgraded and limited on its own
+        trouble = scope.enter(
+            scope.unit_of(root, f"nursery-{os.getpid()}"), "muster: keeps supervisors and their ranks"
+        )
+        if trouble:
+            say(trouble)
     os.write(write, b"ok")
     os.close(write)
     nursery = Nursery(root, listener)

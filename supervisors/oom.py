@@ -11,6 +11,8 @@ import time
 #: "Out of memory: Killed process 4711 (python) ...", "Memory cgroup out of memory: ..." and, with
 #: vm.oom_kill_allocating_task, "Out of memory (oom_kill_allocating_task): ...". A name may hold a parenthesis.
 _KILLED = re.compile(r"ut of memory(?: \(\w+\))?: Killed process ([0-9]+) \((.*?)\)(?:[ ,]|$)", re.MULTILINE)
+#: Of a rank whose SIGKILL was somebody else's.
+NOT_THE_KERNEL = "muster did not send it, nor did the kernel for want of memory"
 _NUMBER = re.compile(r"[0-9]+")
 #: Of the pid namespace that the kernel began with (include/linux/proc_ns.h, PROC_PID_INIT_INO).
 _FIRST_NAMESPACE = "pid:[4026531836]"

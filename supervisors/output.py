@@ -8,13 +8,16 @@ import contextlib
 import os
 import select
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-from supervisors import tee
+from supervisors import rotation, tee
 from supervisors.ledger import Ledger
 from supervisors.lifecycle import Rank
+from supervisors.log_segments import Folder, Layout, companions, removed_path
 from supervisors.loop import Loop
 from supervisors.paths import Root
+from supervisors.settings import Settings
 from supervisors.states import JOB, Kind
 
 #: How long output may take to be drained at the end, in seconds. Nobody writes any more by then.
@@ -33,14 +36,18 @@ class Output:
         self._lost: tee.LostCounter | None = None
         self._logs: dict[int, tee.RankLog] = {}
         self._gaps: dict[int, tee.Gap] = {}
+        self._folder = Folder(root.log)
+        self._settings = Settings(root.settings)
 
     def open_job(self, owner: tuple[int, int], ranks: int) -> None:
         """Opens the job's log, which goes on where the daemon or a predecessor left it. Raises OSError."""
         if JOB in self._logs:
             return
+        taken_over = self._paths.job_fifo.exists()
         tee.make_fifo(self._paths.job_fifo, *owner)
         log, index = job_log_files(self._root, self._job_id, self._ledger.job.node_rank)
-        self._follow(JOB, tee.RankLog(self._paths.job_fifo, log, index, owner, self._counter(ranks), ranks))
+        (layout,) = self._look([log], new=not taken_over)
+        self._follow(JOB, self._open(self._paths.job_fifo, log, index, owner, self._counter(ranks), ranks, layout))
 
     def say(self, text: str) -> None:
         """A line in the job's log. Best effort: the journal is what counts."""
@@ -71,15 +78,16 @@ class Output:
         if not fresh and not any(self._paths.fifo(rank.rank).exists() for rank in ranks):
             return self.fds()  # a predecessor had drained and put away everything
         counter = self._counter(len(ranks))
-        for rank in ranks:
+        logs = [self._root.rank_log(self._job_id, rank.rank, rank.device) for rank in ranks]
+        layouts = self._look(logs, new=fresh and not self._ledger.job.past)
+        for rank, log, layout in zip(ranks, logs, layouts, strict=True):
             if rank.rank in self._logs:
                 continue  # from the attempt before
             fifo = self._paths.fifo(rank.rank)
-            log = self._root.rank_log(self._job_id, rank.rank, rank.device)
             index = self._root.rank_index(self._job_id, rank.rank, rank.device)
             if not fresh and not fifo.exists():
                 continue  # drained to its end and put away
-            self._follow(rank.rank, tee.RankLog(fifo, log, index, owner, counter, rank.local_rank))
+            self._follow(rank.rank, self._open(fifo, log, index, owner, counter, rank.local_rank, layout))
         return self.fds()
 
     def fds(self) -> list[int]:
@@ -93,7 +101,7 @@ class Output:
                 log.mark(text)
 
     def ends(self) -> dict[int, int]:
-        """Size of each rank's file by rank, in bytes."""
+        """Bytes of each rank's output so far, by rank."""
         return {number: log.offset for number, log in self._logs.items() if number != JOB}
 
     def _counter(self, ranks: int) -> tee.LostCounter:
@@ -136,6 +144,29 @@ class Output:
         if self._lost is not None:
             self._lost.close()
             self._lost = None
+
+    def _look(self, logs: list[Path], new: bool) -> list[Layout]:
+        """One look for all: each file that is made would be reason for another. None where nothing can have been
+        rotated yet: the folder, with all that is kept of earlier jobs, may be large."""
+        return [Layout((), 0)] * len(logs) if new else self._folder.look(logs)
+
+    def _open(
+        self, fifo: Path, log: Path, index: Path, owner: tuple[int, int], counter: tee.LostCounter, slot: int,
+        layout: Layout,
+    ) -> tee.RankLog:  # fmt: skip
+        return tee.RankLog(fifo, log, index, owner, counter, slot, layout, self._file_limit, self._trim)
+
+    def _file_limit(self) -> int:
+        """Bytes after which a file is rotated: so early, too, that the job's limit can be kept by removing segments."""
+        logs, own = self._settings.logs, self._settings.logs.max_job_bytes // (2 * max(len(self._logs), 1))
+        return min(logs.max_file_bytes or own, own) if own else logs.max_file_bytes
+
+    def _trim(self) -> None:
+        """A file was rotated: now there is something that the job may have to give up. Best effort."""
+        most = self._settings.logs.max_job_bytes
+        if most:
+            with contextlib.suppress(OSError):
+                rotation.trim(self._folder, [log.path for log in self._logs.values()], most, live=self._file_limit())
 
     def _follow(self, number: int, log: tee.RankLog) -> None:
         self._logs[number] = log
@@ -183,17 +214,31 @@ def is_ours(line: str) -> bool:
     return line[23:].startswith(" [muster] ")
 
 
-def set_aside(log: Path, index: Path) -> None:
-    """A file of that name is the output of an earlier job whose record was removed: it is kept under another name."""
-    try:
-        stat = log.lstat()
-    except FileNotFoundError:
-        return
-    if not stat.st_size:
-        return
-    name = str(int(stat.st_mtime))
-    while os.path.lexists(f"{log}.{name}"):  # two such jobs in one second
-        name += "+"
-    log.rename(f"{log}.{name}")
+def set_aside(files: Iterable[tuple[Path, Path]]) -> None:
+    """Logs of these names (and time indexes), with what was rotated away from them, are the output of an earlier job
+    whose record was removed: they are kept under other names. All lie in one folder. Raises OSError."""
+    names = {log.name: (log, index) for log, index in files}
+    parts: dict[str, list[Path]] = {name: [] for name in names}
     with contextlib.suppress(FileNotFoundError):
-        index.rename(f"{index}.{name}")
+        # Whatever is left of it: where only records of what was removed are, reading would begin behind their end.
+        for name, path in companions(next(iter(names.values()))[0].parent, names):
+            parts[name].append(path)
+    for name, (log, index) in names.items():
+        if os.path.lexists(log) and (parts[name] or log.lstat().st_size):
+            parts[name].append(log)
+        there = [*parts[name], *([index] if os.path.lexists(index) else [])]
+        if not there:
+            continue
+        aside = str(int(max(path.lstat().st_mtime for path in parts[name] or there)))
+        wanted = [*there, log, removed_path(log)]
+        while any(os.path.lexists(_aside(path, log, index, aside)) for path in wanted):  # two such jobs in one second
+            aside += "+"
+        for path in there:
+            path.rename(_aside(path, log, index, aside))
+
+
+def _aside(path: Path, log: Path, index: Path, aside: str) -> Path:
+    """The name of a file of a log that is set aside."""
+    if path == index:
+        return Path(f"{index}.{aside}")
+    return Path(f"{log}.{aside}{path.name.removeprefix(log.name)}")

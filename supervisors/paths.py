@@ -66,6 +66,16 @@ class JobPaths:
         return self.folder / "cards_free"
 
     @property
+    def worker(self) -> Path:
+        """How far the worker log goes; see agent/log_worker.py."""
+        return self.folder / "worker.json"
+
+    @property
+    def uploaded(self) -> Path:
+        """Which log files a program of the operator's has taken; see agent/log_upload.py."""
+        return self.folder / "uploaded"
+
+    @property
     def job_fifo(self) -> Path:
         """What is to stand in the job's log: lines of the supervisor, output of the steps."""
         return self.folder / "job.fifo"
@@ -99,6 +109,16 @@ class Root:
         return self.run / "muster.sock"
 
     @property
+    def reader_socket(self) -> Path:
+        """The daemon's second gRPC socket, for those who may look and do nothing."""
+        return self.run / "reader.sock"
+
+    @property
+    def audit_log(self) -> Path:
+        """Who changed what, a JSON object a line; see agent/audit.py."""
+        return self.log / "audit.log"
+
+    @property
     def daemon_lock(self) -> Path:
         """Held by the daemon: one per root."""
         return self.run / "musterd.lock"
@@ -120,6 +140,11 @@ class Root:
     def faults(self) -> Path:
         """What is wrong with the node and its cards, as the daemon saw it last; see `hardware.py`."""
         return self.state / "faults.json"
+
+    @property
+    def settings(self) -> Path:
+        """What of the daemon's configuration supervisors go by; see `settings.py`."""
+        return self.state / "settings.json"
 
     @property
     def version(self) -> Path:
@@ -144,6 +169,10 @@ class Root:
     def job_log(self, job_id: str, node_rank: int) -> Path:
         """What muster did for the job on this node. Not `-worker-N.log`: on ModelArts that is the platform's own."""
         return self.log / f"{job_id}-muster-{node_rank}.log"
+
+    def worker_log(self, job_id: str, node_rank: int) -> Path:
+        """The lines of all ranks in one file, where a setting wants it; the name is ModelArts' for a node's log."""
+        return self.log / f"{job_id}-worker-{node_rank}.log"
 
     def job_index(self, job_id: str, node_rank: int) -> Path:
         return self.log / f"{job_id}-muster-{node_rank}.idx"

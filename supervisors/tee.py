@@ -7,6 +7,9 @@ is written at an offset that we keep (splice refuses O_APPEND); a successor goes
 Beside the file lies a time index: records of 16 bytes, little endian, `u64 offset, u64 nanoseconds since the epoch`,
 at most one each 100 ms: "from this offset on, the bytes were written at this time". It is what reading by time
 and merging over ranks rest on, and it may be lost without harm to the output.
+
+A file that has become large is rotated (rotation.py), and one that somebody has deleted is made anew. Offsets, in the
+index too, are those of all output ever (log_segments.py).
 """
 
 import contextlib
@@ -14,17 +17,22 @@ import errno
 import fcntl
 import os
 import struct
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from supervisors.log_segments import Folder, Layout, Reader, record_removal
+from supervisors.rotation import LINE, open_log, rotate, take_over
 
 #: Size of a rank's FIFO, and most bytes of one rank moved at a time: one rank's flood must not starve the others.
 #: 128 KiB: with more the pages fall out of the processor's cache between write and splice (`make bench`, "output").
 FIFO_SIZE = BATCH = 1 << 17
 INDEX_INTERVAL_S = 0.1
 INDEX_RECORD = struct.Struct("<QQ")
-#: How long after an error the file is tried again.
-RETRY_S = 1.0
+#: How long after an error the file is tried again; and how long after it could not be rotated.
+RETRY_S, ROTATE_AGAIN_S = 1.0, 10.0
 _TAIL_BYTES = 4096
 _TAIL_LINES = 20
 
@@ -99,19 +107,33 @@ class RankLog:
     """Drains one FIFO into one file."""
 
     def __init__(
-        self, fifo: Path, log: Path, index: Path, owner: tuple[int, int], counter: LostCounter, slot: int
+        self,
+        fifo: Path,
+        log: Path,
+        index: Path,
+        owner: tuple[int, int],
+        counter: LostCounter,
+        slot: int,
+        layout: Layout | None = None,
+        limit: Callable[[], int] = lambda: 0,
+        rotated: Callable[[], None] = lambda: None,
     ) -> None:
         """Opens everything; the file goes on at its end. `owner`: uid and gid of new files. `slot`: the rank's place in
-        `counter`. Raises OSError where FIFO or file cannot be opened."""
+        `counter`. `layout`: how the log lies there now, if the caller has looked. `limit` says after how many bytes the
+        file is to be rotated (0: never), and `rotated` is told of it. Raises OSError where FIFO or file cannot be
+        opened."""
         self._counter, self._slot = counter, slot
-        self._index_path, self._owner = index, owner
+        self.path, self._index_path, self._owner = log, index, owner
+        self._limit_now, self._limit, self._rotate_at, self._rotated = limit, sys.maxsize, 0.0, rotated
         self._index = -1  # made with the first output
         self._fds: list[int] = []
         try:
             self.fd = self._keep(open_reader(fifo))
             with contextlib.suppress(OSError):  # over the user's limit for pipes: the kernel's default size serves too
                 fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, FIFO_SIZE)
-            self._file = self._keep(_open(log, owner, os.O_RDWR))
+            # Where the file begins in all output ever; `_offset` is where it ends in itself.
+            self._base = take_over(log, layout if layout is not None else Folder(log.parent).look([log])[0])
+            self._file = self._keep(open_log(log, owner, os.O_RDWR))
             self._offset = os.fstat(self._file).st_size
         except OSError:
             self.close()
@@ -132,8 +154,8 @@ class RankLog:
 
     @property
     def offset(self) -> int:
-        """Bytes of output in the file so far."""
-        return self._offset
+        """Bytes of output so far, in whatever files they are or were."""
+        return self._base + self._offset
 
     def mark(self, text: str) -> None:
         """Writes a line of muster's own into the file, behind what is there. Best effort."""
@@ -175,6 +197,7 @@ class RankLog:
         if self._gap is None or (now < self._retry_at and not force):
             return None
         self._retry_at = now + RETRY_S
+        self._look()  # the room may come from this very file
         gap = self._gap
         if not gap.bytes:  # refused, but nothing had to be thrown away yet
             self._gap = None
@@ -220,8 +243,10 @@ class RankLog:
         now = time.monotonic()
         due = now - self._indexed >= INDEX_INTERVAL_S
         try:
-            if due:  # somebody may have cut the file: go on at its end rather than leave a hole
-                self._offset = min(self._offset, os.fstat(self._file).st_size)
+            if due:
+                self._look()
+                limit = self._limit_now()
+                self._limit = max(limit, LINE) if limit and now >= self._rotate_at else sys.maxsize
             start = self._offset
             self._offset += self._splice_once() if self._splice else self._copy_once()
         except BlockingIOError:
@@ -235,7 +260,44 @@ class RankLog:
             return
         if due and self._offset > start:
             self._indexed = now
-            self._note(start)
+            self._note(self._base + start)
+        if self._offset >= self._limit and self._gap is None:
+            self._rotate()
+
+    def _look(self) -> None:
+        """Whether somebody has cut the file: it goes on at its end rather than with a hole. Or deleted it: a new one
+        goes on, and it is recorded what is lost. Best effort."""
+        with contextlib.suppress(OSError):
+            stat = os.fstat(self._file)
+            if stat.st_nlink:
+                self._offset = min(self._offset, stat.st_size)
+                return
+            end = self.offset
+            os.ftruncate(self._file, 0)  # gives back its room, which the rest may need
+            os.ftruncate(self._file, self._offset)
+            if end > self._base:
+                record_removal(self.path, self._base, end, "somebody deleted the file while it was written")
+            self._go_on_in(open_log(self.path, self._owner, os.O_RDWR), end)
+            self._offset = os.fstat(self._file).st_size
+
+    def _rotate(self) -> None:
+        """Best effort: what cannot be rotated is written on."""
+        self._look()
+        if self._offset < self._limit:
+            return
+        try:
+            made, cut = rotate(self.path, self._file, self._base, self._offset, self._owner)
+        except OSError:
+            self._limit, self._rotate_at = sys.maxsize, time.monotonic() + ROTATE_AGAIN_S
+            return
+        self._go_on_in(made, self._base + cut)
+        self._offset -= cut
+        self._rotated()
+
+    def _go_on_in(self, file: int, base: int) -> None:
+        self._fds[self._fds.index(self._file)] = file
+        os.close(self._file)
+        self._file, self._base = file, base
 
     def _splice_once(self) -> int:
         return os.splice(self.fd, self._file, BATCH, offset_dst=self._offset, flags=os.SPLICE_F_NONBLOCK)
@@ -275,7 +337,7 @@ class RankLog:
         record = INDEX_RECORD.pack(offset, time.time_ns())
         with contextlib.suppress(OSError):  # no room for the index: times become coarser, the output goes on
             if self._index < 0:
-                self._index = self._keep(_open(self._index_path, self._owner, os.O_WRONLY | os.O_APPEND))
+                self._index = self._keep(open_log(self._index_path, self._owner, os.O_WRONLY | os.O_APPEND))
                 self._whole_records()
             if os.write(self._index, record) < len(record):
                 self._whole_records()
@@ -287,20 +349,12 @@ class RankLog:
 
 
 def tail(path: Path) -> tuple[str, ...]:
-    """The last lines of a rank's file, at most 20 of at most 4 KiB in all; none where it cannot be read."""
+    """The last lines of a log, at most 20 of at most 4 KiB in all; none where it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
-            file.seek(start)
-            text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
+        with Reader(Folder(path.parent)) as reader:
+            layout = reader.layout(path)
+            start, data = reader.stretch(path, max(layout.begin, layout.end - _TAIL_BYTES), layout.end)
     except OSError:
         return ()
-    lines = text.splitlines()
-    return tuple(lines[1 if start and len(lines) > 1 else 0 :][-_TAIL_LINES:])
-
-
-def _open(path: Path, owner: tuple[int, int], flags: int) -> int:
-    fd = os.open(path, os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o640)
-    if owner != (os.geteuid(), os.getegid()):
-        os.fchown(fd, *owner)
-    return fd
+    lines = data.decode("utf-8", "replace").splitlines()
+    return tuple(lines[1 if start > layout.begin and len(lines) > 1 else 0 :][-_TAIL_LINES:])

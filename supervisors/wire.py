@@ -6,6 +6,13 @@ Both ends first say `hello` with the protocol's number. What a supervisor unders
     {"op": "watch"}                           -> {"op": "journal", "size": N} now and after each record that is on disk
     {"op": "stop", "steps": [s, ...] | null, "by": "...", "reason": "..."}
                                               -> {"op": "stop", "ok": true} once the stop is in the journal
+    {"op": "sessions"}                        -> {"op": "sessions", "ok": true, "sessions": [{...}, ...]}
+    {"op": "end_session", "session": id}      -> {"op": "end_session", "ok": true}; it is on its way to its end
+    {"op": "exec", "size": N} and N bytes of JSON (session_start.py), or
+    {"op": "attach", "session": id, "stdout": n | null, "stderr": n | null}
+                                              -> {"op": "exec" | "attach", "ok": true, "session": id, "rank": r, "pid":
+                                                 p, "tty": b, "input": n, "stdout": n, "stderr": n}; from then on both
+                                                 sides speak frames (frames.py), unless nobody is to be attached
 
 and the nursery:
 
@@ -13,7 +20,7 @@ and the nursery:
     {"op": "tend", "job": "<id>"}             -> {"op": "tend", "job": "<id>", "ok": true, "pid": supervisor's pid}
                                                  once a supervisor for it listens on its control socket
 
-A refusal is {"op": ..., "ok": false, "error": "a sentence"}.
+A refusal is {"op": ..., "ok": false, "error": "a sentence"}, of sessions also with "reason": a word for programs.
 """
 
 import json
@@ -46,17 +53,33 @@ def decode(line: bytes) -> Message:
 
 
 class Lines:
-    """Cuts a byte stream into lines."""
+    """Cuts a byte stream into lines, one after the other: what follows a line need not be one."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that `data` completes. Raises ProtocolError for a line over MAX_LINE."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE or any(len(line) > MAX_LINE for line in lines):
+        self.add(data)
+        return list(iter(self.next, None))
+
+    def add(self, data: bytes) -> None:
+        self._rest += data
+
+    def next(self) -> bytes | None:
+        """The next line that is whole. Raises ProtocolError for a line over MAX_LINE."""
+        line, end, rest = self._rest.partition(b"\n")
+        if len(line) > MAX_LINE:
             raise ProtocolError(f"a line of more than {MAX_LINE} bytes")
-        return lines
+        if not end:
+            return None
+        self._rest = rest
+        return line
+
+    def take_rest(self) -> bytes:
+        """All that was added and is in no line yet."""
+        rest, self._rest = self._rest, b""
+        return rest
 
 
 class SocketAt:

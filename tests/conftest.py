@@ -37,16 +37,24 @@ FINAL = {
 }
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Of `-n auto`: most tests wait rather than compute, so that each core has room for two workers."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else min(2 * len(os.sched_getaffinity(0)), 16)
+
+
 def eventually(what: Callable[[], Any], seconds: float = 20.0, message: str = "") -> Any:
     """Looks until `what` gives something true, and returns that. For what sends no event; the limit is for defects."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while True:
         result = what()
         if result:
             return result
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > seconds:
             raise AssertionError(f"not within {seconds} s: {message or what}")
-        time.sleep(0.005)
+        # Often at first, and then so that many who wait leave the cores to those who work.
+        time.sleep(min(max(0.005, waited / 20), 0.05))
 
 
 def alive(pid: int) -> bool:
@@ -100,7 +108,11 @@ class Daemon:
         if self.channel is not None:
             self.channel.close()
         # A pool of its own: the library would else hand out a connection that broke with an earlier daemon.
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 20)]
+        options = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.initial_reconnect_backoff_ms", 20),
+            ("grpc.max_reconnect_backoff_ms", 100),
+        ]
         self.channel = grpc.insecure_channel(self.address, options=options)
         self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
         self.logs = log_pb2_grpc.LogServiceStub(self.channel)
@@ -114,7 +126,7 @@ class Daemon:
         if self.process.poll() is not None:
             raise AssertionError(f"musterd ended with {self.process.returncode}: {self.stderr.read_text()[-2000:]}")
         try:
-            self.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=5)
+            self.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=5, wait_for_ready=True)
         except grpc.RpcError:
             return False
         return True

@@ -19,17 +19,35 @@ _MAX_PATH = 107
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Path of the daemon's unix socket. `explicit`: somebody named just this one (--address, MUSTER_ADDRESS)."""
+class Tls:
+    """What it takes to be known over TCP: files in PEM. `authority` signed the daemon's certificate."""
 
-    path: Path
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Path of the daemon's unix socket; or `host` and `port`, with `tls`. `explicit`: somebody named just this one
+    (--address, MUSTER_ADDRESS)."""
+
+    path: Path | None
     explicit: bool = False
+    host: str = ""
+    port: int = 0
+    tls: Tls | None = None
 
     def __str__(self) -> str:
-        return f"unix:{self.path}"
+        if self.path is not None:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def probe(self, timeout: float = 5.0) -> None:
         """Connects once and hangs up. Raises NoDaemon, which says what is wrong with the address and what to do."""
+        if self.path is None:
+            self._probe_tcp(timeout)
+            return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(timeout)
@@ -51,9 +69,49 @@ class Address:
             what = error.strerror or str(error)  # a timeout has no number
             raise NoDaemon(f"no daemon at {self}: {what}", Why.OTHER) from None
 
+    def _probe_tcp(self, timeout: float) -> None:
+        import ssl  # 10 ms that no command on the node itself is to pay
 
-def parse(text: str) -> Path:
-    """The path of `unix:PATH`, `unix:///PATH` or a plain path. Raises ValueError."""
+        assert self.tls is not None  # no address over TCP is made without
+        try:
+            context = ssl.create_default_context(cafile=self.tls.authority)
+            context.load_cert_chain(self.tls.certificate, self.tls.key, _no_password)
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.set_alpn_protocols(["h2"])
+        except (OSError, ValueError) as error:
+            where = f"{self.tls.authority}, {self.tls.certificate} and {self.tls.key}"
+            raise NoDaemon(f"{where} cannot be used together: {error}", Why.FORBIDDEN) from None
+        try:
+            with (
+                socket.create_connection((self.host, self.port), timeout) as plain,
+                context.wrap_socket(plain, server_hostname=self.host) as sock,
+            ):
+                # With TLS 1.3 a client hears only behind the handshake that it is not wanted; or else a greeting.
+                if not sock.recv(1):
+                    raise ConnectionResetError
+        except ssl.SSLCertVerificationError as error:
+            what = f"its certificate is not trusted: {error.verify_message} (authority: {self.tls.authority})"
+            raise NoDaemon(f"no daemon at {self}: {what}", Why.FORBIDDEN) from None
+        except (ssl.SSLError, ConnectionResetError) as error:
+            why = getattr(error, "reason", "") or "it hangs up"
+            what = (
+                f"it does not take the certificate {self.tls.certificate} ({why}): is it valid, and of its authority?"
+            )
+            raise NoDaemon(f"no access to {self}: {what}", Why.FORBIDDEN) from None
+        except ConnectionRefusedError:
+            what = "nobody listens; musterd does where [tls] listen in its configuration says so"
+            raise NoDaemon(f"no daemon at {self}: {what}", Why.REFUSED) from None
+        except OSError as error:
+            raise NoDaemon(f"no daemon at {self}: {error.strerror or error}", Why.OTHER) from None
+
+
+def _no_password() -> str:
+    """Else OpenSSL would ask for it on the terminal."""
+    raise ValueError("the key has a password: give one without, that only you can read")
+
+
+def parse(text: str) -> Path | tuple[str, int]:
+    """The path of `unix:PATH`, `unix:///PATH` or a plain path; host and port of `HOST:PORT`. Raises ValueError."""
     if text.startswith("unix://"):
         path = text.removeprefix("unix://")
         if not path.startswith("/"):
@@ -63,7 +121,10 @@ def parse(text: str) -> Path:
     elif "/" in text:
         path = text
     else:
-        raise ValueError(f"{text!r}: a unix socket is wanted, as in unix:/run/muster/muster.sock")
+        host, _, port = text.rpartition(":")
+        if host and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535:
+            return host.removeprefix("[").removesuffix("]"), int(port)
+        raise ValueError(f"{text!r}: is neither a unix socket, as in unix:/run/muster/muster.sock, nor HOST:PORT")
     # Two slashes at the beginning stay two in POSIX; here they are a slip.
     return _fitting(Path(os.path.abspath(path)))
 
@@ -83,6 +144,24 @@ def _under(root: str) -> Path:
     return _fitting(Root.under(Path(os.path.abspath(root))).socket)
 
 
+def _named(text: str, files: dict[str, str]) -> Address:
+    """The address that somebody wrote. Raises ValueError."""
+    where = parse(text)
+    if isinstance(where, Path):
+        return Address(where, explicit=True)
+    paths = []
+    for name in _TLS:
+        path = files.get(name) or os.environ.get(f"MUSTER_{name.upper()}")
+        if not path:
+            raise ValueError(f"{text}: over TCP both ends need certificates: --{name.replace('_', '-')} is missing")
+        if not os.access(path, os.R_OK):
+            raise ValueError(
+                f"--{name.replace('_', '-')}: {path}: {'cannot be read' if os.path.exists(path) else 'does not exist'}"
+            )
+        paths.append(Path(path))
+    return Address(None, True, *where, Tls(*paths))
+
+
 def _resolve(context: click.Context) -> Address:
     """The address that options (of the command before those of the group) or else the environment name."""
     named = context.meta.get(_META, {})
@@ -91,11 +170,11 @@ def _resolve(context: click.Context) -> Address:
         if address is not None and root is not None:
             raise ValueError("--address and --root: give one of the two")
         if address is not None:
-            return Address(parse(address), explicit=True)
+            return _named(address, named)
         if root is not None:
             return Address(_under(root))
         if text := os.environ.get("MUSTER_ADDRESS"):
-            return Address(parse(text), explicit=True)
+            return _named(text, named)
         if text := os.environ.get("MUSTER_ROOT"):
             return Address(_under(text))
     except ValueError as error:
@@ -110,10 +189,16 @@ def named_root(context: click.Context) -> Root:
 
 
 _META = "muster.address"
+#: Options for TCP, in the order of `Tls`.
+_TLS = {
+    "tls_ca": "Authority that signed the daemon's certificate, for HOST:PORT.",
+    "tls_cert": "Certificate to be known by, for HOST:PORT.",
+    "tls_key": "Key of that certificate, for HOST:PORT.",
+}
 
 
 def address_options(command: F) -> F:
-    """`--address` and `--root`, which may stand before or behind the command's name; see `pass_address`."""
+    """`--address`, `--root` and `--tls-*`, which may stand before or behind the command's name; see `pass_address`."""
 
     def keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -132,8 +217,15 @@ def address_options(command: F) -> F:
         metavar="ADDRESS",
         expose_value=False,
         callback=keep,
-        help="The daemon's socket, unix:PATH.  [env: MUSTER_ADDRESS; default: unix:/run/muster/muster.sock]",
+        help="The daemon's socket, unix:PATH, or HOST:PORT with --tls-ca, --tls-cert and --tls-key.  "
+        "[env: MUSTER_ADDRESS; default: unix:/run/muster/muster.sock]",
     )
+    for name, text in reversed(_TLS.items()):
+        option = f"--{name.replace('_', '-')}"
+        text = f"{text}  [env: MUSTER_{name.upper()}]"
+        command = click.option(option, type=click.Path(), metavar="FILE", expose_value=False, callback=keep, help=text)(
+            command
+        )
     return address(root(command))
 
 

@@ -15,7 +15,7 @@ from agent.cli.errors import Exit, Failure
 from agent.cli.output import emit, emit_json, format_option, note
 from agent.cli.spec import cards as parse_cards
 from agent.cli.spec_options import Parsed, label_pair
-from agent.cli.text import table
+from agent.text import table
 
 if TYPE_CHECKING:
     from agent.config import Config
@@ -226,6 +226,9 @@ def _parents(address: Address) -> tuple[int, int]:
     from agent.cli.connection import connect
     from muster.v1 import node_pb2
 
+    if address.path is None:
+        note(f"{address} is another node: limits are those of this shell")
+        return 0, 0
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(_ANSWER_S)

@@ -8,7 +8,7 @@ from agent.cli import drills
 from agent.cli.address import Address, pass_address
 from agent.cli.errors import Exit, Failure
 from agent.cli.output import as_dict, emit, emit_json, format_option
-from agent.cli.text import span, table
+from agent.text import span, table
 
 if TYPE_CHECKING:
     from muster.v1 import node_pb2

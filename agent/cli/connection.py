@@ -17,6 +17,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
+from grpc import aio
 
 from agent.cli.address import Address
 from agent.cli.errors import BadSpec, CallFailed, Exit, Failure, NoDaemon, Why
@@ -25,7 +26,7 @@ from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2_grpc, node_
 from supervisors.spec import Violation
 
 if TYPE_CHECKING:
-    from muster.v1 import probe_pb2_grpc, telemetry_pb2_grpc
+    from muster.v1 import exec_pb2_grpc, probe_pb2_grpc, telemetry_pb2_grpc
 
 #: Seconds within which a call that waits for nothing must be answered.
 ANSWER_S = 30.0
@@ -40,21 +41,28 @@ class Connection:
     """The services of one daemon. Close it, or use `connect`."""
 
     def __init__(self, address: Address) -> None:
+        """Raises Failure where a file of the address' TLS cannot be read."""
         self.address = address
         options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", _MAX_MESSAGE),
             ("grpc.max_send_message_length", _MAX_MESSAGE),
             ("grpc.enable_http_proxy", 0),  # a proxy of the environment is nothing for a socket of this node
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
+            # Also the time that an attempt may take: hundreds may look for a daemon that was restarted just now.
+            ("grpc.min_reconnect_backoff_ms", 10_000),
             ("grpc.max_reconnect_backoff_ms", 1000),
         ]
-        self.channel = grpc.insecure_channel(str(address), options=options)
+        self.credentials = _credentials(address)
+        if self.credentials is not None:
+            self.channel = grpc.secure_channel(str(address), self.credentials, options=options)
+        else:
+            self.channel = grpc.insecure_channel(str(address), options=options)
         self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
         self.logs = log_pb2_grpc.LogServiceStub(self.channel)
         self.events = event_pb2_grpc.EventServiceStub(self.channel)
         self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
-        self._metadata = (("muster-caller", _caller()),)
+        #: What each call says of who makes it.
+        self.metadata = (("muster-caller", _caller()),)
 
     # Made when they are asked for: every command would pay for the import, and few need them.
 
@@ -72,13 +80,20 @@ class Connection:
 
         return telemetry_pb2_grpc.TelemetryServiceStub(self.channel)
 
+    @functools.cached_property
+    def execs(self) -> "exec_pb2_grpc.ExecServiceStub":
+        """Sessions."""
+        from muster.v1 import exec_pb2_grpc
+
+        return exec_pb2_grpc.ExecServiceStub(self.channel)
+
     def close(self) -> None:
         self.channel.close()
 
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = ANSWER_S) -> Response:
         """One answer. Raises CallFailed, NoDaemon, BadSpec."""
         try:
-            return method(request, timeout=timeout, metadata=self._metadata)
+            return method(request, timeout=timeout, metadata=self.metadata)
         except grpc.RpcError as error:
             raise self.failure(error, timeout) from None
 
@@ -96,7 +111,7 @@ class Connection:
 
     def stream(self, method: Callable[..., Iterator[Response]], request: Any) -> Iterator[Response]:
         """The answers one after the other. Raises CallFailed, NoDaemon, BadSpec. Closing the iterator ends the call."""
-        call = method(request, metadata=self._metadata)
+        call = method(request, metadata=self.metadata)
         try:
             yield from call
         except grpc.RpcError as error:
@@ -108,7 +123,7 @@ class Connection:
 
     def failure(self, error: grpc.RpcError, timeout: float | None) -> Failure:
         """What the command says about a call that failed."""
-        if not isinstance(error, grpc.Call):
+        if not isinstance(error, grpc.Call | aio.AioRpcError):
             return CallFailed("UNKNOWN", str(error))
         status = error.code().name
         known = client.failure(error)
@@ -123,7 +138,7 @@ class Connection:
             return CallFailed(status, f"the connection to the daemon at {self.address} broke: {known.message}")
         if status == "DEADLINE_EXCEEDED" and timeout is not None:
             return CallFailed(status, f"the daemon at {self.address} did not answer within {timeout:g} s")
-        return CallFailed(status, known.message or status, reason, client.retry_after(error))
+        return CallFailed(status, known.message or status, reason, client.retry_after(error), client.facts(error))
 
 
 class Patience:
@@ -155,6 +170,19 @@ def connect(address: Address) -> Iterator[Connection]:
         yield connection
     finally:
         connection.close()
+
+
+def _credentials(address: Address) -> grpc.ChannelCredentials | None:
+    """None for a unix socket, which needs none."""
+    if address.tls is None:
+        return None
+    try:
+        authority, certificate, key = (
+            path.read_bytes() for path in (address.tls.authority, address.tls.certificate, address.tls.key)
+        )
+    except OSError as error:
+        raise Failure(f"{error.filename}: cannot be read: {error.strerror}", Exit.USAGE) from None
+    return grpc.ssl_channel_credentials(authority, key, certificate)
 
 
 def get_job(connection: Connection, job_id: str) -> job_pb2.Job:

@@ -1,11 +1,12 @@
 """Exit codes, and the errors that end a command with one."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import click
 
-from agent.cli.text import clean
+from agent.text import clean
 from supervisors.spec import Violation
 
 
@@ -54,14 +55,23 @@ class CallFailed(Failure):
     """Raised when the daemon answered a call with an error, or did not answer.
 
     `status` is the name of the gRPC status, `reason` the stable reason of the daemon's ErrorInfo ("" when there is
-    none: then the status comes from the connection), `retry_after` in seconds, None when another try makes no sense.
+    none: then the status comes from the connection), `retry_after` in seconds, None when another try makes no sense,
+    `facts` what else it tells programs.
     """
 
-    def __init__(self, status: str, message: str, reason: str = "", retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        status: str,
+        message: str,
+        reason: str = "",
+        retry_after: float | None = None,
+        facts: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(message, _BY_STATUS.get(status, Exit.FAILURE))
         self.status = status
         self.reason = reason
         self.retry_after = retry_after
+        self.facts = facts
         if reason == "SUPERVISOR_UNREACHABLE":
             self.exit_code = int(Exit.FAILURE)  # the daemon did answer
 

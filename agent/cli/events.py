@@ -7,7 +7,7 @@ import click
 from agent.cli.address import Address, pass_address
 from agent.cli.errors import CallFailed, NoDaemon
 from agent.cli.output import as_dict, emit, emit_json, format_option
-from agent.cli.text import clean, local, span
+from agent.text import clean, local, span
 
 if TYPE_CHECKING:
     from muster.v1 import event_pb2

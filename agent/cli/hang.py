@@ -1,6 +1,7 @@
 """`muster hang replay`: what the hang rule says of recorded telemetry."""
 
 import contextlib
+import functools
 import gzip
 import io
 import zlib
@@ -12,7 +13,7 @@ import click
 from agent.cli.errors import Exit, Failure
 from agent.cli.output import emit, emit_json, format_option, note
 from agent.cli.spec_options import Parsed, label_pair
-from agent.cli.text import clean, local, numbers, size, span
+from agent.text import clean, local, numbers, size, span
 
 if TYPE_CHECKING:
     from probes.hang import Change
@@ -26,7 +27,7 @@ def hang() -> None:
 
 
 @hang.command()
-@click.argument("file", metavar="FILE")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option(
     "--set",
     "changes",
@@ -37,42 +38,61 @@ def hang() -> None:
 )
 @click.option("--rule", type=click.Choice(["full", "plain"]), help="plain: ModelArts' two stages alone.")
 @format_option
-def replay(file: str, changes: tuple[tuple[str, str], ...], rule: str | None, as_json: bool) -> None:
+def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: str | None, as_json: bool) -> None:
     """Run the hang rule over the telemetry in FILE and print each change of verdict, with its evidence.
 
     FILE is what `musterd` records: a JSON object per line, of one job or of several; - is standard input, and it may be
     compressed by gzip. No daemon is needed.
 
+    Of a job that ran on several nodes give the file of each node: what they say of the job at the same time is judged
+    as a whole, so that a rank of any node is found to be the odd one out. The nodes' clocks should agree to a second or
+    so.
+
     Exit code: 0, or 1 where lines were no records; these are named on stderr and left out.
     """
     from probes.hang import Settings
+    from probes.hang.replay import records_of
     from probes.hang.replay import replay as run
 
     try:
         settings = Settings().with_values(dict(changes) | ({"rule": rule} if rule else {}))
     except ValueError as error:
         raise Failure(f"--set {error}", Exit.USAGE) from None
-    bad = 0
+    if files.count("-") > 1:
+        raise Failure("-: standard input is there once", Exit.USAGE)
+    bad = dict.fromkeys(files, 0)
 
-    def name(number: int, why: str) -> None:
-        nonlocal bad
-        bad += 1
+    def name(file: str, number: int, why: str) -> None:
+        bad[file] += 1
         note(f"{file}: line {number}: {why}; left out")
+
+    records = records_of([(_lines(file), functools.partial(name, file)) for file in files])
+    for change in run(records, settings):
+        if as_json:
+            emit_json(change.as_dict(), line=True)
+        else:
+            emit(_text(change))
+    for file in [file for file in bad if bad[file]]:
+        note(f"{file}: {bad[file]} {'line was' if bad[file] == 1 else 'lines were'} no telemetry records")
+    if any(bad.values()):
+        raise click.exceptions.Exit(Exit.FAILURE)
+
+
+def _lines(file: str) -> Iterator[bytes]:
+    """One after the other; of one that is too long only the begin, so that any file is read in constant room. Raises
+    Failure."""
+    from probes.hang.replay import MAX_LINE
 
     try:
         with _opened(file) as stream:
-            for change in run(_lines(stream), settings, name):
-                if as_json:
-                    emit_json(change.as_dict(), line=True)
-                else:
-                    emit(_text(change))
+            while line := stream.readline(MAX_LINE + 1):
+                yield line
+                while len(line) > MAX_LINE and not line.endswith(b"\n"):
+                    line = stream.readline(MAX_LINE + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Failure(f"{file}: the compressed data are damaged or cut off: {error}") from None
     except OSError as error:
         raise Failure(f"{file}: cannot be read: {error.strerror or error}") from None
-    if bad:
-        note(f"{file}: {bad} {'line was' if bad == 1 else 'lines were'} no telemetry records")
-        raise click.exceptions.Exit(Exit.FAILURE)
 
 
 @contextlib.contextmanager
@@ -84,16 +104,6 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
             return
         with gzip.GzipFile(fileobj=stream) as unpacked:
             yield cast("IO[bytes]", unpacked)
-
-
-def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """One after the other; of one that is too long only the begin, so that any file is read in constant room."""
-    from probes.hang.replay import MAX_LINE
-
-    while line := stream.readline(MAX_LINE + 1):
-        yield line
-        while len(line) > MAX_LINE and not line.endswith(b"\n"):
-            line = stream.readline(MAX_LINE + 1)
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,7 @@ from agent.cli.errors import CallFailed, Exit, Failure, NoDaemon
 from agent.cli.output import as_dict, emit, emit_json, format_option, note, on_terminal
 from agent.cli.spec import Draft
 from agent.cli.spec_options import DURATION, Parsed, label_pair, spec_options
-from agent.cli.text import clean, command_line, shorten, span, table
+from agent.text import clean, command_line, shorten, span, table
 
 if TYPE_CHECKING:
     from agent.cli.connection import Connection
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _PAGE = 500
 _COMMAND_WIDTH = 60
+#: Jobs that `stop --all` waits for at the same time.
+_AT_ONCE = 64
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -47,13 +50,20 @@ def start(address: Address, draft: Draft, as_json: bool) -> None:
 
 @click.command()
 @pass_address
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.argument("jobs", nargs=-1, metavar="JOB...")
+@click.option("--all", "every", is_flag=True, help="All jobs of the node, at the same time.")
 @click.option("--grace", metavar="DURATION", type=DURATION, help="From SIGTERM to SIGKILL; 0 kills at once.")
 @click.option("--timeout", metavar="DURATION", type=DURATION, help="Wait so long for the end; default: grace + 30s.")
 @click.option("--reason", metavar="TEXT", default="", help="Shown in events and by `muster why`.")
 @format_option
 def stop(
-    address: Address, jobs: tuple[str, ...], grace: float | None, timeout: float | None, reason: str, as_json: bool
+    address: Address,
+    jobs: tuple[str, ...],
+    every: bool,
+    grace: float | None,
+    timeout: float | None,
+    reason: str,
+    as_json: bool,
 ) -> None:
     """Stop jobs and everything that they started.
 
@@ -63,8 +73,12 @@ def stop(
     from agent.cli.connection import connect, proto_duration, utf8
     from muster.v1 import job_pb2
 
+    if bool(jobs) == every:
+        raise click.UsageError("Name the jobs, or say --all.")
     with connect(address) as connection:
         stopped: list[job_pb2.Job] = []
+        if every:
+            jobs = tuple(job.job_id for job in list_jobs(connection, False, {}))
 
         def one(job_id: str) -> None:
             request = job_pb2.StopRequest(job_id=utf8(job_id, "JOB"), reason=utf8(reason, "--reason"))
@@ -81,7 +95,7 @@ def stop(
             if answer.job.held_by:
                 raise _cards_held(answer.job)
 
-        code = _each(jobs, one)
+        code = _each(jobs, one, at_once=_AT_ONCE if every else 1)
     if as_json:
         emit_json({"jobs": [as_dict(job) for job in stopped]})
     raise click.exceptions.Exit(code)
@@ -168,7 +182,7 @@ def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, s
     from agent.cli.connection import connect
 
     with connect(address) as connection:
-        found = list(_list(connection, ended_too, dict(label)))
+        found = list(list_jobs(connection, ended_too, dict(label)))
     if as_json:
         emit_json({"jobs": [as_dict(job) for job in found]})
     elif quiet:
@@ -177,7 +191,8 @@ def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, s
         emit(_table(found))
 
 
-def _list(connection: "Connection", ended_too: bool, labels: dict[str, str]) -> "Iterator[job_pb2.Job]":
+def list_jobs(connection: "Connection", ended_too: bool, labels: dict[str, str]) -> "Iterator[job_pb2.Job]":
+    """All pages. Raises CallFailed."""
     from agent.cli.connection import utf8
     from muster.v1 import job_pb2
 
@@ -207,7 +222,7 @@ def _table(jobs: "list[job_pb2.Job]") -> str:
         rows.append(
             [
                 job.job_id,
-                show.state(job.state),
+                ", ".join(filter(None, (show.state(job.state), show.hang(job)))),
                 str(len(job.ranks)),
                 show.devices(job),
                 f"{span(now - accepted)} ago" if accepted else "-",
@@ -219,18 +234,25 @@ def _table(jobs: "list[job_pb2.Job]") -> str:
     return table(["JOB", "STATE", "RANKS", "CARDS", "ACCEPTED", "RAN", "EXIT", "COMMAND"], rows)
 
 
-def _each(jobs: tuple[str, ...], one: Callable[[str], None]) -> int:
+def _each(jobs: tuple[str, ...], one: Callable[[str], None], at_once: int = 1) -> int:
     """Does it for every job, also after a failure; the exit code is the first failure's. No daemon ends it."""
-    code = 0
-    for job_id in jobs:
+
+    def attempt(job_id: str) -> int:
         try:
             one(job_id)
         except NoDaemon:
             raise
         except Failure as failure:
             failure.show()
-            code = code or failure.exit_code
-    return code
+            return failure.exit_code
+        return 0
+
+    if at_once == 1:
+        codes = [attempt(job_id) for job_id in jobs]
+    else:
+        with ThreadPoolExecutor(at_once) as threads:
+            codes = list(threads.map(attempt, jobs))
+    return next(filter(None, codes), 0)
 
 
 def _not_ended(job: "job_pb2.Job") -> Failure:

@@ -7,7 +7,7 @@ import click
 
 from agent.cli.address import Address, pass_address
 from agent.cli.output import as_dict, coloured, emit, emit_json, format_option
-from agent.cli.text import clean, command_line, table
+from agent.text import clean, command_line, numbers, table
 
 if TYPE_CHECKING:
     from agent.cli.connection import Connection
@@ -47,6 +47,7 @@ def status(address: Address, job: str, as_json: bool) -> None:
         ("user", clean(found.spec.user)),
         ("cards", show.devices(found)),
         ("use", use),
+        ("hang", _hang(found)),
         *(("held by", clean(text)) for text in found.held_by),
         ("meets at", f"{clean(found.master_addr)}:{found.master_port}" if found.master_port else ""),
         ("node", f"{found.spec.node_rank} of {found.spec.node_count}" if found.spec.node_count > 1 else ""),
@@ -86,6 +87,20 @@ def _use(connection: "Connection", job: "job_pb2.Job") -> str:
             low = ": its cards could do much more" if found.underused else ""
             return f"cards average {found.card_utilization:.0f}% since the start{low} (muster top {job.job_id})"
     return ""
+
+
+def _hang(job: "job_pb2.Job") -> str:
+    """What the hang rule says, where it is nothing good."""
+    from agent.cli import show
+
+    found = job.hang
+    if not (verdict := show.hang(job)):
+        return ""
+    ranks = f", ranks {numbers(found.ranks)}" if found.ranks else ""
+    why = clean(found.reason.partition(": ")[2])
+    return (
+        f"{verdict} since {show.when(found.since)}{ranks}: {why} (muster why {job.job_id}, muster stacks {job.job_id})"
+    )
 
 
 def _started(job: "job_pb2.Job") -> str:

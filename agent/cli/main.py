@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import click
 
-from agent.cli import check, completion, events, hang, jobs, logs, look, node, run, stacks, top, why
+from agent.cli import check, completion, debug, events, hang, jobs, logs, look, node, run, service, stacks, top, why
+from agent.cli import exec as exec_
 from agent.cli.address import address_options
 from agent.cli.errors import Exit, Failure
 from agent.cli.output import keep_descriptors, note
@@ -17,7 +18,8 @@ from agent.cli.output import keep_descriptors, note
 def cli() -> None:
     """Run training jobs on this node: one process per card, kept, watched and explained.
 
-    Exit codes: 0 done, 1 failure, 2 usage, 3 no such job, 4 no daemon, 5 refused; `run` and `wait` end with the job's.
+    Exit codes: 0 done, 1 failure, 2 usage, 3 no such job, 4 no daemon, 5 refused; `run` and `wait` end with the job's,
+    `exec` with the command's.
     """
 
 
@@ -31,12 +33,15 @@ for _command in (
     look.status,
     why.why,
     logs.logs,
+    exec_.exec_,
     events.events,
     node.node,
     top.top,
     stacks.stacks,
     hang.hang,
     check.check,
+    service.service,
+    debug.debug,
     completion.completion,
 ):
     cli.add_command(_command)

@@ -7,7 +7,7 @@ import click
 from agent.cli import drills
 from agent.cli.address import Address, pass_address
 from agent.cli.output import as_dict, coloured, emit, emit_json, format_option
-from agent.cli.text import clean, size, table
+from agent.text import clean, size, table
 
 if TYPE_CHECKING:
     from muster.v1 import node_pb2

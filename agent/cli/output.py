@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from agent.cli.errors import Exit, StdoutFailed
-from agent.cli.text import clean
+from agent.text import clean
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -32,18 +32,19 @@ def format_option(command: F) -> F:
     )(command)
 
 
-def write(data: bytes) -> None:
-    """Writes all of it to stdout, unbuffered. Raises StdoutFailed."""
+def write(data: bytes, fd: int = 1) -> None:
+    """Writes all of it to stdout (or stderr, 2), unbuffered. Raises StdoutFailed."""
+    name = "standard output" if fd == 1 else "standard error"
     view = memoryview(data)
     while view:
         try:
-            view = view[os.write(1, view) :]
+            view = view[os.write(fd, view) :]
         except BlockingIOError:  # somebody who shares the pipe made it non-blocking
-            select.select([], [1], [])
+            select.select([], [fd], [])
         except BrokenPipeError:
-            raise StdoutFailed("standard output is closed", Exit.PIPE_CLOSED) from None
+            raise StdoutFailed(f"{name} is closed", Exit.PIPE_CLOSED) from None
         except OSError as error:
-            raise StdoutFailed(f"standard output: {error.strerror}") from None
+            raise StdoutFailed(f"{name}: {error.strerror}") from None
 
 
 def emit(text: str) -> None:

@@ -159,13 +159,17 @@ class _Sink:
         self._count = count
         self._sink: Sink | None = None
 
-    def feed(self, rank: int, data: bytes, time: float) -> None:
+    def feed(self, source: str, data: bytes, time: float) -> None:
         if self._sink is None:
             from agent.cli import labels
 
             labelled = self._label and self._count() > 1
-            self._sink = labels.Lines(write, label=True, timestamps=False) if labelled else labels.Raw(write)
-        self._sink.feed(rank, data, time)
+            self._sink = labels.Lines(write, label=True) if labelled else labels.Raw(write)
+        self._sink.feed(source, data, time)
+
+    def cut(self, source: str) -> None:
+        if self._sink is not None:
+            self._sink.cut(source)
 
     def finish(self) -> None:
         if self._sink is not None:

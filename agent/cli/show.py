@@ -2,7 +2,7 @@
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from agent.cli.text import local, numbers, size, span
+from agent.text import local, numbers, size, span
 from muster.v1 import job_pb2
 
 
@@ -13,6 +13,14 @@ def state(value: "job_pb2.JobState.ValueType") -> str:
     except ValueError:
         return str(value)
     return "UNKNOWN" if name == "UNSPECIFIED" else name
+
+
+def hang(job: job_pb2.Job) -> str:
+    """HUNG (spin); "" of a job that does not hang, as far as is known."""
+    found = job.hang
+    if found.verdict not in ("SUSPECT", "HUNG", "DRIVER_HANG"):
+        return ""
+    return f"{found.verdict} ({found.kind})" if found.kind else found.verdict
 
 
 def recommendation(value: "job_pb2.Recommendation.ValueType") -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent.cli import text
+from agent import text
 from agent.cli.errors import BadSpec, Exit, Failure
 from supervisors import modelarts
 from supervisors.spec import JOB_ID, JobSpec, Violation
@@ -260,6 +260,32 @@ def _nodes(value: object) -> list[str]:
     return names
 
 
+def webhook(value: object) -> str:
+    """A URL, or @FILE with one as its only line: a command line can be read by all, and a webhook's URL often
+    is a password. Raises ValueError."""
+    written = _text(value)
+    if not written.startswith("@"):
+        return written
+    try:
+        with open(written[1:], encoding="utf-8") as file:
+            lines = file.read(_MAX_FILE).splitlines()
+    except OSError as error:
+        raise ValueError(f"{written[1:]}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{written[1:]}: is no text: must hold one line, the URL") from None
+    if len(lines) != 1:
+        raise ValueError(f"{written[1:]}: has {len(lines)} lines: must hold one, the URL")
+    return lines[0].strip()
+
+
+def events(value: object) -> list[str]:
+    """Names of events, as in failed,hung. Raises ValueError; which ones there are is for the rules of the spec."""
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else _texts(value)
+    if not names or not all(names):
+        raise ValueError(f"{value!r}: must be names of events, as in failed,hung")
+    return names
+
+
 def cards(value: object) -> int | list[int]:
     """A number of cards, or the indices of some: 2, "0,3", [0, 3]; "3," is card 3 alone. Raises ValueError."""
     if isinstance(value, list):
@@ -387,6 +413,6 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "on_hang": _text,
     "max_hang_restarts": _whole,
     "hang": _settings,
-    "notify_webhook": _text,
-    "notify_events": _nodes,
+    "notify_webhook": webhook,
+    "notify_events": events,
 }

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from agent.cli import text
-from agent.cli.spec import Draft, cards, limit, nice, read_file, umask
+from agent import text
+from agent.cli.spec import Draft, cards, events, limit, nice, read_file, umask, webhook
+from supervisors.notify_rules import JOB_EVENTS
 from supervisors.spec import Boot, OnHang, TrainingMode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,6 +30,18 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
             return self._parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class _Events(Parsed):
+    """Events that a job can tell, with commas between them; a shell completes the last one."""
+
+    def __init__(self) -> None:
+        super().__init__("events", events)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, begun = incomplete.rpartition(",")
+        left = [name for name in JOB_EVENTS if name not in before.split(",")]
+        return [CompletionItem(before + comma + name) for name in left if name.startswith(begun)]
 
 
 DURATION = Parsed("duration", text.duration)
@@ -165,6 +179,18 @@ _OPTIONS = [
         help="When the ranks do not get on any more: notify (the default), stop or restart.",
     ),
     click.option(
+        "--notify-webhook",
+        metavar="URL|@FILE",
+        type=Parsed("webhook", webhook),
+        help="Post this job's events there; @FILE holds the URL, which all may read in a command line.",
+    ),
+    click.option(
+        "--notify-events",
+        metavar="A,B",
+        type=_Events(),
+        help=f"Which ones, of {', '.join(JOB_EVENTS)}; default: all.",
+    ),
+    click.option(
         "--label",
         metavar="KEY=VALUE",
         type=Parsed("label", label_pair),
@@ -230,4 +256,6 @@ _PLAIN = (
     "nice",
     "training_mode",
     "on_hang",
+    "notify_webhook",
+    "notify_events",
 )

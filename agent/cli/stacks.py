@@ -8,7 +8,7 @@ import click
 from agent.cli.address import Address, pass_address
 from agent.cli.output import as_dict, coloured, emit, emit_json, format_option
 from agent.cli.spec_options import WHOLE
-from agent.cli.text import clean, numbers, table
+from agent.text import clean, numbers, table
 
 if TYPE_CHECKING:
     from muster.v1 import job_pb2

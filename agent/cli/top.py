@@ -14,7 +14,7 @@ from agent.cli.address import Address, pass_address
 from agent.cli.errors import Exit, Failure
 from agent.cli.output import as_dict, emit, emit_json, format_option, write
 from agent.cli.spec_options import DURATION
-from agent.cli.text import clean, numbers, shorten, size
+from agent.text import clean, numbers, shorten, size
 
 if TYPE_CHECKING:
     from agent.cli.connection import Connection

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from agent import access
 from agent.config import Config
 from agent.errors import TooMany
 from agent.events import EventStore
 from agent.hang_watch import HangWatch
+from agent.log_keeping import LogKeeping
 from agent.metrics import Metrics
 from agent.node_health import NodeHealth
 from agent.notify import Notifier
@@ -22,9 +24,6 @@ from supervisors.paths import Root
 
 if TYPE_CHECKING:
     from grpc import aio
-
-
-_MAX_CALLER = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,7 @@ class ServerContext:
     notifier: Notifier
     stacks: Stacks
     hangs: HangWatch
+    keeping: LogKeeping
     config: Callable[[], Config]
     root: Root
     started_at: float
@@ -50,16 +50,18 @@ class ServerContext:
 class Slots:
     """Counts streams of one kind against a limit of their own, so that no number of them keeps another call out."""
 
-    def __init__(self, what: str, limit: Callable[[], int]) -> None:
+    def __init__(self, what: str, limit: Callable[[], int], reason: str = "") -> None:
+        """`reason`: of the error, if another than TOO_MANY_STREAMS."""
         self._what = what
         self._limit = limit
+        self._reason = reason
         self._taken = 0
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Holds a slot. Raises TooMany."""
         if self._taken >= self._limit():
-            raise TooMany(self._what, self._limit())
+            raise TooMany(self._what, self._limit(), self._reason)
         self._taken += 1
         try:
             yield
@@ -68,12 +70,8 @@ class Slots:
 
 
 def caller(context: "aio.ServicerContext[Any, Any]") -> str:
-    """Who calls, for journal and events: what the client says in the metadata `muster-caller`, cut to 128 printable
-    characters. It is a courtesy, not an identity: whoever may open the socket may say anything here."""
-    for key, value in context.invocation_metadata() or ():
-        if key == "muster-caller":
-            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-            shown = "".join(char for char in text if char.isprintable())[:_MAX_CALLER].strip()
-            if shown:
-                return shown
-    return "a client of the unix socket"
+    """Who calls, for journal and events: the name in the certificate, if there is one, and what the client says."""
+    says, names = access.claimed(context), access.certified(context)
+    if names:
+        return f"{says} (certificate {names[0]})" if says else f"certificate {names[0]}"
+    return says or "a client of the unix socket"

@@ -84,21 +84,29 @@ def _reading(told: _Told, known: dict[int, holders.Who]) -> node_pb2.CardReading
     message = node_pb2.CardReading(at=timestamp(max(x.at for x in (seen, health, there) if x is not None)))
     if seen is not None:
         now = seen.value
-        _set(message, "utilization", now.util)
-        _set(message, "memory_utilization", now.mem_util)
-        _set(message, "memory_used_bytes", now.mem_used)
-        _set(message, "memory_total_bytes", now.mem_total)
-        _set(message, "power_watts", now.power_w)
+        message.MergeFrom(
+            node_pb2.CardReading(
+                utilization=now.util,
+                memory_utilization=now.mem_util,
+                memory_used_bytes=now.mem_used,
+                memory_total_bytes=now.mem_total,
+                power_watts=now.power_w,
+            )
+        )
     if health is not None:
         facts = health.value
-        _set(message, "power_limit_watts", facts.power_limit_w)
-        _set(message, "temperature", facts.temp_c)
-        _set(message, "memory_temperature", facts.mem_temp_c)
-        _set(message, "sm_clock_mhz", facts.sm_clock_mhz)
-        _set(message, "memory_clock_mhz", facts.mem_clock_mhz)
-        _set(message, "fabric_bytes", facts.fabric_bytes)
-        _set(message, "ecc_corrected", facts.ecc_corrected)
-        _set(message, "ecc_uncorrected", facts.ecc_uncorrected)
+        message.MergeFrom(
+            node_pb2.CardReading(
+                power_limit_watts=facts.power_limit_w,
+                temperature=facts.temp_c,
+                memory_temperature=facts.mem_temp_c,
+                sm_clock_mhz=facts.sm_clock_mhz,
+                memory_clock_mhz=facts.mem_clock_mhz,
+                fabric_bytes=facts.fabric_bytes,
+                ecc_corrected=facts.ecc_corrected,
+                ecc_uncorrected=facts.ecc_uncorrected,
+            )
+        )
     if there is not None:
         message.processes_known = True
         for holder in there.value:
@@ -111,8 +119,3 @@ def _reading(told: _Told, known: dict[int, holders.Who]) -> node_pb2.CardReading
                 job_id=plain(who.job_id),
             )
     return message
-
-
-def _set(message: node_pb2.CardReading, name: str, value: float | int | None) -> None:
-    if value is not None:
-        setattr(message, name, value)

@@ -3,15 +3,14 @@
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-import anyio
-from anyio.lowlevel import checkpoint
-
 from agent import convert, logs
 from agent.entry import Entry
-from agent.errors import InvalidRequest, JournalUnreadable, LogUnreadable
+from agent.errors import InvalidRequest, JobNotFound, JournalUnreadable, LogUnreadable
+from agent.log_events import EventLines
+from agent.log_stream import Span, events_before, files_of, give_way, message
 from agent.services import ServerContext, Slots
+from agent.services.node_log import NodeReading
 from muster.v1 import log_pb2, log_pb2_grpc
-from supervisors.output import job_log_files
 from supervisors.spec import Violation
 from supervisors.states import JOB
 
@@ -19,10 +18,7 @@ if TYPE_CHECKING:
     from grpc import aio
 
     _Context = aio.ServicerContext[log_pb2.ReadLogsRequest, log_pb2.ReadLogsResponse]
-
-
-#: Seconds that a turn of the event loop may take before followers make room.
-LONG_TURN_S = 0.004
+    _NodeContext = aio.ServicerContext[log_pb2.ReadNodeLogsRequest, log_pb2.ReadNodeLogsResponse]
 
 
 class LogService(log_pb2_grpc.LogServiceServicer):
@@ -38,8 +34,8 @@ class LogService(log_pb2_grpc.LogServiceServicer):
     async def ReadLogs(  # type: ignore[override]  # the generated base wants an iterator: those are finalised by grpc in another task
         self, request: log_pb2.ReadLogsRequest, context: "_Context"
     ) -> None:
-        """See log.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable, LogUnreadable, OffsetOutOfRange,
-        TooMany."""
+        """See log.proto. Raises InvalidRequest, JobNotFound (also where it is removed meanwhile), JournalUnreadable,
+        LogUnreadable, OffsetOutOfRange, TooMany."""
         with self._slots.taken():
             entry = self._server.registry.get(request.job_id)
             _refuse_damaged(entry)
@@ -48,40 +44,74 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             except OSError as error:
                 raise LogUnreadable(entry.job_id, error) from error
 
+    async def ReadNodeLogs(  # type: ignore[override]  # as above
+        self, request: log_pb2.ReadNodeLogsRequest, context: "_NodeContext"
+    ) -> None:
+        """See log.proto. Raises InvalidRequest, LogUnreadable, TooMany."""
+        with self._slots.taken():
+            try:
+                await NodeReading(self._server, request).run(context)
+            except OSError as error:
+                raise LogUnreadable("", error) from error
+
     async def _read(self, request: log_pb2.ReadLogsRequest, entry: Entry, context: "_Context") -> None:
+        await give_way()  # hundreds may begin at once
+        limits = _Limits(entry, request)
+        events = await _events(self._server, entry, request, limits.span)
         while request.follow and not entry.job.ranks and not entry.job.state.final:
             await self._server.registry.wait_change(entry)  # its rank table is still to say which ranks there are
             _refuse_damaged(entry)
         files = self._chosen(entry, request)
-        limits = _Limits(entry, request)
         watcher = self._watcher(entry)
         seen = watcher.generation
-        sizes = limits.cut(await logs.sizes_of(files))
-        merge = logs.Merge(files, await _starts(request, files, sizes, limits.begins()))
+        sizes = await limits.cut(files, await logs.sizes_of(files))
+        at = await _starts(request, files, sizes, limits)
+        asked = dict(request.offsets)
+        for rank, offset in at.items():
+            # Else nobody knows where reading begins until there is something to read, which may be never.
+            if request.HasField("tail_lines") or (offset and rank not in asked):
+                await context.write(message(logs.Chunk(rank, offset, b"")))
+        merge = logs.Merge(files, at)
+        bookmarked = events is None
         while True:
             ended = entry.job.state.final or limits.over
-            if ended or not request.follow:
-                sizes = limits.cut(await logs.sizes_of(files))  # after the end: nothing comes any more
+            if ended or not request.follow:  # after the end: nothing comes any more
+                sizes = await limits.cut(files, await logs.sizes_of(files))
+                self._refuse_removed(entry)
             if merge.begin(sizes):
                 while chunks := await merge.batch():
                     for chunk in chunks:
-                        await context.write(_message(chunk))
-                    await _give_way()
+                        while told := await events_before(events, chunk.time or 0):
+                            for each in told:
+                                await context.write(each)
+                        await context.write(message(chunk))
+                        at[chunk.rank] = chunk.offset + len(chunk.data)
+                    await give_way()
+            while told := await events_before(events, None):
+                for each in told:
+                    await context.write(each)
+            if events is not None and not bookmarked:
+                bookmarked = True
+                await context.write(log_pb2.ReadLogsResponse(event_cursor=events.cursor))
             if ended or not request.follow:
                 break
-            await watcher.wait(seen, lambda: limits.over)
+            await watcher.wait(seen, lambda: limits.over or (events is not None and events.more))
             _refuse_damaged(entry)
             if watcher.generation != seen:
-                seen, sizes = watcher.generation, limits.cut(watcher.sizes)
+                seen, sizes = watcher.generation, await limits.cut(files, watcher.sizes)
+        if any(at[rank] < size for rank, size in sizes.items()):
+            self._refuse_removed(entry)
         last = log_pb2.ReadLogsResponse(eof=True, state=convert.state_to(entry.job.state))
         if entry.job.state.final and (verdict := convert.verdict_of(entry.job)) is not None:
             last.verdict.CopyFrom(verdict)
         await context.write(last)
 
     def _chosen(self, entry: Entry, request: log_pb2.ReadLogsRequest) -> list[logs.LogFile]:
-        files = {file.rank: file for file in self._files(entry)}
+        files = {file.rank: file for file in files_of(self._server.root, entry)}
         job_log = files.pop(JOB)
         if request.job_log == log_pb2.JOB_LOG_ONLY:
+            if request.offsets:
+                raise InvalidRequest([Violation("offsets", "no rank is read with JOB_LOG_ONLY: give job_offset")])
             return [job_log]
         found: list[Violation] = []
         for rank in request.ranks:
@@ -97,46 +127,30 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             raise InvalidRequest(found)
         return [*chosen.values(), *([job_log] if request.job_log == log_pb2.JOB_LOG_INCLUDED else [])]
 
-    def _files(self, entry: Entry) -> list[logs.LogFile]:
-        root = self._server.root
-        own = logs.LogFile(JOB, *job_log_files(root, entry.job_id, entry.job.node_rank))
-        return [own] + [
-            logs.LogFile(
-                rank.rank,
-                root.rank_log(entry.job_id, rank.rank, rank.device),
-                root.rank_index(entry.job_id, rank.rank, rank.device),
-            )
-            for rank in entry.job.ranks
-        ]
-
     def _watcher(self, entry: Entry) -> logs.Watcher:
         key = (entry.job_id, entry.job.accepted_at)
         watcher = self._watchers.get(key)
         if watcher is None:
             watcher = logs.Watcher(
-                self._files(entry),
+                files_of(self._server.root, entry),
                 lambda: self._server.registry.wait_change(entry),
                 lambda: entry.job.state.final or bool(entry.damaged),
             )
             self._watchers[key] = watcher
         return watcher
 
-
-async def _give_way() -> None:
-    """Lets other calls go first: with hundreds of followers of a flood, a turn of the event loop is as long as all
-    their writes together, and a Stop has to wait for some turns. Whoever finds the turns long stays out of a few."""
-    began = anyio.current_time()
-    await checkpoint()
-    turn = anyio.current_time() - began
-    if turn > LONG_TURN_S:
-        await anyio.sleep(min(turn * 8, 0.25))
+    def _refuse_removed(self, entry: Entry) -> None:
+        """A job that was removed has no files any more: what was read of them is not all. Raises JobNotFound."""
+        if self._server.registry.get(entry.job_id) is not entry:
+            raise JobNotFound(entry.job_id)
 
 
 class _Limits:
-    """Where the output of the attempt that is asked for begins and ends in the ranks' files."""
+    """Where the output that is asked for begins and ends in the ranks' files: by attempt, and by time."""
 
     def __init__(self, entry: Entry, request: log_pb2.ReadLogsRequest) -> None:
-        """Raises InvalidRequest for an attempt that has not begun."""
+        """Raises InvalidRequest, also for an attempt that has not begun."""
+        self.span = Span(request)
         self._entry = entry
         self._attempt = request.attempt if request.HasField("attempt") else None
         if self._attempt is not None and self._attempt > entry.job.attempt:
@@ -146,15 +160,21 @@ class _Limits:
     @property
     def over(self) -> bool:
         """Whether nothing more can come of it."""
+        return self._passed or self.span.over
+
+    @property
+    def _passed(self) -> bool:
         return self._attempt is not None and self._attempt < self._entry.job.attempt
 
     def begins(self) -> dict[int, int]:
         """By rank, in bytes; empty where all is asked for."""
         return self._end_of(self._attempt - 1) if self._attempt else {}
 
-    def cut(self, sizes: dict[int, int]) -> dict[int, int]:
-        """`sizes`, up to the end of the attempt if that is over. The job's own log is not cut."""
-        if self._attempt is None or not self.over:
+    async def cut(self, files: list[logs.LogFile], sizes: dict[int, int]) -> dict[int, int]:
+        """`sizes`, up to the end of the attempt if that is over, and to the end of the time. The job's own log is not
+        cut by attempt. Raises OSError."""
+        sizes = await self.span.cut(files, sizes)
+        if self._attempt is None or not self._passed:
             return sizes
         ends = self._end_of(self._attempt)
         return {rank: size if rank == JOB else min(size, ends.get(rank, 0)) for rank, size in sizes.items()}
@@ -168,28 +188,31 @@ class _Limits:
         return ends
 
 
+async def _events(
+    server: ServerContext, entry: Entry, request: log_pb2.ReadLogsRequest, span: Span
+) -> EventLines | None:
+    if not request.events:
+        return None
+    # A job before this one may have had the same id.
+    since = max(round(entry.job.accepted_at * 1e9), span.since or 0)
+    events = EventLines(server.events, entry.job_id, request.event_cursor, since=since, until=span.until)
+    if request.HasField("tail_lines"):
+        await events.last(request.tail_lines)
+    return events
+
+
 async def _starts(
-    request: log_pb2.ReadLogsRequest, files: list[logs.LogFile], sizes: dict[int, int], begins: dict[int, int]
+    request: log_pb2.ReadLogsRequest, files: list[logs.LogFile], sizes: dict[int, int], limits: _Limits
 ) -> dict[int, int]:
-    since = request.since.seconds * 1_000_000_000 + request.since.nanos if request.HasField("since") else None
     lines = request.tail_lines if request.HasField("tail_lines") else None
     offsets = dict(request.offsets)
-    if request.job_offset and request.job_log:
+    if request.job_offset and any(file.rank == JOB for file in files):
         offsets[JOB] = request.job_offset
-    starts = await logs.starts(files, sizes, offsets, lines, since)
+    starts = await logs.starts(files, sizes, offsets, lines, limits.span.since)
+    begins = limits.begins()
     return {rank: max(start, begins.get(rank, 0)) for rank, start in starts.items()}
 
 
 def _refuse_damaged(entry: Entry) -> None:
     if entry.damaged:
         raise JournalUnreadable(entry.job_id, entry.damaged)
-
-
-def _message(chunk: logs.Chunk) -> log_pb2.ReadLogsResponse:
-    own = chunk.rank == JOB
-    message = log_pb2.ReadLogsResponse(
-        rank=0 if own else chunk.rank, job_log=own, offset=chunk.offset, data=chunk.data, truncated=chunk.truncated
-    )
-    if chunk.time is not None:
-        message.time.CopyFrom(convert.timestamp_ns(chunk.time))
-    return message

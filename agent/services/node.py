@@ -14,8 +14,8 @@ from agent.services.card_message import cards_of
 from agent.services.condition_message import condition_message, drain_message
 from agent.spec_message import plain
 from muster.v1 import node_pb2, node_pb2_grpc
-from supervisors import process
-from supervisors.containment import find_cgroup_root
+from supervisors import process, scope
+from supervisors.cgroups import find_cgroup_root
 from supervisors.spec import Violation
 
 if TYPE_CHECKING:
@@ -77,10 +77,12 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 
     def _warnings(self) -> list[str]:
         server = self._server
-        parts = (server.health, server.telemetry, server.metrics, server.notifier)
+        parts = (server.health, server.telemetry, server.metrics, server.notifier, server.keeping)
         found = [*server.registry.warnings(), *(text for part in parts for text in part.trouble), server.hangs.trouble]
         return [text for text in found if text]
 
 
 def _containment() -> str:
+    if scope.is_available():
+        return "systemd-scope"
     return "cgroup" if find_cgroup_root() is not None else "process-group+subreaper"

@@ -1,6 +1,7 @@
 """What a card does now: works, waits, idles, or is not seen."""
 
 import enum
+import math
 from dataclasses import dataclass, replace
 
 from probes.hang.card_track import NEVER, CardTrack, Sample, mean, median, variance
@@ -145,6 +146,10 @@ class Eye:
             if self.card.dim_since is not None:
                 why = "no utilization is told; its power is that of a card that waits"
                 return self._told(State.DIM, max(self.card.dim_since, began), why)
+            least = self.s.power_active_share * (self.card.limit or math.inf)
+            if median(powers) >= least:
+                last = self._last(power=least)
+                return self._told(State.WORKS, last, "no utilization is told; its power is that of work")
         return self._told(State.DARK, began, "no utilization is told")
 
     # --- signs --------------------------------------------------------------------------------------------------------

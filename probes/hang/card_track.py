@@ -88,7 +88,7 @@ class CardTrack(msgspec.Struct):
         if card.util is not None:
             self._bands(card.util, now, between, s)
             self.util_at = now
-        works = self._shows_work(card, fabric, s)
+        works = self._shows_work(card, fabric, now, s)
         self._guess(card, works, s)
         if card.power_w is not None:
             self._power(card.power_w, now, s)
@@ -97,12 +97,12 @@ class CardTrack(msgspec.Struct):
         self.used = self.used or self.work_s >= s.period_s / 2
         if works:
             self._learn(card, fabric)
-            if self.flat_since is None:
+            if self.flat_since is None and card.util is not None:
                 self.varies_since = now if now - self.varied_at > s.window_s else self.varies_since
                 self.varied_at = now
         elif card.util is not None and card.util <= 1 and card.power_w:
             self.idle_level.add(card.power_w)
-        if card.util is None and card.power_w:
+        if card.util is None and card.power_w and not works:
             # Of a card without utilization nobody can say when it works; its typical level is of the upper half.
             self.power_level.add(card.power_w)
         if not self.samples or now - self.samples[-1].at >= _APART * s.window_s:
@@ -159,9 +159,11 @@ class CardTrack(msgspec.Struct):
         elif card.util > s.low_percent and self.limit is None:
             self.perhaps_level.add(card.power_w)
 
-    def _shows_work(self, card: Card, fabric: float | None, s: Settings) -> bool:
+    def _shows_work(self, card: Card, fabric: float | None, now: float, s: Settings) -> bool:
         """Of the utilization alone only where that is not full: what waits in a collective has full utilization too."""
-        if card.util is None or card.util <= s.low_percent:
+        if card.util is None:
+            return now - self.util_at > s.dark_s and self._shows_work_unseen(card, fabric, s)
+        if card.util <= s.low_percent:
             return False
         waits = self.waiting_power(s)
         if card.power_w is not None and waits is not None:
@@ -169,6 +171,10 @@ class CardTrack(msgspec.Struct):
         if card.power_w is not None and self.limit is not None and card.power_w >= s.power_active_share * self.limit:
             return True
         return card.util < s.high_percent or self._other_signs(card, fabric, s)
+
+    def _shows_work_unseen(self, card: Card, fabric: float | None, s: Settings) -> bool:
+        share = card.power_w / self.limit if card.power_w is not None and self.limit is not None else 0.0
+        return share >= s.power_active_share or self._other_signs(card, fabric, s)
 
     def _other_signs(self, card: Card, fabric: float | None, s: Settings) -> bool:
         if card.mem_util is not None and card.mem_util > s.mem_alive_percent:

@@ -21,7 +21,7 @@ def evidence(sight: Sight, finding: Finding) -> dict[str, Any]:
     found: dict[str, Any] = {
         "rule": finding.rule,
         "since": round(_wall(sight, finding.since), 3),
-        "silent_s": round(job.now - sight.silent_since(), 1),
+        "silent_s": round(job.now - (finding.since if finding.kind else sight.silent_since()), 1),
         "limit_s": None if finding.limit_s is None else round(finding.limit_s, 1),
         "limit": finding.limit_why,
         "odd_ranks": {str(rank): words for rank, words in finding.odd.items()},

@@ -22,8 +22,10 @@ def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
     held = [h for found in host.held.values() for h in found]
     stopped = max((h.since for h in held if h.state == "T"), default=None)
     blocked = [h for h in held if h.state == "D"]
-    limit, why, confidence = _limit(sight, low, host, blocked, missing, blind or dim)
+    limit, why, confidence = _limit(sight, low, host, blocked, missing, since, blind or dim)
     odd = sight.odd(low if sight.spins or len(host.held) else [], host)
+    if not sight.spins and not host.held:
+        odd = sight.waits_otherwise()
     if sight.spins or not host.held:
         ranks = tuple(odd) or sight.all_ranks()
     else:
@@ -31,7 +33,9 @@ def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
         ranks = tuple(sorted(rank for rank in host.held if rank >= 0)) or sight.all_ranks()
     quick = why.startswith("npu_hung_s")
     kind = Kind.DEADLOCK
-    if blocked:
+    if stopped is not None:
+        kind = Kind.STOPPED
+    elif blocked:
         kind = Kind.IO_BLOCKED
     elif sight.spins:
         kind = Kind.SPIN
@@ -39,6 +43,9 @@ def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
         kind = Kind.NOTIFY_WAIT
     asleep = max(since, host.busy_at, host.weak_at)
     done = max(since, host.busy_at)
+    if blind:
+        # Nothing else tells work from a hang, so a little is enough.
+        asleep = done = max(asleep, sight.stirred_at())
     busy = now - host.busy_at <= RECENT * s.period_s
     finding = Finding(
         Verdict.HUNG,
@@ -90,7 +97,7 @@ def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
     elif now - asleep >= min(s.suspect_s, NPU_SUSPECT * limit) or now - done >= max(s.suspect_s, s.weak_s / 2):
         finding.verdict, finding.rule = Verdict.SUSPECT, _words(sight, finding, quick)
         finding.since = done if now - asleep < min(s.suspect_s, NPU_SUSPECT * limit) else asleep
-        if blind or dim:
+        if (blind or dim) and sight.looks:
             finding.verdict, finding.kind = Verdict.UNKNOWN, None
             finding.rule = "processes are silent, and no utilization is told"
     else:
@@ -173,7 +180,7 @@ def _stuck_at_start(sight: Sight, finding: Finding, host: Host) -> Finding | Non
 
 
 def _limit(
-    sight: Sight, low: list[str], host: Host, blocked: list[Held], missing: list[str], unseen: bool
+    sight: Sight, low: list[str], host: Host, blocked: list[Held], missing: list[str], since: float, unseen: bool
 ) -> tuple[float, str, float]:
     """Seconds of sleep after which it is HUNG, the reason, and the confidence then."""
     s = sight.s
@@ -186,7 +193,9 @@ def _limit(
         confidence -= 0.2
         if s.weak_s > limit:
             limit, why = s.weak_s, f"weak_s: {' and '.join(missing)} not told"
-    if sight.dark or not sight.looks:
+    if not sight.looks and sight.all_stopped_stirring(since):
+        confidence = min(confidence, 0.6)
+    elif sight.dark or not sight.looks:
         confidence = min(confidence, 0.4) if unseen else confidence - 0.2
         if s.weak_s > limit:
             limit, why = s.weak_s, "weak_s: utilization is not told"
@@ -207,8 +216,7 @@ def _peers_are_unsure(sight: Sight) -> bool:
 
 def _long_wait(sight: Sight, blocked: list[Held]) -> str:
     """Why it may take long, or nothing."""
-    waits = tuple(sight.s.file_system_waits.split(",")) if sight.s.file_system_waits else ()
-    if any(h.wchan and h.wchan.startswith(waits) for h in blocked):
+    if sight.waits_for_files(blocked):
         return "save_s: a process waits for a file system"
     if sight.job.burst_at >= sight.life_at() - sight.s.save_before_s:
         return "save_s: a burst of writes came before"
@@ -233,10 +241,12 @@ def _fabric_fell_silent(sight: Sight, keys: list[str], since: float) -> bool:
 
 
 def _words(sight: Sight, finding: Finding, quick: bool) -> str:
+    if finding.kind is Kind.STOPPED:
+        return "processes: one is stopped by a signal"
     if finding.kind is Kind.IO_BLOCKED:
         return "processes: one cannot leave the kernel, no IO, cards idle"
     if finding.kind is Kind.SPIN:
         return "per rank: cards wait for a rank that does nothing"
     if quick:
         return "npu: utilization, fabric and CPU time all near 0"
-    return "processes: no IO and no CPU time, cards idle"
+    return "processes: no IO and no CPU time" + (", cards idle" if sight.looks else "")

@@ -3,7 +3,9 @@
 from probes.hang.card_look import State
 from probes.hang.card_track import NEVER
 from probes.hang.idle import NPU_SUSPECT, idle_cards, npus_wait
-from probes.hang.sight import RECENT, Finding, Sight
+from probes.hang.rank_track import RankTrack
+from probes.hang.settings import Settings
+from probes.hang.sight import RECENT, Finding, Sight, tracks
 from probes.hang.verdicts import Kind, Verdict
 
 
@@ -20,6 +22,8 @@ def find(sight: Sight) -> Finding | None:
             odd=dict.fromkeys(sight.ranks_of(hanging), "a call of the driver for its card does not return"),
             clears=["an answer of the driver"],
         )
+    if not sight.looks and (alone := waited_for(sight)):
+        return alone
     since = sight.silent_since()
     silent = sight.now - since
     quick = silent >= NPU_SUSPECT * s.npu_hung_s and npus_wait(sight, sight.low)
@@ -58,12 +62,45 @@ def _alive(sight: Sight, since: float) -> Finding | None:
         )
     if sight.life_at() <= job.begun_at and not sight.works:
         return None
-    rule = (
-        f"cards: {sight.looks[sight.works[0]].why}"
-        if sight.works
-        else "processes: IO, or the network, in the last minutes"
+    rule, confidence = "processes: IO, or the network, in the last minutes", 0.95
+    if sight.works:
+        rule = f"cards: {sight.looks[sight.works[0]].why}"
+    elif not sight.looks:
+        rule, confidence = "processes: signs of life, and there is no card to tell more", 0.7
+    return Finding(Verdict.ALIVE, rule, since, ranks=sight.all_ranks(), confidence=confidence)
+
+
+def _does(track: RankTrack, now: float, s: Settings) -> str:
+    return "computes on the CPU" if now - track.busy_at <= RECENT * s.period_s else "gives signs of life"
+
+
+def waited_for(sight: Sight) -> Finding | None:
+    """Of a job without cards: ranks that have fallen silent wait for others, which do nothing but compute, or do."""
+    job, s, now = sight.job, sight.s, sight.now
+    ranks = [t for t in tracks(job) if t.rank >= 0 and not t.has_ended() and not t.is_gone(now, s)]
+    silent = [t for t in ranks if now - t.stirred_at >= s.suspect_s and t.stirred_at - t.stirs_since >= s.established_s]
+    others = [t for t in ranks if t not in silent]
+    does = [max(t.weak_at, t.log_at, t.some_cpu_at) for t in others]
+    if not silent or not others or now - min(does) > RECENT * s.period_s:
+        return None
+    since = max(t.stirred_at for t in silent)
+    finding = Finding(
+        Verdict.WAITING,
+        "per rank: some have fallen silent while another does not",
+        since,
+        ranks=tuple(t.rank for t in others),
+        odd={t.rank: f"{_does(t, now, s)}, and is waited for" for t in others},
+        limit_s=s.busy_s,
+        limit_why="busy_s: a rank computes on the CPU",
+        missing=["cards"],
+        clears=["IO, or lines of a log", "the others' CPU time"],
     )
-    return Finding(Verdict.ALIVE, rule, since, ranks=sight.all_ranks(), confidence=0.95)
+    done = max([since, sight.job.net_at, *(max(t.weak_at, t.log_at) for t in others)])
+    steady = all(t.stirred_at - t.stirs_since >= s.hung_s for t in silent)
+    if steady and now - done >= s.busy_s:
+        finding.verdict, finding.kind, finding.since, finding.confidence = Verdict.HUNG, Kind.LIVELOCK, done, 0.4
+        finding.rule = "per rank: some have fallen silent, another is busy on the CPU for too long, no IO"
+    return finding
 
 
 def _all_spin(sight: Sight, since: float) -> Finding | None:
@@ -94,8 +131,11 @@ def _all_spin(sight: Sight, since: float) -> Finding | None:
             limit, why, confidence = 2 * s.weak_s, "twice weak_s: neither power nor a log is told", 0.35
     if 2 * sum(look.mid for look in looks) > len(looks):
         limit, why = limit * s.mid_factor, f"{why}, times mid_factor"
+    host = sight.host_of(sight.spins)
     if job.burst_at >= since - s.save_before_s and s.save_s > limit:
         limit, why = s.save_s, "save_s: a burst of writes came before"
+    if sight.waits_for_files(h for found in host.held.values() for h in found) and s.save_s > limit:
+        limit, why = s.save_s, "save_s: a process waits for a file system"
     if not job.active:
         began = job.begun_at + s.startup_s - since
         if began > limit:
@@ -115,6 +155,10 @@ def _all_spin(sight: Sight, since: float) -> Finding | None:
         missing,
         ["IO of a rank above the strong floor", "power near the active median", "memory or fabric in use"],
     )
+    if odd := {rank: words for rank, words in sight.odd(sight.spins, host).items() if rank in host.held}:
+        # These cannot go on, though their cards have not done yet what they were given.
+        stopped = any(h.state == "T" for rank in odd for h in host.held[rank])
+        finding.kind, finding.odd, finding.ranks = Kind.STOPPED if stopped else Kind.IO_BLOCKED, odd, tuple(sorted(odd))
     if now - since >= limit:
         return finding
     finding.verdict = Verdict.SUSPECT

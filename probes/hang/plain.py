@@ -5,17 +5,14 @@ has changed for several periods, the utilization of its cards over a window deci
 median says that it changes, the job hangs.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from probes.hang.card_track import median, variance
 from probes.hang.records import Record
-from probes.hang.settings import Settings
+from probes.hang.resumable import Resumable
 from probes.hang.verdicts import Change, Verdict
-
-_VERSION = 1
 
 
 class _State(msgspec.Struct):
@@ -30,33 +27,11 @@ class _State(msgspec.Struct):
     verdict: Verdict | None = None
 
 
-class PlainDetector:
+class PlainDetector(Resumable[_State]):
     """The plain rule, for the records of one job."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings(rule="plain")
-        self._job = _State()
-
-    def state(self) -> dict[str, Any]:
-        """What is known so far, as JSON takes it."""
-        return {"version": _VERSION, "rule": "plain", "job": msgspec.to_builtins(self._job, str_keys=True)}
-
-    @classmethod
-    def restored(cls, state: Mapping[str, Any], settings: Settings | None = None) -> "PlainDetector":
-        """A detector that goes on from there. Raises ValueError where that is no state of this version."""
-        found = cls(settings)
-        if state.get("version") != _VERSION or state.get("rule") != "plain":
-            raise ValueError(f"no state of version {_VERSION} of the plain rule: begin a detector anew")
-        try:
-            found._job = msgspec.convert(state.get("job"), _State, strict=False)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"the state is damaged ({error}): begin a detector anew") from None
-        return found
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The present one; None before the first."""
-        return self._job.verdict
+    _rule = "plain"
+    _kept = _State
 
     def feed(self, record: Record) -> list[Change]:
         """Takes a record. Returns the change of verdict that it brings, or nothing. Never raises."""

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 import msgspec
 
 from probes.hang.card_track import NEVER
+from probes.hang.level import Level
 from probes.hang.records import HELPER, RANK, Proc
 from probes.hang.settings import Settings
 
 #: States of a process that has ended.
 _ENDED = ("Z", "X", "x")
+#: CPU time is counted in these.
+_TICK_S = 0.01
 #: A process that waits differently in one look of so many is still one that waits.
 _LOOKS_BETWEEN = 2
 
@@ -89,6 +92,12 @@ class RankTrack(msgspec.Struct):
     #: Since when it gives signs, even weak ones, and has not paused for longer than a window.
     talks_since: float = NEVER
     talked_at: float = NEVER
+    #: The same with traces of CPU time: what there is of a rank whose cards tell nothing. What is usual for it, and
+    #: when that was looked at first.
+    stirs_since: float = NEVER
+    stirred_at: float = NEVER
+    cpu_level: Level = msgspec.field(default_factory=Level)
+    cpu_known_at: float = NEVER
 
     def take(self, procs: Sequence[Proc], log: float | None, now: float, s: Settings, *, first: bool) -> str:
         """Takes the rank's processes of a record; none: they are not told of. `first`: the job was not seen before, so
@@ -226,6 +235,21 @@ class RankTrack(msgspec.Struct):
             if middle - self.talked_at > s.window_s:
                 self.talks_since = middle
             self.talked_at = middle
+        if self._stirs(last, cpu, now, s) or self.talked_at >= middle:
+            if middle - self.stirred_at > s.window_s:
+                self.stirs_since = middle
+            self.stirred_at = middle
+
+    def _stirs(self, last: Interval, cpu: float, now: float, s: Settings) -> bool:
+        """Whether it takes a trace of CPU time, by what is usual for it: lately, and over the window, since the kernel
+        counts in ticks. What is usual is not changed any more by a rank that has fallen silent."""
+        usual = self.cpu_level.median()
+        self.cpu_known_at = now if self.cpu_known_at == NEVER else self.cpu_known_at
+        if now - self.cpu_known_at < s.hung_s or cpu >= s.cpu_trace_ratio * usual:
+            self.cpu_level.add(cpu)
+        least = max(s.cpu_trace_s, s.cpu_trace_ratio * usual) / s.period_s
+        seconds, taken = sum(x.dt for x in self.intervals), sum(x.cpu for x in self.intervals)
+        return taken - _TICK_S >= least * seconds and last.cpu >= least * last.dt
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -256,8 +280,12 @@ class RankTrack(msgspec.Struct):
 
     def waits_in_futex(self) -> bool:
         """Its own process waits for a lock, or it is not told where."""
+        return "futex" in (self.waits_in() or "futex")
+
+    def waits_in(self) -> str:
+        """The kernel's function in which its own process waits; empty: in none, or it is not told."""
         leader = self.procs.get(self.leader)
-        return leader is None or not leader.wchan or "futex" in leader.wchan
+        return leader.wchan if leader is not None else ""
 
     def doings(self, now: float, s: Settings) -> Doings:
         """What it did of late."""

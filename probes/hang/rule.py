@@ -1,58 +1,27 @@
 """The detector: takes the telemetry records of one job, tells each change of verdict."""
 
-from collections.abc import Mapping
 from typing import Any
-
-import msgspec
 
 from probes.hang.card_look import Eye, State
 from probes.hang.card_track import NEVER
 from probes.hang.evidence import evidence
 from probes.hang.judge import find
 from probes.hang.records import Record
-from probes.hang.settings import Settings
+from probes.hang.resumable import Resumable
 from probes.hang.sight import Finding, Sight
 from probes.hang.state import JobState
 from probes.hang.verdicts import Change, Kind, Verdict
 
-#: Version of the stored state; another one is not read.
-_VERSION = 1
 _SILENCE = (Verdict.SUSPECT, Verdict.HUNG)
 _QUIET = (*_SILENCE, Verdict.UNKNOWN)
 
 
-class Detector:
+class Detector(Resumable[JobState]):
     """The full rule, for the records of one job in the order of their time. No clock and no IO inside: the same records
     give the same verdicts, and a detector that goes on from a stored state gives those of one that never stopped."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
-        self._job = JobState()
-
-    # --- state --------------------------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        """What is known so far, as JSON takes it."""
-        return {"version": _VERSION, "rule": "full", "job": msgspec.to_builtins(self._job, str_keys=True)}
-
-    @classmethod
-    def restored(cls, state: Mapping[str, Any], settings: Settings | None = None) -> "Detector":
-        """A detector that goes on from there. Raises ValueError where that is no state of this version."""
-        found = cls(settings)
-        if state.get("version") != _VERSION or state.get("rule") != "full":
-            raise ValueError(f"no state of version {_VERSION} of the full rule: begin a detector anew")
-        try:
-            found._job = msgspec.convert(state.get("job"), JobState, strict=False)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"the state is damaged ({error}): begin a detector anew") from None
-        return found
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The present one; None before the first."""
-        return self._job.verdict
-
-    # --- records ------------------------------------------------------------------------------------------------------
+    _rule = "full"
+    _kept = JobState
 
     def feed(self, record: Record) -> list[Change]:
         """Takes a record. Returns the change of verdict that it brings, or nothing. Never raises."""

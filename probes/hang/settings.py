@@ -34,6 +34,10 @@ class Settings:
     #: CPU seconds per minute of a rank: below the first it sleeps, from the second on it computes.
     cpu_idle_s: float = 5.0
     cpu_busy_s: float = 30.0
+    #: Of a rank whose cards tell nothing, or that has none, so little is a sign of life (gloo's threads take 0.12 s a
+    #: minute in a dead rank); or, where that is more, this share of what is usual for it.
+    cpu_trace_s: float = 0.2
+    cpu_trace_ratio: float = 0.25
 
     #: Stage 2, what cards do: the window, and how many readings it needs at least.
     window_s: float = 300.0
@@ -166,7 +170,7 @@ class Settings:
         """For a time that passes so many times as fast (tests): shorter durations, and less IO and CPU time in each."""
         counted = (
             *("write_floor_bytes", "read_floor_bytes", "strong_write_bytes", "strong_read_bytes", "save_burst_bytes"),
-            *("net_floor_bytes", "fabric_floor_bytes", "cpu_idle_s", "cpu_busy_s"),
+            *("net_floor_bytes", "fabric_floor_bytes", "cpu_idle_s", "cpu_busy_s", "cpu_trace_s"),
         )
         durations = tuple(f.name for f in fields(self) if f.name.endswith("_s") and not f.name.startswith("cpu_"))
         return replace(self, **{name: getattr(self, name) / factor for name in (*durations, *counted)})

@@ -82,8 +82,14 @@ class Sight:
         """The last sign of life that is beyond doubt."""
         job = self.job
         at = max([job.begun_at, job.work_at, *(track.strong_at for track in job.ranks.values())])
+        if not self.looks:
+            at = max(at, self.stirred_at())
         # Only a rank whose card idles can be the one that receives.
         return max(at, job.net_at) if self.low or self.dark or not self.looks else at
+
+    def stirred_at(self) -> float:
+        """The last sign of life of a process, however small: it counts where no card tells anything."""
+        return max((track.stirred_at for track in self.job.ranks.values()), default=NEVER)
 
     def silent_since(self) -> float:
         """The begin of the silence: the last sign of life, or when the last card began to do what it does."""
@@ -177,6 +183,30 @@ class Sight:
         ranks = [(track.talks_since, track.talked_at) for track in job.ranks.values()]
         spells = [(begin, until) for begin, until in (*cards, *ranks) if begin > NEVER]
         return any(until - begin >= s.hung_s and abs(until - since) <= s.window_s for begin, until in spells)
+
+    def waits_for_files(self, held: Iterable[Held]) -> bool:
+        """One of these is in D for a file system."""
+        waits = tuple(self.s.file_system_waits.split(",")) if self.s.file_system_waits else ()
+        return any(h.state == "D" and h.wchan.startswith(waits) for h in held if h.wchan)
+
+    def all_stopped_stirring(self, since: float) -> bool:
+        """Several ranks gave signs for a good while, until all of them ended at about that time."""
+        s, ranks = self.s, [t for t in tracks(self.job) if t.rank >= 0]
+        steady = [t.stirred_at - t.stirs_since >= s.hung_s and since - t.stirred_at <= s.window_s for t in ranks]
+        return len(ranks) > 1 and all(steady)
+
+    def waits_otherwise(self) -> dict[int, str]:
+        """Of ranks that all wait, the few that wait for something else than the most of them, or that just sleep."""
+        waits = {t.rank: t.waits_in() for t in tracks(self.job) if t.rank >= 0 and not t.has_ended()}
+        places = sorted(set(waits.values()), key=list(waits.values()).count)
+        if len(places) != 2 or not all(places):
+            return {}
+        few, most = places
+        odd = [rank for rank, place in waits.items() if place == few]
+        if 2 * len(odd) == len(waits):
+            few, most = sorted(places, key=lambda place: "nanosleep" not in place)
+            odd = [rank for rank, place in waits.items() if place == few] if "nanosleep" in few else []
+        return dict.fromkeys(odd, f"waits in {few}, the others in {most}")
 
     def missing(self, keys: Iterable[str]) -> list[str]:
         """Readings that are not told of at least one of these cards."""

@@ -86,7 +86,12 @@ class JobState(msgspec.Struct):
         if any(card.used for card in self.cards.values()):
             self.active = True
         elif not any(card.util_at > NEVER for card in self.cards.values()):
-            self.active = self.active or self.host_at > self.begun_at
+            # Without a reading of a card the processes are all there is.
+            stirs = any(
+                track.stirred_at - max(track.stirs_since, self.begun_at) >= s.established_s
+                for track in self.ranks.values()
+            )
+            self.active = self.active or stirs or self.host_at > self.begun_at
         return why
 
     def _tick(self, t: float, first: bool, s: Settings) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 
 from probes import watched
+from probes.result import numbers
 from probes.script import Ended
 from probes.stacks import normal, permission, pyspy, tasks
 from probes.stacks.groups import grouped, main_thread
@@ -266,14 +267,7 @@ def _threads(pid: int, looks: Sequence[Sequence[DumpedThread]]) -> tuple[PythonT
 
 def _named(targets: Sequence[Target]) -> str:
     """`ranks 0-3 (pids 10, 11, 12, 13)`."""
-    ranks = sorted({target.rank for target in targets})
+    ranks = {target.rank for target in targets}
     pids = [str(target.pid) for target in targets[:8]] + (["..."] if len(targets) > 8 else [])
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    shown = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
     several = len(targets) > 1
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown} (pid{'s' if several else ''} {', '.join(pids)})"
+    return f"rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)} (pid{'s' if several else ''} {', '.join(pids)})"

@@ -15,10 +15,11 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 
-from muster.v1 import event_pb2_grpc, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
+from muster.v1 import event_pb2_grpc, exec_pb2_grpc, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
 
 if TYPE_CHECKING:
     from muster.v1.event_pb2_grpc import EventServiceAsyncStub
+    from muster.v1.exec_pb2_grpc import ExecServiceAsyncStub
     from muster.v1.job_pb2_grpc import JobServiceAsyncStub
     from muster.v1.log_pb2_grpc import LogServiceAsyncStub
     from muster.v1.node_pb2_grpc import NodeServiceAsyncStub
@@ -51,6 +52,7 @@ class Client:
     logs: "LogServiceAsyncStub"
     events: "EventServiceAsyncStub"
     node: "NodeServiceAsyncStub"
+    execs: "ExecServiceAsyncStub"
 
 
 def target(address: str) -> str:
@@ -59,9 +61,12 @@ def target(address: str) -> str:
 
 
 @asynccontextmanager
-async def connect(address: str, caller: str = "") -> AsyncIterator[Client]:
+async def connect(
+    address: str, caller: str = "", credentials: grpc.ChannelCredentials | None = None
+) -> AsyncIterator[Client]:
     """A client of the daemon at `address`. Nothing is sent before the first call, which fails with UNAVAILABLE where
     nobody listens. `caller` is shown in journal and events as the one who asked ("slurmctld", "alice@login1").
+    HOST:PORT needs `credentials`, as grpc.ssl_channel_credentials makes them; ValueError without.
     """
     options: list[tuple[str, int]] = [
         ("grpc.max_receive_message_length", _MAX_MESSAGE),
@@ -70,17 +75,26 @@ async def connect(address: str, caller: str = "") -> AsyncIterator[Client]:
         ("grpc.enable_http_proxy", 0),
         # A daemon that was restarted is found again within a second.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # Also the time that an attempt may take: hundreds may look for a daemon that was restarted just now.
+        ("grpc.min_reconnect_backoff_ms", 10_000),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
     interceptors = [_Caller(caller)] if caller else []
-    async with aio.insecure_channel(target(address), options=options, interceptors=interceptors) as channel:
+    where = target(address)
+    if credentials is not None:
+        made = aio.secure_channel(where, credentials, options=options, interceptors=interceptors)
+    elif where.startswith("unix:"):
+        made = aio.insecure_channel(where, options=options, interceptors=interceptors)
+    else:
+        raise ValueError(f"{address}: over TCP a daemon talks to nobody without a certificate: give credentials")
+    async with made as channel:
         yield Client(
             channel,
             job_pb2_grpc.JobServiceStub(channel),
             log_pb2_grpc.LogServiceStub(channel),
             event_pb2_grpc.EventServiceStub(channel),
             node_pb2_grpc.NodeServiceStub(channel),
+            exec_pb2_grpc.ExecServiceStub(channel),
         )
 
 

@@ -1,9 +1,7 @@
 """A disk without room: the rank does not notice, the file says what is missing, exit codes are kept."""
 
 import contextlib
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,24 +10,9 @@ import pytest
 
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, eventually
+from tests.small_disk import needs_root, small_disk
 
-pytestmark = [
-    pytest.mark.chaos,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small tmpfs"),
-]
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode().strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
+pytestmark = [pytest.mark.chaos, needs_root]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from muster.v1 import job_pb2
+from supervisors.log_segments import Folder, Reader
 from tests.chaos import rank as program
 from tests.conftest import Daemon, alive, eventually
 
@@ -115,7 +117,7 @@ def check(daemon: Daemon, plan: Plan, job: Any, struck: list[str]) -> None:
     folder = daemon.root.job(plan.job_id).folder
     for rank in job.ranks:
         whole = program.text(rank.rank, 0, plan.lines).encode()
-        data = Path(rank.log_path).read_bytes() if Path(rank.log_path).exists() else b""
+        data = output(Path(rank.log_path))
         home = folder / "workspace" / f"device{rank.device}"
         starts = (home / "start").read_text().split() if (home / "start").exists() else []
         assert len(starts) <= 1, f"started twice: {told}"
@@ -151,6 +153,14 @@ def check(daemon: Daemon, plan: Plan, job: Any, struck: list[str]) -> None:
     assert kinds.count("job.accepted") == 1, (kinds, told)
 
 
+def output(log: Path) -> bytes:
+    """All that was written, in whatever files it is by now."""
+    with Reader(Folder(log.parent)) as reader:
+        start, data = reader.stretch(log, 0, 1 << 40)
+    assert start == 0, f"{log}: something is missing before {start}"
+    return data
+
+
 def _is_cut(data: bytes, rank: int, lines: int) -> bool:
     """The first half cut anywhere (its writer was killed), then the second cut anywhere."""
     first = program.text(rank, 0, lines // 2).encode()
@@ -175,8 +185,11 @@ def left_over(folder: Path) -> list[str]:
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("batch", range((POINTS + POINTS_PER_TEST - 1) // POINTS_PER_TEST))
-def test_kill_points(daemon: Daemon, batch: int) -> None:
-    """Many points on one root, as on a node over its life."""
+def test_kill_points(make_daemon: Callable[..., Daemon], batch: int) -> None:
+    """Many points on one root, as on a node over its life; on every other one files are rotated as often as can be."""
     print(f"seed {SEED}")
+    daemon = make_daemon("" if batch % 2 else "[logs]\nmax_file_bytes = 65536\n")
     for number in range(batch * POINTS_PER_TEST, min(POINTS, (batch + 1) * POINTS_PER_TEST)):
         point(daemon, Plan.draw(number))
+    if batch == 0:
+        assert list(daemon.root.log.glob("*.txt.*")), "files were rotated"

@@ -4,13 +4,14 @@ import argparse
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from pathlib import Path
 
 from probes.hang import Settings
-from tests.corpus.measure import Outcome, run
-from tests.corpus.scenarios import SCENARIOS, Scenario
+from tests.corpus.measure import Outcome, for_plain, run
+from tests.corpus.scenarios import BY_NAME, SCENARIOS, Scenario
 from tests.corpus.variations import VARIATIONS
 
 ALL = {scenario.name: scenario for scenario in (*SCENARIOS, *VARIATIONS)}
@@ -30,10 +31,15 @@ def main() -> int:
     parser.add_argument("--harsh", action="store_true", help="readings missing, noise, drift, other periods")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--rule", action="append", choices=RULES, help="only this one")
+    parser.add_argument("--acted", action="store_true", help="by real processes under a daemon, 60 times as fast")
+    parser.add_argument("--rounds", type=int, default=1, help="of --acted: how often each")
+    parser.add_argument("--at-once", type=int, default=6, help="of --acted: at a time")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.names if name not in ALL]:
         parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(ALL)}")
     names = arguments.names or list(ALL)
+    if arguments.acted:
+        return int(_acted(arguments.names, arguments.rounds, arguments.at_once))
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     begin = time.monotonic()
     wrong = False
@@ -50,13 +56,23 @@ def main() -> int:
 
 def _one(task: tuple[str, int, str, bool]) -> Outcome:
     name, seed, rule, harsh = task
-    scenario = ALL[name]
-    if rule != "muster":
-        # The plain rule knows no kinds, no culprits and no other verdicts: it is only asked for HUNG in time.
-        last = scenario.verdicts[-1:] if scenario.verdicts[-1:] == ("HUNG",) else ()
-        verdicts = last or (scenario.verdicts if scenario.within_min is not None else ())
-        scenario = replace(scenario, kind="", verdicts=verdicts, may=(), high_confidence=True)
+    scenario = ALL[name] if rule == "muster" else for_plain(ALL[name])
     return run(scenario, seed, RULES[rule], harsh=harsh)
+
+
+def _acted(names: Sequence[str], rounds: int, at_once: int) -> bool:
+    """Prints what came of real processes; whether anything was wrong."""
+    from tests.corpus.acted import ACTS, play_all
+
+    chosen = [ACTS[name] for name in names or ACTS if name in ACTS]
+    if left_out := [name for name in names or BY_NAME if name not in ACTS]:
+        print(f"not acted: {', '.join(left_out)}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="muster-acted-") as folder:
+        played = play_all(chosen, Path(folder), at_once, rounds)
+    for rule in RULES:
+        outcomes = [one.outcome if rule == "muster" else one.plain for one in played]
+        print(_report(rule, [act.scenario for act in chosen], outcomes))
+    return any(one.outcome.wrong for one in played)
 
 
 def _report(rule: str, scenarios: Sequence[Scenario], outcomes: Sequence[Outcome]) -> str:

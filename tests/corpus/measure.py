@@ -2,7 +2,7 @@
 
 import functools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from probes.hang import Change, Settings, detector
@@ -91,6 +91,13 @@ def judge(
     if scenario.may and (more := [verdict for verdict in said if verdict not in scenario.may]):
         return outcome(delay, said, f"told {more[0]}")
     return outcome(delay, said, "")
+
+
+def for_plain(scenario: Scenario) -> Scenario:
+    """The plain rule knows no kinds, no culprits and no other verdicts: it is only asked for HUNG in time."""
+    last = scenario.verdicts[-1:] if scenario.verdicts[-1:] == ("HUNG",) else ()
+    verdicts = last or (scenario.verdicts if scenario.within_min is not None else ())
+    return replace(scenario, kind="", verdicts=verdicts, may=(), high_confidence=True)
 
 
 def _minutes(change: Change, onset: float | None) -> str:

@@ -57,6 +57,9 @@ def spec(**fields: Any) -> job_pb2.StartRequest:
         ({"node_count": 2}, "master_addr", "several nodes"),
         ({"master_port": 70000}, "master_port", "65535"),
         ({"labels": {"": "x"}}, "labels", "256"),
+        ({"hang": {"hungs": "900"}}, "hang[hungs]", "near it: hung_s"),
+        ({"hang": {"hung_s": "soon"}}, "hang[hung_s]", "'soon': must be a number"),
+        ({"hang": {"rule": "half"}}, "hang[rule]", "full, plain"),
     ],
 )
 def test_specs(shared: Daemon, fields: dict[str, Any], field: str, words: str) -> None:

@@ -106,7 +106,7 @@ def test_a_pre_start_that_leaves_children_is_an_error(daemon: Daemon, tmp_path: 
 def test_a_stop_ends_a_pre_start(daemon: Daemon, tmp_path: Path) -> None:
     start(daemon, pre_start=script(tmp_path / "p.sh", f"touch {tmp_path}/here; sleep 1000"))
     eventually((tmp_path / "here").exists)
-    job = daemon.get("x")
+    job = eventually(lambda: (found := daemon.get("x")).step and found)
     assert (job.state, job.step) == (job_pb2.JOB_STATE_PREPARING, "pre_start")
     daemon.stop("x")
     job = daemon.wait("x")

@@ -1,5 +1,8 @@
 """Hangs, through a real daemon on fake cards, with the times of the rule scaled down: verdict, stacks, actions."""
 
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster.v1 import job_pb2, telemetry_pb2
-from tests.conftest import Daemon, eventually
+from tests.conftest import BIN, Daemon, eventually
 from tests.fakes import FakeCards
 
 CONFIG = """
@@ -124,6 +127,45 @@ def test_a_detector_goes_on_over_a_restart_of_the_daemon(daemon: Daemon, cards: 
     daemon.restart()
     eventually(lambda: verdict(daemon, "j") == "HUNG", 60)
     assert kinds(daemon, "j").count("job.hung") == 1
+
+
+def test_what_is_run_by_hand_in_a_dead_job_does_not_bring_it_to_life(daemon: Daemon, cards: FakeCards):
+    work(cards)
+    start(daemon, "j")
+    worked(daemon, cards, "j")
+    reads = "echo begun; while :; do cat /bin/sh >/dev/null; sleep 0.05; done"
+    env = os.environ | daemon.env | {"MUSTER_ROOT": str(daemon.folder)}
+    command = [str(BIN / "muster"), "exec", "j", "--", "sh", "-c", reads]
+    with subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as session:
+        assert session.stdout is not None and session.stdout.readline() == b"begun\n"
+        spin(cards)
+        eventually(lambda: verdict(daemon, "j") == "HUNG", 60)
+        assert session.poll() is None
+        session.terminate()
+
+
+def test_other_numbers_count_once_the_configuration_is_read_again_and_nothing_is_forgotten(
+    make_daemon: Callable[..., Daemon], cards: FakeCards
+):
+    daemon = make_daemon(CONFIG.replace("hung_s = 6", "hung_s = 3600"), cards.env)
+    work(cards)
+    start(daemon, "j")
+    worked(daemon, cards, "j")
+    spin(cards)
+    eventually(lambda: verdict(daemon, "j") == "SUSPECT", 60)
+    written = daemon.config.read_text()
+    daemon.config.write_text(written.replace("hung_s = 3600", "hung_s = 4"))
+    os.kill(daemon.pid, signal.SIGHUP)
+    eventually(lambda: verdict(daemon, "j") == "HUNG", 60)
+    daemon.config.write_text(written.replace("hung_s = 3600", "hung_s = 5"))
+    daemon.kill()
+    daemon.restart()
+    eventually(lambda: verdict(daemon, "j") == "HUNG", 60)
+    work(cards)
+    eventually(lambda: verdict(daemon, "j") == "ALIVE", 60)
+    for e in daemon.event_list("j"):
+        print("EV", e.time.ToDatetime().isoformat(), e.kind, e.message)
+    assert [kinds(daemon, "j").count(f"job.{kind}") for kind in ("suspected_hang", "hung", "recovered")] == [1, 1, 1]
 
 
 def test_a_job_is_ended_for_it_where_that_was_asked_for(daemon: Daemon, cards: FakeCards):

@@ -2,7 +2,10 @@
 
 import hashlib
 import hmac
+import os
 import signal
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,8 +13,8 @@ import grpc
 import pytest
 
 from muster.v1 import job_pb2, node_pb2
-from tests.conftest import Daemon, eventually
-from tests.unit.notify_receiver import Receiver, nobody
+from tests.conftest import BIN, Daemon, eventually
+from tests.unit.notify_receiver import Answer, Got, Receiver, nobody
 
 MakeDaemon = Callable[..., Daemon]
 SECRET = b"open sesame"
@@ -83,6 +86,43 @@ def test_a_job_that_ends_while_daemon_and_receiver_are_down_is_told_later(make_d
         ]
         eventually(lambda: not warnings(daemon))
     assert "letmein" not in daemon.stderr.read_text()
+
+
+def test_a_job_names_its_webhook_on_the_command_line(
+    make_daemon: MakeDaemon, receiver: Receiver, tmp_path: Path
+) -> None:
+    (tmp_path / "url").write_text(receiver.url + "\n")
+    daemon = make_daemon()
+    told = ["--notify-webhook", f"@{tmp_path}/url", "--notify-events", "failed,stopped"]
+    for job_id, code in (("good", "0"), ("bad", "9")):
+        assert daemon.cli("start", "--job-id", job_id, *told, "--", "sh", "-c", f"exit {code}").returncode == 0
+        daemon.wait(job_id)
+    eventually(lambda: receiver.got)
+    assert [(body["job"], body["event"]) for body in receiver.bodies] == [("bad", "failed")]
+    bad = daemon.cli("start", "--notify-webhook", receiver.url, "--notify-events", "hang", "--", "true")
+    assert bad.returncode == 2 and "notify.events: 'hang' is no event" in bad.stderr
+
+
+def test_a_daemon_of_one_job_tells_its_end_before_its_own() -> None:
+    """There is no next daemon that would. The receiver is slow: when it has answered the first, all is over."""
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+
+        def slowly(got: Got) -> Answer:
+            eventually(lambda: any("owner.gone" in log.read_text() for log in Path(folder).glob("*/musterd.log")))
+            return Answer()
+
+        with Receiver(slowly) as receiver:
+            words = ["run", "--standalone", "--skip-check", "--notify-webhook", receiver.url]
+            done = subprocess.run(
+                [str(BIN / "muster"), *words, "--", "sh", "-c", "exit 6"],
+                env=os.environ | {"TMPDIR": folder},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 6, done.stderr
+            assert [body["event"] for body in receiver.bodies] == ["started", "failed"]
 
 
 def test_a_reload_names_another_receiver(make_daemon: MakeDaemon, receiver: Receiver) -> None:

@@ -134,7 +134,7 @@ skip = "{",".join(check.item for check in catalogue(NodeSettings()))}"
 
 @pytest.fixture
 def daemon(cards, tmp_path_factory):
-    config = CONFIG + "deadline_s = 20.0\n" + UNJUDGED
+    config = CONFIG + "deadline_s = 10.0\n" + UNJUDGED
     daemon = Boxed(tmp_path_factory.mktemp("root"), config, **cards.env)
     yield daemon.start()
     cards.restore()

@@ -334,7 +334,7 @@ def test_a_critical_custom_check_refuses_a_job(custom, boxed, tmp_path):
 def test_a_check_that_hangs_is_unknown_and_stops_nobody(custom, boxed, tmp_path):
     """While it hangs, another job is started and ends; when its deadline is over, its own job is."""
     began = tmp_path / "began"
-    daemon = boxed(custom("hang", f"touch {began}\nexec sleep 300") + "deadline_s = 20.0\n")
+    daemon = boxed(custom("hang", f"touch {began}\nexec sleep 300") + "deadline_s = 10.0\n")
     daemon.run("true", job_id="waits")
     eventually(began.exists, 60)
     assert daemon.wait(daemon.run("true", skip_check=True).job_id).state == SUCCEEDED

@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from agent import boundary, errors, server
 from agent.cards import Lease
-from agent.config import TelemetryTable
+from agent.config import SocketTable, TelemetryTable, TlsTable
 from agent.entry import Entry
 from agent.events import Event
 from agent.server import ServerContext
@@ -62,7 +62,7 @@ def server_context(registry: Any, events: Any, config: Any, root: Root) -> Serve
     health: Any = SimpleNamespace(conditions=[], drain=None, trouble=[])
     silent: Any = SimpleNamespace(trouble=[])
     hangs: Any = SimpleNamespace(trouble="", found=lambda entry: None)
-    parts = (driver, health, silent, silent, silent, silent, hangs)
+    parts = (driver, health, silent, silent, silent, silent, hangs, silent)
     return ServerContext(registry, events, *parts, lambda: config, root, 1000.0, anyio.Event())
 
 
@@ -156,7 +156,8 @@ async def world():
     root.log.mkdir()
     config: Any = SimpleNamespace(
         limits=SimpleNamespace(max_followers=2, max_watchers=2, max_message_bytes=4 << 20),
-        socket=SimpleNamespace(mode=0o660, group="muster"),
+        socket=SocketTable(),
+        tls=TlsTable(),
         jobs=SimpleNamespace(grace_steps=(1.0,)),
         telemetry=TelemetryTable(),
     )
@@ -265,7 +266,7 @@ async def test_a_defect_is_scrubbed_and_logged_with_its_number(world):
 
 async def test_an_error_carries_facts_for_programs(world):
     world.registry.answer = raising(errors.OffsetOutOfRange(3, 9, 5))
-    assert facts(await failed(start(world))) == {"rank": "3", "end": "5"}
+    assert facts(await failed(start(world))) == {"rank": "3", "begin": "0", "end": "5"}
 
 
 async def test_an_own_cancellation_is_answered(world):

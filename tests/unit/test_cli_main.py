@@ -1,5 +1,6 @@
 """The command line without a daemon."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -37,7 +38,9 @@ def test_help_completion_and_usage_errors_load_nothing_heavy(arguments):
     assert imported(*arguments) == set()
 
 
-@pytest.mark.parametrize("command", ["ps", "node", "status x", "why x", "stop x", "wait x", "rm x", "logs x", "events"])
+@pytest.mark.parametrize(
+    "command", ["ps", "node", "status x", "why x", "stop x", "wait x", "rm x", "logs x", "events", "exec x -- y"]
+)
 def test_no_daemon(command, capfd):
     assert main.execute(command.split()) == Exit.NO_DAEMON
     told = capfd.readouterr()
@@ -83,13 +86,6 @@ def test_wrong_usage(command, capfd):
     assert told.err
 
 
-@pytest.mark.parametrize("later", ["exec"])
-def test_only_what_works_is_shown(later, capfd):
-    assert main.execute([later]) == Exit.USAGE
-    assert main.execute(["--help"]) == 0
-    assert later not in capfd.readouterr().out.split()
-
-
 def test_root_and_address_may_stand_before_or_behind_the_command(tmp_path, capfd):
     for words in (["--root", str(tmp_path / "a"), "ps"], ["ps", "--root", str(tmp_path / "a")]):
         assert main.execute(words) == Exit.NO_DAEMON
@@ -109,7 +105,9 @@ def test_addresses(written):
     assert str(parse(written)).lstrip("/") == "a/b"
 
 
-@pytest.mark.parametrize("written", ["", "unix://a/b", "localhost", "x" * 10 + ":1", "/" + "x" * 107, "/"])
+@pytest.mark.parametrize(
+    "written", ["", "unix://a/b", "localhost", "host:", ":1", "host:0", "host:65536", "host:1x", "/" + "x" * 107, "/"]
+)
 def test_wrong_addresses(written):
     with pytest.raises(ValueError, match=r"'|:"):
         parse(written)
@@ -160,3 +158,13 @@ def test_exit_codes_of_failed_calls(status, reason, code):
 def test_completion_prints_a_script(shell, capfd):
     assert main.execute(["completion", shell]) == 0
     assert "_MUSTER_COMPLETE" in capfd.readouterr().out
+
+
+def test_completion_knows_events_that_are_not_named_yet(monkeypatch, capfd):
+    monkeypatch.setenv("_MUSTER_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "muster run --notify-events hung,s")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    with contextlib.suppress(SystemExit):
+        main.cli.main(prog_name="muster")
+    said = [line.removeprefix("plain,") for line in capfd.readouterr().out.split()]
+    assert said == ["hung,started", "hung,stopped", "hung,suspected_hang"]

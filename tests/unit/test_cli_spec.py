@@ -263,3 +263,39 @@ def test_the_message_says_what_the_spec_says():
             assert getattr(full, field.name) != getattr(JobSpec("", ()), field.name)
     for one in (full, JobSpec(job_id="x", command=("a",)), JobSpec(job_id="x", command=("a",), card_count=2)):
         assert convert.spec_from(spec.to_proto(one)) == one
+
+
+def test_a_webhook_in_a_file(tmp_path):
+    url = "https://example.org/hook?token=hunter2"
+    (tmp_path / "url").write_text(url + "\n")
+    assert (
+        spec.webhook(f"@{tmp_path}/url")
+        == spec.from_table({"notify-webhook": f"@{tmp_path}/url"}).notify_webhook
+        == url
+    )
+    for content, says in ((b"", "has 0 lines"), (b"a\nb\n", "has 2 lines"), (b"\xff", "is no text")):
+        (tmp_path / "url").write_bytes(content)
+        with pytest.raises(ValueError, match=says):
+            spec.webhook(f"@{tmp_path}/url")
+    with pytest.raises(ValueError, match="/nowhere: No such file"):
+        spec.webhook("@/nowhere")
+
+
+def test_events_of_a_job_are_named_and_known():
+    draft = spec.from_table({"command": ["true"], "notify_events": "hung, ended", "notify_webhook": "http://example"})
+    assert draft.spec().notify_events == ("hung", "ended")
+    for bad in ("hung,", "", [], [""]):
+        with pytest.raises(ValueError, match="must be names of events, as in failed,hung"):
+            spec.from_table({"notify_events": bad})
+    draft.notify_events = ["node_condition"]
+    with pytest.raises(
+        BadSpec, match=r"notify.events: 'node_condition' is no event that is notified: allowed are started"
+    ):
+        draft.spec()
+    draft.notify_webhook, draft.notify_events = None, ["hung"]
+    with pytest.raises(BadSpec, match=r"notify.events: without notify.webhook"):
+        draft.spec()
+    draft.notify_webhook = "ftp://example/hunter2"
+    with pytest.raises(BadSpec) as caught:
+        draft.spec()
+    assert "hunter2" not in caught.value.message

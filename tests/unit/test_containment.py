@@ -11,9 +11,11 @@ from typing import IO, Any
 
 import pytest
 
-from supervisors import containment, process
-from supervisors.containment import Containment, limit_cgroup, make_cgroup
+from supervisors import cgroups, process, scope
+from supervisors.cgroups import limit_cgroup, make_cgroup
+from supervisors.containment import Containment
 from supervisors.lifecycle import Rank
+from supervisors.paths import Root
 from supervisors.states import Outcome
 from tests.unit.supervision import in_own_process, until
 
@@ -134,13 +136,14 @@ def kept(nonce: str = NONCE, cgroup: str = "") -> Iterator[Tree]:
 
 @pytest.fixture
 def no_cgroup(monkeypatch):
-    monkeypatch.setattr(containment, "find_cgroup_root", lambda: None)
+    monkeypatch.setattr(cgroups, "find_cgroup_root", lambda: None)
 
 
 @pytest.fixture
-def cgroup(tmp_path) -> Iterator[str]:
+def cgroup(tmp_path, monkeypatch) -> Iterator[str]:
     """A job's own cgroup."""
-    folder = make_cgroup(tmp_path, "job")
+    monkeypatch.setattr(scope, "is_available", lambda: False)
+    folder, _ = make_cgroup(Root.under(tmp_path), "job")
     if not folder:
         pytest.skip("needs a cgroup v2 tree that we may make subtrees in, and cgroup.kill")
     yield folder
@@ -164,7 +167,7 @@ def kill_all(job: Containment) -> None:
 def test_a_process_that_left_its_rank_is_found_and_killed(no_cgroup):
     def work() -> Any:
         tree = plant()
-        job = contain(make_cgroup(Path("/x"), "job"), tree.ranks(), NONCE, adopted=False)
+        job = contain(make_cgroup(Root.under(Path("/x")), "job")[0], tree.ranks(), NONCE, adopted=False)
         found = pids_of(job)
         kill_all(job)
         return [found == tree.pids, alive(tree.rank), alive(tree.escaped), pids_of(job)]
@@ -414,17 +417,17 @@ def test_cgroups_that_the_job_made_in_its_own_are_searched_and_removed(cgroup):
 
 
 def test_a_jobs_cgroup_is_taken_over_and_others_have_another(cgroup, tmp_path):
-    assert make_cgroup(tmp_path, "job") == cgroup
+    assert make_cgroup(Root.under(tmp_path), "job") == (cgroup, "")
     for state, job_id in ((tmp_path, "job2"), (tmp_path / "other", "job")):
-        other = make_cgroup(state, job_id)
+        other, _ = make_cgroup(Root.under(state), job_id)
         assert other not in ("", cgroup)
         os.rmdir(other)
 
 
 def test_where_there_is_no_cgroup_there_is_none(tmp_path, monkeypatch):
     for root in (None, tmp_path / "missing", tmp_path):  # none; cannot be made; no cgroup.kill
-        monkeypatch.setattr(containment, "find_cgroup_root", lambda root=root: root)
-        assert make_cgroup(tmp_path, "job") == ""
+        monkeypatch.setattr(cgroups, "find_cgroup_root", lambda root=root: root)
+        assert make_cgroup(Root.under(tmp_path), "job") == ("", "")
     assert list(tmp_path.iterdir()) == [], "nothing is left of the attempt"
 
 

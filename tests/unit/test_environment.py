@@ -108,6 +108,10 @@ def test_the_specs_variables_are_over_the_defaults_and_under_the_ranks_own():
     assert (env["MUSTER_NONCE"], env["MUSTER_ATTEMPT"]) == (nonce(ROOT, "train", job()), "3")
 
 
+def test_a_job_that_was_begun_in_a_session_is_not_of_that():
+    assert "MUSTER_EXEC_ID" not in env_of(env={"MUSTER_EXEC_ID": "4f"})
+
+
 def test_the_platforms_variables_and_a_mode_are_under_the_specs():
     given = {"MA_NUM_GPUS": "9", "VC_WORKER_HOSTS": "a,b,c", "GLOG_v": "0"}
     env = common_of(env=given, training_mode=TrainingMode.HIGH_PERFORMANCE.value)

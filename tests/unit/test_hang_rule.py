@@ -114,6 +114,13 @@ def test_a_spin_is_suspected_after_five_minutes_and_hung_after_ten() -> None:
     assert "power near the active median" in hung.evidence["would_clear"]
 
 
+def test_a_rank_that_is_seen_to_be_stopped_a_moment_later_than_its_peers_wait_is_stopped() -> None:
+    node = Node()
+    lines = [*node.steps(20, WORK), node.step(lambda rank: SLEEP if rank else SPIN)]
+    changes = fed([*lines, *node.steps(12, lambda rank: SLEEP | {"state": "T"} if rank else SPIN)])
+    assert [c.kind for c in changes if c.verdict is Verdict.HUNG] == ["stopped"]
+
+
 def test_the_missing_participant_is_named() -> None:
     node = Node(ranks=4)
     lines = node.steps(10, WORK)
@@ -121,6 +128,19 @@ def test_the_missing_participant_is_named() -> None:
     assert changes[-1].verdict is Verdict.HUNG
     assert (changes[-1].kind, changes[-1].ranks) == ("spin", (2,))
     assert changes[-1].evidence["odd_ranks"] == {"2": "its process has ended"}
+
+
+def test_a_rank_that_cannot_go_on_is_named_though_its_card_waits_as_the_others_do() -> None:
+    node = Node(4)
+    lines = node.steps(20, WORK)
+    began = node.t
+    stopped = fed([*lines, *node.steps(12, lambda rank: SPIN | {"state": "T"} if rank == 3 else SPIN)])[-1]
+    assert (stopped.verdict, stopped.kind, stopped.ranks) == ("HUNG", "stopped", (3,))
+    # A slow file server is waited for.
+    saves = {"state": "D", "wchan": "nfs_wait_bit_killable"}
+    changes = fed([*lines, *node.steps(32, lambda rank: SPIN | saves if rank == 0 else SPIN)])
+    assert (changes[-1].verdict, changes[-1].kind, changes[-1].ranks) == ("HUNG", "io_blocked", (0,))
+    assert (changes[-1].t - began) / 60 >= 30
 
 
 def test_a_stopped_rank_is_named() -> None:
@@ -231,19 +251,85 @@ def test_a_driver_that_hangs_is_told_at_once_and_its_end_too() -> None:
     assert changes[2].evidence["recovered"]["from"] == "DRIVER_HANG"
 
 
+def without_cards(lines: list[Line]) -> list[Change]:
+    return fed([line | {"cards": []} for line in lines])
+
+
 def test_a_job_without_cards_is_told_with_low_confidence() -> None:
-    node = Node()
-    lines = [*node.steps(10, {"cpu": 1.0, "read": 10**6}), *node.steps(25, SLEEP)]
-    changes = fed([line | {"cards": []} for line in lines])
-    assert verdicts(changes) == ["ALIVE", "UNKNOWN", "HUNG"]
+    node = Node(1)
+    lines = [*node.steps(30, {"cpu": 1.0, "read": 10**6}), *node.steps(25, SLEEP)]
+    changes = without_cards(lines)
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
     assert changes[-1].confidence < 0.5
     assert "cards" in changes[-1].evidence["missing"]
+    assert 20 <= (changes[-1].t - lines[119]["t"]) / 60 <= 20.5
+
+
+def test_ranks_without_cards_that_fall_silent_together_after_steady_work_are_hung_sooner() -> None:
+    node = Node(3)
+    steady = {"cpu": 0.01, "log": 40}
+    lines = [*node.steps(2, {"cpu": 1.0}), *node.steps(20, steady), *node.steps(25, SLEEP | {"cpu": 0.0})]
+    changes = without_cards(lines)
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
+    assert changes[-1].confidence > 0.5
+    assert 10 <= (changes[-1].t - lines[87]["t"]) / 60 <= 10.5
+
+
+@pytest.mark.parametrize("steady", [{"cpu": 0.005}, {"cpu": 0.0, "log": 3}, {"cpu": 0.0, "write": 100}])
+def test_without_cards_each_sign_of_the_processes_counts(steady: Line) -> None:
+    """A small model that steps once in a second, say: it takes a third of a second of CPU in a minute."""
+    node = Node(3)
+    assert "HUNG" not in verdicts(without_cards([*node.steps(3, {"cpu": 1.0}), *node.steps(180, steady)]))
+
+
+def test_without_cards_a_trace_of_what_was_usual_is_no_sign() -> None:
+    node = Node(3)
+    lines = [*node.steps(20, {"cpu": 0.1}), *node.steps(60, {"cpu": 0.01})]
+    assert verdicts(without_cards(lines))[-1] == "HUNG"
+
+
+def test_of_ranks_that_wait_the_one_that_waits_for_nobody_is_named() -> None:
+    node = Node(3)
+    lines = node.steps(20, {"cpu": 1.0})
+    waits = node.steps(15, lambda rank: {"wchan": "hrtimer_nanosleep" if rank == 1 else "futex_wait_queue"})
+    hung = without_cards([*lines, *waits])[-1]
+    assert (hung.verdict, hung.kind, hung.ranks) == ("HUNG", "deadlock", (1,))
+    assert "hrtimer_nanosleep" in hung.evidence["odd_ranks"]["1"]
+
+
+@pytest.mark.parametrize("power", [525.0, None])
+def test_cards_without_utilization_work_at_the_power_of_work(power: float | None) -> None:
+    """Whatever the processes do; and a job that was never seen to do more is active by that."""
+    node = Node(2)
+
+    def unseen(lines: list[Line], power: float | None) -> list[Line]:
+        return [
+            line | {"cards": [c | {"util": None, "mem_util": None, "power_w": power} for c in line["cards"]]}
+            for line in lines
+        ]
+
+    working = unseen(node.steps(60, WORK | {"cpu": 0.0, "log": 0, "read": 0, "write": 0}), power)
+    changes = fed([*working, *unseen(node.steps(30, SLEEP), 70.0 if power else None)])
+    assert verdicts(changes) == ["ALIVE", "UNKNOWN", "HUNG"] if power else ["UNKNOWN"]
+    assert not changes or changes[-1].confidence < 0.5
 
 
 def test_a_job_without_cards_may_compute_for_ever() -> None:
     node = Node()
     lines = [*node.steps(10, {"cpu": 1.0, "read": 10**6}), *node.steps(300, {"cpu": 1.0})]
-    assert verdicts(fed([line | {"cards": []} for line in lines])) == ["ALIVE", "BUSY_HOST"]
+    assert verdicts(without_cards(lines)) == ["ALIVE"]
+
+
+def test_without_cards_ranks_wait_for_one_that_computes_an_hour_at_most() -> None:
+    node = Node(3)
+    one = [*node.steps(20, {"cpu": 1.0}), *node.steps(65, lambda rank: {"cpu": 1.0 if rank == 1 else 0.0})]
+    changes = without_cards([*one, *node.steps(5, {"cpu": 1.0})])
+    assert verdicts(changes) == ["ALIVE", "WAITING", "HUNG", "ALIVE"]
+    assert {change.ranks for change in changes[1:3]} == {(1,)}
+    assert changes[2].kind == "livelock" and changes[2].confidence < 0.5
+    # One that writes as well is at work.
+    saves = node.steps(120, lambda rank: {"cpu": 1.0, "write": 500} if rank == 1 else {"cpu": 0.0})
+    assert "HUNG" not in verdicts(without_cards([*one[:80], *saves]))
 
 
 def test_slower_steps_are_slow() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import logs
@@ -16,6 +16,7 @@ from agent.services import log as service
 from muster.v1 import log_pb2
 from supervisors import lifecycle
 from supervisors.lifecycle import Rank
+from supervisors.log_segments import compress, remove, segment_path
 from supervisors.paths import Root
 from supervisors.states import State
 from supervisors.tee import INDEX_RECORD
@@ -128,7 +129,7 @@ async def test_reading_in_the_middle_finds_its_time(tmp_path):
 
 
 async def test_more_files_than_are_held_open(tmp_path):
-    count = logs._MAX_OPEN * 3
+    count = 100
     files = [rank_file(tmp_path, rank, b"ab", [(0, rank), (1, 1000 + rank)]) for rank in range(count)]
     before = len(os.listdir("/proc/self/fd"))
     chunks = await read_all(files)
@@ -235,6 +236,177 @@ async def test_sizes_that_are_older_than_what_was_read_are_no_truncation(tmp_pat
     file.path.write_bytes(b"0123456789ab")
     assert merge.begin({0: 12})
     assert [(c.offset, c.data) for c in await merge.batch()] == [(10, b"ab")]
+
+
+# --- rotated ---------------------------------------------------------------------------------------------------------
+
+
+def rotate(file, cut, start=0):
+    """The first bytes of the live file, which begins at `start`, into a segment."""
+    data = file.path.read_bytes()
+    segment_path(file.path, start, start + cut).write_bytes(data[:cut])
+    file.path.write_bytes(data[cut:])
+
+
+def pack(file, number):
+    for _ in compress(file.path, logs.look([file])[0].pieces[number]):
+        pass
+
+
+async def test_a_rotated_file_is_read_as_if_it_had_not_been(tmp_path):
+    data = b"".join(b"line %d\n" % i for i in range(40_000))
+    file = rank_file(tmp_path, 0, data, [(0, 10), (150_000, 20), (300_000, 30)])
+    for start in (0, 100_000, 200_000):
+        rotate(file, 100_000, start)
+    pack(file, 1)
+    assert file.size() == len(data)
+    chunks = await read_all([file])
+    assert b"".join(chunk.data for chunk in chunks) == data
+    position = 0
+    for chunk in chunks:
+        assert (chunk.offset, chunk.time) == (position, 10 * min(position // 150_000 + 1, 3))
+        position += len(chunk.data)
+    for lines in (1, 5000, 15_000, 25_000, 39_999, 40_000, 50_000):
+        expected = b"".join(data.splitlines(keepends=True)[-lines:])
+        assert data[await logs.tail_offset(file, lines, len(data)) :] == expected
+    chunks = await read_all([file], {0: 199_990})
+    assert b"".join(chunk.data for chunk in chunks) == data[199_990:]
+
+
+@given(
+    files=st.lists(st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(0, 5)), max_size=8), max_size=3),
+    cuts=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50), st.booleans()), max_size=8),
+    skips=st.lists(st.integers(0, 200), min_size=3, max_size=3),
+)
+@settings(deadline=None)
+def test_a_merge_over_rotated_files_loses_and_doubles_nothing(tmp_path_factory, files, cuts, skips):
+    folder = tmp_path_factory.mktemp("logs")
+    made, positions, contents, starts = [], {}, {}, {}
+    for rank, pieces in enumerate(files):
+        data, index, when = b"", [], 0
+        for piece, later in pieces:
+            when += later
+            index.append((len(data), when))
+            data += piece
+        made.append(rank_file(folder, rank, data, index))
+        contents[rank], starts[rank] = data, 0
+        positions[rank] = min(skips[rank], len(data))
+    for rank, cut, packed in cuts:
+        if rank < len(made) and cut < len(contents[rank]) - starts[rank]:
+            rotate(made[rank], cut, starts[rank])
+            starts[rank] += cut
+            if packed:
+                pack(made[rank], -2)
+    chunks = anyio.run(read_all, made, positions)
+    assert [c.time for c in chunks] == sorted(c.time for c in chunks)
+    for rank, data in contents.items():
+        assert b"".join(c.data for c in chunks if c.rank == rank) == data[positions[rank] :]
+
+
+async def test_what_was_removed_is_passed_over_and_an_offset_in_it_refused(tmp_path):
+    data = b"".join(b"%07d\n" % i for i in range(100))
+    file = rank_file(tmp_path, 0, data, [(0, SECOND), (400, 2 * SECOND)])
+    for start in (0, 200, 400):
+        rotate(file, 200, start)
+    first, second, *_ = logs.look([file])[0].pieces
+    merge = logs.Merge([file], {0: 0})
+    remove(file.path, first, "old")
+    assert file.size() == 800
+    sizes = await logs.sizes_of([file])
+    assert await logs.starts([file], sizes, {}, None, None) == {0: 200}
+    assert await logs.starts([file], sizes, {}, 1000, None) == {0: 200}
+    assert await logs.starts([file], sizes, {}, None, 0) == {0: 200}
+    assert await logs.starts([file], sizes, {0: 200}, None, None) == {0: 200}
+    with pytest.raises(
+        OffsetOutOfRange, match=r"rank 0: offset 199 is before what is kept.*from 200 to 800"
+    ) as refused:
+        await logs.starts([file], sizes, {0: 199}, None, None)
+    assert refused.value.metadata() == {"rank": "0", "begin": "200", "end": "800"}
+
+    assert merge.begin({0: 800})
+    remove(file.path, second, "old")
+    chunks = [chunk for batch in [await merge.batch()] for chunk in batch]
+    assert [(c.offset, c.data, c.truncated) for c in chunks] == [(400, data[400:600], False), (600, data[600:], False)]
+    assert await merge.batch() == []
+
+
+async def test_what_was_removed_up_to_the_end_of_a_round_ends_it(tmp_path):
+    file = rank_file(tmp_path, 0, b"x" * 500)
+    rotate(file, 300)
+    merge = logs.Merge([file], {0: 0})
+    remove(file.path, logs.look([file])[0].pieces[0], "old")
+    assert merge.begin({0: 100})
+    assert await merge.batch() == []
+    assert not merge.begin({0: 100}), "an attempt of which nothing is kept is over"
+    assert merge.begin({0: 500})
+    assert [(c.offset, c.data) for c in await merge.batch()] == [(300, b"x" * 200)]
+
+
+async def test_a_rotation_between_two_batches_is_not_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "BATCH_BYTES", 1)
+    data = os.urandom(5 * logs.CHUNK)
+    file = rank_file(tmp_path, 0, data)
+    merge = logs.Merge([file], {0: 0})
+    assert merge.begin({0: len(data)})
+    found = []
+    for step in range(9):
+        found += await merge.batch()
+        if step == 1:
+            rotate(file, 4 * logs.CHUNK)
+        if step == 2:
+            pack(file, 0)
+    assert b"".join(c.data for c in found) == data
+    assert not any(c.truncated for c in found)
+
+
+async def test_a_huge_log_with_many_segments_is_read_from_the_end_at_once(tmp_path):
+    file = rank_file(tmp_path, 0, None, None)
+    for number in range(100):  # sparse
+        path = segment_path(file.path, number << 30, (number + 1) << 30)
+        path.touch()
+        os.truncate(path, 1 << 30)
+    append(file.path, b"\nab\n")
+    size = file.size()
+    assert size == (100 << 30) + 4
+    with anyio.fail_after(5):
+        assert await logs.tail_offset(file, 1, size) == size - 3
+    chunks = await read_all([file], {0: (99 << 30) + (1 << 30) - 2})
+    assert b"".join(c.data for c in chunks) == b"\0\0\nab\n"
+
+
+async def test_looking_at_many_files_does_not_read_the_folder_again(tmp_path, monkeypatch):
+    files = [rank_file(tmp_path, rank, b"ab") for rank in range(100)]
+    rotate(files[0], 1)
+    os.utime(tmp_path, (5, 5))
+    await logs.sizes_of(files)
+    listed, listdir = [], os.listdir
+
+    def count(path):
+        listed.append(path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", count)
+    for _ in range(20):
+        append(files[0].path, b"c")
+        sizes = await logs.sizes_of(files)
+        merge = logs.Merge(files, dict.fromkeys(sizes, 0))
+        assert merge.begin(sizes)
+        while await merge.batch():
+            pass
+    assert sizes == {0: 22} | dict.fromkeys(range(1, 100), 2)
+    assert listed == []
+
+
+def test_until(tmp_path):
+    file = rank_file(tmp_path, 0, b"x" * 100, [(0, 10 * SECOND), (40, 20 * SECOND), (70, 30 * SECOND)])
+    assert logs.offset_until(file, 9 * SECOND, 100) == 0
+    assert logs.offset_until(file, 10 * SECOND, 100) == 40
+    assert logs.offset_until(file, 20 * SECOND - 1, 100) == 40
+    assert logs.offset_until(file, 29 * SECOND, 100) == 70
+    assert logs.offset_until(file, 30 * SECOND, 100) == 100
+    assert logs.offset_until(file, 29 * SECOND, 50) == 50
+    assert logs.offset_until(rank_file(tmp_path, 1, b"xyz", None), 1, 3) == 3
+    assert logs.offset_until(rank_file(tmp_path, 2, b"xyz", []), 1, 3) == 3
 
 
 # --- the service -----------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def entry(job_id: str, state: State, ranks: list[Rank] | None = None) -> Entry:
     return Entry(job_id, JobSpec(job_id, ()), job, JobPaths(Path("/nowhere")))
 
 
-def event(kind: str, **attributes: str) -> Event:
+def event(kind: str, /, **attributes: str) -> Event:
     return Event(time.time(), kind, "job-of-somebody", message="rm -rf by root", attributes=attributes)
 
 
@@ -407,6 +407,28 @@ async def test_events_are_counted(tmp_path: Path):
     assert matching(found, "muster_xid_events_total") == {("3", "31"): 42, ("", "48"): 1}
     assert value(found, "muster_hardware_events_total", code="GPU_XID_APPLICATION") == 42
     assert value(found, "muster_hardware_events_total", code="OOM_KILL") == 1
+
+
+async def test_hangs_are_counted_by_verdict_and_kind(tmp_path: Path):
+    found = await shown(
+        tmp_path,
+        Parts(),
+        event("job.suspected_hang", verdict="SUSPECT", kind="spin", ranks="1", confidence="0.9"),
+        event("job.hung", verdict="HUNG", kind="spin", ranks="1", confidence="0.95"),
+        event("job.suspected_hang", verdict="SUSPECT", kind="deadlock"),
+        event("job.recovered", verdict="ALIVE"),
+        event("job.recovered", verdict="WAITING", kind=""),
+        event("job.driver_hang", verdict="DRIVER_HANG"),
+    )
+    told = {labels: n for labels, n in matching(found, "muster_hang_verdicts_total").items() if n}  # kind, verdict
+    assert told == {
+        ("spin", "SUSPECT"): 1,
+        ("spin", "HUNG"): 1,
+        ("deadlock", "SUSPECT"): 1,
+        ("", "RECOVERED"): 2,
+        ("", "DRIVER_HANG"): 1,
+    }
+    assert value(found, "muster_hang_verdicts_total", verdict="HUNG", kind="livelock") == 0
 
 
 async def test_only_what_happens_from_now_on_is_counted(tmp_path: Path):

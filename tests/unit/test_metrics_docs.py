@@ -117,6 +117,7 @@ def test_values_that_rules_compare_labels_with_exist():
     troubles = {t for match in re.findall(r'trouble=~?"([^"]+)"', text) for t in match.split("|")}
     assert troubles <= {*map(str, Trouble)}
     assert set(re.findall(r'recommendation="([^"]+)"', text)) <= set(metrics_tally.RECOMMENDATIONS)
+    assert set(re.findall(r'verdict="([^"]+)"', text)) <= set(metrics_tally.HANG_VERDICTS)
     assert set(re.findall(r'\ble="([^"]+)"', text)) <= {repr(bound) for bound in loop_lag.BOUNDS}
 
 

@@ -107,7 +107,8 @@ async def test_a_disk_that_hangs_is_said_and_waited_for_no_longer(tmp_path: Path
     try:
         with anyio.fail_after(20):
             await file.write()
-            assert inside.is_set() and "does not answer" in file.trouble
+            await inside.wait()
+            assert "does not answer" in file.trouble
             await file.write()  # waits for the one thread, and no longer than it may
     finally:
         let_go.set()

@@ -10,8 +10,10 @@ from typing import Any, cast
 
 import pytest
 
+from supervisors import settings, tee
 from supervisors.ledger import Ledger
 from supervisors.lifecycle import Job, Rank
+from supervisors.log_segments import Folder, record_removal, removed_path, segment_path
 from supervisors.loop import Loop
 from supervisors.output import Output, job_line, job_log_files, set_aside
 from supervisors.paths import Root
@@ -279,12 +281,129 @@ def test_what_is_closed_is_no_longer_looked_at(desk):
 
 def test_an_empty_file_is_not_set_aside(tmp_path):
     log, index = tmp_path / "log", tmp_path / "idx"
-    set_aside(log, index)
+    set_aside([(log, index)])
     log.touch()
-    set_aside(log, index)
+    set_aside([(log, index)])
     assert os.listdir(tmp_path) == ["log"]
     log.write_text("x")
     index.write_text("y")
     os.utime(log, (7, 7))
-    set_aside(log, index)
+    set_aside([(log, index)])
     assert sorted(os.listdir(tmp_path)) == ["idx.7", "log.7"]
+
+
+def test_what_was_rotated_away_is_set_aside_with_its_log(tmp_path):
+    log, other, index = tmp_path / "log", tmp_path / "log2", tmp_path / "idx"
+    log.touch()
+    other.write_text("x")
+    index.write_text("i")
+    segment_path(log, 0, 3).write_text("abc")
+    record_removal(log, 0, 3, "test")
+    segment_path(log, 3, 5).write_text("de")
+    for path in tmp_path.iterdir():
+        os.utime(path, (8, 8))
+    set_aside([(log, index), (tmp_path / "log2", tmp_path / "idx2")])
+    set_aside([(log, index), (tmp_path / "log2", tmp_path / "idx2")])
+    aside = tmp_path / "log.8"
+    (layout,) = Folder(tmp_path).look([aside])
+    assert [(p.start, p.end) for p in layout.pieces] == [(3, 5), (5, 5)]
+    assert {p.name for p in tmp_path.iterdir()} >= {"log.8", "log2.8", "idx.8", "log.8.removed"}
+    assert Folder(tmp_path).look([log])[0].end == 0
+    log.write_text("y")
+    os.utime(log, (8, 8))
+    set_aside([(log, index)])
+    assert (tmp_path / "log.8+").read_text() == "y"
+
+
+def test_whatever_is_left_of_an_earlier_job_is_set_aside(tmp_path):
+    log, index = tmp_path / "log", tmp_path / "idx"
+    record_removal(log, 0, 9, "test")  # all of it was removed
+    os.utime(removed_path(log), (8, 8))
+    set_aside([(log, index)])
+    assert os.listdir(tmp_path) == ["log.8.removed"]
+    segment_path(log, 9, 12).write_text("abc")  # somebody removed the rest
+    os.utime(segment_path(log, 9, 12), (8, 8))
+    log.touch()
+    index.write_text("i")  # times of output that is not there would be taken for those of the next
+    os.utime(log, (8, 8))
+    os.utime(index, (8, 8))
+    set_aside([(log, index)])
+    assert sorted(os.listdir(tmp_path)) == [
+        "idx.8+", "log.8+", "log.8+.0000000000000009-0000000000000012", "log.8.removed"
+    ]  # fmt: skip
+    assert Folder(tmp_path).look([log])[0].end == 0
+
+
+# --- large logs -------------------------------------------------------------------------------------------------------
+
+LINES = b"x" * 63 + b"\n"
+
+
+def flood(desk: Desk, rank: int, count: int) -> None:
+    """Lines of 64 bytes into a rank's log."""
+    fd = os.open(desk.paths.fifo(rank), os.O_WRONLY | os.O_NONBLOCK)
+    for start in range(0, count, 900):
+        data = LINES * min(900, count - start)
+        assert os.write(fd, data) == len(data)
+        desk.drain()
+    os.close(fd)
+
+
+def spans(desk: Desk, rank: int) -> list[tuple[int, int]]:
+    (layout,) = Folder(desk.root.log).look([desk.log(rank)])
+    return [(piece.start, piece.end) for piece in layout.pieces]
+
+
+@pytest.fixture
+def busy(desk, monkeypatch) -> Desk:
+    """Files are looked at with each batch, and so are the settings."""
+    monkeypatch.setattr(tee, "INDEX_INTERVAL_S", 0.0)
+    monkeypatch.setattr(settings, "LOOK_S", 0.0)
+    desk.paths.folder.mkdir(parents=True, exist_ok=True)
+    return cast(Desk, desk)
+
+
+def test_files_are_rotated_as_the_settings_say(busy):
+    settings.write(busy.root.settings, settings.LogSettings(max_file_bytes=1 << 17))
+    busy.open()
+    flood(busy, 4, 5000)
+    flood(busy, 5, 10)
+    assert len(spans(busy, 4)) == 3
+    assert len(spans(busy, 5)) == 1
+    assert busy.output.ends() == {4: 320_000, 5: 640}, "an attempt ends where all of its output ends"
+    settings.write(busy.root.settings, settings.LogSettings(max_file_bytes=0))
+    flood(busy, 4, 5000)
+    assert len(spans(busy, 4)) == 3
+    busy.output.close()
+    second = Desk(busy.root.log.parent)
+    second.open(fresh=False)
+    assert second.output.ends() == {4: 640_000, 5: 640}
+    second.output.close()
+
+
+def test_the_jobs_own_log_is_rotated_too(busy):
+    settings.write(busy.root.settings, settings.LogSettings(max_file_bytes=1 << 16))
+    busy.open()
+    for n in range(1200):
+        busy.output.say(f"{n:06} " + "y" * 60)
+    busy.drain()
+    (layout,) = Folder(busy.root.log).look([busy.root.job_log("j", 3)])
+    assert len(layout.segments) == 1
+    busy.output.say("the end")
+    assert busy.job_log.endswith("the end\n")
+
+
+def test_a_job_gives_up_its_oldest_output_for_its_limit(busy):
+    settings.write(busy.root.settings, settings.LogSettings(max_job_bytes=1 << 20))
+    busy.open()
+    flood(busy, 5, 5000)
+    for _ in range(5):
+        flood(busy, 4, 10_000)
+        on_disk = sum(p.stat().st_size for p in busy.root.log.iterdir() if p.suffix not in (".idx", ".removed"))
+        assert on_disk <= 1 << 20
+    first, last = spans(busy, 4)[0], spans(busy, 4)[-1]
+    assert first[0] > 1 << 20
+    assert last[1] == 5 * 640_000
+    assert spans(busy, 5)[-1][1] == 320_000
+    assert len(spans(busy, 5)) == 1, "another rank's are older"
+    assert busy.output.ends() == {4: 3_200_000, 5: 320_000}

@@ -532,7 +532,7 @@ async def driver(make, tmp_path, monkeypatch):
     for name in ("probes.driver.REOPEN_S", "probes.listening._FAILED_S", "probes.listening._WAIT_S"):
         monkeypatch.setattr(name, 0.05)
     cards, backend = make()
-    driver = Driver(lambda: DriverSettings(deadline_s=20.0), [backend], dev=tmp_path)
+    driver = Driver(lambda: DriverSettings(deadline_s=60.0), [backend], dev=tmp_path)
     yield cards, driver
     cards.clear()
     for card in cards:

@@ -104,6 +104,31 @@ def test_helpers_are_known_by_name_and_so_is_what_they_start(proc: ProcFolder, f
     }
 
 
+def test_what_is_run_by_hand_is_of_a_session_whatever_its_numbers_say(proc: ProcFolder, forest: Forest):
+    by_hand = {"MUSTER_EXEC_ID": "7", "RANK": "1", "LOCAL_RANK": "1"}
+    proc.add(70, SUPERVISOR, 1100, name="bash", environ=by_hand)
+    proc.add(71, 70, 1101, session=70, environ=by_hand)
+    proc.add(72, 70, 1102, session=72, name="wandb-core", environ=by_hand)
+    proc.add(60, SUPERVISOR, 950, name="pre_start")
+    by_it = {70: ("session", None), 71: ("session", None), 72: ("session", None)}
+    assert roles(forest, holders={71: 4}) == RANKS | by_it | {60: ("helper", None)}
+    # Its own parent's end changes nothing.
+    proc.remove(70)
+    proc.add(71, SUPERVISOR, 1101, session=70, environ=by_hand)
+    assert roles(forest)[71] == ("session", None)
+
+
+def test_under_a_launcher_too_a_session_is_no_rank(proc: ProcFolder, forest: Forest):
+    proc.remove(200)
+    proc.add(110, 100, 1100, environ={"RANK": "8"})
+    proc.add(70, SUPERVISOR, 1100, environ={"MUSTER_EXEC_ID": "7", "RANK": "8"})
+    assert roles(forest, LAUNCHER, {110: 4, 70: 5}) == {
+        100: ("helper", None),
+        110: ("rank", 8),
+        70: ("session", None),
+    }
+
+
 def test_the_names_of_helpers_are_a_setting(proc: ProcFolder):
     procfs = Procfs(proc.path)
     proc.add(110, 100, 1100, session=100, name="wandb-core")

@@ -79,6 +79,7 @@ async def test_who_waits_is_woken():
 
 async def test_who_is_slow_loses_records_and_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(records, "MAX_BEHIND", 3)
+    monkeypatch.setattr(records, "OF_EACH", 1)
     hub = Records()
     with hub.subscribed() as slow, hub.subscribed() as quick:
         for number in range(8):
@@ -88,6 +89,21 @@ async def test_who_is_slow_loses_records_and_is_told(monkeypatch: pytest.MonkeyP
         hub.publish(made(8))
         assert await slow.some() == [made(8)]
     assert json.loads(encoded(Lost(1003.0, 5))) == {"t": 1003.0, "lost": 5}
+
+
+async def test_of_more_jobs_than_there_is_room_for_none_is_left_out():
+    """All records of a look come at once."""
+    hub = Records()
+    jobs = [f"job-{number}" for number in range(3 * records.MAX_BEHIND)]
+    with hub.subscribed() as slow:
+        for look in range(2):
+            for job in jobs:
+                hub.publish(made(look, job))
+        assert [r.job for r in await slow.some() if isinstance(r, Record)] == jobs * 2
+        for look in range(records.OF_EACH + 1):
+            for job in jobs:
+                hub.publish(made(look, job))
+        assert (await slow.some())[-1] == Lost(1000.0 + records.OF_EACH, len(jobs))
 
 
 async def follow(hub: Records, file: RecordFile, path: str, work: Any) -> None:

@@ -1,6 +1,7 @@
 """What a request must meet on this node."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,36 @@ def test_a_spec_that_is_wrong_and_one_that_is_too_large():
         admission.refuse_bad(JobSpec("a", ("true",), ranks=5), config)
     with pytest.raises(InvalidRequest, match="command"):
         admission.refuse_bad(JobSpec("a", ()), config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"hungs": "3"}, {"hang[hungs]": "is no setting of the hang rule (near it: hung_s"}),
+        ({"a: b" * 50: "3"}, {"hang[" + "a: b" * 10 + "]": "is no setting"}),
+        ({"action": "stop"}, {"hang[action]": "on_hang says what is done"}),
+        ({"hung_s": "soon", "rule": "x"}, {"hang[hung_s]": "'soon': must be a number", "hang[rule]": "full, plain"}),
+        ({"hung_s": "nan"}, {"hang[hung_s]": "must be a number that is not negative"}),
+        ({"min_samples": "9" * 400}, {"hang[min_samples]": "has 400 characters: allowed are 32"}),
+        ({"file_system_waits": "x" * 5000}, {"hang[file_system_waits]": "allowed are 4096"}),
+        ({"hung_s": "900", "suspect_s": "1000"}, {"hang[hung_s]": "must not be less than suspect_s, 1000"}),
+        # The one that misses another is not told beside that.
+        ({"suspect_s": "1000", "hung_s": "1e9"}, {"hang[hung_s]": "allowed are 0.1 to 2592000"}),
+        ({"suspect_s": "700"}, {"hang[suspect_s]": "does not go with what the node has: hung_s: 650"}),
+    ],
+)
+def test_a_jobs_own_settings_of_the_hang_rule(settings: dict[str, str], says: dict[str, str]):
+    config = msgspec.structs.replace(Config(), hang=replace(Config().hang, hung_s=650.0, action="stop"))
+    with pytest.raises(InvalidRequest) as caught:
+        admission.refuse_bad(JobSpec("a", ("true",), hang=settings), config)
+    told = {violation.field: violation.description for violation in caught.value.violations}
+    assert told.keys() == says.keys()
+    assert all(words in told[field] for field, words in says.items()), told
+
+
+def test_good_settings_of_the_hang_rule_are_taken():
+    good = {"hung_s": "900", "suspect_s": "700.5", "min_samples": "7", "rule": "plain", "file_system_waits": ""}
+    admission.refuse_bad(JobSpec("a", ("true",), hang=good), Config())
 
 
 def test_the_working_folder_must_be_one(tmp_path: Path):

@@ -16,6 +16,7 @@ from supervisors.lifecycle import Job, Rank
 from supervisors.paths import JobPaths, Root
 from supervisors.spec import JobSpec
 from supervisors.states import State
+from supervisors.tee import INDEX_RECORD
 
 SPEC = JobSpec("a", ("true",), env={"TOKEN": "secret"}, ranks=2)
 ACCEPTED: dict[str, Any] = {
@@ -286,8 +287,12 @@ def test_the_log_of_the_job_and_the_folder_of_further_logs_go_with_them(tmp_path
 def test_lines_of_the_daemon_stand_in_the_jobs_log(tmp_path: Path):
     """It writes them before there is a supervisor."""
     log = tmp_path / "a-muster-0.log"
-    job_folder.append_log(log, ["one", "two\nlines \udcff"])
-    job_folder.append_log(log, ["three"])
+    index = tmp_path / "a-muster-0.idx"
+    job_folder.append_log(log, index, ["one", "two\nlines \udcff"])
+    size = log.stat().st_size
+    job_folder.append_log(log, index, ["three"])
+    (first, _), (second, _) = INDEX_RECORD.iter_unpack(index.read_bytes())
+    assert (first, second) == (0, size), "and when they were written"
     lines = log.read_text().splitlines()
     assert [line.partition(" ")[2] for line in lines] == ["[muster] one", "[muster] two lines ?", "[muster] three"]
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} .*", line) for line in lines)
@@ -312,7 +317,7 @@ def test_the_output_of_an_earlier_job_of_that_name_is_set_aside(tmp_path: Path):
 def test_a_log_that_is_a_link_is_not_followed(tmp_path: Path):
     (tmp_path / "log").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError):
-        job_folder.append_log(tmp_path / "log", ["x"])
+        job_folder.append_log(tmp_path / "log", tmp_path / "idx", ["x"])
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -21,6 +21,7 @@ from probes.driver import Driver, Seen, View
 from probes.procfs import Io, NodeTotals, Stat
 from probes.sampler import Look
 from probes.trees import Proc, Role
+from supervisors import log_segments
 from supervisors.lifecycle import Job, Rank
 from supervisors.paths import Root
 from supervisors.spec import Boot, JobSpec
@@ -349,6 +350,7 @@ async def test_a_look_makes_a_record(tmp_path: Path, clock: Time):
     root = Root.under(tmp_path)
     root.log.mkdir()
     root.rank_log("a", 4, 2).write_bytes(b"x" * 10)
+    log_segments.segment_path(root.rank_log("a", 4, 2), 500, 1000).write_bytes(b"x" * 500)  # the rest is removed
     Cards.view = view({2: 90.0})
     try:
         with anyio.fail_after(30), it.records.subscribed("a") as subscription:
@@ -361,7 +363,7 @@ async def test_a_look_makes_a_record(tmp_path: Path, clock: Time):
     finally:
         Cards.view = View()
     assert isinstance(record, Record)
-    assert (record.t, record.job, record.log_bytes, record.net_bytes) == (clock.at, "a", {"4": 10}, 777)
+    assert (record.t, record.job, record.log_bytes, record.net_bytes) == (clock.at, "a", {"4": 1010}, 777)
     assert [(p.pid, p.rank, p.role, p.cpu_s, p.wchar, p.wchan) for p in record.procs] == [
         (100, 4, "rank", 1.0, 2, "poll"),
         (90, None, "helper", 0.5, 0, "poll"),

@@ -8,6 +8,7 @@ from agent.why_cause import causes
 from agent.why_facts import Facts
 from agent.why_said import repeated
 from agent.why_telemetry import Curve, Minutes
+from supervisors import oom
 from supervisors.lifecycle import Rank, Stop, Verdict
 from supervisors.states import STEP, Cause, Outcome, State
 from tests.unit.why_facts import RAN, ZERO, facts, happening, rank, sign, victim
@@ -75,6 +76,30 @@ def test_want_of_memory_on_the_host() -> None:
     cause = causes(known)[0]
     assert (cause.kind, cause.confidence) == ("memory", "certain")
     assert "rank 0" in cause.text and "4.0 GiB" in cause.text and "3.0 GiB" in cause.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "Memory cgroup out of memory: Killed process 4000 (python)",
+            "a limit was reached (the job's, or a container's)",
+        ),
+        ("Out of memory: Killed process 4000 (python)", "the host had none left"),
+        ("Memory cgroup out of memory: Killed process 40001 (python)", "want of memory"),
+    ],
+)
+def test_whose_memory_was_full(line: str, says: str) -> None:
+    killed = rank(0, Outcome.OUT_OF_MEMORY, killed=signal.SIGKILL)
+    cause = causes(facts(killed, victim(1), happenings=(happening("node.event", line, code="OOM_KILL"),)))[0]
+    assert cause.text.endswith(says)
+
+
+def test_a_kill_that_was_not_the_kernels() -> None:
+    """Its log could be read: nobody is sent to look there again."""
+    killed = rank(0, Outcome.SIGNALLED, killed=signal.SIGKILL, detail=oom.NOT_THE_KERNEL)
+    cause = causes(facts(killed, victim(1)))[0]
+    assert "neither by muster nor by the kernel" in cause.text and "dmesg" not in cause.steps[0]
 
 
 def test_a_lost_end_is_not_guessed() -> None:
@@ -167,9 +192,16 @@ def test_placeholders_are_filled() -> None:
 
 
 def test_nothing_known_is_said_to_be_so() -> None:
-    (cause,) = causes(facts(*FAILED))
+    wrote = Verdict(1, "", 0, ("[muster: attempt 1 begins]", "step 17"))
+    (cause,) = causes(facts(*FAILED, verdict=wrote))
     assert (cause.kind, cause.confidence) == ("unknown", "none")
     assert "it is not known" in cause.text and "muster logs j -r 0" in cause.steps[0]
+
+
+@pytest.mark.parametrize("lines", [(), ("of the attempt before", "[muster: attempt 1 begins]")])
+def test_a_log_without_a_line_is_not_said_to_be_worth_reading(lines: tuple[str, ...]) -> None:
+    (cause,) = causes(facts(*FAILED, verdict=Verdict(1, "", 0, lines)))
+    assert "wrote nothing" in cause.text and not any("muster logs" in step for step in cause.steps)
 
 
 # --- card and node ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The page and its words: what is shown, in which order, fit for a terminal."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ from agent.why_events import Events
 from agent.why_facts import Facts
 from agent.why_log import Searched
 from agent.why_telemetry import Curve, Minutes
-from agent.why_words import apart, clock, numbers, ranks, shown, span, spark, table
-from supervisors.lifecycle import Attempt, Verdict
+from agent.why_words import apart, ranks, shown, spark
+from supervisors.lifecycle import Attempt, Rank, Verdict
 from supervisors.paths import Root
-from supervisors.states import Outcome, State
+from supervisors.states import STEP, Outcome, State
 from tests.unit.why_facts import ZERO, facts, happening, rank, sign, victim
 
 
@@ -76,7 +75,7 @@ def test_the_most_useful_stands_first(failed: Facts) -> None:
         "rank 0 (device 0) exited with code 1",
         "attempt 1 of at most 2",
         "Probable cause (high confidence, cuda-out-of-memory): the memory of a card was full",
-        "rank 0, 0.50s before the end of rank 0:",
+        "rank 0, 0.50s before its end:",
         "| a line of cuda-out-of-memory",
         "the memory of card 0 (rank 0) was full",
         "Also possible (medium confidence): a card of the job failed: card 3: Xid 79 (CRITICAL)",
@@ -152,6 +151,22 @@ def test_a_job_that_runs_well_is_said_to() -> None:
     assert json.loads(told(known).json())["endedAt"] is None
 
 
+def test_a_line_is_told_as_one_cause() -> None:
+    step = Rank(STEP, 0, 0, 5, outcome=Outcome.EXITED, status=1 << 8, ended_at=ZERO, role="pre_start")
+    known = facts(ranks=[Rank(0, 0, 0)], step=step, step_name="pre_start", signs=(sign("no-space", None),))
+    text = page(known)
+    assert text.count("a line of no-space") == 1 and "Also possible" not in text
+
+
+def test_who_was_ended_for_a_hang_has_not_failed_first() -> None:
+    known = facts(
+        rank(0, Outcome.HUNG, killed=15), rank(1, Outcome.HUNG, killed=15), verdict=Verdict(143, "the job hung", 0)
+    )
+    text = page(known)
+    assert "Ended first, by muster: rank 0" in text and "First failure" not in text
+    assert "Last lines: there are none" in text and "muster logs" not in text
+
+
 def test_a_job_that_succeeded_needs_few_words() -> None:
     known = facts(
         rank(0, Outcome.EXITED),
@@ -188,20 +203,14 @@ def test_many_of_a_kind_do_not_fill_the_page() -> None:
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def test_spans_and_moments() -> None:
-    assert [span(s) for s in (0.25, 12, 185, 7800, 97200)] == ["0.25s", "12s", "3m05s", "2h10m", "1d03h"]
+def test_moments_and_ranks() -> None:
     assert (apart(-0.5), apart(65.0)) == ("-0.50s", "+1m05s")
-    assert len(clock(ZERO, ZERO)) == 8 and clock(0.0, ZERO).startswith(time.strftime("%Y", time.localtime(0)))
-    assert (numbers([5, 0, 1, 2]), ranks([3]), ranks([0, 1])) == ("0-2,5", "rank 3", "ranks 0-1")
+    assert (ranks([3]), ranks([0, 1]), ranks([5, 0, 1, 2])) == ("rank 3", "ranks 0-1", "ranks 0-2,5")
 
 
 def test_sparks() -> None:
     assert spark([0.0, 50.0, 100.0, None, 120.0, -5.0]) == "▁▅█·█▁"
     assert spark([1.0], 0.0) == "▁"
-
-
-def test_tables() -> None:
-    assert table(["A", "B"], [["xx", "y"], ["z", ""]]) == ["A   B", "xx  y", "z"]
 
 
 @pytest.mark.parametrize(

@@ -77,17 +77,24 @@ class ReadLogsRequest(_message.Message):
     JOB_LOG_FIELD_NUMBER: _builtins.int
     JOB_OFFSET_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    EVENT_CURSOR_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     follow: _builtins.bool
     """Go on until the job has ended and everything was read."""
     tail_lines: _builtins.int
-    """Start so many lines before the end, per rank."""
+    """Start so many lines before the end, per rank. The first messages then say where: they have an offset and no data."""
     job_log: Global___JobLog.ValueType
     """Whether to read the job's own log too: what muster did for it (checks, preparation and its output, restarts, the end)."""
     job_offset: _builtins.int
     """Start at this byte of the job's own log."""
     attempt: _builtins.int
     """Only the output of this attempt (the job's own log is not cut). One that has not begun yet is INVALID_ARGUMENT."""
+    events: _builtins.bool
+    """Tell among the output what EventService has of the job and its own log does not say: gaps, takeovers, hangs, ..."""
+    event_cursor: _builtins.str
+    """Go on behind this event."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ranks (numbers over all nodes); empty: all of this node."""
@@ -95,12 +102,16 @@ class ReadLogsRequest(_message.Message):
     @_builtins.property
     def offsets(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """Start at these offsets (rank -> byte). A rank that is not named starts at the beginning, or where `tail_lines` or
-        `since` say. An offset beyond the end is OUT_OF_RANGE and the message says where the end is.
+        `since` say. An offset beyond the end, or before what is kept, is OUT_OF_RANGE and the message says what there is.
         """
 
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp:
         """Start at the first output at or after this time."""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """End before the first output that was written after this time (100 ms); a reader that follows ends when it has come."""
 
     def __init__(
         self,
@@ -114,10 +125,13 @@ class ReadLogsRequest(_message.Message):
         job_log: Global___JobLog.ValueType = ...,
         job_offset: _builtins.int = ...,
         attempt: _builtins.int | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        events: _builtins.bool = ...,
+        event_cursor: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "since", b"since", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "job_log", b"job_log", "job_offset", b"job_offset", "offsets", b"offsets", "ranks", b"ranks", "since", b"since", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "event_cursor", b"event_cursor", "events", b"events", "follow", b"follow", "job_id", b"job_id", "job_log", b"job_log", "job_offset", b"job_offset", "offsets", b"offsets", "ranks", b"ranks", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attempt: _TypeAlias = _typing.Literal["attempt"]  # noqa: Y015
     _WhichOneofArgType__attempt: _TypeAlias = _typing.Literal["_attempt", b"_attempt"]  # noqa: Y015
@@ -143,6 +157,7 @@ class ReadLogsResponse(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     JOB_LOG_FIELD_NUMBER: _builtins.int
+    EVENT_CURSOR_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     offset: _builtins.int
     """Of the first byte of `data` in the rank's file."""
@@ -155,6 +170,10 @@ class ReadLogsResponse(_message.Message):
     """The file shrank below what was already read (somebody truncated or replaced it): reading goes on at `offset`."""
     job_log: _builtins.bool
     """The data is of the job's own log, and `rank` means nothing."""
+    event_cursor: _builtins.str
+    """The data is a line that tells an event, or there is none (a bookmark behind the history); `rank` and `offset` mean
+    nothing. Whoever lost its connection goes on behind it with `event_cursor` of the request.
+    """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When the data was written, as far as the time index tells (100 ms)."""
@@ -175,11 +194,142 @@ class ReadLogsResponse(_message.Message):
         state: _job_pb2.JobState.ValueType = ...,
         truncated: _builtins.bool = ...,
         job_log: _builtins.bool = ...,
+        event_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "eof", b"eof", "job_log", b"job_log", "offset", b"offset", "rank", b"rank", "state", b"state", "time", b"time", "truncated", b"truncated", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "eof", b"eof", "event_cursor", b"event_cursor", "job_log", b"job_log", "offset", b"offset", "rank", b"rank", "state", b"state", "time", b"time", "truncated", b"truncated", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadLogsResponse: _TypeAlias = ReadLogsResponse  # noqa: Y015
+
+@_typing.final
+class ReadNodeLogsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    TAIL_LINES_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    EVENT_CURSOR_FIELD_NUMBER: _builtins.int
+    follow: _builtins.bool
+    """Go on for ever."""
+    tail_lines: _builtins.int
+    """As in ReadLogsRequest; of a job that is accepted later all is read."""
+    events: _builtins.bool
+    """Tell among the output what EventService has of the node and of jobs, and their own logs do not say."""
+    event_cursor: _builtins.str
+    """Go on behind this event."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobPosition]:
+        """Start at these places. One that is not there any more is passed over."""
+
+    def __init__(
+        self,
+        *,
+        follow: _builtins.bool = ...,
+        tail_lines: _builtins.int | None = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        positions: _abc.Iterable[Global___JobPosition] | None = ...,
+        events: _builtins.bool = ...,
+        event_cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines", "event_cursor", b"event_cursor", "events", b"events", "follow", b"follow", "positions", b"positions", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__tail_lines: _TypeAlias = _typing.Literal["tail_lines"]  # noqa: Y015
+    _WhichOneofArgType__tail_lines: _TypeAlias = _typing.Literal["_tail_lines", b"_tail_lines"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tail_lines) -> _WhichOneofReturnType__tail_lines | None: ...
+
+Global___ReadNodeLogsRequest: _TypeAlias = ReadNodeLogsRequest  # noqa: Y015
+
+@_typing.final
+class JobPosition(_message.Message):
+    """How far the output of a job was read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class OffsetsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    ACCEPTED_AT_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    JOB_OFFSET_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    job_offset: _builtins.int
+    @_builtins.property
+    def accepted_at(self) -> _timestamp_pb2.Timestamp:
+        """Tells a job from a later one of the same id."""
+
+    @_builtins.property
+    def offsets(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        accepted_at: _timestamp_pb2.Timestamp | None = ...,
+        offsets: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        job_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "job_id", b"job_id", "job_offset", b"job_offset", "offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobPosition: _TypeAlias = JobPosition  # noqa: Y015
+
+@_typing.final
+class ReadNodeLogsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    ACCEPTED_AT_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Not set with an event, and in the last message."""
+    @_builtins.property
+    def accepted_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def output(self) -> Global___ReadLogsResponse: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        accepted_at: _timestamp_pb2.Timestamp | None = ...,
+        output: Global___ReadLogsResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "output", b"output"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "job_id", b"job_id", "output", b"output"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadNodeLogsResponse: _TypeAlias = ReadNodeLogsResponse  # noqa: Y015

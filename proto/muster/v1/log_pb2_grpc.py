@@ -39,6 +39,11 @@ class LogServiceStub(object):
                 request_serializer=muster_dot_v1_dot_log__pb2.ReadLogsRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_log__pb2.ReadLogsResponse.FromString,
                 _registered_method=True)
+        self.ReadNodeLogs = channel.unary_stream(
+                '/muster.v1.LogService/ReadNodeLogs',
+                request_serializer=muster_dot_v1_dot_log__pb2.ReadNodeLogsRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_log__pb2.ReadNodeLogsResponse.FromString,
+                _registered_method=True)
 
 
 class LogServiceServicer(object):
@@ -48,8 +53,18 @@ class LogServiceServicer(object):
         """Streams the output of one or all ranks of a job. Chunks of one rank come in order and carry their offset in that
         rank's file, so that a reader that lost its connection goes on with `offsets`; chunks of several ranks
         come in the order of time, as far as the time index (100 ms) tells it. Bytes are passed on as they are: a chunk can end in
-        the middle of a line or of a character. The last message has `eof`, and the verdict of a job that has ended.
+        the middle of a line or of a character. Where what is kept of a rank begins behind the byte that was asked for, its first message has no data
+        and the `offset` from which on there is some; so has a later one where output was removed meanwhile. The last message has `eof`, and the verdict of a job that has ended.
         A reader that does not read costs nobody else anything.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadNodeLogs(self, request, context):
+        """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in the order of time; with
+        `follow` as it comes, jobs that are accepted meanwhile included. At most 1024 files are read at once: those of jobs that
+        have not ended, then those of the jobs accepted last; how many jobs are left out is told in a message like those of events.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -62,6 +77,11 @@ def add_LogServiceServicer_to_server(servicer, server):
                     servicer.ReadLogs,
                     request_deserializer=muster_dot_v1_dot_log__pb2.ReadLogsRequest.FromString,
                     response_serializer=muster_dot_v1_dot_log__pb2.ReadLogsResponse.SerializeToString,
+            ),
+            'ReadNodeLogs': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadNodeLogs,
+                    request_deserializer=muster_dot_v1_dot_log__pb2.ReadNodeLogsRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_log__pb2.ReadNodeLogsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +111,33 @@ class LogService(object):
             '/muster.v1.LogService/ReadLogs',
             muster_dot_v1_dot_log__pb2.ReadLogsRequest.SerializeToString,
             muster_dot_v1_dot_log__pb2.ReadLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadNodeLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/muster.v1.LogService/ReadNodeLogs',
+            muster_dot_v1_dot_log__pb2.ReadNodeLogsRequest.SerializeToString,
+            muster_dot_v1_dot_log__pb2.ReadNodeLogsResponse.FromString,
             options,
             channel_credentials,
             insecure,

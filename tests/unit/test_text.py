@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cli import text
+from agent import text
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,7 @@ def test_moment():
         ("line\nbreak", "line\\nbreak"),
         ("\u202eevil", "\\u202eevil"),
         ("\x1b", ""),
+        ("\x1b]0;never ended " + "x" * 600, "0;never ended " + "x" * 600),
         ("\udc80", "\\udc80"),
     ],
 )
@@ -81,10 +82,11 @@ def test_size(count, shown):
     assert text.size(count) == shown
 
 
-def test_local_time_is_short_today():
+def test_local_time_is_short_of_the_same_day():
     assert text.local(0) == "-"
     assert len(text.local(time.time())) == len("12:00:00")
     assert len(text.local(86400.0 * 365)) == len("1971-01-01 00:00:00")
+    assert len(text.local(86400.0 * 365, 86400.0 * 365 + 1)) == len("12:00:00")
 
 
 def test_rfc3339():

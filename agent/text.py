@@ -7,16 +7,17 @@ import time
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from supervisors import cpus
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
-# Escape sequences: CSI, the strings (OSC, DCS, SOS, PM, APC) with their ends, and the short ones.
+# Escape sequences: CSI, the strings (OSC, DCS, SOS, PM, APC) with their ends, and the short ones. The bounds keep
+# a job from hiding all that follows.
 _ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"
-    r"|\x9b[0-?]*[ -/]*[@-~]"
-    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"
-    r"|\x1b[ -/]*[0-~]?",
-    re.DOTALL,
+    r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,16}[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b]{0,512}(?:\x07|\x1b\\|$)"
+    r"|\x1b[ -/]{0,4}[0-~]?"
 )
 # Would turn the direction of what follows, and so show another text than the one that is there.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -82,12 +83,12 @@ def size(count: int) -> str:
     return f"{count / 1024**power:.1f}{_BINARY[power - 1]}"
 
 
-def local(seconds: float) -> str:
-    """A time of day here, with the date unless it is today's; "-" for 0, which stands for no time."""
+def local(seconds: float, now: float | None = None) -> str:
+    """A time of day here, with the date unless it is that of `now`; "-" for 0, which stands for no time."""
     if not seconds:
         return "-"
     then = time.localtime(seconds)
-    same_day = time.localtime()[:3] == then[:3]
+    same_day = time.localtime(now)[:3] == then[:3]
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", then)
 
 
@@ -104,13 +105,7 @@ def command_line(words: Iterable[str]) -> str:
 
 def numbers(values: Iterable[int]) -> str:
     """0-3,7 for 0, 1, 2, 3, 7."""
-    runs: list[list[int]] = []
-    for value in sorted(values):
-        if runs and value == runs[-1][1] + 1:
-            runs[-1][1] = value
-        else:
-            runs.append([value, value])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return cpus.shown(values)
 
 
 def shorten(text: str, width: int) -> str:

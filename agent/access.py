@@ -1,0 +1,105 @@
+"""Who may do what: the one place where a call's role is known and judged.
+
+A unix socket has a role, which the mode of its file gives to people. Over TCP there is a client's certificate, whose
+names the configuration gives a role. Whatever is not said to be a mere look needs an operator.
+"""
+
+import enum
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from agent.errors import NotAllowed, NotKnown
+
+
+class Role(enum.Enum):
+    """What a caller may do."""
+
+    READER = "reader"
+    OPERATOR = "operator"
+
+
+_MAX_CLAIM = 128
+_PACKAGE = "/muster.v1."
+#: Calls that change nothing and run nothing. GetStacks and RunChecks look, too, but by running programs as root.
+_LOOKS = frozenset(
+    {
+        f"{_PACKAGE}EventService/Watch",
+        f"{_PACKAGE}ExecService/ListSessions",
+        f"{_PACKAGE}JobService/Get",
+        f"{_PACKAGE}JobService/GetReport",
+        f"{_PACKAGE}JobService/List",
+        f"{_PACKAGE}JobService/Wait",
+        f"{_PACKAGE}LogService/ReadLogs",
+        f"{_PACKAGE}LogService/ReadNodeLogs",
+        f"{_PACKAGE}NodeService/GetNode",
+        f"{_PACKAGE}ProbeService/ListChecks",
+        f"{_PACKAGE}TelemetryService/GetHistory",
+        f"{_PACKAGE}TelemetryService/GetTelemetry",
+        f"{_PACKAGE}TelemetryService/RecordTelemetry",
+    }
+)
+#: Of what gRPC itself brings: health and reflection.
+_PUBLIC = ("/grpc.health.v1.", "/grpc.reflection.")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`role` is None for somebody whom nobody gave one; `name` is for people: a socket, a certificate."""
+
+    role: Role | None
+    name: str
+
+
+def is_look(method: str) -> bool:
+    """Whether a call ("/muster.v1.JobService/Get") changes and runs nothing."""
+    return method in _LOOKS or method.startswith(_PUBLIC)
+
+
+def check(method: str, caller: Caller) -> None:
+    """Raises NotKnown for a caller without a role, NotAllowed for one whose role does not suffice."""
+    if caller.role is None:
+        raise NotKnown(caller.name)
+    if caller.role is not Role.OPERATOR and not is_look(method):
+        raise NotAllowed(method.rpartition(".")[2], caller.name)
+
+
+def of_socket(role: Role, path: object) -> Callable[[Any], Caller]:
+    """Of every caller of a unix socket."""
+    caller = Caller(role, f"a client of {path}")
+    return lambda _context: caller
+
+
+def of_certificate(names: Callable[[], tuple[Collection[str], Collection[str]]]) -> Callable[[Any], Caller]:
+    """Of a caller with a certificate that was verified. `names` gives those of operators and of readers."""
+
+    def find(context: Any) -> Caller:
+        found = certified(context)
+        operators, readers = names()
+        for role, known in ((Role.OPERATOR, operators), (Role.READER, readers)):
+            for name in found:
+                if name in known:
+                    return Caller(role, f"certificate {name} from {context.peer()}")
+        return Caller(None, f"certificate {found[0] if found else 'without a name'} from {context.peer()}")
+
+    return find
+
+
+def certified(context: Any) -> list[str]:
+    """The names in a caller's certificate; none on a unix socket."""
+    facts = context.auth_context()
+    return [
+        value.decode("utf-8", "replace")
+        for key in ("x509_subject_alternative_name", "x509_common_name")
+        for value in facts.get(key, ())
+    ]
+
+
+def claimed(context: Any) -> str:
+    """Who a client says it is, in the metadata `muster-caller`, cut to 128 printable characters; empty where it says
+    nothing. It is a courtesy, not an identity: whoever may open the socket may say anything here."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "muster-caller":
+            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+            return "".join(char for char in text if char.isprintable())[:_MAX_CLAIM].strip()
+    return ""

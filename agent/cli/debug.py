@@ -1,0 +1,165 @@
+"""`muster debug bundle`: what a report of a defect needs, in one file, and nothing that is a secret."""
+
+import io
+import json
+import os
+import platform
+import re
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from agent import __version__
+from agent.cli.address import Address, pass_address
+from agent.cli.errors import Failure
+from agent.cli.output import as_dict, emit, note
+from supervisors.paths import Root
+
+if TYPE_CHECKING:
+    from agent.cli.connection import Connection
+
+#: Bytes of the end of a log; jobs (the newest) whose journals are told; events; seconds for a program.
+_TAIL = 1 << 20
+_JOBS = 50
+_EVENTS = 5000
+_PROGRAM_S = 20.0
+#: Of a URL scheme and host are told, the rest may be a token.
+_URL = re.compile(rb"([a-z][a-z0-9+.-]*://)(?:[^@\s/\"']*@)?([^\s/\"'?#]+)[^\s\"']*")
+_PROGRAMS = (
+    ("nvidia-smi", "-q"),
+    ("npu-smi", "info"),
+    ("systemctl", "show", "musterd"),
+    ("systemd-cgls", "--no-pager", "/muster.slice"),
+    ("journalctl", "-u", "musterd", "-n", "5000", "-o", "short-iso", "--no-pager"),
+    ("df", "-h"),
+)
+_SYSTEM = (
+    "/etc/os-release",
+    "/proc/meminfo",
+    "/proc/loadavg",
+    "/proc/self/mounts",
+    "/proc/self/limits",
+    "/proc/version",
+)
+
+
+@click.group()
+def debug() -> None:
+    """For reports of defects."""
+
+
+@debug.command()
+@pass_address
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+def bundle(address: Address, file: Path | None) -> None:
+    """Gather what a report of a defect needs into FILE (default: muster-debug-<host>-<time>.tar.gz).
+
+    Versions, configuration, conditions, events, journals and status of the newest jobs, the daemon's and the nursery's
+    log, system facts. Never in it: environments of jobs, their output, what is in files of secrets; of URLs only scheme
+    and host. Works without a daemon, too: what cannot be had is said in errors.txt.
+    """
+    host = platform.node().partition(".")[0]
+    file = file or Path(f"muster-debug-{host}-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
+    errors: list[str] = []
+    try:
+        # Nobody else's to read from the first byte on; and never over a file that is there.
+        out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(out, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar:
+            for name, data in _parts(address, errors):
+                _add(tar, name, data)
+            _add(tar, "errors.txt", "".join(f"{line}\n" for line in errors).encode())
+    except OSError as error:
+        raise Failure(f"{file}: {error.strerror}") from None
+    for line in errors:
+        note(line)
+    emit(f"{file}\n")
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(f"muster-debug/{name}")
+    entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
+    tar.addfile(entry, io.BytesIO(data))
+
+
+def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
+    yield "version.txt", f"muster {__version__}\n{platform.python_version()} {platform.platform()}\n".encode()
+    yield from _of_daemon(address, errors)
+    root = _root(address)
+    config = root.run.parent / "musterd.toml" if root != Root.system() else Path("/etc/muster/musterd.toml")
+    files = [config, root.nursery_log, root.audit_log, root.faults, root.settings, root.version]
+    try:
+        folders = sorted(root.jobs.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[:_JOBS]
+    except OSError as error:
+        errors.append(f"{root.jobs}: {error.strerror}")
+        folders = []
+    files += [root.state / "node.json", *(folder / name for folder in folders for name in ("journal", "hang.json"))]
+    for path in (*files, *map(Path, _SYSTEM)):
+        try:
+            yield f"files{path}", _URL.sub(rb"\1\2/...", _tail(path))
+        except FileNotFoundError:
+            continue  # most are there only where something happened
+        except OSError as error:
+            errors.append(f"{path}: {error.strerror}")
+    for argv in _PROGRAMS:
+        try:
+            done = subprocess.run(argv, check=False, capture_output=True, timeout=_PROGRAM_S, stdin=subprocess.DEVNULL)
+            yield f"programs/{argv[0]}-{argv[1].strip('-')}.txt", _URL.sub(rb"\1\2/...", done.stdout + done.stderr)
+        except FileNotFoundError:
+            continue
+        except (OSError, subprocess.TimeoutExpired) as error:
+            errors.append(f"{' '.join(argv)}: {error}")
+
+
+def _of_daemon(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
+    from agent.cli.connection import connect
+    from agent.cli.jobs import list_jobs
+    from muster.v1 import event_pb2, job_pb2, node_pb2
+
+    def events(connection: "Connection") -> object:
+        request = event_pb2.WatchRequest(from_oldest=True, no_follow=True)
+        found = [as_dict(answer) for answer in connection.stream(connection.events.Watch, request)]
+        return found[-_EVENTS:]
+
+    def jobs(connection: "Connection") -> object:
+        return [as_dict(_without_secrets(job)) for job in list_jobs(connection, True, {})]
+
+    def _without_secrets(job: job_pb2.Job) -> job_pb2.Job:
+        job.spec.env.clear()
+        return job
+
+    questions: tuple[tuple[str, Callable[[Connection], object]], ...] = (
+        ("node.json", lambda c: as_dict(c.call(c.nodes.GetNode, node_pb2.GetNodeRequest()))),
+        ("jobs.json", jobs),
+        ("events.json", events),
+    )
+    try:
+        with connect(address) as connection:
+            for name, ask in questions:
+                try:
+                    yield name, json.dumps(ask(connection), indent=1).encode()
+                except Failure as error:
+                    errors.append(f"{name}: {error}")
+    except Failure as error:
+        errors.append(str(error))
+
+
+def _root(address: Address) -> Root:
+    """The folders of the daemon at this address, by where its socket lies."""
+    system = Root.system()
+    if address.path is None or address.path.parent == system.run:
+        return system
+    return Root.under(address.path.parent.parent)
+
+
+def _tail(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        try:
+            file.seek(-_TAIL, os.SEEK_END)
+        except OSError:  # shorter, or of /proc
+            file.seek(0)
+        return file.read(_TAIL)

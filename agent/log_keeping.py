@@ -1,0 +1,329 @@
+"""Keeps the log folder: removes what is to go, compresses what was rotated, has files handed to a program, and writes
+worker logs. Whatever of it hangs or fails, the daemon and its jobs do not wait for it."""
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from agent import log_compress, log_keeping_files, log_keeping_rule
+from agent.config import Config
+from agent.entry import Entry
+from agent.errors import CursorTooOld, InvalidRequest
+from agent.events import Event, EventStore
+from agent.log_keeping_files import Files, Owner
+from agent.log_keeping_rule import Caps, Disk, Kept
+from agent.log_upload import Uploads
+from agent.log_worker import WorkerLog
+from agent.logs import folder as known_folder
+from agent.operator_program import ENV, LINGER_S
+from agent.registry import Registry
+from probes import watched
+from probes.result import one_line
+from probes.script import Script
+from supervisors import log_segments, rotation, supervisor
+from supervisors.paths import Root
+from supervisors.settings import LogSettings
+from supervisors.settings import write as write_settings
+
+#: Seconds between two looks at the log folder, and at the jobs where nothing is told; that a look or removal may take.
+LOOK_S, JOBS_S, SLOW_S = 60.0, 5.0, 600.0
+#: Seconds between two looks at the jobs, at least.
+REST_S = 0.5
+#: Seconds for which a segment that could not be compressed is left as it is.
+AGAIN_S = 3600.0
+#: Threads for worker logs.
+_THREADS = 2
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a look at the log folder found. `plain`: segments that are not compressed, with the job that each is of;
+    `rotated`: names of a job's segments, without `.gz`."""
+
+    files: dict[str, Files]
+    disk: Disk
+    plain: list[tuple[str, Path]]
+    rotated: dict[str, list[str]]
+
+
+class LogKeeping:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        root: Root,
+        settings: Callable[[], Config],
+        events: EventStore,
+        registry: Registry,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`settings` gives the present configuration; `clock` the time in seconds since the epoch."""
+        self._root = root
+        self._settings = settings
+        self._events = events
+        self._registry = registry
+        self._clock = clock
+        self._uploads = Uploads(root, settings, events, lambda job_id: job_id == self._compressing)
+        self._limiter = anyio.CapacityLimiter(_THREADS)
+        self._group: TaskGroup | None = None
+        self._told = anyio.Event()
+        self._workers: dict[str, WorkerLog] = {}
+        self._written: set[tuple[str, float]] = set()
+        self._plain: list[tuple[str, Path]] = []
+        self._some_plain = anyio.Event()
+        self._compressing = ""
+        self._left: dict[Path, float] = {}
+        self._troubles: dict[str, str] = {}
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator."""
+        workers = [worker.trouble for worker in self._workers.values() if worker.trouble]
+        return [*self._troubles.values(), *self._uploads.trouble, *workers[:3]]
+
+    def reload(self) -> None:
+        """The configuration may be another: looks at once."""
+        self._told.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keeps, for ever."""
+        await self._settle()
+        async with anyio.create_task_group() as self._group:
+            self._group.start_soon(self._uploads.run)
+            self._group.start_soon(self._heed_jobs)
+            self._group.start_soon(self._compress)
+            task_status.started()
+            while True:
+                self._told = anyio.Event()
+                try:
+                    await self._look()
+                except Exception as error:  # a defect must not end the daemon
+                    _log.exception("logs.defect")
+                    self._troubles["look"] = f"logs: a defect: {error!r}"
+                with anyio.move_on_after(LOOK_S):
+                    await self._told.wait()
+                    await self._settle()
+
+    async def _settle(self) -> None:
+        """Tells supervisors the settings that they go by."""
+        logs = self._settings().logs
+        # What a program has not taken yet is not theirs to remove.
+        settings = LogSettings(logs.max_file_bytes, 0 if logs.upload else logs.max_job_bytes)
+        await self._apart("write settings", functools.partial(write_settings, self._root.settings, settings))
+
+    # --- jobs that begin and end --------------------------------------------------------------------------------------
+
+    async def _heed_jobs(self) -> None:
+        while True:
+            cursor = self._events.newest_cursor()
+            entries = self._registry.entries()
+            if self._style() != "off":
+                self._write_workers(entries)
+            self._uploads.offer(entries, self._complete)
+            try:
+                with anyio.move_on_after(JOBS_S):
+                    await self._events.wait_beyond(cursor)
+            except (CursorTooOld, InvalidRequest):
+                pass
+            await anyio.sleep(REST_S)
+
+    def _write_workers(self, entries: list[Entry]) -> None:
+        assert self._group is not None
+        there = {_key(entry) for entry in entries}
+        self._written &= there
+        for entry in entries:
+            if _key(entry) not in self._written and not entry.damaged:
+                self._written.add(_key(entry))
+                worker = self._workers[entry.job_id] = WorkerLog(self._root, entry, self._style, self._limiter)
+                self._group.start_soon(self._write_worker, entry, worker, name=f"worker log {entry.job_id}")
+
+    async def _write_worker(self, entry: Entry, worker: WorkerLog) -> None:
+        done = False
+        try:
+            done = await worker.run()
+        except Exception as error:  # a defect must not end the daemon
+            _log.exception("logs.worker_defect", job=entry.job_id)
+            self._troubles["worker"] = f"logs: worker log of job {entry.job_id}: a defect: {error!r}"
+            done = True
+        finally:
+            if self._workers.get(entry.job_id) is worker:
+                del self._workers[entry.job_id]
+            if not done:
+                self._written.discard(_key(entry))
+        self._uploads.offer(self._registry.entries(), self._complete)
+
+    def _style(self) -> str:
+        return self._settings().logs.worker_log
+
+    def _complete(self, entry: Entry) -> bool:
+        """Whether nothing comes to the files of a job any more."""
+        if not entry.job.state.final or entry.job_id in self._workers:
+            return False
+        if self._style() != "off" and not entry.damaged and _key(entry) not in self._written:
+            return False
+        return not (entry.damaged and supervisor.lock_holder(entry.paths.lock))
+
+    # --- what goes ----------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        entries = {entry.job_id: entry for entry in self._registry.entries()}
+        owners = _owners(entries.values())
+        seen = await self._apart("look", functools.partial(_see, self._root.log, owners))
+        if seen is None:
+            return
+        logs, now = self._settings().logs, time.monotonic()
+        self._left = {path: up for path, up in self._left.items() if up > now}
+        self._plain = [(job, path) for job, path in seen.plain if path not in self._left]
+        self._some_plain.set()
+        self._some_plain = anyio.Event()
+        waiting = {path.name for _, path in self._plain} if logs.compress != "off" else set()
+        for job_id, names in seen.rotated.items():
+            if job_id in entries:
+                self._uploads.rotated(entries[job_id], [name for name in names if name not in waiting])
+        await self._trim(seen, entries)
+        kept = []
+        for files in seen.files.values():
+            entry = entries.get(files.job_id) if not files.aside else None
+            if files.ours if entry is None else not files.gone:
+                kept.append(self._kept(files, entry))
+        caps = Caps(logs.keep_days * 86400, logs.min_free_percent, logs.max_node_bytes, bool(logs.upload))
+        self._troubles.pop("remove", None)
+        for each, why in log_keeping_rule.doomed(kept, self._clock(), seen.disk, caps):
+            files = seen.files[each.name]
+            await self._remove(files, entries.get(files.job_id) if not files.aside else None, why)
+
+    async def _trim(self, seen: _Seen, entries: Mapping[str, Entry]) -> None:
+        """Where segments are handed to a program, a running job is kept within its limit here, and not by its
+        supervisor: of those go that were taken."""
+        logs = self._settings().logs
+        for job_id in seen.rotated if logs.upload and logs.max_job_bytes else ():
+            if (entry := entries.get(job_id)) is not None and (taken := self._uploads.taken(entry)):
+                trim = functools.partial(_trim, seen.files[Files(job_id).name], logs.max_job_bytes, taken)
+                await self._apart("keep a job within max_job_bytes", trim)
+
+    def _kept(self, files: Files, entry: Entry | None) -> Kept:
+        busy = self._compressing == files.job_id or self._uploads.busy(files.job_id)
+        if entry is None:  # nobody can say any more what they are of; another node may, where nodes share the folder
+            return Kept(files.name, files.changed, files.bytes, busy, orphan=True)
+        ended_at = entry.job.ended_at or files.changed
+        return Kept(files.name, ended_at, files.bytes, busy or not self._complete(entry), self._uploads.done(entry))
+
+    async def _remove(self, files: Files, entry: Entry | None, why: str) -> None:
+        # A job of this id that is accepted or deleted meanwhile waits; one that was is seen here.
+        async with self._registry.alone(files.job_id):
+            now = {each.job_id: each for each in self._registry.entries()}.get(files.job_id)
+            if now is not entry and not files.aside:
+                return
+            removal = functools.partial(_remove, files, why, entry is not None)
+            done = await self._apart("remove", removal, f"{files.job_id}{files.aside}")
+        if done:
+            count = f"{len(files.paths)} log file(s) with {files.bytes} bytes were removed: {why}"
+            said = {"bytes": str(files.bytes), "why": why}
+            event = Event(time.time(), "logs.removed", files.job_id, message=count, attributes=said)
+            self._events.append([(None, event)])
+            _log.info("logs.removed", job=files.job_id, bytes=files.bytes, why=why)
+
+    async def _apart(self, what: str, function: Callable[[], T], whose: str = "") -> T | None:
+        """In a thread that nobody depends on; None where it failed, which is told until the next that does not."""
+        try:
+            with anyio.fail_after(SLOW_S):
+                result = await watched.call(f"{what} {whose} in {self._root.log}", function)
+        except TimeoutError:
+            text = f"{self._root.log} did not answer within {SLOW_S:g} s"
+        except watched.StillHanging as error:
+            text = str(error)
+        except OSError as error:
+            text = f"{error.filename or self._root.log}: {error.strerror or error}"
+        else:
+            self._troubles.pop(what, None)
+            return result
+        if self._troubles.get(what) != text:
+            _log.warning("logs.trouble", what=what, error=text)
+        self._troubles[what] = f"logs: {what}: {text}"
+        return None
+
+    # --- compression --------------------------------------------------------------------------------------------------
+
+    async def _compress(self) -> None:
+        """One at a time, for ever."""
+        while True:
+            some = self._some_plain
+            if not self._plain or self._settings().logs.compress == "off":
+                await some.wait()
+                continue
+            job, path = self._plain.pop(0)
+            if self._uploads.busy(job):
+                continue
+            self._compressing = job
+            try:
+                await self._pack(path)
+            finally:
+                self._compressing = ""
+
+    async def _pack(self, path: Path) -> None:
+        script = Script(sys.executable, ENV, ("-I", "-m", "agent.log_compress", str(path)))
+        try:
+            ended = await watched.call(f"compress {path}", script.run, on_cancel=script.kill, linger_s=LINGER_S)
+        except (OSError, watched.StillHanging) as error:
+            code, said = -1, str(error)
+        else:
+            code, said = ended.returncode, one_line(ended.stderr.decode(errors="replace").strip())[-200:]
+        if code == 0:
+            self._troubles.pop("compress", None)
+            return
+        self._left[path] = time.monotonic() + AGAIN_S
+        if code != log_compress.BUSY:
+            self._troubles["compress"] = f"logs: compress: {said or f'{path}: ended with code {code}'}"
+            _log.warning("logs.not_compressed", path=str(path), code=code, error=said)
+
+
+def _key(entry: Entry) -> tuple[str, float]:
+    return entry.job_id, entry.job.accepted_at
+
+
+def _owners(entries: Iterable[Entry]) -> dict[str, Owner]:
+    """By job id. A folder that several jobs share (MA_VJ_NAME) goes with the last of them."""
+    found: dict[str, Owner] = {}
+    taken: set[str] = set()
+    for entry in sorted(entries, key=lambda entry: (not entry.job.state.final, entry.job.ended_at), reverse=True):
+        owner = log_keeping_files.owner(entry)
+        found[entry.job_id] = replace(owner, folders=tuple(name for name in owner.folders if name not in taken))
+        taken.update(owner.folders)
+    return found
+
+
+def _see(folder: Path, owners: Mapping[str, Owner]) -> _Seen:
+    """Looks at the log folder. Blocks. Raises OSError."""
+    found = log_keeping_files.scan(folder, owners)
+    room = os.statvfs(folder)
+    plain: list[tuple[str, Path]] = []
+    rotated: dict[str, list[str]] = {}
+    for files in found.values():
+        mine = files.rotated and files.job_id in owners
+        for log, layout in log_keeping_files.layouts(files).items() if mine else ():
+            for piece in layout.segments:
+                rotated.setdefault(files.job_id, []).append(log_segments.segment_path(log, piece.start, piece.end).name)
+                if not piece.packed:
+                    plain.append((files.job_id, piece.path))
+    return _Seen(found, Disk(room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize), plain, rotated)
+
+
+def _trim(files: Files, most: int, among: list[str]) -> None:
+    rotation.trim(known_folder(next(iter(files.logs)).parent), sorted(files.logs), most, among)
+
+
+def _remove(files: Files, why: str, known: bool) -> bool:
+    log_keeping_files.remove(files, why, known)
+    return True

@@ -1,0 +1,226 @@
+"""Which files in the log folder are whose, and how a job's files are removed. Everything here blocks.
+
+Only what has a name that muster gives is looked at; a symbolic link is neither followed nor removed. What lies in a
+job's own folder belongs to the job's user, who may put anything there.
+"""
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.entry import Entry
+from agent.logs import folder as known_folder
+from agent.operator_program import ENV
+from probes.script import Script
+from supervisors import log_segments, modelarts
+from supervisors.log_segments import Layout
+
+#: Files in the folder of a job's user that are counted, and how deep; more take part in nothing but being removed.
+MAX_COUNTED = 100_000
+MAX_DEPTH = 64
+#: A log's own name, then what is beside it: a time where it was set aside for a later job of that id, a segment.
+_NAME = re.compile(
+    r"(?P<log>(?P<job>[A-Za-z0-9][A-Za-z0-9._-]{0,127})-"
+    r"(?:proc-rank-(?P<rank>\d+)-device-\d+\.(?:txt|idx)|(?P<own>muster|worker)-(?P<node>\d+)\.(?:log|idx)))"
+    r"(?P<aside>\.\d{9,12}\+*)?"
+    r"(?P<more>\.\d{16,}-\d{16,}(?:\.gz(?:\.part)?)?|\.removed|\.new)?"
+    r"(?P<late>\.\d{9,12}\+*)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What the name of a file says. `aside`: when it was set aside, empty for one of the present job of this id;
+    `kind`: "output", "job", "worker", "index"; `rank` or else `node`: the number in it; `more`: what makes it a
+    segment, or a file beside one."""
+
+    job_id: str
+    log: str
+    aside: str
+    kind: str
+    rank: int | None
+    node: int | None
+    more: str
+
+    @property
+    def passing(self) -> bool:
+        """Whether it is in the making, or only tells of what was removed."""
+        return self.more.endswith((".part", ".new", ".removed"))
+
+
+def parsed(name: str) -> Name | None:
+    """None: muster gives no file this name."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    own = {"muster": "job", "worker": "worker", None: "output"}[found["own"]]
+    kind = "index" if found["log"].endswith(".idx") else own
+    rank, node = (int(found[key]) if found[key] else None for key in ("rank", "node"))
+    return Name(
+        found["job"], found["log"], found["aside"] or found["late"] or "", kind, rank, node, found["more"] or ""
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What is known of a job. Another node that writes into the same folder has other ranks, and another number.
+    `ranks`: None where they cannot be known. `folders`: names of those of the job's user."""
+
+    job_id: str
+    node_rank: int
+    ranks: frozenset[int] | None
+    folders: tuple[str, ...]
+
+    def has(self, name: Name) -> bool:
+        """Whether a file of that name, which is of a job of this id, is this one's."""
+        return self.ranks is None or (name.node == self.node_rank if name.rank is None else name.rank in self.ranks)
+
+
+def owner(entry: Entry) -> Owner:
+    """Of a job."""
+    ranks = None if entry.damaged else frozenset(rank.rank for rank in entry.job.ranks)
+    folders = dict.fromkeys((entry.job_id, modelarts.job_name(entry.job_id, entry.spec.env)))
+    return Owner(entry.job_id, entry.job.node_rank, ranks, tuple(folders))
+
+
+@dataclass(slots=True)
+class Files:
+    """Log files of one job; `aside` as in Name. `logs`: live files that can have segments, there or not; `bytes`: what
+    all have on disk; `changed` in seconds since the epoch. `folders`: those of the job's user that are there."""
+
+    job_id: str
+    aside: str = ""
+    paths: list[Path] = field(default_factory=list)
+    logs: set[Path] = field(default_factory=set)
+    bytes: int = 0
+    changed: float = 0.0
+    folders: dict[Path, int] = field(default_factory=dict)  # with their bytes
+    #: Whether a name shows that muster made them: ModelArts' own launcher gives files of ranks the same names.
+    ours: bool = False
+    rotated: bool = False
+
+    @property
+    def name(self) -> str:
+        """One that no other has: a job's id may end like a time."""
+        return f"{self.job_id}/{self.aside}"
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is left but records of what was removed."""
+        return not self.folders and all(path.name.endswith(".removed") for path in self.paths)
+
+
+def scan(folder: Path, owners: Mapping[str, Owner], only: str = "") -> dict[str, Files]:
+    """All of muster's files in the log folder, by `Files.name`. `owners`: jobs that are known, by id. `only`: those of
+    this job. Raises OSError."""
+    folders = {name: each.job_id for each in owners.values() for name in each.folders}
+    found: dict[str, Files] = {}
+    waiting = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if only and entry.name not in folders and not entry.name.startswith(only):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    waiting.append(entry.name)
+                elif stat.S_ISREG(status.st_mode) and (name := parsed(entry.name)) is not None:
+                    if not name.aside and name.job_id in owners and not owners[name.job_id].has(name):
+                        continue  # another node's
+                    files = Files(name.job_id, name.aside)
+                    _add(found.setdefault(files.name, files), folder / entry.name, name, status)
+    for each in waiting:
+        theirs = Files(folders.get(each, each))
+        files = found.setdefault(theirs.name, theirs) if each in folders else found.get(theirs.name, theirs)
+        # That of a job that is known and has given it up to a later one is not its own any more.
+        if each in folders or (files.ours and each not in owners):
+            size = 0
+            for status in itertools.islice(_inside(folder / each), MAX_COUNTED):
+                size += status.st_blocks * 512
+                files.changed = max(files.changed, status.st_mtime)
+            files.folders[folder / each] = size
+            files.bytes += size
+    return found
+
+
+def _add(files: Files, path: Path, name: Name, status: os.stat_result) -> None:
+    files.paths.append(path)
+    if name.kind in ("output", "job") and not name.aside:
+        files.logs.add(path.with_name(name.log))
+    files.bytes += status.st_blocks * 512
+    files.changed = max(files.changed, status.st_mtime)
+    files.rotated = files.rotated or (bool(name.more) and not name.passing and not name.aside)
+    files.ours = files.ours or bool(name.aside or name.more) or name.kind in ("index", "job")
+
+
+def _inside(name: Path | str, within: int | None = None, depth: int = MAX_DEPTH) -> Iterator[os.stat_result]:
+    """Of all that is in a folder, as far as it can be read. It goes from folder to folder by descriptors, so that no
+    link that its owner puts in the place of one leads out of it."""
+    with contextlib.suppress(OSError):
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        status = entry.stat(follow_symlinks=False)
+                        yield status
+                        if stat.S_ISDIR(status.st_mode) and depth:
+                            yield from _inside(entry.name, fd, depth - 1)
+        finally:
+            os.close(fd)
+
+
+def of_job(folder: Path, whose: Owner) -> Files:
+    """Those of one job. Raises OSError."""
+    files = Files(whose.job_id)
+    return scan(folder, {whose.job_id: whose}, whose.job_id).get(files.name, files)
+
+
+def layouts(files: Files) -> dict[Path, Layout]:
+    """What is kept of each log. Raises OSError."""
+    logs = sorted(files.logs)
+    return dict(zip(logs, known_folder(logs[0].parent).look(logs), strict=True)) if logs else {}
+
+
+def remove_folders(folders: Iterable[Path]) -> None:
+    """Those of jobs' users: rm follows no link there, however fast they change, and no folder is too deep for it.
+    Raises OSError."""
+    for folder in folders:
+        ended = Script("/bin/rm", ENV, ("-rf", "--", str(folder)), patient=True).run()
+        if ended.returncode:
+            raise OSError(0, ended.stderr.decode(errors="replace").strip()[-200:], str(folder))
+
+
+def remove(files: Files, why: str, known: bool) -> None:
+    """Removes them. `known`: the job can still be asked for, and records of what was removed stay behind. Killed in the
+    middle of it, what is left is found again. Raises OSError."""
+    remove_folders(files.folders)
+    kept = layouts(files) if known else {}
+    paths = set(files.paths)
+    for log, layout in kept.items():
+        for live in layout.pieces[-1:]:
+            # A record that covers it would move where a live file begins; a segment begins where its name says.
+            if live.inode and live.start < live.end:
+                segment = log_segments.segment_path(log, live.start, live.end)
+                log.rename(segment)
+                paths.add(segment)
+    spans = {log: layout for log, layout in kept.items() if layout.begin < layout.end}
+    unrecorded = {}
+    for log, layout in spans.items():
+        try:
+            log_segments.record_removal(log, layout.begin, layout.end, why)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            unrecorded[log] = layout  # there is no room, which is why they are to go
+    for path in sorted(paths, key=lambda path: "-muster-" in path.name):  # what shows that they are ours is last
+        if not (known and path.name.endswith(".removed")):
+            path.unlink(missing_ok=True)
+    for log, layout in unrecorded.items():
+        log_segments.record_removal(log, layout.begin, layout.end, why)

@@ -1,0 +1,136 @@
+"""What readers of output have in common: a job's files, the time that is asked for, messages, and making room."""
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
+
+from agent import convert, logs
+from agent.entry import Entry
+from agent.errors import InvalidRequest
+from agent.log_events import EventLines
+from muster.v1 import log_pb2
+from supervisors.output import job_log_files
+from supervisors.paths import Root
+from supervisors.spec import Violation
+from supervisors.states import JOB
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+#: Seconds of CPU time that a turn of the event loop may take before followers make room; and the least and the longest
+#: pause between two batches that this leads to.
+LONG_TURN_S = 0.004
+GAP_S = 0.0001, 0.01
+#: Nanoseconds after which what was written before a time is in the time index.
+_INDEXED_NS = 300_000_000
+
+
+class _Timed(Protocol):
+    """A request with `since` and `until`."""
+
+    @property
+    def since(self) -> "Timestamp": ...
+    @property
+    def until(self) -> "Timestamp": ...
+
+
+class Span:
+    """The time that a reader asks for: `since` and `until` in nanoseconds since the epoch, None where it is open."""
+
+    def __init__(self, request: _Timed) -> None:
+        """Raises InvalidRequest."""
+        self.since = _ns(request.since)
+        self.until = _ns(request.until)
+        self._limiter = anyio.CapacityLimiter(1)
+        if self.since is not None and self.until is not None and self.until < self.since:
+            raise InvalidRequest([Violation("until", "is before `since`: nothing can be between them")])
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of that time can come any more."""
+        return self.until is not None and time.time_ns() > self.until + _INDEXED_NS
+
+    async def cut(self, files: list[logs.LogFile], sizes: dict[int, int]) -> dict[int, int]:
+        """`sizes`, up to the first output after this time. Raises OSError."""
+        if self.until is None or time.time_ns() <= self.until:
+            return sizes
+        return await to_thread.run_sync(_cut, files, sizes, self.until, limiter=self._limiter)
+
+
+def files_of(root: Root, entry: Entry) -> list[logs.LogFile]:
+    """The job's own log, then those of its ranks."""
+    own = logs.LogFile(JOB, *job_log_files(root, entry.job_id, entry.job.node_rank))
+    return [own] + [
+        logs.LogFile(
+            rank.rank,
+            root.rank_log(entry.job_id, rank.rank, rank.device),
+            root.rank_index(entry.job_id, rank.rank, rank.device),
+        )
+        for rank in entry.job.ranks
+    ]
+
+
+def message(chunk: logs.Chunk) -> log_pb2.ReadLogsResponse:
+    """As a reader gets it."""
+    own = chunk.rank == JOB
+    answer = log_pb2.ReadLogsResponse(
+        rank=0 if own else chunk.rank, job_log=own, offset=chunk.offset, data=chunk.data, truncated=chunk.truncated
+    )
+    if chunk.time is not None:
+        answer.time.CopyFrom(convert.timestamp_ns(chunk.time))
+    return answer
+
+
+async def events_before(events: EventLines | None, when: int | None) -> list[log_pb2.ReadLogsResponse]:
+    """The next messages that tell what happened at or before `when` (nanoseconds; None: at any time); none: no more."""
+    if events is None:
+        return []
+    return [
+        log_pb2.ReadLogsResponse(data=line, time=convert.timestamp_ns(at), event_cursor=cursor)
+        for line, at, cursor in await events.take(when)
+    ]
+
+
+class _Pace:
+    """How the followers of all jobs share the event loop. Each batch is given a moment of its own, `gap` seconds behind
+    the one before: hundreds that are woken by the same output would else write all in one turn of the loop, and a Stop
+    has to wait for some turns. The gap grows while turns are long and goes when they are not. It counts the loop's own
+    CPU time, since a machine that is busy with something else is no reason to write less."""
+
+    def __init__(self) -> None:
+        self._gap = 0.0
+        self._free = 0.0
+
+    async def turn(self) -> None:
+        """Returns when it is time for the next batch."""
+        now = anyio.current_time()
+        at = max(now, self._free)
+        self._free = at + self._gap
+        if at > now:
+            await anyio.sleep(at - now)
+        before = time.thread_time()
+        await checkpoint()
+        if time.thread_time() - before > LONG_TURN_S:
+            self._gap = min(max(self._gap, GAP_S[0]) * 1.25, GAP_S[1])
+        else:
+            self._gap = self._gap * 0.95 if self._gap > GAP_S[0] else 0.0
+
+
+_pace = _Pace()
+
+
+async def give_way() -> None:
+    """Before each batch: lets other calls go first."""
+    await _pace.turn()
+
+
+def _cut(files: list[logs.LogFile], sizes: dict[int, int], until: int) -> dict[int, int]:
+    return {file.rank: logs.offset_until(file, until, sizes[file.rank]) for file in files}
+
+
+def _ns(moment: "Timestamp") -> int | None:
+    value = moment.seconds * 1_000_000_000 + moment.nanos
+    return value or None

@@ -1,0 +1,259 @@
+"""Hands log files to a program of the operator's, which copies them to where the site keeps logs.
+
+It is run for a job that has ended, with all its files, and before that for each lot of rotated segments. What it has
+taken (it ended with 0) is noted in the job's folder, `uploaded`; what it has not taken is handed to it again, over
+restarts of the daemon, until it does or the job is deleted.
+"""
+
+import contextlib
+import random
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import structlog
+from anyio import to_thread
+
+from agent import log_keeping_files, operator_program
+from agent.config import Config
+from agent.entry import Entry
+from agent.events import Event, EventStore
+from agent.operator_program import ProgramFailed
+from agent.state_folder import write_synced
+from supervisors.paths import Root
+
+#: Runs of the program at the same time.
+AT_ONCE = 2
+#: Seconds until the first try again, which doubles with each, and the longest.
+FIRST_RETRY_S, MAX_RETRY_S = 5.0, 3600.0
+#: Seconds between two looks at what may be handed over, where nothing is told.
+LOOK_S = 30.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Uploaded(msgspec.Struct):
+    """`uploaded` in a job's folder: names of the segments that were taken, without `.gz`, and whether all was."""
+
+    segments: list[str] = []  # msgspec copies it
+    all: bool = False
+
+
+@dataclass(slots=True)
+class _Lot:
+    """What is to be handed over of one job. `due` by the loop's clock."""
+
+    entry: Entry
+    uploaded: Uploaded | None = None
+    failures: int = 0
+    why: str = ""
+    due: float = 0.0
+    busy: bool = False
+    #: Rotated segments that are ready to be handed over, and whether all files are.
+    segments: list[str] = field(default_factory=list)
+    ended: bool = False
+
+
+class Uploads:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self, root: Root, settings: Callable[[], Config], events: EventStore, compressed: Callable[[str], bool]
+    ) -> None:
+        """`settings` gives the present configuration; `compressed`: whether a job's file is being compressed."""
+        self._compressed = compressed
+        self._root = root
+        self._settings = settings
+        self._events = events
+        self._lots: dict[str, _Lot] = {}
+        self._told = anyio.Event()
+        self._limiter = anyio.CapacityLimiter(AT_ONCE)
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator."""
+        failing = [lot for lot in self._lots.values() if lot.failures]
+        if not failing:
+            return []
+        worst = max(failing, key=lambda lot: lot.failures)
+        return [
+            f"logs: upload: the files of {len(failing)} job(s) were not taken, and are kept; job "
+            f"{worst.entry.job_id}: {worst.why}; tried {worst.failures} time(s)"
+        ]
+
+    def offer(self, entries: Iterable[Entry], ended: Callable[[Entry], bool]) -> None:
+        """These are the jobs of the node; `ended` says of which all files are complete."""
+        known = {entry.job_id: entry for entry in entries}
+        for job_id, lot in list(self._lots.items()):
+            if known.get(job_id) is not lot.entry:
+                del self._lots[job_id]
+        for job_id, entry in known.items():
+            lot = self._lots.setdefault(job_id, _Lot(entry))
+            lot.ended = ended(entry)
+        self._wake()
+
+    def rotated(self, entry: Entry, segments: list[str]) -> None:
+        """These segments of a job's logs, by their names without `.gz`, are there and will not change any more."""
+        lot = self._lots.setdefault(entry.job_id, _Lot(entry))
+        if lot.entry is entry:
+            lot.segments = segments
+            self._wake()
+
+    def done(self, entry: Entry) -> bool:
+        """Whether all files of an ended job are known to be taken."""
+        lot = self._lots.get(entry.job_id)
+        return lot is not None and lot.entry is entry and lot.uploaded is not None and lot.uploaded.all
+
+    def taken(self, entry: Entry) -> list[str]:
+        """Names of a job's segments that are known to be taken, without `.gz`."""
+        lot = self._lots.get(entry.job_id)
+        return lot.uploaded.segments if lot is not None and lot.entry is entry and lot.uploaded is not None else []
+
+    def busy(self, job_id: str) -> bool:
+        """Whether its files are being handed over."""
+        return (lot := self._lots.get(job_id)) is not None and lot.busy
+
+    async def run(self) -> None:
+        """Hands over, for ever."""
+        async with anyio.create_task_group() as group:
+            for _ in range(AT_ONCE):
+                group.start_soon(self._serve)
+
+    async def _serve(self) -> None:
+        while True:
+            told = self._told
+            lot = self._next() if self._settings().logs.upload else None
+            if lot is None:
+                now = anyio.current_time()
+                due = min((lot.due for lot in self._lots.values() if lot.due > now), default=now + LOOK_S)
+                with anyio.move_on_at(min(due, now + LOOK_S)):
+                    await told.wait()
+                continue
+            lot.busy = True
+            try:
+                await self._hand_over(lot)
+            except Exception as error:  # a defect must not end the daemon
+                _log.exception("logs.upload_defect", job=lot.entry.job_id)
+                self._failed(lot, f"a defect: {error!r}")
+            finally:
+                lot.busy = False
+
+    def _wake(self) -> None:
+        self._told.set()
+        self._told = anyio.Event()
+
+    def _next(self) -> _Lot | None:
+        """The job that ended first, of those with something to hand over now."""
+        now = anyio.current_time()
+        ready = [
+            lot
+            for lot in self._lots.values()
+            if not lot.busy and lot.due <= now and _wants(lot) and not self._compressed(lot.entry.job_id)
+        ]
+        return min(ready, key=lambda lot: lot.entry.job.ended_at or time.time(), default=None)
+
+    async def _hand_over(self, lot: _Lot) -> None:
+        entry, logs = lot.entry, self._settings().logs
+        try:
+            if lot.uploaded is None:
+                lot.uploaded = await self._thread(_load, entry.paths.uploaded)
+            if not _wants(lot):
+                return
+            ended, taken = lot.ended, set(lot.uploaded.segments)
+            segments = [name for name in lot.segments if name not in taken]
+            files = await self._thread(_listed, self._root, entry, None if ended else set(segments), taken)
+            if files:
+                facts = {
+                    "MUSTER_JOB_ID": entry.job_id,
+                    "MUSTER_STATE": str(entry.job.state),
+                    "MUSTER_EXIT_CODE": str(entry.job.verdict.exit_code) if entry.job.verdict is not None else "",
+                    "MUSTER_NODE_RANK": str(entry.job.node_rank),
+                    "MUSTER_LOG_DIR": str(self._root.log),
+                }
+                stdin = msgspec.json.encode(_said(entry, ended, files))
+                setting = "upload_timeout_s in [logs]"
+                await operator_program.run(logs.upload, facts, stdin, logs.upload_timeout_s, setting, patient=True)
+            uploaded = Uploaded([*lot.uploaded.segments, *segments], ended)
+            await self._thread(_store, entry.paths.uploaded, uploaded)
+        except (ProgramFailed, OSError) as error:
+            if entry.paths.folder.exists():  # else it was deleted meanwhile
+                self._failed(lot, str(error))
+            return
+        lot.uploaded = uploaded
+        if ended and files:
+            size = sum(file["bytes"] for file in files)
+            text = f"{len(files)} log file(s) with {size} bytes were handed to {logs.upload[0]}"
+            self._tell("logs.uploaded", lot, text, files=len(files), bytes=size, tries=lot.failures + 1)
+        lot.failures, lot.why = 0, ""
+
+    def _failed(self, lot: _Lot, why: str) -> None:
+        lot.failures += 1
+        wait = min(FIRST_RETRY_S * 2.0 ** min(lot.failures - 1, 30), MAX_RETRY_S) * random.uniform(0.5, 1.0)
+        lot.due = anyio.current_time() + wait
+        if why != lot.why:  # each reason once, not each try
+            lot.why = why
+            self._tell("logs.upload_failed", lot, f"log files were not taken, and are kept: {why}", tries=lot.failures)
+            _log.warning("logs.upload_failed", job=lot.entry.job_id, error=why)
+
+    def _tell(self, kind: str, lot: _Lot, message: str, **attributes: int) -> None:
+        shown = {key: str(value) for key, value in attributes.items()}
+        self._events.append([(None, Event(time.time(), kind, lot.entry.job_id, message=message, attributes=shown))])
+
+    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await to_thread.run_sync(function, *args, limiter=self._limiter)
+
+
+def _wants(lot: _Lot) -> bool:
+    if lot.uploaded is None:
+        return lot.ended or bool(lot.segments)
+    return not lot.uploaded.all and (lot.ended or not set(lot.segments) <= set(lot.uploaded.segments))
+
+
+def _load(path: Path) -> Uploaded:
+    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+        return msgspec.json.decode(path.read_bytes(), type=Uploaded)
+    return Uploaded()
+
+
+def _store(path: Path, uploaded: Uploaded) -> None:
+    write_synced(path, msgspec.json.encode(uploaded).decode())
+
+
+def _listed(root: Root, entry: Entry, only: set[str] | None, taken: set[str]) -> list[dict[str, Any]]:
+    """Files to hand over: those of `only` where it is given, and none that was `taken`. Raises OSError."""
+    found = log_keeping_files.of_job(root.log, log_keeping_files.owner(entry))
+    listed = []
+    for path in sorted(found.paths):
+        name = path.name.removesuffix(".gz")
+        whose = log_keeping_files.parsed(name)
+        if whose is None or whose.passing or name in taken or (only is not None and name not in only):
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            listed.append({"path": str(path), "kind": whose.kind, "rank": whose.rank, "bytes": path.lstat().st_size})
+    for folder, size in found.folders.items() if only is None else ():
+        listed.append({"path": str(folder), "kind": "folder", "rank": None, "bytes": size})
+    return listed
+
+
+def _said(entry: Entry, ended: bool, files: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the program reads; docs/logs-keeping.md tells it. Nothing of the environment or the command is in it."""
+    job, verdict = entry.job, entry.job.verdict
+    return {
+        "job": entry.job_id,
+        "node": socket.gethostname(),
+        "node_rank": job.node_rank,
+        "labels": entry.spec.labels,
+        "state": job.state,
+        "ended": ended,
+        "accepted_at": job.accepted_at,
+        "ended_at": job.ended_at or None,
+        "attempts": job.attempt + 1,
+        "exit_code": verdict.exit_code if verdict is not None else None,
+        "summary": verdict.summary if verdict is not None else "",
+        "files": files,
+    }

@@ -1,0 +1,71 @@
+"""The TCP listener's credentials: mutual TLS, read again when a file has changed."""
+
+import os
+import ssl
+from pathlib import Path
+
+import grpc
+import structlog
+
+from agent.config import TlsTable
+from agent.errors import StartupError
+
+_log = structlog.get_logger(__name__)
+
+
+class Credentials:
+    """Loads certificate, key and the authority of clients; a set that cannot be used keeps the one before in force."""
+
+    def __init__(self, table: TlsTable) -> None:
+        """Raises StartupError."""
+        self._certificate, self._key = Path(table.certificate), Path(table.key)
+        self._authority = Path(table.client_authority)
+        self._refused = ""
+        try:
+            self._stamp = self._stamps()
+            self._now = self._read()
+        except OSError as error:
+            raise StartupError(f"tls: {_told(error)}") from error
+
+    def server(self) -> grpc.ServerCredentials:
+        """For a port that demands a client's certificate."""
+        return grpc.dynamic_ssl_server_credentials(self._now, self._again, require_client_authentication=True)  # type: ignore[arg-type]  # None is "as before": the stubs know no such answer
+
+    def _again(self) -> grpc.ServerCertificateConfiguration | None:
+        """Called by gRPC before each handshake, in a thread of its own: three stats, mostly."""
+        try:
+            stamp = self._stamps()
+            if stamp == self._stamp:
+                return None
+            self._now, self._stamp = self._read(), stamp
+        except OSError as error:
+            if _told(error) != self._refused:  # once, not with each handshake
+                self._refused = _told(error)
+                _log.error("tls.not_reloaded", error=self._refused)
+            return None
+        self._refused = ""
+        _log.info("tls.reloaded")
+        return self._now
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        found = [os.stat(path) for path in (self._certificate, self._key, self._authority)]
+        return [(stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in found]
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        """Raises OSError, also for a pair that is none, as it is while somebody puts a new one in its place."""
+        certificate, key, authority = (path.read_bytes() for path in (self._certificate, self._key, self._authority))
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
+        except ssl.SSLError as error:
+            why = f"is no certificate for the key {self._key}, or one of the two is no PEM: {error.reason or error}"
+            raise OSError(error.errno, why, str(self._certificate)) from error
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self._authority)
+        except ssl.SSLError as error:
+            why = f"holds no certificate in PEM: {error.reason or error}"
+            raise OSError(error.errno, why, str(self._authority)) from error
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+
+
+def _told(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}"

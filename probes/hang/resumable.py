@@ -1,0 +1,53 @@
+"""What every detector has: settings, and a state that can be stored, so that another one goes on from there."""
+
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import msgspec
+
+from probes.hang.settings import Rule, Settings
+from probes.hang.verdicts import Verdict
+
+#: Version of the stored state; another one is not read.
+_VERSION = 1
+
+
+class Known(Protocol):
+    """What any rule keeps of a job, in a `msgspec.Struct` whose fields all have defaults."""
+
+    verdict: Verdict | None
+
+
+K = TypeVar("K", bound=Known)
+
+
+class Resumable(Generic[K]):
+    """A detector but for its rule: a class for a rule sets the two attributes and adds `feed`."""
+
+    _rule: Rule
+    _kept: type[K]
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings(rule=self._rule)
+        self._job = self._kept()
+
+    def state(self) -> dict[str, Any]:
+        """What is known so far, as JSON takes it."""
+        return {"version": _VERSION, "rule": self._rule, "job": msgspec.to_builtins(self._job, str_keys=True)}
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], settings: Settings | None = None) -> Self:
+        """A detector that goes on from there. Raises ValueError where that is no state of this version."""
+        found = cls(settings)
+        if state.get("version") != _VERSION or state.get("rule") != cls._rule:
+            raise ValueError(f"no state of version {_VERSION} of the {cls._rule} rule: begin a detector anew")
+        try:
+            found._job = msgspec.convert(state.get("job"), cls._kept, strict=False)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"the state is damaged ({error}): begin a detector anew") from None
+        return found
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The present one; None before the first."""
+        return self._job.verdict

@@ -1,0 +1,100 @@
+"""Compressed segments of logs: gzip files (zcat reads them) with a member for each MiB of output.
+
+An extra field `MU` in each member's header holds the member's size in the file, so that a reader hops to the member
+that it needs.
+"""
+
+import errno
+import os
+import stat
+import struct
+import zlib
+from array import array
+from functools import lru_cache
+from pathlib import Path
+
+#: Bytes of output in a member of a compressed segment.
+MEMBER = 1 << 20
+#: Id, deflate, "has an extra field", no time, no hint, Unix; length of the extra field; its only part: id, size, value.
+_HEADER = struct.Struct("<2sBBIBBH2sHI")
+_TRAILER = struct.Struct("<II")
+#: No member is larger: the file may be its user's, who can write any size and any body into it.
+_MOST = 2 * MEMBER
+
+
+def pack(data: bytes, level: int) -> bytes:
+    """A member with at most MEMBER bytes of output."""
+    packer = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+    body = packer.compress(data) + packer.flush()
+    size = _HEADER.size + len(body) + _TRAILER.size
+    header = _HEADER.pack(b"\x1f\x8b", 8, 4, 0, 0, 3, 8, b"MU", 4, size)
+    return header + body + _TRAILER.pack(zlib.crc32(data), len(data))
+
+
+def unpack(path: Path, offset: int, count: int, size: int) -> bytes:
+    """Output from `offset` in the file on, which has `size` bytes of it, at most up to the end of a member. Raises
+    OSError."""
+    status = os.stat(path)
+    same = status.st_ino, status.st_mtime_ns, status.st_size
+    number, skip = divmod(offset, MEMBER)
+    return _member(path, same, number, -(-size // MEMBER))[skip : skip + count]
+
+
+@lru_cache(maxsize=64)
+def _hops(path: Path, same: tuple[int, int, int], members: int) -> "array[int]":
+    """Where each of so many members begins, and where the last ends. `same`: inode, time and size: what makes it the
+    same file."""
+    fd = open_read(path)
+    try:
+        found, place = array("Q", [0]), 0
+        while len(found) <= members and (header := os.pread(fd, _HEADER.size, place)):
+            place += _size(path, header)
+            if place > same[2]:
+                raise _damaged(path)
+            found.append(place)
+        return found
+    finally:
+        os.close(fd)
+
+
+@lru_cache(maxsize=4)
+def _member(path: Path, same: tuple[int, int, int], number: int, members: int) -> bytes:
+    """The output in a member, kept since it is mostly read in several pieces; nothing behind the last."""
+    hops = _hops(path, same, members)
+    if number + 1 >= len(hops):
+        return b""
+    fd = open_read(path)
+    try:
+        data = os.pread(fd, hops[number + 1] - hops[number], hops[number])
+    finally:
+        os.close(fd)
+    try:
+        body = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data[_HEADER.size : -_TRAILER.size], MEMBER)
+    except zlib.error:
+        raise _damaged(path) from None
+    if _TRAILER.unpack(data[-_TRAILER.size :]) != (zlib.crc32(body), len(body)):
+        raise _damaged(path)
+    return body
+
+
+def _size(path: Path, header: bytes) -> int:
+    """Of a member in the file."""
+    if len(header) < _HEADER.size:
+        raise _damaged(path)
+    *fixed, size = _HEADER.unpack(header)
+    if fixed != [b"\x1f\x8b", 8, 4, 0, 0, 3, 8, b"MU", 4] or not _HEADER.size + _TRAILER.size <= size <= _MOST:
+        raise _damaged(path)
+    return int(size)
+
+
+def _damaged(path: Path) -> OSError:
+    return OSError(errno.EIO, "is damaged: muster did not write it like this", str(path))
+
+
+def open_read(path: Path) -> int:
+    """Raises OSError, also for a link, and for all else that is no file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "is no file", str(path))
+    return fd

@@ -1,0 +1,141 @@
+"""Limits of calls: what is over one is refused with the reason, and keeps nobody else out."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from agent.boundary import MAX_LOOKS
+from muster import client
+from muster.v1 import (
+    event_pb2,
+    job_pb2,
+    job_pb2_grpc,
+    log_pb2,
+    log_pb2_grpc,
+    telemetry_pb2,
+)
+from tests.conftest import Daemon, eventually
+
+
+def refusal(call: Callable[[], Any]) -> tuple[str, str]:
+    """Status and reason."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    assert isinstance(caught.value, grpc.Call)
+    return caught.value.code().name, client.failure(caught.value).reason
+
+
+def test_the_size_of_a_message(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon("[limits]\nmax_message_bytes = 65536\n")
+    big = job_pb2.JobSpec(job_id="x", command=["true"], env={"A": "a" * 70000})
+    with pytest.raises(grpc.RpcError) as caught:
+        daemon.jobs.Start(job_pb2.StartRequest(spec=big), timeout=20)
+    assert isinstance(caught.value, grpc.Call)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "65536" in (caught.value.details() or "")
+    assert not list(daemon.root.jobs.iterdir())
+    daemon.run("true", job_id="x")  # over the same connection
+    daemon.wait("x")
+
+
+def test_jobs_and_ranks(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon("[jobs]\nmax_jobs = 2\nmax_ranks = 3\n")
+    for name in "ab":
+        daemon.run("sleep", "1000", job_id=name)
+    assert refusal(lambda: daemon.run("true", job_id="c")) == ("RESOURCE_EXHAUSTED", "TOO_MANY_JOBS")
+    daemon.stop("a", grace_s=0)
+    daemon.run("true", job_id="c")
+    daemon.wait("c")
+    with pytest.raises(grpc.RpcError) as caught:
+        daemon.run("true", job_id="d", ranks=4)
+    assert client.failure(caught.value).violations == [("ranks", "4: this node allows at most 3")]
+
+
+def test_streams_of_each_kind_have_a_number_of_their_own(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon("[limits]\nmax_followers = 2\nmax_watchers = 2\n")
+    daemon.run("sleep", "1000", job_id="x")
+    daemon.until_running("x")
+    kinds = {
+        "logs": lambda: daemon.logs.ReadLogs(log_pb2.ReadLogsRequest(job_id="x", follow=True)),
+        "events": lambda: daemon.events.Watch(event_pb2.WatchRequest(from_oldest=True)),
+        "records": lambda: daemon.telemetry.RecordTelemetry(telemetry_pb2.RecordTelemetryRequest()),
+    }
+    held: list[Any] = []
+    for make in kinds.values():
+        for _ in range(2):
+            held.append(make())
+        told: list[tuple[str, str]] = []
+
+        def refused(make: Callable[[], Any] = make, told: list[tuple[str, str]] = told) -> bool:
+            """Its turn may come before theirs, as they have said nothing yet."""
+            call = make()
+            timer = threading.Timer(1, call.cancel)
+            timer.start()
+            try:
+                for _ in call:
+                    pass
+            except grpc.RpcError as error:
+                told.append((error.code().name, client.failure(error).reason))
+            timer.cancel()
+            return bool(told) and told[-1][0] != "CANCELLED"
+
+        eventually(refused)
+        assert told[-1] == ("RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS")
+    assert daemon.stop("x", grace_s=0).ended
+    for call in held:
+        call.cancel()
+
+
+def test_calls_that_look_keep_nobody_from_doing(daemon: Daemon) -> None:
+    daemon.run("sleep", "1000", job_id="x")
+    daemon.until_running("x")
+    with grpc.insecure_channel(f"unix:{daemon.root.reader_socket}") as channel:
+        jobs = job_pb2_grpc.JobServiceStub(channel)
+        waiting = [jobs.Wait.future(job_pb2.WaitRequest(job_id="x")) for _ in range(MAX_LOOKS)]
+
+        def refused() -> bool:
+            try:
+                jobs.Get(job_pb2.GetRequest(job_id="x"), timeout=20)
+            except grpc.RpcError as error:
+                assert client.failure(error).reason == "TOO_MANY_STREAMS"
+                return True
+            return False
+
+        eventually(refused)
+        assert daemon.get("x").job_id == "x"  # another listener has a number of its own
+        assert daemon.stop("x", grace_s=0).ended
+        assert all(call.result(timeout=20).ended for call in waiting)
+
+
+def test_a_flood_of_calls_delays_a_stop_but_does_not_keep_it_out(daemon: Daemon) -> None:
+    daemon.run("sleep", "1000", job_id="x")
+    daemon.until_running("x")
+    over = threading.Event()
+    answered = [0] * 4
+
+    def ask(number: int) -> None:
+        with grpc.insecure_channel(f"unix:{daemon.root.reader_socket}") as channel:
+            stubs = (job_pb2_grpc.JobServiceStub(channel), log_pb2_grpc.LogServiceStub(channel))
+            while not over.is_set():
+                calls = [stubs[0].Get.future(job_pb2.GetRequest(job_id="x"), timeout=20) for _ in range(32)]
+                for call in calls:
+                    call.result()
+                answered[number] += len(calls)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(answered))]
+    for thread in threads:
+        thread.start()
+    try:
+        eventually(lambda: all(answered))
+        before = sum(answered)
+        began = time.monotonic()
+        assert daemon.stop("x", grace_s=0).ended
+        print(f"Stop took {time.monotonic() - began:.3f} s among {sum(answered) - before} calls of Get")
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()

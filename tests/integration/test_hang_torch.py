@@ -1,0 +1,100 @@
+"""A real DDP job on gloo, of which one rank stops taking part: what is told of it, and of the same job before."""
+
+import importlib.util
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.v1 import job_pb2
+from tests.conftest import Daemon, eventually
+from tests.corpus.acted import IDLE, SPIN, WORK, Watcher, looks, stage, told
+from tests.fakes import FakeCards, NoCompiler
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        importlib.util.find_spec("torch") is None,
+        reason="needs PyTorch: pip install -r examples/ddp/requirements.txt",
+    ),
+]
+SCRIPT = Path(__file__).with_name("ddp_absent.py")
+RANKS, ODD = 3, 1
+
+Stage = tuple[Daemon, FakeCards, Watcher]
+
+
+@pytest.fixture
+def on_stage(tmp_path: Path) -> Iterator[Stage]:
+    try:
+        with stage(tmp_path, "nvidia", RANKS) as made:
+            yield made
+    except NoCompiler as error:
+        pytest.skip(str(error))
+
+
+def trains(on_stage: Stage, how: str, absent: Path, cards: bool, **fields: Any) -> None:
+    """Starts it, and sees that for long nothing is told against it."""
+    daemon, fake, watcher = on_stage
+    example = ("--steps", "1000000", "--step-time", "0.02", "--timeout", "3600")
+    spec = job_pb2.JobSpec(
+        job_id="ddp", command=[sys.executable, str(SCRIPT), str(absent), str(ODD), how, *example], **fields
+    )
+    spec.grace_steps.add().FromMilliseconds(500)
+    if cards:
+        spec.cards.count = RANKS
+    else:
+        spec.ranks = RANKS
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
+    for card in fake:
+        WORK.on(card)
+    eventually(lambda: b"step" in daemon.output(daemon.get("ddp")), 240)
+    assert watcher.wait("ddp", time.time(), looks(80))
+    assert {change.verdict for change in watcher.changes["ddp"]} == {"ALIVE"}
+
+
+@pytest.mark.parametrize("cards", [True, False], ids=["cards", "no cards"])
+def test_a_rank_that_sleeps_is_found_named_and_ended(on_stage: Stage, tmp_path: Path, cards: bool) -> None:
+    daemon, fake, watcher = on_stage
+    absent = tmp_path / "absent"
+    trains(on_stage, "sleep", absent, cards, on_hang="stop")
+    absent.touch()
+    for rank, card in enumerate(fake):
+        (IDLE if rank == ODD else SPIN).on(card)
+    assert watcher.wait("ddp", time.time(), told("HUNG"))
+    verdicts = [str(change.verdict) for change in watcher.changes["ddp"]]
+    assert [verdict for verdict in verdicts if verdict in ("SUSPECT", "HUNG")] == ["SUSPECT", "HUNG"]
+    hung = watcher.changes["ddp"][-1]
+    assert (str(hung.kind), hung.ranks) == ("spin" if cards else "deadlock", (ODD,))
+    job = daemon.wait("ddp", 120)
+    assert job.state == job_pb2.JOB_STATE_FAILED
+    assert job.ranks[ODD].outcome == job_pb2.RANK_OUTCOME_HUNG
+    assert {job.ranks[rank].outcome for rank in (0, 2)} == {job_pb2.RANK_OUTCOME_GANG_VICTIM}
+    why = daemon.cli("why", "ddp").stdout
+    assert f"rank {ODD}" in why.splitlines()[1] and "hung" in why.splitlines()[1]
+    # Where it was, and that the others were elsewhere.
+    stacks = why[why.index("Stacks that were kept") :]
+    assert f"rank {ODD} (hung)" in stacks and "prepare_next_batch (ddp_absent.py" in stacks
+    shown = daemon.cli("stacks", "ddp", "--kept").stdout
+    assert shown.index("prepare_next_batch") < shown.index("train_step (train_ddp.py")
+
+
+@pytest.mark.parametrize("cards", [True, False], ids=["cards", "no cards"])
+def test_a_rank_that_computes_for_ever_is_waited_for_and_then_hung(
+    on_stage: Stage, tmp_path: Path, cards: bool
+) -> None:
+    _, fake, watcher = on_stage
+    absent = tmp_path / "absent"
+    trains(on_stage, "spin", absent, cards, hang={"busy_s": "20"})
+    absent.touch()
+    for rank, card in enumerate(fake):
+        (IDLE if rank == ODD else SPIN).on(card)
+    assert watcher.wait("ddp", time.time(), told("HUNG"))
+    waiting, hung = watcher.changes["ddp"][-2:]
+    assert (waiting.verdict, hung.verdict, str(hung.kind)) == ("WAITING", "HUNG", "livelock")
+    assert waiting.ranks == hung.ranks == (ODD,)
+    assert "SUSPECT" not in {change.verdict for change in watcher.changes["ddp"]}

@@ -1,0 +1,201 @@
+"""A machine of its own with a real systemd: a Debian tree, booted by systemd-nspawn.
+
+The tree is made once by debootstrap, from the mirror that this machine's own apt uses, and kept in the user's cache;
+each machine boots a copy. Its network is its own loopback, its cgroup tree is cgroup v2, and a reboot of it is a real
+one for muster: processes, run folder and boot id are new.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+from tests.conftest import eventually
+
+REPOSITORY = Path(__file__).parents[2]
+#: What of Debian is in the tree, beyond the smallest that boots.
+PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,procps"
+VENV = "/opt/muster"
+
+
+def missing() -> str:
+    """Why there can be no such machine here; empty where there can be."""
+    if os.geteuid() != 0:
+        return "needs root"
+    for tool in ("systemd-nspawn", "debootstrap", "nsenter", "apt-get"):
+        if not shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"):
+            return f"needs {tool}"
+    return ""
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home, "muster-tests")
+
+
+def _of_os(key: str) -> str:
+    for line in Path("/etc/os-release").read_text().splitlines():
+        name, _, value = line.partition("=")
+        if name == key:
+            return value.strip('"')
+    raise AssertionError(f"/etc/os-release says nothing of {key}")
+
+
+def debian() -> Path:
+    """The tree, made where it is not there yet: a minute and 300 MB."""
+    tree = _cache() / f"{_of_os('VERSION_CODENAME')}-{zlib.crc32(PACKAGES.encode()):08x}"
+    if tree.exists():
+        return tree
+    tree.parent.mkdir(parents=True, exist_ok=True)
+    listed = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)"], check=True, capture_output=True, text=True
+    ).stdout.split()
+    new = tree.with_name(f"{tree.name}.{os.getpid()}")
+    try:
+        subprocess.run(
+            ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", _of_os("VERSION_CODENAME"), new, listed[0]],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        new.rename(tree)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return tree
+
+
+def wheels(folder: Path) -> Path:
+    """Wheels of the project and of all that it depends on, for Python as Debian has it."""
+    found = folder / "wheels"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    subprocess.run(
+        [*pip, "download", "--require-hashes", "-r", REPOSITORY / "requirements.lock", "-d", found], check=True
+    )
+    build(REPOSITORY, found)
+    return found
+
+
+def build(source: Path, into: Path) -> Path:
+    """The project's wheel. Returns its path."""
+    before = set(into.glob("muster_agent-*.whl"))
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", into, source],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return (set(into.glob("muster_agent-*.whl")) - before or before).pop()
+
+
+class Machine:
+    """Boots a copy of the tree; `with` ends it."""
+
+    def __init__(self, folder: Path, wheels: Path) -> None:
+        self.tree = folder / "tree"
+        self.name = f"muster{os.getpid()}"
+        subprocess.run(["cp", "-a", "--reflink=auto", f"{debian()}/.", _made(self.tree)], check=True)
+        shutil.copytree(wheels, self.tree / "wheels")
+        self._console = folder / "console"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Machine":
+        self._boot()
+        return self
+
+    def _boot(self) -> None:
+        out = os.open(self._console, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+        # In a cgroup v2 tree of its own, whatever this machine has.
+        self._process = subprocess.Popen(
+            [
+                "systemd-nspawn", "--boot", "--directory", self.tree, f"--machine={self.name}", "--private-network",
+                "--register=no", "--keep-unit", "--console=pipe", "--kill-signal=SIGRTMIN+3",
+            ],
+            env=os.environ | {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        os.close(out)
+        self.wait_up()
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self.tree, ignore_errors=True)
+
+    @property
+    def leader(self) -> int:
+        """Pid of its PID 1, as seen from outside; 0 between two boots."""
+        assert self._process is not None
+        assert self._process.poll() is None, f"the machine is gone, see {self._console}"
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        return int(children[0]) if children else 0
+
+    def wait_up(self) -> None:
+        """Until its systemd has done all that belongs to a boot."""
+
+        def is_up() -> bool:
+            return bool(self.leader) and self.run("systemctl", "is-system-running", check=False) in (
+                "running",
+                "degraded",
+            )
+
+        eventually(is_up, 120, "systemd to be up")
+
+    def run(self, *argv: str, check: bool = True, timeout: float = 120, text: str | None = None) -> str:
+        """Runs a command in the machine, as root. Returns what it wrote on stdout, stripped."""
+        command = ["nsenter", "-t", str(self.leader), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", *argv]
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            input=text or "",
+            env={"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"},
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"{argv}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout.strip()
+
+    def sh(self, script: str, check: bool = True) -> str:
+        """A piece of shell."""
+        return self.run("sh", "-ec", script, check=check)
+
+    def muster(self, *argv: str, check: bool = True) -> str:
+        return self.run(f"{VENV}/bin/muster", *argv, check=check)
+
+    def job(self, job_id: str) -> dict[str, object]:
+        """As `muster status -o json` shows it."""
+        found: dict[str, object] = json.loads(self.muster("status", job_id, "-o", "json"))
+        return found
+
+    def show(self, unit: str, name: str) -> str:
+        """A property of a unit."""
+        return self.run("systemctl", "show", "-P", name, unit)
+
+    def reboot(self) -> None:
+        """Of a machine that is nobody's unit systemd-nspawn leaves the second half to us, and says so by 133."""
+        assert self._process is not None
+        self.run("systemctl", "reboot", check=False)
+        assert self._process.wait(60) == 133
+        self._boot()
+
+    def cut_power(self) -> None:
+        """Everything ends at once; then it is booted again."""
+        assert self._process is not None
+        os.kill(self.leader, signal.SIGKILL)
+        self._process.wait(60)
+        self._boot()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder

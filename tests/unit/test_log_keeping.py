@@ -1,0 +1,261 @@
+"""The log folder is kept: what goes for want of room, what is handed over, and what nobody has to wait for."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from agent import log_upload
+from agent.config import Config, LogsTable
+from agent.entry import Entry
+from agent.events import Event, EventStore
+from agent.log_keeping import LogKeeping
+from supervisors import log_segments
+from supervisors.lifecycle import Job, Rank, Verdict
+from supervisors.paths import Root
+from supervisors.settings import Settings
+from supervisors.spec import JobSpec
+from supervisors.states import State
+from tests.small_disk import fill, needs_root, small_disk
+from tests.unit.notify_receiver import until
+
+HOUR = 3600.0
+#: A process that has a lock, as a supervisor has.
+HOLD = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, 2); print(1, flush=True); sys.stdin.read()"
+
+
+class Jobs:
+    """In the place of the registry."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, Entry] = {}
+
+    def entries(self) -> list[Entry]:
+        return list(self.all.values())
+
+    @asynccontextmanager
+    async def alone(self, job_id: str) -> AsyncIterator[None]:
+        yield
+
+
+class Node:
+    """A log folder that is kept, with jobs that need no processes."""
+
+    def __init__(self, root: Root, events: EventStore) -> None:
+        self.root, self.events, self.jobs = root, events, Jobs()
+        self.logs = LogsTable(keep_days=0, min_free_percent=0)
+        jobs: Any = self.jobs
+        self.keeping = LogKeeping(root, lambda: Config(logs=self.logs), events, jobs)
+
+    def job(self, job_id: str, ended_h: float | None, data: bytes = b"x" * 1000, **env: str) -> Entry:
+        """Ended so many hours ago; None: it runs."""
+        job = Job(State.RUNNING if ended_h is None else State.SUCCEEDED, accepted_at=1.0)
+        job.ended_at = time.time() - ended_h * HOUR if ended_h is not None else 0.0
+        job.verdict = Verdict(0, "all ranks ended with 0") if ended_h is not None else None
+        job.ranks = [Rank(0, 0, 0)]
+        paths = self.root.job(job_id)
+        paths.folder.mkdir(parents=True)
+        self.jobs.all[job_id] = entry = Entry(job_id, JobSpec(job_id, ("true",), env), job, paths)
+        self.log(job_id).write_bytes(data)
+        self.events.append([(None, Event(time.time(), "job.accepted", job_id))])
+        return entry
+
+    def log(self, job_id: str) -> Path:
+        return self.root.rank_log(job_id, 0, 0)
+
+    async def until(self, condition: Callable[[], Any], **logs: Any) -> None:
+        """With these settings; it looks again and again."""
+        self.logs = msgspec.structs.replace(self.logs, **logs)
+
+        def met() -> Any:
+            self.keeping.reload()
+            return condition()
+
+        await until(met)
+
+    async def told(self, kind: str, count: int = 0) -> list[Any]:
+        """Events, once there are so many."""
+        with anyio.fail_after(30):
+            while True:
+                cursor = self.events.newest_cursor()
+                found = [event for event, _ in await self.events.read(None, 1000) if event.kind == kind]
+                if len(found) >= count:
+                    return found
+                await self.events.wait_beyond(cursor)
+
+
+@asynccontextmanager
+async def kept(folder: Path) -> AsyncIterator[Node]:
+    root = Root.under(folder)
+    for each in (root.run, root.log, root.jobs, root.events):
+        each.mkdir(parents=True, exist_ok=True)
+    events = await EventStore.open(root.events, 1 << 20)
+    node = Node(root, events)
+    try:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(events.run)
+            await tasks.start(node.keeping.run)
+            yield node
+            tasks.cancel_scope.cancel()
+    finally:
+        await events.close()
+
+
+# --- what goes --------------------------------------------------------------------------------------------------------
+
+
+@needs_root
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_disk_that_fills_up(tmp_path: Path, full: bool) -> None:
+    with small_disk(Root.under(tmp_path).log, "4m"):
+        async with kept(tmp_path) as node:
+            for job_id, ended_h in (("second", 2), ("first", 3), ("third", 1), ("live", None)):
+                node.job(job_id, ended_h, bytes(900_000))
+            if full:
+                fill(node.root.log)
+            await node.until(lambda: not node.log("second").exists(), min_free_percent=40.0)
+            await node.until(lambda: not node.keeping.trouble)
+            assert node.log("live").exists() and node.log("third").exists()
+            assert [event.job_id for event in await node.told("logs.removed", 2)] == ["first", "second"]
+            (record,) = log_segments.removals(node.log("first"))
+            assert (record.start, record.end) == (0, 900_000)
+            assert "min_free_percent" in record.why
+
+
+async def test_all_logs_of_the_node_within_a_limit(tmp_path: Path) -> None:
+    async with kept(tmp_path) as node:
+        node.job("first", 2, bytes(100_000))
+        node.job("second", 1, bytes(100_000))
+        await node.until(lambda: not node.log("first").exists(), max_node_bytes=150_000)
+        assert node.log("second").exists()
+
+
+async def test_a_folder_that_several_jobs_share_goes_with_the_last(tmp_path: Path) -> None:
+    async with kept(tmp_path) as node:
+        node.job("first", 48, MA_VJ_NAME="ma-job-1")
+        node.job("second", 1, MA_VJ_NAME="ma-job-1")
+        folder = node.root.log / "modelarts-job-1"
+        folder.mkdir()
+        (folder / "plog").write_bytes(b"x")
+        await node.until(lambda: not node.log("first").exists(), keep_days=1.0)
+        assert folder.exists() and node.log("second").exists()
+        await node.until(lambda: not folder.exists(), keep_days=0.01)
+
+
+async def test_a_removal_that_fails_is_told(tmp_path: Path) -> None:
+    async with kept(tmp_path) as node:
+        node.job("job", 48)
+        log_segments.removed_path(node.log("job")).mkdir()
+        await node.until(lambda: any("remove" in text for text in node.keeping.trouble), keep_days=1.0)
+        log_segments.removed_path(node.log("job")).rmdir()
+        node.log("job").write_bytes(b"x")
+        await node.until(lambda: not node.keeping.trouble)
+
+
+async def test_a_job_is_kept_until_its_journal_can_be_trusted_or_its_supervisor_is_gone(tmp_path: Path) -> None:
+    async with kept(tmp_path) as node:
+        entry = node.job("job", 48)
+        entry.give_up("its journal is damaged")
+        entry.paths.lock.touch()
+        os.utime(node.log("job"), (1.0, 1.0))
+        node.job("other", 48)
+        command = [sys.executable, "-c", HOLD, str(entry.paths.lock)]
+        async with await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            await process.stdout.receive()
+            await node.until(lambda: not node.log("other").exists(), keep_days=1.0)
+            assert node.log("job").exists()
+            process.kill()
+        await node.until(lambda: not node.log("job").exists())
+
+
+# --- handing over -----------------------------------------------------------------------------------------------------
+
+
+def program(folder: Path, body: str) -> tuple[str, ...]:
+    path = folder / "program"
+    path.write_text(f"#!/bin/sh\ncd {folder}\n{body}\n")
+    path.chmod(0o755)
+    return (str(path),)
+
+
+async def test_segments_go_when_they_were_taken(tmp_path: Path) -> None:
+    """A running job is kept within its limit without losing what nobody has yet."""
+    async with kept(tmp_path) as node:
+        node.job("job", None)
+        log = node.log("job")
+        first, second = (log_segments.segment_path(log, start, start + 1000) for start in (0, 1000))
+        first.write_bytes(bytes(1000))
+        taker = program(tmp_path, "[ -e open ] && cat > new && mv new taken.$(ls taken.* 2>/dev/null | wc -l)")
+        await node.until(
+            lambda: node.keeping.trouble, upload=taker, compress="off", max_job_bytes=1100, max_file_bytes=1000
+        )
+        assert first.exists()
+        assert Settings(node.root.settings).logs.max_job_bytes == 0, "its supervisor must not remove it"
+        (tmp_path / "open").touch()
+        second.write_bytes(bytes(1000))
+        monotonic = anyio.current_time()
+        for lot in node.keeping._uploads._lots.values():
+            lot.due = monotonic
+        await node.until((tmp_path / "taken.0").exists)
+        said = json.loads((tmp_path / "taken.0").read_text())
+        assert (said["state"], said["ended"]) == ("RUNNING", False)
+        assert str(first) in [each["path"] for each in said["files"]]
+        await node.until(lambda: not second.exists())
+        assert not first.exists() and log.exists()
+        assert [(record.start, record.end, record.why) for record in log_segments.removals(log)] == [
+            (0, 2000, "the job's logs may have 1100 bytes (max_job_bytes)")
+        ]
+
+
+async def test_at_most_so_many_at_once(tmp_path: Path) -> None:
+    async with kept(tmp_path) as node:
+        for i in range(5):
+            node.job(f"job-{i}", 1)
+        taker = program(tmp_path, 'touch "in.$MUSTER_JOB_ID"; while [ ! -e open ]; do sleep 0.01; done')
+        await node.until(lambda: len(list(tmp_path.glob("in.*"))) == log_upload.AT_ONCE, upload=taker)
+        with anyio.move_on_after(0.3):
+            await node.until(lambda: len(list(tmp_path.glob("in.*"))) > log_upload.AT_ONCE)
+            raise AssertionError("more than allowed at once")
+        (tmp_path / "open").touch()
+        await node.until(lambda: all(entry.paths.uploaded.exists() for entry in node.jobs.entries()))
+
+
+async def test_it_is_left_alone_for_longer_after_each_failure(tmp_path: Path) -> None:
+    async with kept(tmp_path) as node:
+        node.job("job", 1)
+        await node.until(lambda: node.keeping.trouble, upload=program(tmp_path, "exit 1"))
+        (lot,) = node.keeping._uploads._lots.values()
+        waits = []
+
+        def failed(failures: int) -> bool:
+            return lot.failures >= failures and not lot.busy
+
+        for failures in range(1, 16):
+            await node.until(functools.partial(failed, failures))
+            waits.append(lot.due - anyio.current_time())
+            lot.due = 0.0
+            node.keeping._uploads._wake()
+        assert 2 < waits[0] <= 5 and waits[3] > waits[0]
+        assert all(wait <= log_upload.MAX_RETRY_S for wait in waits) and waits[-1] > 1000
+        assert len(await node.told("logs.upload_failed")) == 1, "the same reason is told once"
+
+
+async def test_what_a_program_says_at_its_end_is_told_however_much_it_says(tmp_path: Path) -> None:
+    async with kept(tmp_path) as node:
+        node.job("job", 1)
+        noise = f"i=0; while [ $i -lt 40000 ]; do echo '{'words ' * 8}' >&2; i=$((i+1)); done"
+        await node.until(lambda: node.keeping.trouble, upload=program(tmp_path, f"{noise}; echo no bucket >&2; exit 4"))
+        (event,) = await node.told("logs.upload_failed")
+        assert "ended with code 4: " in event.message and event.message.endswith("no bucket")
+        assert len(event.message) < 1000
