@@ -20,7 +20,7 @@ MINDSPORE ?= mindspore==2.7.*
 
 CODE := $(wildcard agent supervisors probes proto/muster tests benchmarks examples scripts)
 
-.PHONY: help setup run test test-system test-msrun lint format proto check-proto corpus corpus-acted bench lock clean
+.PHONY: help setup run test test-system test-msrun fuzz lint format proto check-proto corpus corpus-acted bench lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -43,6 +43,9 @@ test-system: $(READY)  ## the service under a real systemd, in a container; need
 test-msrun: $(READY) $(MINDSPORE_READY)  ## the tests of msrun with MindSpore: a download of 800 MB
 	@MUSTER_TEST_MSRUN="$(CURDIR)/.venv-mindspore/bin" \
 		$(BIN)/python -m pytest -q tests/integration/test_boot_modes.py tests/integration/test_drop_in.py -k 'real and msrun' $(PYTEST_ARGS)
+
+fuzz: $(READY)  ## 100,000 generated calls against a real daemon; MUSTER_FUZZ_CALLS says how many
+	@MUSTER_FUZZ_CALLS=$${MUSTER_FUZZ_CALLS:-100000} $(BIN)/python -m pytest -q -s tests/fuzz --timeout 2400 $(PYTEST_ARGS)
 
 lint: $(READY) check-proto  ## ruff, mypy, import rules, generated code
 	$(BIN)/ruff check .

@@ -35,6 +35,11 @@ _PAGE = 1000
 _SHOWN = 300
 
 _QUIET = (Verdict.SUSPECT, Verdict.HUNG)
+_KINDS = {
+    Verdict.SUSPECT: "job.suspected_hang",
+    Verdict.HUNG: "job.hung",
+    Verdict.DRIVER_HANG: "job.driver_hang",
+}
 _log = structlog.get_logger(__name__)
 
 
@@ -83,13 +88,12 @@ class _Watched:
     table: HangTable
     detector: hang.Detector | hang.PlainDetector
     found: Found | None = None
-    #: Kind of the event of `found` that perhaps was not told yet.
-    untold: str = ""
     since_stored: int = 0
 
 
 class _Stored(msgspec.Struct):
-    """`hang.json` in a job's folder. `attempt`: when the job was accepted, and which attempt it was."""
+    """`hang.json` in a job's folder. `attempt`: when the job was accepted, and which attempt it was. `untold`: kind of
+    the event of `found` that perhaps was not told yet."""
 
     attempt: tuple[float, int]
     state: dict[str, Any]
@@ -163,18 +167,21 @@ class HangWatch:
         # By way of JSON: the rule sees what a recording would show it.
         seen = hang.parse(encoded(record))
         changes = watched.detector.feed(seen) if seen is not None else []
-        before = watched.found
+        found, untold = watched.found, ""
         for change in changes:
             since = change.evidence.get("since")
-            watched.found = Found(change, since if isinstance(since, (int, float)) else change.t, change.t)
-            watched.untold = _kind(before, change)
+            found, untold = (
+                Found(change, since if isinstance(since, (int, float)) else change.t, change.t),
+                _kind(change),
+            )
         watched.since_stored += 1
         if changes or watched.since_stored >= STORE_EVERY:
             watched.since_stored = 0
-            await self._store(watched)
-        # Behind the store: after a kill in between the next daemon sees whether it was told.
+            await self._store(watched, found, untold)
+        # Shown and told behind the store: after a kill in between the next daemon sees whether it was told.
+        watched.found = found
         for change in changes:
-            self._tell(watched, change)
+            self._tell(watched, untold, change)
 
     async def _begin(self, entry: Entry) -> _Watched:
         """A detector for an attempt, in the state in which a daemon before left it."""
@@ -209,14 +216,13 @@ class HangWatch:
             _log.warning("hang.settings_refused", job=entry.job_id, error=str(error))
             return self._settings().hang
 
-    async def _store(self, watched: _Watched) -> None:
-        found = watched.found
+    async def _store(self, watched: _Watched, found: Found | None, untold: str) -> None:
         stored = _Stored(
             watched.attempt,
             watched.detector.state(),
             found.change.as_dict() if found is not None else None,
             found.since if found is not None else 0.0,
-            watched.untold,
+            untold,
         )
         try:
             await self._thread(_save, _file(watched.entry), msgspec.json.encode(stored))
@@ -225,13 +231,12 @@ class HangWatch:
 
     # --- what follows -------------------------------------------------------------------------------------------------
 
-    def _tell(self, watched: _Watched, change: Change) -> None:
+    def _tell(self, watched: _Watched, kind: str, change: Change) -> None:
         self.counts[str(change.verdict)] = self.counts.get(str(change.verdict), 0) + 1
         _log.info("hang.verdict", job=change.job, verdict=str(change.verdict), confidence=change.confidence)
         watched.entry.wake()
-        if watched.untold:
-            self._note(watched, watched.untold, change)
-            watched.untold = ""
+        if kind:
+            self._note(watched, kind, change)
         if change.verdict in _QUIET and self._group is not None:
             self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
 
@@ -295,14 +300,9 @@ class HangWatch:
         return await to_thread.run_sync(function, *args, limiter=self._limiter)
 
 
-def _kind(before: Found | None, change: Change) -> str:
+def _kind(change: Change) -> str:
     """Of the event that tells of a change; empty: none does."""
-    told = {Verdict.SUSPECT: "job.suspected_hang", Verdict.HUNG: "job.hung"}.get(change.verdict)
-    if told is None and before is not None and before.change.verdict in _QUIET:
-        return "job.recovered"
-    if told is None and change.verdict is Verdict.DRIVER_HANG:
-        return "job.driver_hang"
-    return told or ""
+    return _KINDS.get(change.verdict, "job.recovered" if "recovered" in change.evidence else "")
 
 
 def _going_on(state: dict[str, Any], settings: hang.Settings) -> hang.Detector | hang.PlainDetector:

@@ -142,6 +142,8 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
+        # Of TLS: whoever connects and says nothing is nobody yet. In milliseconds; gRPC's own are two minutes.
+        ("grpc.server_handshake_timeout_ms", 10_000),
         # A client may see to it that its connection lives: gRPC's own rule is a ping each five minutes.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),

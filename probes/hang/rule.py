@@ -41,7 +41,7 @@ class Detector(Resumable[JobState]):
         if not self._is_new(finding, recovered, anew):
             return []
         told: dict[str, Any] = {}
-        if job.verdict in (*_SILENCE, Verdict.DRIVER_HANG) and finding.verdict not in _QUIET:
+        if job.verdict in (*_SILENCE, Verdict.DRIVER_HANG) and finding.verdict not in (*_QUIET, Verdict.DRIVER_HANG):
             told = self._recovery(sight)
         change = Change(
             t=record.t,

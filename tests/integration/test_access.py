@@ -407,6 +407,11 @@ def test_a_plain_client_gets_nothing(listening: Listening) -> None:
         assert outcome(channel, "/muster.v1.NodeService/GetNode")[0] == "UNAVAILABLE"
 
 
+def test_whoever_says_nothing_is_sent_away(listening: Listening) -> None:
+    with socket.create_connection(("127.0.0.1", listening.port), 60) as silent:
+        assert silent.recv(1) == b""
+
+
 def test_only_tls_1_3(listening: Listening) -> None:
     context = listening.context(listening.operator)
     assert listening.handshake(context)[0] == "TLSv1.3"

@@ -37,6 +37,12 @@ def test_the_size_of_a_message(make_daemon: Callable[..., Daemon]) -> None:
     assert isinstance(caught.value, grpc.Call)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "65536" in (caught.value.details() or "")
+    # What counts is what becomes of it: 50 MiB that are 50 KiB on the wire.
+    big = job_pb2.JobSpec(job_id="x", command=["true"], env={"A": "a" * (50 << 20)})
+    with pytest.raises(grpc.RpcError) as caught:
+        daemon.jobs.Start(job_pb2.StartRequest(spec=big), timeout=20, compression=grpc.Compression.Gzip)
+    assert isinstance(caught.value, grpc.Call)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert not list(daemon.root.jobs.iterdir())
     daemon.run("true", job_id="x")  # over the same connection
     daemon.wait("x")

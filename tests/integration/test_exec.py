@@ -558,7 +558,7 @@ def test_a_session_ends_with_its_job_and_says_so(daemon):
         daemon.stop("j", grace_s=0.2)
         process.wait(timeout=20)
         assert process.returncode == 137
-        assert b"job has ended" in process.stderr.read()
+        assert b"ended with the ranks of the job" in process.stderr.read()
     assert not alive(pid)
     assert daemon.wait("j").state
 

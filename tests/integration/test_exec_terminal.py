@@ -282,5 +282,5 @@ def test_a_job_that_ends_restores_the_terminal(daemon):
         terminal.expect(b"ready\r\n")
         daemon.stop("j", grace_s=1)
         assert terminal.ended() in (129, 143)  # whichever of the two signals was first
-        terminal.expect(b"job has ended")
+        terminal.expect(b"ended with the ranks of the job")
         assert terminal.is_as_before
