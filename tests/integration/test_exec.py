@@ -251,7 +251,9 @@ def test_a_signal_that_ends_the_command_ends_the_client_with_its_code(node, numb
 
 
 def test_ctrl_z_suspends_the_client_alone(node):
-    with background(node, "j", "--", "sh", "-c", "echo $$; while :; do echo x; sleep 0.02; done") as process:
+    script = "echo $$; while :; do echo x; sleep 0.02; done"
+    # In a group of its own with us for a parent: SIGTSTP stops nobody in an orphaned group, which ours may be.
+    with background(node, "j", "--", "sh", "-c", script, process_group=0) as process:
         pid = int(process.stdout.readline())
         process.send_signal(signal.SIGTSTP)
         eventually(lambda: state(process.pid) == "T")
