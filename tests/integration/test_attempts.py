@@ -33,11 +33,14 @@ def log_of(job: Any) -> str:
 
 
 def test_the_whole_gang_is_started_again_until_it_succeeds(daemon: Daemon) -> None:
+    # Rank 1 fails when rank 0 has written, which would else be ended before it has.
+    said = f"{daemon.folder}/said-$MUSTER_ATTEMPT"
     start(
         daemon,
         'echo "$RANK in $MUSTER_ATTEMPT $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS"\n'
         'if [ "$MUSTER_ATTEMPT" = 2 ]; then exit 0; fi\n'
-        '[ "$RANK" = 1 ] && exit 5\n'
+        f'[ "$RANK" = 0 ] && : > "{said}"\n'
+        f'[ "$RANK" = 1 ] && {{ until [ -e "{said}" ]; do sleep 0.01; done; exit 5; }}\n'
         "exec sleep 1000",
         max_restarts=4,
     )
