@@ -44,7 +44,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             except OSError as error:
                 raise LogUnreadable(entry.job_id, error) from error
 
-    async def ReadNodeLogs(  # type: ignore[override]  # as above
+    async def ReadNodeLogs(  # type: ignore[override]  # the generated base wants an iterator, as of ReadLogs
         self, request: log_pb2.ReadNodeLogsRequest, context: "_NodeContext"
     ) -> None:
         """See log.proto. Raises InvalidRequest, LogUnreadable, TooMany."""
