@@ -76,6 +76,7 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
         hang=dict(message.hang),
         notify_webhook=message.notify.webhook,
         notify_events=tuple(message.notify.events),
+        notify_secret=message.notify.secret,
     )
     spec = modelarts.understood(spec, node_rank_said=message.HasField("node_rank"))
     found += violations(spec)

@@ -20,6 +20,7 @@ from agent.entry import Entry
 from agent.errors import CursorTooOld
 from agent.events import Event, EventStore
 from agent.records import Lost, Record, Records, encoded
+from agent.text import ranks
 from probes import hang
 from probes.hang import Change, Verdict
 from supervisors.spec import OnHang
@@ -72,7 +73,7 @@ def sentence(change: Change) -> str:
     """For people: what was found, of whom, and why."""
     kind = f" ({change.kind})" if change.kind else ""
     odd = change.evidence.get("odd_ranks") or {}
-    who = f"; rank {', '.join(map(str, change.ranks))}" if change.ranks else ""
+    who = f"; {ranks(change.ranks)}" if change.ranks else ""
     words = "; ".join(f"rank {rank}: {text}" for rank, text in list(odd.items())[:3])
     silent = change.evidence.get("silent_s")
     how_long = f" for {silent:.0f} s" if isinstance(silent, (int, float)) and change.verdict in _QUIET else ""
@@ -122,8 +123,6 @@ class HangWatch:
         self._jobs: dict[str, _Watched] = {}
         self._group: TaskGroup | None = None
         self._limiter = anyio.CapacityLimiter(2)
-        #: How often each verdict was reached, since the daemon was started.
-        self.counts: dict[str, int] = {}
         #: Sentence for an operator, or empty.
         self.trouble = ""
 
@@ -232,7 +231,6 @@ class HangWatch:
     # --- what follows -------------------------------------------------------------------------------------------------
 
     def _tell(self, watched: _Watched, kind: str, change: Change) -> None:
-        self.counts[str(change.verdict)] = self.counts.get(str(change.verdict), 0) + 1
         _log.info("hang.verdict", job=change.job, verdict=str(change.verdict), confidence=change.confidence)
         watched.entry.wake()
         if kind:
@@ -279,6 +277,14 @@ class HangWatch:
             return
         if watched.found is None or watched.found.change.verdict is not Verdict.HUNG:
             return  # it got on while the stacks were taken
+        least = watched.detector.settings.action_confidence
+        if change.confidence < least:
+            text = f"{action} is not done: confidence {change.confidence:g} is below action_confidence, {least:g}"
+            told = {"action": str(action), "confidence": f"{change.confidence:g}", "action_confidence": f"{least:g}"}
+            self._events.append(
+                [(None, Event(time.time(), "job.hang_not_acted", change.job, message=text, attributes=told))]
+            )
+            return
         for _ in range(TRIES):
             try:
                 await supervisor_client.hung(

@@ -58,6 +58,10 @@ class Spec(Protocol):
     def notify_events(self) -> tuple[str, ...]:
         """What is to be told there; empty for all."""
 
+    @property
+    def notify_secret(self) -> str:
+        """Signs what is posted; empty for none."""
+
 
 class Known(Protocol):
     """A job."""
@@ -183,7 +187,7 @@ class Notifier:
         except JobNotFound:  # it was deleted meanwhile
             spec = None
         if spec is not None and spec.notify_webhook:
-            yield spec.notify_webhook, spec.notify_events or JOB_EVENTS
+            yield _job_key(spec), spec.notify_events or JOB_EVENTS
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -242,11 +246,13 @@ class Notifier:
         if key == COMMAND:
             await notify_command.run(table.command, item, body, table.timeout_s)
         elif key == WEBHOOK:
-            target = Target(table.webhook, table.timeout_s, table.secret_file, table.proxy, table.ca_file)
+            target = Target(table.webhook, table.timeout_s, "", table.secret_file, table.proxy, table.ca_file)
             await notify_webhook.post(target, item, body)
-        else:  # the secret is between the node and its own receiver
+        else:  # the node's secret is between it and its own receiver
+            url, _, secret = key.partition(" ")
             async with self._slots:
-                await notify_webhook.post(Target(key, table.timeout_s, "", table.proxy, table.ca_file), item, body)
+                target = Target(url, table.timeout_s, secret, "", table.proxy, table.ca_file)
+                await notify_webhook.post(target, item, body)
 
     async def _pause(self, queue: Queue, table: NotifyTable, after: float) -> None:
         """Leaves a receiver alone, for longer after each failure; not in step with other nodes, whose receiver it often
@@ -260,9 +266,15 @@ class Notifier:
                 return
 
 
+def _job_key(spec: Spec) -> str:
+    """Of the queue for a job's webhook: the URL, in which no blank can be, and behind a blank the secret. Jobs that
+    share both share the queue; a job that was deleted meanwhile is still told of, and signed."""
+    return f"{spec.notify_webhook} {spec.notify_secret}" if spec.notify_secret else spec.notify_webhook
+
+
 def _wanted(key: str, table: NotifyTable) -> bool:
     return bool(table.command if key == COMMAND else table.webhook if key == WEBHOOK else True)
 
 
 def _shown(key: str) -> str:
-    return key if key in (COMMAND, WEBHOOK) else f"a job's webhook {shown(key)}"
+    return key if key in (COMMAND, WEBHOOK) else f"a job's webhook {shown(key.partition(' ')[0])}"

@@ -22,7 +22,7 @@ from agent.state_folder import write_synced
 from probes import watched
 
 VERSION = 1
-#: The node's own receivers; every other key of a queue is the URL of a job's webhook.
+#: The node's own receivers; every other key of a queue is the URL of a job's webhook, and perhaps a secret (notify.py).
 COMMAND, WEBHOOK = "command", "webhook"
 #: Seconds between two writes, and between two tries where writing does not work.
 SAVE_S = 0.5

@@ -23,7 +23,7 @@ import anyio
 import agent
 from agent.notify_item import Item, NotTaken, Refused
 from probes import watched
-from supervisors.notify_rules import shown, webhook_problem
+from supervisors.notify_rules import MAX_SECRET, shown, webhook_problem
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -37,16 +37,16 @@ MAX_REDIRECTS = 3
 LINGER_S = 1.0
 #: Of an answer's text so much is read, at most so long (seconds), so that its sender does not see a broken connection.
 _DRAIN, _DRAIN_S = 4096, 0.2
-MAX_SECRET = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to, and how. Without a `secret_file` nothing is signed; `proxy` is the URL of an HTTP proxy, `ca_file` has
-    the certificates to trust in the place of the system's, each empty for none."""
+    """Where to, and how. Without a `secret`, or a `secret_file` that has it, nothing is signed; `proxy` is the URL of
+    an HTTP proxy, `ca_file` has the certificates to trust in the place of the system's, each empty for none."""
 
     url: str
     timeout_s: float
+    secret: str = ""
     secret_file: str = ""
     proxy: str = ""
     ca_file: str = ""
@@ -141,7 +141,9 @@ class _Request:
         """Raises OSError, NotTaken."""
         from http.client import HTTPException
 
-        secret = read_secret(self._target.secret_file) if self._target.secret_file else b""
+        secret = self._target.secret.encode()
+        if self._target.secret_file:
+            secret = read_secret(self._target.secret_file)
         url = self._target.url
         try:
             for _ in range(MAX_REDIRECTS + 1):

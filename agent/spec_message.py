@@ -78,9 +78,10 @@ def spec_to(spec: JobSpec, *, secrets: bool = False) -> job_pb2.JobSpec:
         max_hang_restarts=spec.max_hang_restarts,
         hang={plain(name): plain(value) for name, value in spec.hang.items()},
     )
-    if spec.notify_webhook or spec.notify_events:
+    if spec.notify_webhook or spec.notify_events or spec.notify_secret:
         webhook = spec.notify_webhook if secrets else _without_secrets(spec.notify_webhook)
-        message.notify.CopyFrom(job_pb2.Notify(webhook=plain(webhook), events=spec.notify_events))
+        secret = spec.notify_secret if secrets else ""
+        message.notify.CopyFrom(job_pb2.Notify(webhook=plain(webhook), events=spec.notify_events, secret=plain(secret)))
     if spec.wants_cards:
         message.cards.CopyFrom(job_pb2.CardRequest(count=spec.card_count, indices=spec.card_indices))
     return message

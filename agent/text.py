@@ -5,7 +5,7 @@ import re
 import shlex
 import time
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from supervisors import cpus
 
@@ -106,6 +106,11 @@ def command_line(words: Iterable[str]) -> str:
 def numbers(values: Iterable[int]) -> str:
     """0-3,7 for 0, 1, 2, 3, 7."""
     return cpus.shown(values)
+
+
+def ranks(values: Collection[int]) -> str:
+    """ "rank 3", "ranks 0-3,7"."""
+    return f"rank{'s' if len(values) > 1 else ''} {numbers(values)}"
 
 
 def shorten(text: str, width: int) -> str:

@@ -4,10 +4,11 @@ import os
 import signal
 
 from agent import why_said, why_telemetry
+from agent.text import ranks
 from agent.why_events import OOM_KILL, near
 from agent.why_facts import Facts
 from agent.why_found import CERTAIN, LOW, NONE, Cause, remedy
-from agent.why_words import of_this_attempt, ranks
+from agent.why_words import of_this_attempt
 from supervisors import oom
 from supervisors.lifecycle import Rank
 from supervisors.states import Cause as StopCause

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agent.text import clean, numbers, shorten, span
+from agent.text import clean, shorten, span
 from probes.result import one_line
 
 #: Characters of a line of output in the report.
@@ -27,11 +27,6 @@ def of_this_attempt(lines: Sequence[str]) -> Sequence[str]:
 def apart(seconds: float) -> str:
     """-3m05s for what came so long before, +0.25s after."""
     return ("-" if seconds < 0 else "+") + span(abs(seconds))
-
-
-def ranks(values: Sequence[int]) -> str:
-    """ "rank 3", "ranks 0-3,7"."""
-    return f"rank{'s' if len(values) > 1 else ''} {numbers(values)}"
 
 
 def spark(values: Sequence[float | None], most: float = 100.0) -> str:

@@ -12,6 +12,8 @@ NODE_EVENTS = ("node_condition", "node_drained")
 EVENTS = (*JOB_EVENTS, *NODE_EVENTS)
 #: Characters of a URL.
 MAX_URL = 2048
+#: Bytes of a secret that signs.
+MAX_SECRET = 4096
 
 
 def webhook_problem(url: str) -> str:
@@ -48,7 +50,7 @@ def events_problem(names: Collection[str], allowed: Iterable[str]) -> str:
     return "" if unknown is None else f"{unknown[:40]!r} is no event that is notified: allowed are {', '.join(known)}"
 
 
-def job_problems(webhook: str, events: Collection[str]) -> list[tuple[str, str]]:
+def job_problems(webhook: str, events: Collection[str], secret: str) -> list[tuple[str, str]]:
     """What is wrong with the notifications that a job's spec asks for: fields, each with one sentence."""
     found = []
     if webhook and (problem := webhook_problem(webhook)):
@@ -57,6 +59,12 @@ def job_problems(webhook: str, events: Collection[str]) -> list[tuple[str, str]]
         found.append(("notify.events", problem))
     elif events and not webhook:
         found.append(("notify.events", "without notify.webhook: say where they are to be told"))
+    if secret and not webhook:
+        found.append(("notify.secret", "without notify.webhook: there is nothing to sign"))
+    elif len(secret.encode()) > MAX_SECRET:
+        found.append(("notify.secret", f"has {len(secret.encode())} bytes: allowed are {MAX_SECRET}"))
+    elif any(character in secret for character in "\0\r\n"):
+        found.append(("notify.secret", "has a NUL or the end of a line in it: it is one line of text"))
     return found
 
 

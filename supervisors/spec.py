@@ -103,6 +103,7 @@ class JobSpec:
     hang: dict[str, str] = field(default_factory=dict)
     notify_webhook: str = ""
     notify_events: tuple[str, ...] = ()
+    notify_secret: str = ""
 
     @property
     def local_ranks(self) -> int:

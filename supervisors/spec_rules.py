@@ -82,7 +82,8 @@ def violations(spec: JobSpec) -> list[Violation]:
         bad("master_addr", "a job of several nodes needs master_addr and master_port, the same on every node")
     _check_boot(found, spec)
     _check_hang(found, spec)
-    found += [Violation(*problem) for problem in notify_rules.job_problems(spec.notify_webhook, spec.notify_events)]
+    notify = notify_rules.job_problems(spec.notify_webhook, spec.notify_events, spec.notify_secret)
+    found += [Violation(*problem) for problem in notify]
     _check_before_and_after(found, spec)
     _check_limits(found, spec)
     if len(spec.labels) > MAX_LABELS:

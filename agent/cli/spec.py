@@ -58,6 +58,7 @@ class Draft:
     hang: dict[str, str] = field(default_factory=dict)
     notify_webhook: str | None = None
     notify_events: list[str] | None = None
+    notify_secret: str | None = None
 
     def override(self, other: "Draft") -> None:
         """Takes over what `other` says; `env`, `labels`, `limits` and `hang` are joined, name by name."""
@@ -126,6 +127,7 @@ class Draft:
             hang=self.hang,
             notify_webhook=self.notify_webhook or "",
             notify_events=tuple(self.notify_events or ()),
+            notify_secret=self.notify_secret or "",
         )
         spec = modelarts.understood(spec, node_rank_said=self.node_rank is not None)
         found += violations(spec)
@@ -264,17 +266,29 @@ def webhook(value: object) -> str:
     """A URL, or @FILE with one as its only line: a command line can be read by all, and a webhook's URL often
     is a password. Raises ValueError."""
     written = _text(value)
+    return _only_line(written[1:], "the URL") if written.startswith("@") else written
+
+
+def notify_secret(value: object) -> str:
+    """@FILE with the secret as its only line: it is read here, so that no command line has it. Raises ValueError."""
+    written = _text(value)
     if not written.startswith("@"):
-        return written
+        raise ValueError("must be @FILE, a file with the secret: what is written here is read by others")
+    if not (secret := _only_line(written[1:], "the secret")):
+        raise ValueError(f"{written[1:]}: is empty: write the secret into it")
+    return secret
+
+
+def _only_line(path: str, what: str) -> str:
     try:
-        with open(written[1:], encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             lines = file.read(_MAX_FILE).splitlines()
     except OSError as error:
-        raise ValueError(f"{written[1:]}: {error.strerror}") from None
+        raise ValueError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{written[1:]}: is no text: must hold one line, the URL") from None
+        raise ValueError(f"{path}: is no text: must hold one line, {what}") from None
     if len(lines) != 1:
-        raise ValueError(f"{written[1:]}: has {len(lines)} lines: must hold one, the URL")
+        raise ValueError(f"{path}: has {len(lines)} lines: must hold one, {what}")
     return lines[0].strip()
 
 
@@ -415,4 +429,5 @@ _PARSERS: dict[str, Callable[[object], Any]] = {
     "hang": _settings,
     "notify_webhook": webhook,
     "notify_events": events,
+    "notify_secret": notify_secret,
 }

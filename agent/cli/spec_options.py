@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from agent import text
-from agent.cli.spec import Draft, cards, events, limit, nice, read_file, umask, webhook
+from agent.cli.spec import Draft, cards, events, limit, nice, notify_secret, read_file, umask, webhook
 from supervisors.notify_rules import JOB_EVENTS
 from supervisors.spec import Boot, OnHang, TrainingMode
 
@@ -191,6 +191,12 @@ _OPTIONS = [
         help=f"Which ones, of {', '.join(JOB_EVENTS)}; default: all.",
     ),
     click.option(
+        "--notify-secret",
+        metavar="@FILE",
+        type=Parsed("notify_secret", notify_secret),
+        help="Sign what is posted with the secret in FILE.",
+    ),
+    click.option(
         "--label",
         metavar="KEY=VALUE",
         type=Parsed("label", label_pair),
@@ -258,4 +264,5 @@ _PLAIN = (
     "on_hang",
     "notify_webhook",
     "notify_events",
+    "notify_secret",
 )

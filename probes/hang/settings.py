@@ -108,6 +108,9 @@ class Settings:
         "sync_inodes,writeback,vfs_fsync,file_write_and_wait,d_alloc_parallel,lookup_slow"
     )
 
+    #: Not of the rule, of who acts on it: HUNG of less confidence is told, and nobody is stopped for it.
+    action_confidence: float = 0.5
+
     #: Of the plain rule: seconds of silence and of a flat utilization (ModelArts: 720 s to 720 min, 30 min by default).
     plain_s: float = 1800.0
 
@@ -138,6 +141,8 @@ class Settings:
             raise ValueError(f"hung_s: {self.hung_s:g}: must not be less than suspect_s, {self.suspect_s:g}")
         if self.window_s > self.suspect_s:
             raise ValueError(f"window_s: {self.window_s:g}: must not be more than suspect_s, {self.suspect_s:g}")
+        if self.action_confidence > 1:
+            raise ValueError(f"action_confidence: {self.action_confidence:g}: allowed are 0 to 1")
         if self.min_samples < 2:
             raise ValueError(f"min_samples: {self.min_samples}: must be 2 at least")
         if self.cpu_idle_s > self.cpu_busy_s:

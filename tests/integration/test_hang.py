@@ -182,6 +182,17 @@ def test_a_job_is_ended_for_it_where_that_was_asked_for(daemon: Daemon, cards: F
     assert "hung" in daemon.cli("why", "j").stdout
 
 
+def test_of_little_confidence_nobody_is_stopped_and_that_is_told(daemon: Daemon, cards: FakeCards):
+    work(cards)
+    start(daemon, "j", on_hang="stop", hang={"action_confidence": "1"})
+    worked(daemon, cards, "j")
+    spin(cards)
+    eventually(lambda: "job.hang_not_acted" in kinds(daemon, "j"), 120)
+    (told,) = [event for event in daemon.event_list("j") if event.kind == "job.hang_not_acted"]
+    assert told.message.startswith("stop is not done: confidence 0.") and "action_confidence, 1" in told.message
+    assert (daemon.get("j").state, verdict(daemon, "j")) == (job_pb2.JOB_STATE_RUNNING, "HUNG")
+
+
 def test_a_job_that_hangs_is_started_again_within_its_budget(daemon: Daemon, cards: FakeCards):
     work(cards)
     start(daemon, "j", on_hang="restart", max_restarts=5, max_hang_restarts=1)
@@ -194,6 +205,26 @@ def test_a_job_that_hangs_is_started_again_within_its_budget(daemon: Daemon, car
     spin(cards)
     job = daemon.wait("j", 120)
     assert (job.state, job.attempt) == (job_pb2.JOB_STATE_FAILED, 1)
+
+
+def test_an_attempt_whose_cards_wait_from_the_start_is_watched_over_a_restart_of_the_daemon(
+    daemon: Daemon, cards: FakeCards
+):
+    """They still wait from the attempt before; that is nothing yet. Then it works, and hangs as that one did."""
+    work(cards)
+    start(daemon, "j", on_hang="restart", max_restarts=5)
+    worked(daemon, cards, "j")
+    spin(cards)
+    eventually(lambda: daemon.get("j").attempt == 1, 120)
+    daemon.until_running("j")
+    eventually(lambda: verdict(daemon, "j") == "WAITING", 60)
+    daemon.kill()
+    daemon.restart()
+    worked(daemon, cards, "j")
+    spin(cards)
+    eventually(lambda: verdict(daemon, "j") == "SUSPECT", 60)
+    eventually(lambda: daemon.get("j").attempt == 2, 120)
+    assert kinds(daemon, "j").count("job.hung") == 2
 
 
 def test_a_job_has_numbers_of_its_own(daemon: Daemon, cards: FakeCards):

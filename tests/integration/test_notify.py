@@ -31,8 +31,13 @@ def warnings(daemon: Daemon) -> list[str]:
     return [text for text in node.warnings if text.startswith("notify")]
 
 
-def notify(url: str, *events: str) -> job_pb2.Notify:
-    return job_pb2.Notify(webhook=url, events=events)
+def signature(got: Got, secret: bytes) -> str:
+    signed = got.headers["X-Muster-Timestamp"].encode() + b"." + got.raw
+    return "sha256=" + hmac.new(secret, signed, hashlib.sha256).hexdigest()
+
+
+def notify(url: str, *events: str, secret: str = "") -> job_pb2.Notify:
+    return job_pb2.Notify(webhook=url, events=events, secret=secret)
 
 
 def test_a_failure_is_told_to_all_who_want_to_know(make_daemon: MakeDaemon, receiver: Receiver, tmp_path: Path) -> None:
@@ -46,15 +51,18 @@ def test_a_failure_is_told_to_all_who_want_to_know(make_daemon: MakeDaemon, rece
     with Receiver() as own:
         env = {"PASSWORD": "not to be told"}
         daemon.run("sh", "-c", "exit 7", job_id="bad", env=env, notify=notify(own.url))
-        daemon.run("true", job_id="good", notify=notify(own.url, "started", "ended"))
+        daemon.run("true", job_id="good", notify=notify(own.url, "started", "ended", secret="the job's own"))
         for job_id in ("bad", "good"):
             daemon.wait(job_id)
         eventually(lambda: receiver.got and len(own.got) >= 4 and out.exists())
     (got,) = receiver.got
     assert (got.body["event"], got.body["job"]) == ("failed", "bad")
     assert got.body["attributes"]["exit_code"] == "7"
-    signed = got.headers["X-Muster-Timestamp"].encode() + b"." + got.raw
-    assert got.headers["X-Muster-Signature"] == "sha256=" + hmac.new(SECRET, signed, hashlib.sha256).hexdigest()
+    assert got.headers["X-Muster-Signature"] == signature(got, SECRET)
+    for one in own.got:  # by the job's own secret or by none, never by the node's
+        expected = signature(one, b"the job's own") if one.body["job"] == "good" else None
+        assert one.headers.get("X-Muster-Signature") == expected
+    assert "the job's own" not in str(daemon.get("good")) and not daemon.get("good").spec.notify.secret
     told = [(body["job"], body["event"]) for body in own.bodies]
     assert [event for job, event in told if job == "bad"] == ["started", "failed"]
     assert [event for job, event in told if job == "good"] == ["started", "ended"]
@@ -151,6 +159,8 @@ def test_a_reload_names_another_receiver(make_daemon: MakeDaemon, receiver: Rece
         (notify("http://h/", "failed", "hang"), "notify.events", "'hang' is no event that is notified"),
         (notify("http://h/", "node_condition"), "notify.events", "'node_condition' is no event"),
         (notify("", "failed"), "notify.events", "without notify.webhook"),
+        (notify("", secret="letmein"), "notify.secret", "without notify.webhook"),
+        (notify("http://h/", secret="letmein\n"), "notify.secret", "one line of text"),
     ],
 )
 def test_a_bad_webhook_is_refused(shared: Daemon, asked: job_pb2.Notify, field: str, said: str) -> None:

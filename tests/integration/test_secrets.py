@@ -117,6 +117,7 @@ def test_no_secret_is_told_anywhere(make_daemon: Any, tmp_path: Path) -> None:
         before.write_text(f"export EXPORTED={planted('exported')}\n")
         notify = job_pb2.JobSpec().notify
         notify.webhook = f"{receiver.url}?token={planted('of-the-job')}"
+        notify.secret = planted("signs-for-the-job")
         env = {"TOKEN": planted("env"), "HF_TOKEN": planted("hf")}
         script = "trap 'exit 3' TERM; while :; do sleep 0.1; done"
         daemon.run("sh", "-c", script, job_id="x", env=env, pre_start=str(before), notify=notify, ranks=2)

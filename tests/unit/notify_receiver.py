@@ -158,7 +158,8 @@ class Parts:
         return self.jobs[job_id]
 
     def add_job(self, job_id: str, webhook: str = "", events: tuple[str, ...] = ()) -> None:
-        self.jobs[job_id] = SimpleNamespace(spec=SimpleNamespace(notify_webhook=webhook, notify_events=events))
+        spec = SimpleNamespace(notify_webhook=webhook, notify_events=events, notify_secret="")
+        self.jobs[job_id] = SimpleNamespace(spec=spec)
 
 
 def ended(message: str, state: str = "FAILED", job: str = "job-1", at: float | None = None) -> Event:

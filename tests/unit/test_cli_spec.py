@@ -91,6 +91,7 @@ def test_a_file_with_everything():
     assert set(spec.KEYS) - {name for name in spec.KEYS if getattr(draft, name) not in (None, {})} == {
         "ranks",
         "master_addr",
+        "notify_secret",  # in a file of its own
     }
 
 
@@ -257,12 +258,25 @@ def test_the_message_says_what_the_spec_says():
         hang={"hung_s": "900"},
         notify_webhook="https://example.org/hook",
         notify_events=("hung",),
+        notify_secret="hunter2",
     )
     for field in dataclasses.fields(JobSpec):
         if field.name not in ("ranks", "card_count"):  # which go with no indices
             assert getattr(full, field.name) != getattr(JobSpec("", ()), field.name)
     for one in (full, JobSpec(job_id="x", command=("a",)), JobSpec(job_id="x", command=("a",), card_count=2)):
         assert convert.spec_from(spec.to_proto(one)) == one
+
+
+def test_a_secret_is_in_a_file_and_nowhere_else(tmp_path):
+    (tmp_path / "secret").write_text("hunter2\n")
+    assert spec.from_table({"notify-secret": f"@{tmp_path}/secret"}).notify_secret == "hunter2"
+    with pytest.raises(ValueError, match="must be @FILE") as caught:
+        spec.notify_secret("hunter2")
+    assert "hunter2" not in str(caught.value)
+    for content, says in ((b"", "has 0 lines"), (b"a\nb\n", "has 2 lines"), (b" \n", "is empty")):
+        (tmp_path / "secret").write_bytes(content)
+        with pytest.raises(ValueError, match=says):
+            spec.notify_secret(f"@{tmp_path}/secret")
 
 
 def test_a_webhook_in_a_file(tmp_path):

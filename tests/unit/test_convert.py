@@ -64,7 +64,7 @@ def test_a_full_spec_survives_both_ways_but_for_its_secrets():
         on_hang="restart",
         max_hang_restarts=0,
         hang={"hung_s": "900"},
-        notify=job_pb2.Notify(webhook="https://example.org:8443/secret?secret", events=["hung"]),
+        notify=job_pb2.Notify(webhook="https://example.org:8443/secret?secret", events=["hung"], secret="secret"),
     )
     said = {field.name for field, _ in message.ListFields()}
     assert {field.name for field in message.DESCRIPTOR.fields} - said == {"ranks"}, "every field is decided here"
@@ -81,7 +81,7 @@ def test_a_full_spec_survives_both_ways_but_for_its_secrets():
     shown = spec_message.spec_to(spec)
     assert b"secret" not in shown.SerializeToString()
     message.env["TOKEN"] = ""
-    message.notify.webhook = "https://example.org:8443/..."
+    message.notify.webhook, message.notify.secret = "https://example.org:8443/...", ""
     assert shown == message
 
 

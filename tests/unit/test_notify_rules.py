@@ -64,18 +64,21 @@ def test_names_of_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("webhook", "events", "fields"),
+    ("webhook", "events", "secret", "fields"),
     [
-        ("", (), []),
-        ("http://h/", (), []),
-        ("http://h/", JOB_EVENTS, []),
-        ("", ("failed",), ["notify.events"]),
-        ("http://h/", ("node_condition",), ["notify.events"]),
-        ("h", ("hang",), ["notify.webhook", "notify.events"]),
+        ("", (), "", []),
+        ("http://h/", (), "", []),
+        ("http://h/", JOB_EVENTS, "s e c r e t", []),
+        ("", ("failed",), "", ["notify.events"]),
+        ("http://h/", ("node_condition",), "", ["notify.events"]),
+        ("h", ("hang",), "", ["notify.webhook", "notify.events"]),
+        ("", (), "s", ["notify.secret"]),
+        ("http://h/", (), "s\n", ["notify.secret"]),
+        ("http://h/", (), "é" * 2049, ["notify.secret"]),
     ],
 )
-def test_what_a_job_asks_for(webhook: str, events: tuple[str, ...], fields: list[str]) -> None:
-    assert [field for field, _ in job_problems(webhook, events)] == fields
+def test_what_a_job_asks_for(webhook: str, events: tuple[str, ...], secret: str, fields: list[str]) -> None:
+    assert [field for field, _ in job_problems(webhook, events, secret)] == fields
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

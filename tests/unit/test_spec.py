@@ -50,6 +50,7 @@ OTHER: dict[str, Any] = {
     "hang": {"hung_s": "900"},
     "notify_webhook": "https://example.org/hook",
     "notify_events": ("hung",),
+    "notify_secret": "hunter2",
 }
 
 
@@ -134,7 +135,7 @@ def test_a_default_that_is_asked_for_is_the_default(name):
     ("made", "digest"),
     [
         (GOOD, "c53c71f4b50863da025a2541477f7d652b6aae7d23f8b9124bd12ac7fb6918ce"),
-        (spec(**OTHER), "0bfb12d0f21e9596a5d8a46d15c2880fec3d682df68060c519a7de457842e6f7"),
+        (spec(**OTHER | {"notify_secret": ""}), "0bfb12d0f21e9596a5d8a46d15c2880fec3d682df68060c519a7de457842e6f7"),
     ],
 )
 def test_a_digest_stays_what_it_is(made, digest):

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from agent import why_report, why_words
+from agent.text import ranks
 from agent.why import Told
 from agent.why_events import Events
 from agent.why_facts import Facts
 from agent.why_log import Searched
 from agent.why_telemetry import Curve, Minutes
-from agent.why_words import apart, ranks, shown, spark
+from agent.why_words import apart, shown, spark
 from supervisors.lifecycle import Attempt, Rank, Verdict
 from supervisors.paths import Root
 from supervisors.states import STEP, Outcome, State

@@ -465,7 +465,10 @@ class Notify(_message.Message):
 
     WEBHOOK_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
     webhook: _builtins.str
+    secret: _builtins.str
+    """Signs what is posted, as the node's own secret does; it is never told again. Empty: nothing is signed."""
     @_builtins.property
     def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """"started", "ended", "failed", "stopped", "suspected_hang", "hung", "recovered"; empty: all of them."""
@@ -475,10 +478,11 @@ class Notify(_message.Message):
         *,
         webhook: _builtins.str = ...,
         events: _abc.Iterable[_builtins.str] | None = ...,
+        secret: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "webhook", b"webhook"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "secret", b"secret", "webhook", b"webhook"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
