@@ -98,7 +98,7 @@ def waited_for(sight: Sight) -> Finding | None:
     done = max([since, sight.job.net_at, *(max(t.weak_at, t.log_at) for t in others)])
     steady = all(t.stirred_at - t.stirs_since >= s.hung_s for t in silent)
     if steady and now - done >= s.busy_s:
-        finding.verdict, finding.kind, finding.since, finding.confidence = Verdict.HUNG, Kind.LIVELOCK, done, 0.5
+        finding.verdict, finding.kind, finding.since, finding.confidence = Verdict.HUNG, Kind.LIVELOCK, done, 0.4
         finding.rule = "per rank: some have fallen silent, another is busy on the CPU for too long, no IO"
     return finding
 
