@@ -207,11 +207,12 @@ class Session:
     # --- its command --------------------------------------------------------------------------------------------------
 
     def ended(self, status: int, why: str) -> None:
-        """Its command has been waited for; `why`: a reason for an end by a signal, if there is one."""
+        """Its command has been waited for; `why`: a reason for an end by a signal, if there is one. That a signal ended
+        what it had started, a shell tells by its code."""
         self._status = status
         self._limit.cancel()
         self.inlet.close()
-        if os.WIFSIGNALED(status):
+        if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) > 128:
             self.why = self.why or why
         for outlet in self.outlets.values():
             outlet.finish()

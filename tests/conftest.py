@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,21 @@ FINAL = {
     job_pb2.JOB_STATE_STOPPED,
     job_pb2.JOB_STATE_LOST,
 }
+
+
+# Whoever is started in the background by a script has these ignored, and with him all whom he starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str | Path], **options: Any) -> Iterator["subprocess.Popen[Any]"]:
+    """A process that does not outlive the `with`, whatever goes wrong in it: Popen's own would wait for ever."""
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.hookimpl(optionalhook=True)

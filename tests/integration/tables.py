@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-#: A rank that says in one line what it has been given.
+#: A rank that says in one line what it has been given; at once, since without labels lines of several may mix.
 DUMP = """
 import json, os
 path = os.environ.get("RANK_TABLE_FILE", "")
 table = open(path).read() if os.path.isfile(path) else None
-print(json.dumps({"env": dict(os.environ), "cwd": os.getcwd(), "table": table}))
+line = json.dumps({"env": dict(os.environ), "cwd": os.getcwd(), "table": table})
+os.write(1, line.encode() + b"\\n")
 """
 #: (device_id, device_ip), and with its rank.
 Devices = list[tuple[str, str]]

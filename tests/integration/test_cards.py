@@ -14,7 +14,7 @@ import pytest
 
 from muster import client
 from muster.v1 import job_pb2, node_pb2, probe_pb2
-from tests.conftest import Daemon, alive, eventually
+from tests.conftest import Daemon, alive, eventually, running
 from tests.fakes import FakeCards
 
 #: Health is looked at often, so that no test waits long for it.
@@ -123,7 +123,7 @@ def outsider(daemon: Daemon) -> Iterator[subprocess.Popen[bytes]]:
     """A process that no stop ends: not of the job, and begun after it."""
     start(daemon, "sleep", "100", job_id="j", indices=[1, 2])
     daemon.until_running("j")
-    with subprocess.Popen(["sleep", "1000"]) as process:
+    with running(["sleep", "1000"]) as process:
         yield process
         process.kill()
 
@@ -172,7 +172,7 @@ def test_memory_that_nobody_is_named_for_keeps_the_card(daemon: Daemon, cards: F
 
 
 def test_what_was_on_a_card_before_the_job_does_not_keep_it(daemon: Daemon, cards: FakeCards):
-    with subprocess.Popen(["sleep", "1000"]) as monitor:
+    with running(["sleep", "1000"]) as monitor:
         cards[1].hold(monitor.pid, GIB)
         start(daemon, "sleep", "100", job_id="j", indices=[1])
         daemon.until_running("j")
@@ -184,7 +184,7 @@ def test_a_start_waits_for_cards_that_are_being_freed(make_daemon: Callable[...,
     daemon = make_daemon(CONFIG.replace("release_timeout_s = 0.3", "release_timeout_s = 60"), cards.env)
     start(daemon, "sleep", "100", job_id="j", count=8)
     daemon.until_running("j")
-    with subprocess.Popen(["sleep", "1000"]) as slow:
+    with running(["sleep", "1000"]) as slow:
         cards[0].hold(slow.pid, GIB)
         request = job_pb2.StopRequest(job_id="j")
         request.timeout.FromMilliseconds(1)

@@ -19,7 +19,7 @@ import pytest
 
 from muster import client
 from muster.v1 import exec_pb2, exec_pb2_grpc
-from tests.conftest import BIN, Daemon, alive, eventually
+from tests.conftest import BIN, Daemon, alive, eventually, running
 
 MUSTER = str(BIN / "muster")
 FOREVER = ("sleep", "100000")
@@ -119,14 +119,14 @@ def muster(daemon: Daemon, *args: str, **options: Any) -> "subprocess.CompletedP
 
 
 def background(daemon: Daemon, *args: str, **options: Any) -> Any:
-    """A Popen; stdout and stderr are pipes."""
+    """With it a Popen; stdout and stderr are pipes."""
     env = dict(os.environ, MUSTER_ROOT=str(daemon.folder), NO_COLOR="1")
     pipes: dict[str, Any] = {
         "stdin": subprocess.DEVNULL,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
     } | options
-    return subprocess.Popen([MUSTER, "exec", *args], env=env, **pipes)
+    return running([MUSTER, "exec", *args], env=env, **pipes)
 
 
 # --- conformance ------------------------------------------------------------------------------------------------------

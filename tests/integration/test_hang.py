@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster.v1 import job_pb2, telemetry_pb2
-from tests.conftest import BIN, Daemon, eventually
+from tests.conftest import BIN, Daemon, eventually, running
 from tests.fakes import FakeCards
 
 CONFIG = """
@@ -136,7 +136,7 @@ def test_what_is_run_by_hand_in_a_dead_job_does_not_bring_it_to_life(daemon: Dae
     reads = "echo begun; while :; do cat /bin/sh >/dev/null; sleep 0.05; done"
     env = os.environ | daemon.env | {"MUSTER_ROOT": str(daemon.folder)}
     command = [str(BIN / "muster"), "exec", "j", "--", "sh", "-c", reads]
-    with subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as session:
+    with running(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as session:
         assert session.stdout is not None and session.stdout.readline() == b"begun\n"
         spin(cards)
         eventually(lambda: verdict(daemon, "j") == "HUNG", 60)

@@ -20,7 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from muster.v1 import job_pb2, probe_pb2
-from tests.conftest import BIN, Daemon, eventually
+from tests.conftest import BIN, Daemon, eventually, running
 from tests.fakes import FakeCards
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -227,7 +227,7 @@ def test_a_real_prometheus(make_daemon: MakeDaemon, tmp_path: Path) -> None:
         )
         command = ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/tsdb"]
         command.append(f"--web.listen-address=127.0.0.1:{its_port}")
-        with subprocess.Popen(command, stdout=sys.stderr, stderr=sys.stderr) as prometheus:
+        with running(command, stdout=sys.stderr, stderr=sys.stderr) as prometheus:
 
             def asked(what: str, **parameters: str) -> list[dict[str, Any]]:
                 url = f"http://127.0.0.1:{its_port}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"

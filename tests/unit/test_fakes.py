@@ -2,12 +2,11 @@
 
 import contextlib
 import os
-import subprocess
 import threading
 
 import pytest
 
-from tests.conftest import eventually
+from tests.conftest import eventually, running
 from tests.fakes import FakeCards, Process
 from tests.fakes import state as fake
 from tests.fakes.asker import Asker
@@ -45,7 +44,7 @@ def ask(cards, asker):
 
 @pytest.fixture
 def sleeper():
-    with subprocess.Popen(["sleep", "600"]) as process:
+    with running(["sleep", "600"]) as process:
         yield process
         process.kill()
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.conftest import eventually
+from tests.conftest import eventually, running
 from tests.fakes import FakeCards, npu_smi
 
 GIB = 1 << 30
@@ -27,7 +27,7 @@ def make(tmp_path):
 
 @pytest.fixture
 def sleeper():
-    with subprocess.Popen(["sleep", "600"]) as process:
+    with running(["sleep", "600"]) as process:
         yield process
         process.kill()
 
@@ -262,7 +262,7 @@ def test_a_program_that_fails_and_one_that_hangs(make):
     assert program(cards, "npu-smi", "info") == (255, "dcmi module initialize failed. ret is -8005\n")
     cards.load()
     cards.hang("npu-smi")
-    with subprocess.Popen(["npu-smi", "info"], env={"PATH": cards.env["PATH"]}, stdout=subprocess.PIPE) as process:
+    with running(["npu-smi", "info"], env={"PATH": cards.env["PATH"]}, stdout=subprocess.PIPE) as process:
         eventually(lambda: cards.waits_in() == ["npu-smi"])
         assert process.poll() is None
         cards.clear()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.v1 import job_pb2
+from tests.conftest import running
 from tests.fakes import FakeCards, Process, build
 from tests.fakes.__main__ import main
 from tests.fakes.asker import Asker
@@ -32,7 +33,7 @@ def asker():
 
 @pytest.fixture
 def sleeper():
-    with subprocess.Popen(["sleep", "600"]) as process:
+    with running(["sleep", "600"]) as process:
         yield process
         process.kill()
 

@@ -10,6 +10,7 @@ import pytest
 from probes import ulimits
 from probes.result import Action, Code, Status
 from probes.ulimits import Inherited, Limit
+from tests.conftest import running
 
 LIMITS = (
     Limit("memlock", resource.RLIMIT_MEMLOCK, "max locked memory", "l", 1024, 16000),
@@ -172,7 +173,7 @@ def test_of_an_older_nursery_open_files_are_unknown_unless_it_says(start):
 def wait_for_a_tick(pid):
     """Until a process that is started now has a later start time than this one, in the kernel's ticks."""
     while True:
-        with subprocess.Popen(["sleep", "60"]) as process:
+        with running(["sleep", "60"]) as process:
             later = ulimits._started(process.pid) > ulimits._started(pid)
             process.kill()
         if later:

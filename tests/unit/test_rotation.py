@@ -20,6 +20,7 @@ from supervisors import rotation, tee
 from supervisors.log_segments import Folder, Reader, compress, new_path, removals, remove, segment_path
 from supervisors.rotation import LINE, open_log, take_over
 from supervisors.tee import INDEX_RECORD, LostCounter, RankLog
+from tests.conftest import running
 from tests.unit.supervision import fill, small_disk
 
 US = (os.geteuid(), os.getegid())
@@ -350,7 +351,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(bench):
     try:
         kills = 0
         while not written.is_set() or kills < 10:
-            with subprocess.Popen([sys.executable, "-c", _DRAIN, bench.folder], stdout=subprocess.PIPE) as process:
+            with running([sys.executable, "-c", _DRAIN, bench.folder], stdout=subprocess.PIPE) as process:
                 assert process.stdout is not None
                 assert process.stdout.readline() == b"ready\n"
                 written.wait(rng.random() * 0.1)  # the random moment itself
