@@ -4,11 +4,13 @@ A unix socket has a role, which the mode of its file gives to people. Over TCP t
 names the configuration gives a role. Whatever is not said to be a mere look needs an operator.
 """
 
+import contextlib
 import enum
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from agent import certificate
 from agent.errors import NotAllowed, NotKnown
 
 
@@ -85,14 +87,12 @@ def of_certificate(names: Callable[[], tuple[Collection[str], Collection[str]]])
     return find
 
 
-def certified(context: Any) -> list[str]:
+def certified(context: Any) -> tuple[str, ...]:
     """The names in a caller's certificate; none on a unix socket."""
-    facts = context.auth_context()
-    return [
-        value.decode("utf-8", "replace")
-        for key in ("x509_subject_alternative_name", "x509_common_name")
-        for value in facts.get(key, ())
-    ]
+    for pem in context.auth_context().get("x509_pem_cert", ()):
+        with contextlib.suppress(ValueError):
+            return certificate.names(pem)
+    return ()
 
 
 def claimed(context: Any) -> str:

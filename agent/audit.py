@@ -5,6 +5,7 @@ the boundary around all calls, and never holds arguments, environments or output
 a line when it has begun, and another when it ends.
 """
 
+import errno
 import json
 import os
 import time
@@ -38,7 +39,10 @@ class Audit:
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
             try:
-                os.write(fd, data)
+                written = os.write(fd, data)
+                if written < len(data):  # the rest of a disk: half a line would spoil the one that comes next
+                    os.ftruncate(fd, os.fstat(fd).st_size - written)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 if os.fstat(fd).st_size > MAX_BYTES:
                     self._path.rename(f"{self._path}.1")
             finally:

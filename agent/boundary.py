@@ -45,9 +45,10 @@ DOMAIN = "muster"
 #: the message a second time and with three characters per byte that is not ASCII).
 MAX_MESSAGE = 700
 MAX_VIOLATIONS = 2000
-#: Calls of a listener that look, at once. Those that do something are never kept out by their number: there must
-#: always be room for a Stop.
+#: Calls of a listener that look, at once, and bytes of their answers that clients have not taken yet. Those that do
+#: something are never kept out by their number: there must always be room for a Stop.
 MAX_LOOKS = 1024
+MAX_UNTAKEN = 64 << 20
 
 _log = structlog.get_logger(__name__)
 _Behaviour = Callable[[Any, Any], Any]
@@ -89,7 +90,7 @@ class Boundary(aio.ServerInterceptor):
         self._identify = identify
         self._audit = audit
         self._calls: dict[anyio.CancelScope, bool] = {}
-        self._looks = 0
+        self._looks = self._untaken = 0
 
     async def intercept_service(
         self,
@@ -101,18 +102,17 @@ class Boundary(aio.ServerInterceptor):
         if handler is None:
             return None
         method = handler_call_details.method
-        codec = {
-            "request_deserializer": _reading(handler.request_deserializer, handler.request_streaming),
-            "response_serializer": handler.response_serializer,
-        }
+        reading = _reading(handler.request_deserializer, handler.request_streaming)
+        encode = handler.response_serializer
         if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(self._guarded(handler.unary_unary, method, False), **codec)
+            # Encoded here, where it is known how much of it is waiting for the client: gRPC passes bytes on.
+            return grpc.unary_unary_rpc_method_handler(self._guarded(handler.unary_unary, method, encode), reading)
         if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(self._guarded(handler.unary_stream, method, True), **codec)
+            return grpc.unary_stream_rpc_method_handler(self._guarded(handler.unary_stream, method), reading, encode)
         if handler.stream_unary is not None:
-            return grpc.stream_unary_rpc_method_handler(self._guarded(handler.stream_unary, method, False), **codec)
+            return grpc.stream_unary_rpc_method_handler(self._guarded(handler.stream_unary, method, encode), reading)
         assert handler.stream_stream is not None  # the last of gRPC's four kinds
-        return grpc.stream_stream_rpc_method_handler(self._guarded(handler.stream_stream, method, True), **codec)
+        return grpc.stream_stream_rpc_method_handler(self._guarded(handler.stream_stream, method), reading, encode)
 
     def end_streams(self) -> None:
         """Ends all streaming calls with UNAVAILABLE / STOPPING: clients go on later with their cursor or offsets."""
@@ -125,7 +125,9 @@ class Boundary(aio.ServerInterceptor):
         for scope in list(self._calls):
             scope.cancel()
 
-    def _guarded(self, behaviour: _Behaviour, method: str, streams: bool) -> _Behaviour:
+    def _guarded(self, behaviour: _Behaviour, method: str, encode: Callable[[Any], bytes] | None = None) -> _Behaviour:
+        """`encode` is for the one answer of a call that has one; None: it streams."""
+
         async def guarded(request: Any, context: "_Context") -> Any:
             caller = self._identify(context)
             call = Call(self._audit, method, caller, access.claimed(context), request)
@@ -133,8 +135,13 @@ class Boundary(aio.ServerInterceptor):
                 access.check(method, caller)
                 if isinstance(request, InvalidRequest):
                     raise request
-                with anyio.CancelScope() as scope, self._tracked(scope, streams, access.is_look(method)):
+                look = self._look(context) if access.is_look(method) else None
+                with anyio.CancelScope() as scope, self._tracked(scope, streams=encode is None):
                     answer = await _call(behaviour, request, context)
+                    if encode is not None:
+                        answer = encode(answer)
+                        if look is not None:
+                            look(len(answer))
                     _note(call, "OK")
                     return answer
                 # Left without a result: only `end_streams` and `end_all` cancel this scope.
@@ -164,17 +171,34 @@ class Boundary(aio.ServerInterceptor):
         return guarded
 
     @contextlib.contextmanager
-    def _tracked(self, scope: anyio.CancelScope, streams: bool, look: bool) -> Iterator[None]:
-        """Raises TooMany."""
-        if look and self._looks >= MAX_LOOKS:
-            raise TooMany("calls that look", MAX_LOOKS)
+    def _tracked(self, scope: anyio.CancelScope, streams: bool) -> Iterator[None]:
         self._calls[scope] = streams
-        self._looks += look
         try:
             yield
         finally:
             del self._calls[scope]
-            self._looks -= look
+
+    def _look(self, context: "_Context") -> Callable[[int], None]:
+        """Counts a call until gRPC is done with it: a handler is long over when its answer waits for a client that does
+        not read. To what is returned the answer's bytes are told. Raises TooMany."""
+        if self._looks >= MAX_LOOKS:
+            raise TooMany("calls that look", MAX_LOOKS)
+        if self._untaken >= MAX_UNTAKEN:
+            raise TooMany("bytes of answers that clients have not taken", MAX_UNTAKEN)
+        size = 0
+
+        def told(answer: int) -> None:
+            nonlocal size
+            size = answer
+            self._untaken += size
+
+        def done(_: object) -> None:
+            self._looks -= 1
+            self._untaken -= size
+
+        self._looks += 1
+        context.add_done_callback(done)  # type: ignore[arg-type]  # a function is what it takes
+        return told
 
 
 def _reading(deserialize: Callable[[bytes], Any] | None, streams: bool) -> Callable[[bytes], Any] | None:

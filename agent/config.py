@@ -20,11 +20,7 @@ from probes import hang, precheck
 from probes.node.settings import NodeSettings
 from probes.trees import HELPERS
 from probes.ulimits import When
-from supervisors.paths import Root
 from supervisors.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, MAX_RANKS
-
-#: Where a service's configuration lies; with `--root DIR` it is DIR/musterd.toml.
-SYSTEM_FILE = Path("/etc/muster/musterd.toml")
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 #: Below this gRPC could not even carry an error, above it a message would not fit into memory in any sensible way.
@@ -268,11 +264,6 @@ NEEDS_RESTART = (
     ("tls", "key"),
     ("tls", "client_authority"),
 )
-
-
-def default_file(root: Root) -> Path:
-    """The file that is read where none is named; it need not exist."""
-    return SYSTEM_FILE if root == Root.system() else root.run.parent / "musterd.toml"
 
 
 def load(path: Path) -> Config:

@@ -26,6 +26,14 @@ class OtherProtocol(Refused):
     """Raised when the other end speaks another version of the protocol: another try is of no use."""
 
 
+def refusal(answer: wire.Message) -> str:
+    """The sentence of an answer that is not `ok`."""
+    said = str(answer.get("error", "no reason was given"))
+    if said.startswith(wire.UNKNOWN):
+        return f"an earlier release of muster started this job, and its supervisor cannot do that ({said})"
+    return said
+
+
 class Connection:
     """Messages in both directions. Several tasks may send; one may receive."""
 
@@ -64,7 +72,7 @@ class Connection:
         await self.send(message)
         answer = await self.receive()
         if answer.get("ok") is not True:
-            raise Refused(str(answer.get("error", "no reason was given")))
+            raise Refused(refusal(answer))
         return answer
 
 
@@ -95,7 +103,10 @@ async def _hello(connection: Connection) -> None:
     answer = await connection.receive()
     theirs = answer.get("protocol")
     if theirs != PROTOCOL:
-        raise OtherProtocol(f"pid {answer.get('pid')} speaks protocol {theirs}, this daemon {PROTOCOL}")
+        raise OtherProtocol(
+            f"pid {answer.get('pid')} is of another release and speaks protocol {theirs}, this daemon {PROTOCOL}: only "
+            "a musterd of that release can give it orders"
+        )
     if answer.get("ok") is not True:
         raise Refused(str(answer.get("error", "no reason was given")))
     connection.pid = int(answer["pid"])

@@ -12,6 +12,7 @@ from supervisors.errors import IllegalTransition, SupervisionError
 from supervisors.journal import Record
 from supervisors.lifecycle import Job, Verdict
 from supervisors.paths import JobPaths
+from supervisors.replay import apply
 from supervisors.spec import JobSpec
 from supervisors.states import Kind, State
 from supervisors.verdict import OWN_FAILURE
@@ -45,7 +46,7 @@ class Entry:
         told: Told = []
         for record in records:
             try:
-                self.job.apply(record)
+                apply(self.job, record)
                 event = self.story.tell(record, self.job, self.job_id)
             except (KeyError, TypeError, ValueError) as error:
                 text = f"{self.paths.journal}: record {record.get('n')}: {record.get('kind')}: {error!r}"

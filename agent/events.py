@@ -297,7 +297,7 @@ def _load(folder: Path, boot: str) -> tuple[str, list[Segment], _Marks]:
         marks = msgspec.json.decode((folder / "marks").read_bytes(), type=_Marks)
     except FileNotFoundError:
         marks = _Marks()
-    except msgspec.DecodeError as error:  # then some events of long ago may be told again
+    except ValueError as error:  # also what is no UTF-8; then some events of long ago may be told again
         _log.warning("events.marks_damaged", error=str(error))
         marks = _Marks()
 

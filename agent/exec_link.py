@@ -119,7 +119,7 @@ async def _ask(stream: ByteStream, order: wire.Message, body: bytes = b"") -> tu
     except ProtocolError as error:
         raise LinkLost(f"not understood: {error}") from error
     if answer.get("ok") is not True:
-        raise SessionRefused(str(answer.get("error", "no reason was given")), str(answer.get("reason", "")))
+        raise SessionRefused(control.refusal(answer), str(answer.get("reason", "")))
     return answer, rest
 
 

@@ -120,6 +120,7 @@ class FaultsFile:
 def _replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.new")
     try:
+        temporary.touch(0o600)
         temporary.write_bytes(data)
         temporary.replace(path)
     except OSError:

@@ -190,17 +190,9 @@ class HangWatch:
         if stored is None or stored.attempt != watched.attempt:
             return watched
         watched.detector = _going_on(stored.state, settings)
-        if stored.found is not None and watched.detector.verdict is not None:
-            change = Change(
-                stored.found["t"],
-                stored.found["job"],
-                Verdict(stored.found["verdict"]),
-                hang.Kind(stored.found["kind"]) if stored.found["kind"] else None,
-                tuple(stored.found["ranks"]),
-                stored.found["confidence"],
-                stored.found["evidence"],
-            )
-            watched.found = Found(change, stored.since, stored.found["t"])
+        change = _told(stored.found)
+        if change is not None and watched.detector.verdict is not None:
+            watched.found = Found(change, stored.since, change.t)
             if stored.untold and not await self._was_told(stored.untold, change):
                 self._note(watched, stored.untold, change)
             if change.verdict is Verdict.HUNG and self._group is not None:
@@ -321,6 +313,25 @@ def _going_on(state: dict[str, Any], settings: hang.Settings) -> hang.Detector |
         return begun
 
 
+def _told(found: dict[str, Any] | None) -> Change | None:
+    """None as well for what only another version understands: the rule then comes to a verdict of its own."""
+    if found is None:
+        return None
+    try:
+        return Change(
+            found["t"],
+            found["job"],
+            Verdict(found["verdict"]),
+            hang.Kind(found["kind"]) if found["kind"] else None,
+            tuple(found["ranks"]),
+            found["confidence"],
+            found["evidence"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        _log.warning("hang.begun_anew", error=repr(error))
+        return None
+
+
 def _attempt(entry: Entry) -> tuple[float, int]:
     return entry.job.accepted_at, entry.job.attempt
 
@@ -332,7 +343,7 @@ def _file(entry: Entry) -> Path:
 def _load(path: Path) -> _Stored | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Stored)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return None
 
 

@@ -17,9 +17,10 @@ from agent.state_folder import sync_folder
 from supervisors import journal, supervisor
 from supervisors.errors import AlreadySupervised
 from supervisors.journal import Contents, Record, Writer
-from supervisors.lifecycle import Job, place, replay
+from supervisors.lifecycle import Job
 from supervisors.output import job_line, job_log_files, set_aside
 from supervisors.paths import JobPaths, Root
+from supervisors.replay import place, replay
 from supervisors.spec import JOB_ID, JobSpec
 from supervisors.tee import INDEX_RECORD
 

@@ -17,10 +17,11 @@ def held(path: Path) -> Iterator[None]:
     know that nobody has just opened it.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise StartupError(f"{path}: the lock cannot be opened: {error.strerror}") from error
     try:
+        os.fchmod(fd, 0o600)  # one of before may be open to all, and flock(2) asks for no more than that it can be read
         _take(fd, path)
         yield
     finally:

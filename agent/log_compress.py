@@ -1,7 +1,7 @@
 """Compresses one rotated segment of a log: `python -m agent.log_compress FILE`, a process of its own.
 
 It takes the time of the processor and of the disk that nobody else wants, and keeps nothing of the file in the cache.
-Killed at any moment it leaves the plain file or the compressed one; see log_segments.compress.
+Killed at any moment it leaves the plain file or the compressed one; see log_compressor.compress.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from supervisors import log_segments
+from supervisors import log_compressor
 from supervisors.gzip_members import open_read
 from supervisors.log_segments import Piece
 
@@ -31,7 +31,7 @@ def compress(segment: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         start, end = int(found[2]), int(found[3])
         piece = Piece(start, end, segment, start)
-        for done in log_segments.compress(segment.with_name(found[1]), piece):
+        for done in log_compressor.compress(segment.with_name(found[1]), piece):
             os.posix_fadvise(fd, 0, done, os.POSIX_FADV_DONTNEED)
     except BlockingIOError:
         return BUSY

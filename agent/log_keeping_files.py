@@ -18,8 +18,8 @@ from agent.entry import Entry
 from agent.logs import folder as known_folder
 from agent.operator_program import ENV
 from probes.script import Script
-from supervisors import log_segments, modelarts
-from supervisors.log_segments import Layout
+from supervisors import log_removals, log_segments, modelarts
+from supervisors.log_layout import Layout
 
 #: Files in the folder of a job's user that are counted, and how deep; more take part in nothing but being removed.
 MAX_COUNTED = 100_000
@@ -214,7 +214,7 @@ def remove(files: Files, why: str, known: bool) -> None:
     unrecorded = {}
     for log, layout in spans.items():
         try:
-            log_segments.record_removal(log, layout.begin, layout.end, why)
+            log_removals.record_removal(log, layout.begin, layout.end, why)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -223,4 +223,4 @@ def remove(files: Files, why: str, known: bool) -> None:
         if not (known and path.name.endswith(".removed")):
             path.unlink(missing_ok=True)
     for log, layout in unrecorded.items():
-        log_segments.record_removal(log, layout.begin, layout.end, why)
+        log_removals.record_removal(log, layout.begin, layout.end, why)

@@ -20,7 +20,9 @@ def configure(level: str, form: Literal["auto", "json", "console"], stream: Text
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if console:
-        processors.append(structlog.dev.ConsoleRenderer(colors=out.isatty()))
+        # Not structlog's own choice, which shows the values of variables, secrets among them.
+        plain = structlog.dev.plain_traceback
+        processors.append(structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain))
     else:
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     structlog.configure(

@@ -1,11 +1,10 @@
-"""What readers of output have in common: a job's files, the time that is asked for, messages, and making room."""
+"""What readers of output have in common: a job's files, the time that is asked for, and messages."""
 
 import time
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
 from anyio import to_thread
-from anyio.lowlevel import checkpoint
 
 from agent import convert, logs
 from agent.entry import Entry
@@ -20,10 +19,6 @@ from supervisors.states import JOB
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-#: Seconds of CPU time that a turn of the event loop may take before followers make room; and the least and the longest
-#: pause between two batches that this leads to.
-LONG_TURN_S = 0.004
-GAP_S = 0.0001, 0.01
 #: Nanoseconds after which what was written before a time is in the time index.
 _INDEXED_NS = 300_000_000
 
@@ -92,39 +87,6 @@ async def events_before(events: EventLines | None, when: int | None) -> list[log
         log_pb2.ReadLogsResponse(data=line, time=convert.timestamp_ns(at), event_cursor=cursor)
         for line, at, cursor in await events.take(when)
     ]
-
-
-class _Pace:
-    """How the followers of all jobs share the event loop. Each batch is given a moment of its own, `gap` seconds behind
-    the one before: hundreds that are woken by the same output would else write all in one turn of the loop, and a Stop
-    has to wait for some turns. The gap grows while turns are long and goes when they are not. It counts the loop's own
-    CPU time, since a machine that is busy with something else is no reason to write less."""
-
-    def __init__(self) -> None:
-        self._gap = 0.0
-        self._free = 0.0
-
-    async def turn(self) -> None:
-        """Returns when it is time for the next batch."""
-        now = anyio.current_time()
-        at = max(now, self._free)
-        self._free = at + self._gap
-        if at > now:
-            await anyio.sleep(at - now)
-        before = time.thread_time()
-        await checkpoint()
-        if time.thread_time() - before > LONG_TURN_S:
-            self._gap = min(max(self._gap, GAP_S[0]) * 1.25, GAP_S[1])
-        else:
-            self._gap = self._gap * 0.95 if self._gap > GAP_S[0] else 0.0
-
-
-_pace = _Pace()
-
-
-async def give_way() -> None:
-    """Before each batch: lets other calls go first."""
-    await _pace.turn()
 
 
 def _cut(files: list[logs.LogFile], sizes: dict[int, int], until: int) -> dict[int, int]:

@@ -215,7 +215,7 @@ def _wants(lot: _Lot) -> bool:
 
 
 def _load(path: Path) -> Uploaded:
-    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+    with contextlib.suppress(FileNotFoundError, ValueError):
         return msgspec.json.decode(path.read_bytes(), type=Uploaded)
     return Uploaded()
 

@@ -20,6 +20,7 @@ from anyio import to_thread
 
 from agent import logs
 from agent.entry import Entry
+from agent.labels import Lines
 from agent.log_stream import files_of
 from agent.logs import Chunk
 from agent.state_folder import write_synced
@@ -27,8 +28,6 @@ from supervisors.output import set_aside
 from supervisors.paths import Root
 from supervisors.states import JOB
 
-#: A line that is longer is passed on in pieces of about so many bytes, each a line.
-MAX_LINE = 64 * 1024
 #: Seconds between two looks at the ranks' files; between two times that it is stored how far the log goes; until a disk
 #: that takes nothing is tried again.
 LOOK_S, SAVE_S, RETRY_S = 1.0, 5.0, 1.0
@@ -40,45 +39,40 @@ RECENT_S = 3600.0
 _log = structlog.get_logger(__name__)
 
 
-class Lines:
-    """Whole lines of several ranks, each written at once. `offsets`: by rank, how far its output was passed on."""
+class RankLines:
+    """Whole lines of several ranks. `offsets`: by rank, how far its output was passed on."""
 
     def __init__(self, offsets: dict[int, int]) -> None:
         self.offsets = offsets
-        self._held: dict[int, bytes] = {}
+        self._out: list[bytes] = []
+        self._lines = Lines(self._out.append, label=True)
 
     def take(self, chunk: Chunk, labelled: bool) -> bytes:
         """What can be written now that these bytes are there as well."""
-        rank, held = chunk.rank, self._held.get(chunk.rank, b"")
-        out = b""
-        if chunk.offset != self.offsets.get(rank, 0) + len(held):  # what lay between was cut off or removed
-            out, held = _lines(rank, held, labelled), b""
-        data = held + chunk.data
-        cut = data.rfind(b"\n") + 1
-        out += _lines(rank, data[:cut], labelled)
-        rest = data[cut:]
-        if len(rest) >= MAX_LINE:
-            out, rest = out + _lines(rank, rest, labelled), b""
-        self._held[rank] = rest
-        self.offsets[rank] = chunk.offset + len(chunk.data) - len(rest)
-        return out
+        rank, source = chunk.rank, _source(chunk.rank)
+        self._lines.label = labelled
+        if chunk.offset != self.offsets.get(rank, 0) + self._lines.held(source):
+            self._lines.cut(source)  # what lay between was cut off or removed
+        self._lines.feed(source, chunk.data, 0.0)
+        self.offsets[rank] = chunk.offset + len(chunk.data) - self._lines.held(source)
+        return self._passed_on()
 
     def finish(self, labelled: bool) -> bytes:
         """The lines that have not ended, since nothing will end them any more."""
-        held, self._held = self._held, {}
-        for rank, rest in held.items():
-            self.offsets[rank] += len(rest)
-        return b"".join(_lines(rank, rest, labelled) for rank, rest in sorted(held.items()))
+        self._lines.label = labelled
+        for rank in sorted(self.offsets):
+            self.offsets[rank] += self._lines.held(_source(rank))
+            self._lines.cut(_source(rank))
+        return self._passed_on()
+
+    def _passed_on(self) -> bytes:
+        out = b"".join(self._out)
+        self._out.clear()
+        return out
 
 
-def _lines(rank: int, data: bytes, labelled: bool) -> bytes:
-    if not data:
-        return b""
-    body = data.removesuffix(b"\n")
-    if labelled:
-        label = b"[job] " if rank == JOB else b"[rank %d] " % rank
-        body = label + body.replace(b"\n", b"\n" + label)
-    return body + b"\n"
+def _source(rank: int) -> str:
+    return "job" if rank == JOB else f"rank {rank}"
 
 
 class _Saved(msgspec.Struct):
@@ -111,22 +105,22 @@ class WorkerLog:
         while not entry.job.ranks and not entry.job.state.final:
             await entry.changed.wait()  # its rank table is still to say which ranks there are
         self._path = self._root.worker_log(entry.job_id, entry.job.node_rank)
-        lines: Lines | None = None
+        lines: RankLines | None = None
         while True:
             try:
                 if lines is None:
                     saved = await self._thread(_begin, entry, self._path)
                     if saved is None or saved.done:
                         return True
-                    self._size, lines = saved.size, Lines(saved.offsets)
-                return await self._follow(Lines(lines.offsets))
+                    self._size, lines = saved.size, RankLines(saved.offsets)
+                return await self._follow(RankLines(lines.offsets))
             except _Deleted:
                 return True
             except OSError as error:
                 if await self._wait(error):
                     return True
 
-    async def _follow(self, lines: Lines) -> bool:
+    async def _follow(self, lines: RankLines) -> bool:
         """From where `lines` stands. Raises OSError where the ranks' files cannot be read."""
         entry, files = self._entry, files_of(self._root, self._entry)
         merge = logs.Merge(files, {file.rank: lines.offsets.get(file.rank, 0) for file in files})
@@ -179,7 +173,7 @@ class WorkerLog:
         await anyio.sleep(RETRY_S)
         return False
 
-    async def _save(self, lines: Lines, done: bool = False) -> None:
+    async def _save(self, lines: RankLines, done: bool = False) -> None:
         """How far it goes, at times; a disk that does not take it makes a successor write a part anew, no more."""
         if done or time.monotonic() - self._saved_at >= SAVE_S:
             saved = _Saved(self._size, dict(lines.offsets), done)

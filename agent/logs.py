@@ -24,7 +24,8 @@ from anyio.lowlevel import RunVar
 
 from agent.errors import OffsetOutOfRange
 from supervisors.gzip_members import open_read
-from supervisors.log_segments import Folder, Layout, Reader
+from supervisors.log_layout import Folder, Layout
+from supervisors.log_reader import Reader
 from supervisors.tee import INDEX_INTERVAL_S, INDEX_RECORD
 
 #: Most bytes in a chunk; and most bytes and chunks in a batch, which is what one reader has in memory.
@@ -34,12 +35,15 @@ BATCH_CHUNKS = 256
 #: Seconds between two looks at the files of a job that is followed: the first while output comes, the second at rest.
 POLL_MIN_S = 0.02
 POLL_MAX_S = 0.25
-#: A step of the search for lines from the end, in bytes; between two steps it can be cancelled.
-_TAIL_STEP = 16 << 20
+#: A step of the search for lines from the end, in bytes; between two steps it can be cancelled, and others read.
+_TAIL_STEP = 4 << 20
 _INDEX_AHEAD = 64 * INDEX_RECORD.size
-#: Threads for all reading of logs: a number of their own, so that a disk that hangs or 200 followers do not keep the
-#: daemon's other threads from their work (a job's start has to reach the disk, too).
-_THREADS = 4
+#: Threads for all reading of logs: of their own, so that a disk that hangs or 200 followers do not keep the daemon's
+#: other threads from their work (a job's start has to reach the disk, too). There is one: of several, each waits for
+#: the interpreter that another has, and the event loop for them all (with four, 200 followers get half as much and a
+#: Get takes four times as long). And since the next batch is read when the loop has taken the last one, the loop gets
+#: one of them in a turn, however many followers are woken by the same output.
+_THREADS = 1
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")

@@ -49,7 +49,7 @@ class LiveConfig:
         """Raises StartupError. A file that is named must exist, the default one need not. `record`: in the place of
         what the file says of telemetry.record."""
         self._record = record
-        self._path = path or config.default_file(root)
+        self._path = path or root.config
         self._named = path is not None
         self.now = self._read()
         #: Why the last reload did not work, for an operator.

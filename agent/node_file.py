@@ -17,7 +17,7 @@ from anyio.abc import TaskStatus
 
 from agent.conditions import Latched
 from agent.errors import NoRoom
-from agent.state_folder import write_synced
+from agent.state_folder import refuse_newer, write_synced
 
 VERSION = 1
 #: Seconds between two writes, unless somebody waits for one; and between two tries where it does not work.
@@ -85,11 +85,13 @@ class NodeFile:
         return [text for text in (self._aside, self._unwritten) if text]
 
     async def load(self) -> NodeState:
-        """What is there; an empty one where there is none, or none that can be read. Raises OSError."""
+        """What is there; an empty one where there is none, or none that can be read. Raises OSError, and
+        StartupError for one that a newer musterd wrote."""
         try:
             data = await to_thread.run_sync(self._path.read_bytes, limiter=self._limiter)
         except FileNotFoundError:
             return NodeState()
+        refuse_newer(self._path, data, VERSION)
         try:
             state = msgspec.json.decode(data, type=NodeState)
             if state.version != VERSION:

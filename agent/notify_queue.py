@@ -18,7 +18,7 @@ import structlog
 from anyio import to_thread
 
 from agent.notify_item import Item
-from agent.state_folder import write_synced
+from agent.state_folder import refuse_newer, write_synced
 from probes import watched
 
 VERSION = 1
@@ -174,11 +174,12 @@ class Outbox:
 
     async def load(self) -> None:
         """Takes up what waits, and the cursor ("" where nothing is known). A file that cannot be understood is set
-        aside. Raises OSError."""
+        aside. Raises OSError, and StartupError for one that a newer musterd wrote."""
         try:
             data = await to_thread.run_sync(self._path.read_bytes)
         except FileNotFoundError:
             return
+        refuse_newer(self._path, data, VERSION)
         try:
             saved = msgspec.json.decode(data, type=_Saved)
             if saved.version != VERSION:

@@ -175,7 +175,7 @@ class NurseryClient:
 def _spawn(root: Root) -> int:
     """Starts a nursery, which makes itself a process of its own; returns the pid of the starter. Raises OSError."""
     argv = [sys.executable, "-I", "-m", "supervisors.nursery"]
-    argv += ["--run", str(root.run), "--state", str(root.state), "--log", str(root.log)]
+    argv += ["--run", str(root.run), "--state", str(root.state), "--log", str(root.log), "--name", root.nursery_name]
     # Ours too, but from now on everybody can see what ranks get (probes/ulimits.py): the nursery raises its own.
     argv += ["--nofile", str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])]
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW

@@ -81,7 +81,7 @@ def planned(
         if not spec.counted:
             raise RankTableError(path, "", "has no device: say with ranks or cards how many ranks there are to be")
         devices = list(cards) or list(range(spec.local_ranks))
-        return _record(job, placed(spec, devices), kind, job.master_addr, job.master_port, "")
+        return _record(placed(spec, devices), kind, job.master_addr, job.master_port, "")
     nodes = len(table.servers)
     if (spec.node_count > 1 or spec.nodes) and spec.node_count != nodes:
         raise RankTableError(path, "", f"has {nodes} server(s), and the job is one of {spec.node_count} node(s)")
@@ -114,9 +114,9 @@ def planned(
     }
     address = spec.master_addr or (table.servers[0].server_id if several else job.master_addr)
     port = spec.master_port or (modelarts.MASTER_PORT if several else job.master_port)
-    return _record(job, place, kind, address, port, table.name if table.template == 1 else str(converted))
+    return _record(place, kind, address, port, table.name if table.template == 1 else str(converted))
 
 
-def _record(job: Job, place: dict[str, Any], kind: str, address: str, port: int, table: str) -> Record:
+def _record(place: dict[str, Any], kind: str, address: str, port: int, table: str) -> Record:
     meets = {"card_kind": kind, "master_addr": address, "master_port": port, "table": table}
     return {"kind": Kind.PLANNED} | meets | place

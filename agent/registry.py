@@ -27,11 +27,12 @@ from agent.errors import (
 )
 from agent.events import EventStore, Key
 from agent.job_folder import Held
-from agent.job_task import JobTask, Surroundings
+from agent.job_task import JobTask
 from agent.leasing import Leasing
 from agent.node_health import NodeHealth
 from agent.nursery_client import NurseryClient
 from agent.placement import placed
+from agent.unsupervised import Surroundings
 from probes import precheck
 from probes.driver import Driver
 from probes.result import CheckResult, Status
@@ -76,9 +77,7 @@ class Registry:
         self._health = health
         # Not the loop's own: readers of logs on a slow disk must not keep a journal from being read.
         self._limiter = anyio.CapacityLimiter(8)
-        self._around = Surroundings(
-            config, nursery, self._check, self._publish, self._limiter, root, leasing, self._ports
-        )
+        self._around = Surroundings(config, nursery, self._check, self._publish, self._limiter, root, leasing)
         self._group: TaskGroup | None = None
         self._busy: dict[str, tuple[anyio.Lock, int]] = {}
         self._starting = 0

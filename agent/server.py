@@ -51,6 +51,9 @@ __all__ = ["ServerContext", "serve"]
 #: that until their connections are cut.
 GRACE_S = 1.0
 CUT_S = 1.0
+#: Connections of a listener for others than operators, and calls of one of them at once, begun ones included.
+MAX_CONNECTIONS = 256
+MAX_STREAMS = 2048
 _SERVICES = (
     job_pb2.DESCRIPTOR.services_by_name["JobService"].full_name,
     log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name,
@@ -79,13 +82,13 @@ async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     services = _Services(context, health_servicer)
 
-    def made(identify: Callable[[Any], Caller]) -> tuple[aio.Server, Boundary]:
+    def made(identify: Callable[[Any], Caller], bounded: bool = True) -> tuple[aio.Server, Boundary]:
         boundary = Boundary(identify, audit)
-        server = aio.server(interceptors=[boundary], options=_options(config.limits.max_message_bytes))
+        server = aio.server(interceptors=[boundary], options=_options(config.limits.max_message_bytes, bounded))
         services.add_to(server)
         return server, boundary
 
-    listeners = [made(access.of_socket(Role.OPERATOR, root.socket))]
+    listeners = [made(access.of_socket(Role.OPERATOR, root.socket), bounded=False)]
     _bind(listeners[0][0], root.socket, config.socket.mode, config.socket.group, SocketTable().group)
     if config.socket.reader:
         listeners.append(made(access.of_socket(Role.READER, root.reader_socket)))
@@ -137,8 +140,11 @@ class _Services:
         reflection.enable_server_reflection(names, server)
 
 
-def _options(max_message_bytes: int) -> list[tuple[str, int]]:
+def _options(max_message_bytes: int, bounded: bool) -> list[tuple[str, int]]:
+    """`bounded`: for a listener that others than operators reach, who must not take all descriptors and memory."""
+    most = (("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS), ("grpc.max_concurrent_streams", MAX_STREAMS))
     return [
+        *(most if bounded else ()),
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),

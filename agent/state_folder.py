@@ -1,14 +1,20 @@
 """The folders of a node: made, checked, and marked with the version of what is in them."""
 
+import contextlib
 import os
+import re
 import secrets
 from pathlib import Path
+
+import msgspec
 
 from agent.errors import StartupError
 from supervisors.paths import Root
 
-#: First line of `<state>/version`.
-VERSION = "muster-state 1"
+#: First line of `<state>/version`: the name, and the number of the format. It is raised when a musterd of before would
+#: lose or spoil something of what is written now, and then only: docs/upgrade.md tells the rule.
+_NAME, _NUMBER = "muster-state", 1
+VERSION = f"{_NAME} {_NUMBER}"
 #: Bytes that the address of a unix socket can have (sun_path less its NUL).
 MAX_SOCKET = 107
 
@@ -106,8 +112,31 @@ def _check_version(root: Root) -> None:
         return
     except OSError as error:
         raise StartupError(f"{root.version}: cannot be read: {error.strerror}") from error
-    if found != VERSION:
-        raise StartupError(
-            f"{root.state}: the state folder is of version {found[:60]!r}, and this musterd reads {VERSION!r}: "
-            "use the musterd that wrote it, or another state folder"
-        )
+    if found == VERSION:
+        return
+    match = re.fullmatch(rf"{_NAME} (\d{{1,9}})", found)
+    if match is not None and int(match[1]) > _NUMBER:
+        raise _newer(root.version, found, VERSION, "use another state folder")
+    raise StartupError(
+        f"{root.version}: says {found[:60]!r}, and this musterd reads {VERSION!r}: use the musterd that wrote it, or "
+        "another state folder"
+    )
+
+
+def refuse_newer(path: Path, data: bytes, known: int) -> None:
+    """Raises StartupError where `data`, the JSON of a file, says a version over the one that is `known`: what is in it
+    is not to be forgotten, and not to be guessed. What is no such JSON is the caller's to refuse."""
+    with contextlib.suppress(ValueError):
+        if (found := msgspec.json.decode(data, type=_Head).version) > known:
+            raise _newer(path, found, known, "move the file away: what is in it is then forgotten")
+
+
+class _Head(msgspec.Struct):
+    version: int
+
+
+def _newer(path: Path, found: object, known: object, remedy: str) -> StartupError:
+    return StartupError(
+        f"{path}: was written by a newer musterd (version {found}, and this one reads {known}); nothing was changed: "
+        f"use the newer musterd, or {remedy}"
+    )

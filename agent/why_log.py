@@ -13,7 +13,7 @@ import anyio
 from agent.logs import LogFile, TimeIndex, folder
 from agent.signatures import Hit, Table, scan
 from probes import watched
-from supervisors.log_segments import Reader
+from supervisors.log_reader import Reader
 
 #: Bytes of the end of a log that are searched: of the ranks that count, and of others.
 TAIL, SHORT_TAIL = 64 << 10, 16 << 10

@@ -119,7 +119,6 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
     """The report of what was gathered."""
     job, entry = facts.job, facts.entry
     message = convert.job_to(entry, root)
-    ended = job.state.final
     causes = why_cause.causes(facts)
     main = causes[0] if causes else None
     also = [one for one in causes[1:] if main is not None and _adds(main, one)][:MAX_ALSO]
@@ -153,7 +152,7 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
         telemetry=_telemetry(facts),
         stacks=plain(stacks),
         notes=_notes(facts, message),
-        unknown=_unknown(facts, ended),
+        unknown=_unknown(facts),
         damaged=plain(entry.damaged),
         now=facts.now,
         started_at=job.started_at,
@@ -264,7 +263,7 @@ def _notes(facts: Facts, message: job_pb2.Job) -> list[str]:
     return [shown(plain(text), 1000) for text in found[-MAX_NOTES:]]
 
 
-def _unknown(facts: Facts, ended: bool) -> list[str]:
+def _unknown(facts: Facts) -> list[str]:
     """What could not be had: sentences."""
     found = [*facts.searched.missing, *facts.problems]
     if facts.events.trouble:

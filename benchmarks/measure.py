@@ -1,7 +1,10 @@
 """Readings of processes, and what many readings come to."""
 
+import http.client
 import math
 import os
+import re
+import socket
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -49,3 +52,38 @@ def main_thread_cpu_seconds(pid: int) -> float:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
     except FileNotFoundError:
         return cpu_seconds(pid)
+
+
+def main_thread_waits_seconds(pid: int) -> float:
+    """How long the main thread wanted to run and had no core; 0 where the kernel keeps no scheduler statistics."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except FileNotFoundError:
+        return 0.0
+
+
+def loop_lags(metrics: Path) -> dict[float, int]:
+    """By upper bound in seconds, how often the daemon's event loop woke by no more than so much late, so far: each half
+    a second of somebody's looking is one. `metrics`: the socket of its metrics. Raises OSError."""
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(10.0)
+    connection.sock.connect(str(metrics))
+    connection.request("GET", "/metrics")
+    page = connection.getresponse().read().decode()
+    connection.close()
+    return {
+        float(bound.replace("+", "")): int(count)
+        for bound, count in re.findall(r'^muster_loop_lag_seconds_bucket{le="(.+?)"} (\d+)', page, re.MULTILINE)
+    }
+
+
+def lag_of(before: dict[float, int], after: dict[float, int]) -> str:
+    """What came between two readings of `loop_lags`."""
+    counts = {bound: after[bound] - before.get(bound, 0) for bound in sorted(after)}
+    beats = max(counts.values())
+    if not beats:
+        return "no beat of the loop was measured"
+    worst = next(bound for bound, count in counts.items() if count == beats)
+    late = beats - counts[0.01]
+    return f"of {beats} beats of the loop {late} were over 10 ms late, none over {worst * 1e3:g} ms"

@@ -14,7 +14,15 @@ from typing import Any
 
 import grpc
 
-from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, node_pb2, node_pb2_grpc
+from muster.v1 import (
+    event_pb2_grpc,
+    exec_pb2_grpc,
+    job_pb2,
+    job_pb2_grpc,
+    log_pb2_grpc,
+    node_pb2,
+    node_pb2_grpc,
+)
 from supervisors import supervisor
 from supervisors.paths import Root
 
@@ -22,6 +30,8 @@ BIN = Path(sys.executable).parent
 #: Longest time that a daemon may take to answer, and that a call may take, in seconds; for defects only.
 ANSWER_S = 30.0
 CALL_S = 60.0
+# "warn": the checks run for a job that does not skip them, and this machine need not be fit.
+CONFIG = '[daemon]\nlog_level = "warning"\n[checks]\npolicy = "warn"\n'
 ENDED = frozenset(
     {job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_LOST}
 )
@@ -32,8 +42,14 @@ class BenchmarkFailed(Exception):
 
 
 def open_channel(address: str) -> grpc.Channel:
-    """A connection of its own: the library would else share one between the channels of a process."""
-    return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+    """A connection of its own: the library would else share one between the channels of a process. It is made again
+    soon after the daemon was."""
+    options = [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.initial_reconnect_backoff_ms", 20),
+        ("grpc.max_reconnect_backoff_ms", 200),
+    ]
+    return grpc.insecure_channel(address, options=options)
 
 
 def until(what: Callable[[], Any], seconds: float, message: str) -> Any:
@@ -51,31 +67,45 @@ def until(what: Callable[[], Any], seconds: float, message: str) -> Any:
 class Node:
     """A warm daemon, its processes and its files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: str = CONFIG) -> None:
         """Starts the daemon and returns once it answers. Raises BenchmarkFailed."""
         self.folder = folder
         self.root = Root.under(folder)
-        config = folder / "musterd.toml"
-        # "warn": the checks run for a job that does not skip them, and this machine need not be fit.
-        config.write_text('[daemon]\nlog_level = "warning"\n[checks]\npolicy = "warn"\n')
+        self._config = folder / "musterd.toml"
+        self._config.write_text(config)
         self._said = folder / "musterd.stderr"
-        with open(self._said, "wb") as err:
-            self._process = subprocess.Popen(
-                [BIN / "musterd", "--root", folder, "--config", config],
+        self.address = f"unix:{self.root.socket}"
+        self._process = self._started()
+        self.channel = open_channel(self.address)
+        self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
+        self.logs = log_pb2_grpc.LogServiceStub(self.channel)
+        self.events = event_pb2_grpc.EventServiceStub(self.channel)
+        self.execs = exec_pb2_grpc.ExecServiceStub(self.channel)
+        self._nodes = node_pb2_grpc.NodeServiceStub(self.channel)
+        self._until_answers()
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        with open(self._said, "ab") as err:
+            return subprocess.Popen(
+                [BIN / "musterd", "--root", self.folder, "--config", self._config],
                 stdin=subprocess.DEVNULL,
                 stdout=err,
                 stderr=err,
             )
-        self.address = f"unix:{self.root.socket}"
-        self.channel = open_channel(self.address)
-        self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
-        self.events = event_pb2_grpc.EventServiceStub(self.channel)
-        self._nodes = node_pb2_grpc.NodeServiceStub(self.channel)
+
+    def _until_answers(self) -> None:
         try:
             until(self._answers, ANSWER_S, "musterd answers")
         except BenchmarkFailed:
             self.close()
             raise
+
+    def kill(self) -> None:
+        """Ends the daemon by SIGKILL, starts another one, and returns once that answers. Raises BenchmarkFailed."""
+        self._process.kill()
+        self._process.wait()
+        self._process = self._started()
+        self._until_answers()
 
     @property
     def pid(self) -> int:
@@ -151,11 +181,11 @@ class Node:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Node]:
+def running(config: str = CONFIG) -> Iterator[Node]:
     """A node for the time of the block; its folder is removed behind it."""
     folder = Path(tempfile.mkdtemp(prefix="muster-bench-"))
     try:
-        node = Node(folder)
+        node = Node(folder, config)
         try:
             yield node
         finally:

@@ -1,8 +1,10 @@
-"""A client that asks for a job again and again, in a process of its own: what an RPC takes while the daemon has work.
+"""A client that asks for a job and for all jobs, by turns, in a process of its own: what an RPC takes while the daemon
+has work.
 
     python -m benchmarks.prober ADDRESS JOB
 
-Says "ready" once it was answered, goes on until its stdin is closed, then prints {"ms": [...], "failures": [...]}.
+Says "ready" once it was answered, goes on until its stdin is closed, then prints
+{"get_ms": [...], "list_ms": [...], "failures": [...]}.
 """
 
 import json
@@ -28,15 +30,20 @@ LIMIT_S = 10.0
 class Probed:
     """Milliseconds of each call, and what the failed ones said."""
 
-    ms: list[float]
+    get_ms: list[float]
+    list_ms: list[float]
     failures: list[str]
 
     @property
     def p99(self) -> float:
-        return percentile(self.ms, 99)
+        """Of all calls."""
+        return percentile(self.get_ms + self.list_ms, 99)
 
     def __str__(self) -> str:
-        return f"{len(self.ms)} Get, p50 {percentile(self.ms, 50):.1f} ms, p99 {self.p99:.1f} ms"
+        return "; ".join(
+            f"{len(ms)} {name}, p50 {percentile(ms, 50):.1f}, p99 {percentile(ms, 99):.1f}, worst {max(ms):.0f} ms"
+            for name, ms in (("Get", self.get_ms), ("List", self.list_ms))
+        )
 
 
 class Prober:
@@ -65,26 +72,30 @@ class Prober:
         if self._process.returncode:
             raise BenchmarkFailed(f"the prober ended with {self._process.returncode}")
         found = json.loads(out)
-        return Probed(found["ms"], found["failures"])
+        return Probed(**found)
 
 
 def main(address: str, job_id: str) -> None:
     """See above."""
-    request = job_pb2.GetRequest(job_id=job_id)
-    ms: list[float] = []
+    get, listing = job_pb2.GetRequest(job_id=job_id), job_pb2.ListRequest(page_size=100)
+    ms: tuple[list[float], list[float]] = ([], [])
     failures: list[str] = []
     with open_channel(address) as channel:
         jobs = job_pb2_grpc.JobServiceStub(channel)
-        jobs.Get(request, timeout=LIMIT_S)
+        jobs.Get(get, timeout=LIMIT_S)
         print("ready", flush=True)
         while not select.select([sys.stdin], [], [], EACH_S)[0]:
+            turn = len(ms[0]) > len(ms[1])
             begin = time.perf_counter()
             try:
-                jobs.Get(request, timeout=LIMIT_S)
+                if turn:
+                    jobs.List(listing, timeout=LIMIT_S)
+                else:
+                    jobs.Get(get, timeout=LIMIT_S)
             except grpc.RpcError as error:
                 failures.append(str(error)[:300])
-            ms.append((time.perf_counter() - begin) * 1e3)
-    print(json.dumps({"ms": ms, "failures": failures}))
+            ms[turn].append((time.perf_counter() - begin) * 1e3)
+    print(json.dumps({"get_ms": ms[0], "list_ms": ms[1], "failures": failures}))
 
 
 if __name__ == "__main__":

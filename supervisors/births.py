@@ -10,9 +10,9 @@ from supervisors import boot, child, cpus, environment, modelarts
 from supervisors.child import Account, Birth
 from supervisors.environment import Changes
 from supervisors.lifecycle import Job, Rank
+from supervisors.limits import RESOURCES
 from supervisors.paths import Root
 from supervisors.spec import Boot, JobSpec
-from supervisors.spec_rules import RESOURCES
 
 
 def bear(births: list[Birth], unborn: Path, meanwhile: Callable[[], None], record: Callable[[list[int]], None]) -> None:

@@ -14,6 +14,9 @@ from supervisors.paths import Root
 
 #: The leaves of a scope.
 SUPERVISOR, RANKS = "supervisor", "ranks"
+#: Handed down to them always: so a supervisor has its share of the CPUs whatever the ranks fork, and the kernel counts
+#: whom it killed for want of memory (oom.py) where there is no limit, too.
+_CONTROLLERS = ("cpu", "memory")
 
 
 def find_cgroup_root() -> Path | None:
@@ -35,7 +38,8 @@ def find_cgroup_root() -> Path | None:
 def limit_cgroup(folder: str, memory: float | None, cpus: float | None) -> str:
     """Sets the limits of a job's cgroup: bytes of memory, number of CPUs. Returns sentences where they cannot be set.
 
-    The controllers must be handed down by the folder above, which the kernel refuses while processes are in that.
+    The controllers must be handed down by the folder above, which the kernel refuses while processes are in that. Of
+    swap there is none within a limit of memory: a job would crawl for days where it should end and say why.
     """
     troubles = []
     wanted = {"memory.max": memory and str(int(memory)), "cpu.max": cpus and f"{max(1000, int(cpus * 100_000))} 100000"}
@@ -52,12 +56,17 @@ def limit_cgroup(folder: str, memory: float | None, cpus: float | None) -> str:
             Path(folder, name).write_text(value)
         except OSError as error:
             troubles.append(f"the limit of {controller} is not in force: {folder}/{name}: {error.strerror}")
+    if memory and os.path.exists(f"{folder}/memory.swap.max"):
+        with contextlib.suppress(OSError):
+            Path(folder, "memory.swap.max").write_text("0")
     return "; ".join(troubles)
 
 
 def make_cgroup(root: Root, job_id: str) -> tuple[str, str]:
     """Makes the cgroup of a job's ranks. Returns its path, empty where there can be none, and, where systemd should
-    have given a scope and did not, a sentence that says why. One that is there is taken over.
+    have given a scope and did not, a sentence that says why. One that is there is made anew: what an earlier attempt
+    did in it would keep ranks out (a job of root that handed controllers down), or count as theirs (memory.events).
+    Where something lives in it, it is taken over.
 
     cgroup.kill (Linux 5.14) is required: without it the sweep serves as well.
     """
@@ -73,6 +82,10 @@ def make_cgroup(root: Root, job_id: str) -> tuple[str, str]:
         if in_scope:  # where controllers are handed down, processes live in the leaves only
             (found / SUPERVISOR).mkdir(exist_ok=True)
             (found / SUPERVISOR / "cgroup.procs").write_text("0")
+            for controller in _CONTROLLERS:
+                with contextlib.suppress(OSError):  # not handed down to us, then
+                    (found / "cgroup.subtree_control").write_text(f"+{controller}")
+        remove_cgroup(folder)
         folder.mkdir(exist_ok=True)
     except OSError:
         return "", trouble
@@ -81,6 +94,13 @@ def make_cgroup(root: Root, job_id: str) -> tuple[str, str]:
             folder.rmdir()
         return "", trouble
     return str(folder), trouble
+
+
+def remove_cgroup(folder: Path) -> None:
+    """With all that are below; whichever is not empty (a process that cannot be killed) stays."""
+    for path, _, _ in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
 
 
 def enter_scope(root: Root, job_id: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisors import process
+from supervisors.cgroups import remove_cgroup
 from supervisors.lifecycle import Rank
 from supervisors.process import Stat
 
@@ -109,9 +110,7 @@ class Containment:
     def remove(self) -> None:
         """Removes the cgroup; one that is not empty (a process that cannot be killed) stays."""
         if self._cgroup is not None:
-            for folder, _, _ in os.walk(self._cgroup, topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(folder)
+            remove_cgroup(self._cgroup)
 
     def _populated(self) -> bool:
         assert self._cgroup is not None

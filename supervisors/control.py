@@ -228,7 +228,7 @@ class Server:
         elif op in self._handlers:
             reply = self._handlers[op](message, client)
         else:
-            reply = {"ok": False, "error": f"unknown operation {op!r}"}
+            reply = {"ok": False, "error": f"{wire.UNKNOWN} {op!r}"}
         if reply is not None:
             client.send({"op": op} | reply)
 

@@ -19,10 +19,6 @@ class IllegalTransition(SupervisionError):
     """Raised when a record does not fit the state that a job is in (see `states.TRANSITIONS`)."""
 
 
-class StateVersionMismatch(SupervisionError):
-    """Raised when a folder was written by a version whose format this one does not know."""
-
-
 class ProtocolError(SupervisionError):
     """Raised when the other end of a control socket says something that this version does not understand."""
 

@@ -1,6 +1,6 @@
 """One job under one supervisor: its ranks from birth to the verdict.
 
-What happens is told by records (states.py, lifecycle.py) that are committed to the journal first; what to do next is
+What happens is told by records (states.py, replay.py) that are committed to the journal first; what to do next is
 decided in one place, `_advance`, from what the records add up to. A successor of a supervisor that died replays the
 same records and goes on from there: a fresh start is only the special case in which nothing has happened yet.
 """
@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 
-from supervisors import births, boot, child, environment, hardware, oom, process, restart, steps, tee, verdict
+from supervisors import child, environment, hardware, oom, process, restart, steps, tee, verdict
 from supervisors.cgroups import enter_scope, is_leaf, limit_cgroup, make_cgroup
 from supervisors.containment import Containment
 from supervisors.control import JournalServer
@@ -26,19 +26,19 @@ from supervisors.loop import AGAIN_S, Alarm, Loop
 from supervisors.output import Output
 from supervisors.paths import Root
 from supervisors.process import Stat
+from supervisors.rank_start import RankStart
 from supervisors.sessions import Sessions
 from supervisors.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, JobSpec
 from supervisors.states import STEP, Cause, Kind, State
 from supervisors.step_run import StepRun
 from supervisors.steps import STEP_GRACE_S
+from supervisors.takeover import Takeover
 from supervisors.wire import Message
 
 #: How often processes that outlive their ranks are looked at, in seconds; they are nobody's children that epoll knows.
 LEFTOVER_LOOK_S = 0.05
 #: How soon it is looked again where somebody must be left, but cannot be seen (it is just being born), in seconds.
 GONE_LOOK_S = 0.002
-_GATE_LOOK_S = 0.002
-_GATE_WAIT_S = 10.0
 
 
 class Gang:
@@ -65,15 +65,15 @@ class Gang:
         )
         self._adopted = any(r["kind"] == Kind.TAKEN for r in contents.records)
         self._containment = self._contain()
-        self._midwife: births.Midwife | None = None
+        self._start = RankStart(root, spec, ledger, self._output, self._ends, self._link)
         self._step = StepRun(
             root, spec, ledger, loop, self._output, self._ends, self._link,
             lambda: self._containment, self._look_again, self._give_up,
         )  # fmt: skip
         self._alarm = Alarm(loop)  # the end of max_runtime, or of the pause before a restart
         self._stuck = False
-        # Until `begin` is through, and while it is not known whether the ranks were let go, nothing is decided.
-        self._undecided = True
+        self._takeover = Takeover(self._paths.unborn, loop, ledger, self._ends, self._link, self._carry_on)
+        self._begun = False
         self._look_due = True
         self._gone_look = GONE_LOOK_S
         self._resting = False
@@ -88,7 +88,7 @@ class Gang:
         taken = {"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": self._adopted}
         self._ledger.commit(taken, sync=False, tell=self._adopted)  # a crash of the node ends us anyway
         self._link.tell("ready")
-        self._undecided = False
+        self._begun = True
         if self._adopted and is_leaf(job.cgroup):  # a new one is with the nursery
             enter_scope(self._root, self._spec.job_id)
         if job.state not in (State.ACCEPTED, State.CHECKING) and (self._adopted or job.boot_id != process.boot_id()):
@@ -96,14 +96,14 @@ class Gang:
         if job.boot_id != process.boot_id():
             self._end_after_reboot()
         elif job.processes():
-            self._adopt()
+            self._takeover.adopt()
 
     # --- what the loop calls ------------------------------------------------------------------------------------------
 
     def _after(self) -> None:
         """Behind every batch of events: notes who has ended, then does what follows."""
         self._sessions.turn()
-        if self.job.state.final or self._resting or self._undecided:
+        if self.job.state.final or self._resting or self._undecided():
             return
         try:
             self._output.commit_gaps()
@@ -116,6 +116,10 @@ class Gang:
             self._say(error)
             self._resting = True
             self.loop.later(AGAIN_S, self._go_on)
+
+    def _undecided(self) -> bool:
+        """Until `_begin` is through, and while it is not known whether the ranks were let go, nothing is decided."""
+        return not self._begun or self._takeover.undecided
 
     def _go_on(self) -> None:
         self._resting = False
@@ -190,8 +194,7 @@ class Gang:
             account = child.Account.of(self._spec.user)
             self._output.open_job((account.uid, account.gid), len(job.ranks))
             self._limit(cgroup)
-            self._midwife = births.Midwife(self._root, self._spec, job, account)
-            self._midwife.make_folders()
+            self._start.prepare(account)
         except (OSError, NotStartable) as error:
             self._cannot_start(error)
             return
@@ -210,51 +213,14 @@ class Gang:
         name = steps.due(self._spec, self.job)
         try:
             if name:
-                self._step.begin(self._ready(), name, {})
+                self._step.begin(self._start.midwife(), name, {})
             else:
-                self._bear_ranks()
+                self._start.bear()
         except (OSError, NotStartable) as error:
             self._cannot_start(error)
 
-    def _bear_ranks(self) -> None:
-        """Raises OSError, NotStartable, with no rank left."""
-        midwife, job = self._ready(), self.job
-        # All is ready before the first fork: each fork makes us copy again every page that we touch behind it.
-        born, processes = midwife.gang(self._changes(midwife))
-        owner = (born[0].account.uid, born[0].account.gid)
-        self._output.make_fifos(job.ranks, owner)
-
-        def open_output() -> None:
-            self._link.hold(self._output.open(job.ranks, owner, fresh=True))
-            if job.past:
-                self._output.mark(f"attempt {job.attempt} {time.strftime('%Y-%m-%dT%H:%M:%S')}")
-
-        births.bear(born, self._paths.unborn, open_output, lambda pids: self._record_births(pids, processes))
-
-    def _changes(self, midwife: births.Midwife) -> environment.Changes:
-        return environment.read_exports(self._paths.exports, midwife.common) if self._spec.pre_start else {}
-
     def _beside(self, rank: Rank) -> child.Birth:
-        """How what runs beside a rank is born. Raises OSError, NotStartable."""
-        midwife = self._ready()
-        return midwife.beside(rank, self._changes(midwife))
-
-    def _ready(self) -> births.Midwife:
-        """Raises NotStartable where the job's user is not known (any more)."""
-        if self._midwife is None:
-            self._midwife = births.Midwife(self._root, self._spec, self.job, child.Account.of(self._spec.user))
-        return self._midwife
-
-    def _record_births(self, pids: list[int], processes: list[boot.Process]) -> None:
-        spawned = [[rank.rank, *process.identity(pid)] for rank, pid in zip(self.job.ranks, pids, strict=True)]
-        record: dict[str, object] = {"kind": Kind.SPAWNED, "ranks": spawned, "boot": process.boot_id()}
-        if any(made.role != "rank" for made in processes):
-            record["argv"] = [list(made.argv) for made in processes]
-            record["roles"] = [made.role for made in processes]
-            record["serves"] = [made.serves for made in processes]
-        self._link.tell("ranks", pids=pids)
-        self._ledger.commit(record)
-        self._ends.watch()
+        return self._start.beside(rank)
 
     def _run(self) -> None:
         """They were let go."""
@@ -296,7 +262,7 @@ class Gang:
         job = self.job
         assert job.concluded is not None
         try:
-            midwife = self._ready()
+            midwife = self._start.midwife()
             self._output.open_job((midwife.account.uid, midwife.account.gid), len(job.ranks))
             self._step.begin(midwife, steps.EPILOG, steps.environment_of_epilog(*job.concluded))
         except (OSError, NotStartable) as error:
@@ -313,47 +279,12 @@ class Gang:
         self._output.open_job(owner, len(ranks))
         self._link.hold(self._output.open(ranks, owner, fresh=False))
 
-    def _adopt(self) -> None:
-        """Goes on with ranks, or a step, that a predecessor started."""
-        self._link.tell("ranks", pids=[r.pid for r in self.job.processes() if r.outcome is None])
-        self._ends.watch()
-        if self.job.in_step or not self.job.started_up:
-            self._undecided = True
-            self._settle(time.monotonic() + _GATE_WAIT_S)
-        else:
-            self._carry_on()
-
     def _carry_on(self) -> None:
         self._sessions.ends.end_strays()
         if self.job.in_step:
             self._step.arm()
         if self.job.state is State.STOPPING and self.job.stop is not None and self.job.concluded is None:
             self._escalation.go_on()
-
-    def _settle(self, deadline: float) -> None:
-        """Finds out whether the predecessor opened the gate: once no child is before its exec any more, the `unborn`
-        file tells."""
-        ranks = self.job.processes()
-        for rank in ranks:
-            stat = process.read_stat(rank.pid)
-            waiting = stat is not None and stat.start == rank.start and stat.before_exec and not stat.ended
-            if waiting and time.monotonic() < deadline:
-                self.loop.later(_GATE_LOOK_S, lambda: self._settle(deadline))
-                return
-        entries = child.read_unborn(self._paths.unborn)
-        if any(entries.get(r.pid, {}).get("reason") == child.GATE_CLOSED for r in ranks):
-            self._bear_again()
-        else:
-            self._undecided = False
-            self._carry_on()
-
-    def _bear_again(self) -> None:
-        pids = [r.pid for r in self.job.processes()]
-        self._ledger.commit({"kind": Kind.UNBORN})
-        self._ends.forget_all()
-        for pid in pids:
-            self._link.tell("reap", pid=pid)
-        self._undecided = False
 
     def _end_after_reboot(self) -> None:
         """Nothing of another boot lives: what had not ended by then is lost, what never ran has failed."""
@@ -370,9 +301,8 @@ class Gang:
     # --- decisions ----------------------------------------------------------------------------------------------------
 
     def _note_ends(self, look: bool = True) -> None:
-        """Raises OSError where the journal cannot be written. While it is not known whether the ranks were let go, how
-        they ended says nothing yet."""
-        if self._undecided:
+        """Raises OSError where the journal cannot be written."""
+        if self._undecided():
             return
         for number in self._ends.collect(look=look):
             rank = self.job.rank(number)
@@ -484,7 +414,7 @@ class Gang:
         self._note_ends()
         for s in left:
             text = (
-                f"process {s.pid} ({process.command_line(s.pid)}) cannot be killed: state {s.state} for "
+                f"process {s.pid} ({s.comm}) cannot be killed: state {s.state} for "
                 f"{KILL_WAIT_S:.0f} s after SIGKILL; what it holds, a card maybe, stays held"
             )
             if text not in self.job.warnings:

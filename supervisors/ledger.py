@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 
 from supervisors.journal import Contents, Record, Writer
-from supervisors.lifecycle import Job, replay
+from supervisors.lifecycle import Job
 from supervisors.paths import JobPaths
+from supervisors.replay import apply, refuse_illegal, replay
 
 
 class Ledger:
@@ -27,12 +28,12 @@ class Ledger:
         `sync`: onto the disk, for what others may rely on. `tell`: at once, else with the next record; each telling
         wakes the daemon up, which costs more than the record.
         """
-        self.job.refuse_illegal(records[0])  # a defect of ours is not to get into the journal
+        refuse_illegal(self.job, records[0])  # a defect of ours is not to get into the journal
         now = time.time()
         number = self._writer.next_number
         stamped = [{"t": now} | record for record in records]
         self._writer.append(stamped, sync=sync)
         for i, record in enumerate(stamped):
-            self.job.apply({"n": number + i} | record)
+            apply(self.job, {"n": number + i} | record)
         if tell:
             self._publish(self._writer.size)

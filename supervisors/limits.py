@@ -27,8 +27,8 @@ def restore_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_given, hard))
 
 
-#: Limits of a job by name; bytes, but for counts of files and processes.
-_NUMBERS = {
+#: Limits of a process by their names in a spec; bytes, but for counts of files and processes.
+RESOURCES = {
     "nofile": resource.RLIMIT_NOFILE,
     "memlock": resource.RLIMIT_MEMLOCK,
     "stack": resource.RLIMIT_STACK,
@@ -40,7 +40,7 @@ _NUMBERS = {
 def apply(limits: tuple[tuple[str, int], ...]) -> None:
     """In a rank to be, as the daemon's user. Raises ValueError that names the limit which this user may not set."""
     for name, value in limits:
-        number = _NUMBERS[name]
+        number = RESOURCES[name]
         wanted = resource.RLIM_INFINITY if value == UNLIMITED else value
         try:
             resource.setrlimit(number, (wanted, wanted))

@@ -7,14 +7,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisors import ranktable
 from supervisors.lifecycle import Job, Rank
 from supervisors.paths import Root
 from supervisors.spec import JOB_ID, Boot, JobSpec
 
 #: Port at which torchrun's nodes meet, unless MA_TORCHRUN_MASTER_PORT says another.
 MASTER_PORT = 18888
-_TABLE_NAME = "jobstart_hccl.json"
+TABLE_NAME = "jobstart_hccl.json"
+#: Where the platform puts its rank table, unless RANK_TABLE_FILE says otherwise.
+DEFAULT_TABLE = f"/user/config/{TABLE_NAME}"
 #: Where the launcher keeps logs and working folders when there is no MA_MOUNT_PATH.
 _TMP_LOG, _CACHE = "/tmp/log", "/cache"
 #: Variables by which a container of the platform is known; it is they from which the launcher knows job and table.
@@ -61,13 +62,21 @@ def boot_mode(given: str, env: Mapping[str, str]) -> str:
 
 
 def rank_table(boot: str, env: Mapping[str, str]) -> str:
-    """Where the platform's variables say that the rank table is of a job with this `boot`, which may be empty; empty
-    where it has none."""
+    """Where the platform's variables say that the rank table is of a job with this `boot`, which may be empty, in
+    the form that `ranktable.path_of` takes; empty where it has none.
+
+    RANK_TABLE_FILE_V_1_0 (a file, of template 1) goes before RANK_TABLE_FILE (a folder with one of template 2, or a
+    file), and that before DEFAULT_TABLE, which counts only if it is there. A variable without a value counts as not
+    set.
+    """
     if not in_container(env):
         return ""  # no platform: a file that lies where its table would is not for this job
     mode = boot_mode(boot, env)
     wanted = mode == Boot.RANKS or (mode == Boot.MSRUN and env.get("MS_RANKTABLE_ENABLE", "").lower() == "true")
-    return ranktable.from_environment(env) if wanted else ""
+    if not wanted:
+        return ""
+    given = env.get("RANK_TABLE_FILE_V_1_0") or env.get("RANK_TABLE_FILE")
+    return given or (DEFAULT_TABLE if os.path.exists(DEFAULT_TABLE) else "")
 
 
 def meeting_point(env: Mapping[str, str]) -> tuple[str, int]:
@@ -125,7 +134,7 @@ def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, env: Mapping[str, s
 def table_path(env: Mapping[str, str]) -> str:
     """Where the converted rank table goes besides the job's folder; empty without MA_MOUNT_PATH."""
     mount = env.get("MA_MOUNT_PATH", "")
-    return os.path.join(mount, "rank_table", _TABLE_NAME) if mount.startswith("/") else ""
+    return os.path.join(mount, "rank_table", TABLE_NAME) if mount.startswith("/") else ""
 
 
 def working_folder(env: Mapping[str, str], device: int) -> str:

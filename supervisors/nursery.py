@@ -31,7 +31,7 @@ IDLE_S = 5.0
 
 
 class Nursery:
-    """Serves `nursery.sock`."""
+    """Serves the nursery's socket."""
 
     def __init__(self, root: Root, listener: socket.socket) -> None:
         self._loop = Loop(say)
@@ -67,9 +67,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="muster-nursery", description="forks and keeps the supervisors of muster")
     for name in ("run", "state", "log"):
         parser.add_argument(f"--{name}", type=Path, required=True, help=f"the node's {name} folder")
+    # Where a daemon of the first release seeks it, which says no name.
+    parser.add_argument("--name", default="nursery", help="of its socket and its lock in the run folder")
     parser.add_argument("--nofile", type=int, help="the soft limit of open files that ranks get; default: our own")
     args = parser.parse_args()
     root = Root(args.run, args.state, args.log)
+    at, lock = root.run / f"{args.name}.sock", root.run / f"{args.name}.lock"
     limits.close_all_but({0, 1, 2})
     limits.raise_descriptors(args.nofile)
     read, write = os.pipe()
@@ -83,14 +86,14 @@ def main() -> int:
     os.setsid()
     try:
         # Held for the nursery's life; a forked supervisor does not inherit it.
-        supervisor.take_lock(root.nursery_lock)
+        supervisor.take_lock(lock)
         become_subreaper()
-        listener = listen(root.nursery_socket)
+        listener = listen(at)
     except AlreadySupervised:
         os.write(write, b"ok")
         return 0
     except OSError as error:
-        os.write(write, f"{error.filename or root.nursery_socket}: {error.strerror}".encode())
+        os.write(write, f"{error.filename or at}: {error.strerror}".encode())
         return 1
     os.chdir("/")
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -108,7 +111,7 @@ def main() -> int:
     gc.freeze()  # what is there now is shared with every supervisor: the collector must not touch and so copy it
     nursery.run()
     with contextlib.suppress(FileNotFoundError):
-        root.nursery_socket.unlink()
+        at.unlink()
     return 0
 
 

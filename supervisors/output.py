@@ -14,7 +14,8 @@ from pathlib import Path
 from supervisors import rotation, tee
 from supervisors.ledger import Ledger
 from supervisors.lifecycle import Rank
-from supervisors.log_segments import Folder, Layout, companions, removed_path
+from supervisors.log_layout import Folder, Layout
+from supervisors.log_segments import companions, removed_path
 from supervisors.loop import Loop
 from supervisors.paths import Root
 from supervisors.settings import Settings

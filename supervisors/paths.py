@@ -1,7 +1,18 @@
 """Where everything lies. The one place that knows file names."""
 
+import functools
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+
+
+@functools.cache
+def code() -> str:
+    """Which code of this package it is that runs, as it was when this was asked first: eight hexadecimal digits."""
+    crc = 0
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        crc = zlib.crc32(path.read_bytes(), crc)
+    return f"{crc:08x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,11 @@ class Root:
         return cls(run=Path("/run/muster"), state=Path("/var/lib/muster"), log=Path("/var/log/muster"))
 
     @property
+    def config(self) -> Path:
+        """The daemon's configuration, where no other file is named; it need not exist."""
+        return Path("/etc/muster/musterd.toml") if self == Root.system() else self.run.parent / "musterd.toml"
+
+    @property
     def socket(self) -> Path:
         """The daemon's gRPC socket."""
         return self.run / "muster.sock"
@@ -124,12 +140,17 @@ class Root:
         return self.run / "musterd.lock"
 
     @property
+    def nursery_name(self) -> str:
+        """Of the nursery for this code. That of another release stays with the jobs that it has."""
+        return f"nursery-{code()}"
+
+    @property
     def nursery_socket(self) -> Path:
-        return self.run / "nursery.sock"
+        return self.run / f"{self.nursery_name}.sock"
 
     @property
     def nursery_lock(self) -> Path:
-        return self.run / "nursery.lock"
+        return self.run / f"{self.nursery_name}.lock"
 
     @property
     def nursery_log(self) -> Path:

@@ -190,12 +190,6 @@ def final_status(pid: int, start: int, pidfd: int | None) -> int | None:
     return _status_by_pidfd(pidfd) if pidfd is not None else None
 
 
-def is_zombie(pid: int, start: int) -> bool:
-    """Whether the process with this identity has ended and nobody has waited for it yet."""
-    stat = read_stat(pid)
-    return stat is not None and stat.start == start and stat.ended
-
-
 def _may_look(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/io", "rb") as file:

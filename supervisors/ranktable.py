@@ -12,16 +12,14 @@ import json
 import os
 import re
 import stat
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisors.modelarts import TABLE_NAME
 from supervisors.ranktable_json import RankTableError as RankTableError  # noqa: PLC0414  # callers take it from here
 from supervisors.ranktable_json import Value, load, shown
 
-FILE_NAME = "jobstart_hccl.json"
-#: Where the platform puts its table, unless RANK_TABLE_FILE says otherwise.
-DEFAULT = f"/user/config/{FILE_NAME}"
 #: A device takes about 70 bytes of text, so that this is room for 900,000 of them.
 MAX_BYTES = 64 << 20
 #: Names that an error lists.
@@ -75,20 +73,10 @@ def path_of(given: str) -> Path:
     What is not there yet is a file if its name ends in .json, else a folder; so ask again at each look.
     """
     if os.path.isdir(given):
-        return Path(given, FILE_NAME)
+        return Path(given, TABLE_NAME)
     if os.path.exists(given) or given.endswith(".json"):
         return Path(given)
-    return Path(given, FILE_NAME)
-
-
-def from_environment(env: Mapping[str, str]) -> str:
-    """Where the platform says that its table is, in the form that `path_of` takes; empty where there is none.
-
-    RANK_TABLE_FILE_V_1_0 (a file, of template 1) goes before RANK_TABLE_FILE (a folder with one of template 2, or a
-    file), and that before DEFAULT, which counts only if it is there. A variable without a value counts as not set.
-    """
-    given = env.get("RANK_TABLE_FILE_V_1_0") or env.get("RANK_TABLE_FILE")
-    return given or (DEFAULT if os.path.exists(DEFAULT) else "")
+    return Path(given, TABLE_NAME)
 
 
 def read(path: Path) -> RankTable | None:

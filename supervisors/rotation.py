@@ -15,7 +15,9 @@ import stat
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from supervisors.log_segments import Folder, Layout, forget, new_path, removals, remove, segment_path
+from supervisors.log_layout import Folder, Layout
+from supervisors.log_removals import removals, remove
+from supervisors.log_segments import forget, new_path, segment_path
 
 #: A line that is longer may be split.
 LINE = 1 << 16

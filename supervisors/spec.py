@@ -136,13 +136,14 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Inverse of `to_json`. Raises ValueError or TypeError for anything else."""
+        """Inverse of `to_json`, without the fields that only a newer version knows. Raises ValueError or TypeError for
+        anything else."""
         raw: dict[str, Any] = json.loads(text)
         if not isinstance(raw, dict):
             raise TypeError(f"a spec is a JSON object, not {type(raw).__name__}")
         for name in ("command", "card_indices", "grace_steps", "nodes", "notify_events"):
             raw[name] = tuple(raw.get(name, ()))
-        return cls(**raw)
+        return cls(**{name: value for name, value in raw.items() if name in cls.__slots__})
 
     def digest(self) -> str:
         """SHA-256 over all fields, hexadecimal: what makes a second start the same or another job."""

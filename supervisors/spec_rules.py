@@ -3,6 +3,7 @@
 import math
 
 from supervisors import boot, notify_rules
+from supervisors.limits import RESOURCES
 from supervisors.spec import (
     JOB_ID,
     MAX_GRACE_S,
@@ -20,8 +21,7 @@ from supervisors.spec import (
 #: Longest time limit that can be asked for, in seconds: ten years.
 _MAX_S = 10 * 365 * 24 * 3600.0
 MAX_RESTARTS = 1000
-#: Names of `limits`; see limits.py for their units.
-RESOURCES = ("nofile", "memlock", "stack", "core", "nproc")
+#: Names of those `limits` that are the cgroup's: bytes, and a number of CPUs.
 CGROUP_RESOURCES = ("memory", "cpus")
 
 
@@ -133,8 +133,8 @@ def _check_before_and_after(found: list[Violation], spec: JobSpec) -> None:
 
 def _check_limits(found: list[Violation], spec: JobSpec) -> None:
     for name, value in spec.limits.items():
-        if name not in RESOURCES + CGROUP_RESOURCES:
-            allowed = ", ".join(RESOURCES + CGROUP_RESOURCES)
+        if name not in (*RESOURCES, *CGROUP_RESOURCES):
+            allowed = ", ".join((*RESOURCES, *CGROUP_RESOURCES))
             found.append(Violation(f"limits.{name[:40]}", f"is not known: allowed are {allowed}"))
         elif name in CGROUP_RESOURCES:
             if not (math.isfinite(value) and 0 < value < 1 << 63):

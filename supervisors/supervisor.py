@@ -12,8 +12,8 @@ from pathlib import Path
 from supervisors import journal
 from supervisors.errors import AlreadySupervised, SupervisionError
 from supervisors.gang import Gang
-from supervisors.lifecycle import replay
 from supervisors.paths import Root
+from supervisors.replay import replay
 from supervisors.spec import JobSpec
 
 #: How a supervisor leaves: the job has ended; another one has the job; the job's files cannot be worked with.

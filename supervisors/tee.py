@@ -23,7 +23,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisors.log_segments import Folder, Layout, Reader, record_removal
+from supervisors.log_layout import Folder, Layout
+from supervisors.log_reader import Reader
+from supervisors.log_removals import record_removal
 from supervisors.rotation import LINE, open_log, rotate, take_over
 
 #: Size of a rank's FIFO, and most bytes of one rank moved at a time: one rank's flood must not starve the others.

@@ -2,8 +2,9 @@
 
 import os
 import signal
+from typing import Any
 
-from supervisors.lifecycle import Job, Rank, Verdict, blames_node
+from supervisors.lifecycle import Job, Rank, Verdict
 from supervisors.states import Cause, Outcome, State
 
 #: Of muster's own failure and of an outcome that nobody knows (docker's convention for the former).
@@ -182,3 +183,9 @@ def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...]) -> Verdict:
         summary += "; SIGKILL was needed"
     reason = "it was asked for"
     return Verdict(code, summary, None, (), victims, "NONE", reason, stopped_by=by)
+
+
+def blames_node(check: dict[str, Any]) -> bool:
+    """Whether the result of a check is a reason to isolate the node, and not to look at the request (a limit, say, that
+    it may not have)."""
+    return check.get("status") == "CRITICAL" and check.get("action") != "INVESTIGATE"

@@ -6,23 +6,24 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisors import journal, limits, process, supervisor, wire
+from supervisors import journal, keyring, limits, process, supervisor, wire
 from supervisors.control import Client
 from supervisors.errors import ProtocolError, SupervisionError
-from supervisors.lifecycle import replay
 from supervisors.link import FDS, pair
 from supervisors.loop import AGAIN_S, Loop
 from supervisors.paths import Root
+from supervisors.replay import replay
 from supervisors.subreaper import become_subreaper
 from supervisors.tee import open_reader
 
 #: A supervisor that dies sooner than this after its start is started again only after a pause; both in seconds.
 EARLY_S = 2.0
 PAUSES_S = (0.0, 0.1, 0.5, 2.0, 10.0)
+#: How long a nursery that forked the supervisor is given to replace it, if it lives: it is the ranks' parent then.
+YIELD_S = 0.5
 
 
 @dataclass(slots=True)
@@ -234,7 +235,8 @@ class Wards:
         early = time.monotonic() - ward.started < EARLY_S
         ward.failures = min(ward.failures + 1, len(PAUSES_S) - 1) if early else 0
         ward.ready = False
-        self._loop.later(PAUSES_S[ward.failures], lambda: self._succeed(ward))
+        pause = max(PAUSES_S[ward.failures], 0.0 if ward.own else YIELD_S)
+        self._loop.later(pause, lambda: self._succeed(ward))
 
     def _succeed(self, ward: Ward) -> None:
         try:
@@ -282,10 +284,12 @@ def _become_supervisor(root: Root, job_id: str, sock: socket.socket) -> None:
         signal.set_wakeup_fd(-1)
         limits.close_all_but({0, 1, 2, sock.fileno()})
         become_subreaper()
+        keyring.begin_own()
         status = supervisor.supervise(root, job_id, sock)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
-            traceback.print_exc()
+            # What the module traceback prints, without its memory in every supervisor.
+            sys.excepthook(type(error), error, error.__traceback__)
     finally:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()

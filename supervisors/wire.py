@@ -35,6 +35,8 @@ Message = dict[str, Any]
 
 #: A longer line is refused: no message is near it.
 MAX_LINE = 65536
+#: How the answer to an operation begins that this release does not have.
+UNKNOWN = "unknown operation"
 
 
 def encode(message: Message) -> bytes:

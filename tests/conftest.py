@@ -87,6 +87,8 @@ class Daemon:
         """`env`: over that of the tests, for the daemon and for commands."""
         self.folder = folder
         self.env = dict(env or {})
+        #: The daemon that is started; of another release where a test says so.
+        self.musterd: Sequence[str | Path] = (BIN / "musterd",)
         self.root = Root.under(folder)
         self.config = folder / "musterd.toml"
         # A machine on which tests run may have anything in its kernel's log.
@@ -109,7 +111,7 @@ class Daemon:
         """Returns once it answers."""
         with open(self.stderr, "ab") as err:
             self.process = subprocess.Popen(
-                [BIN / "musterd", "--root", self.folder, "--config", self.config],
+                [*self.musterd, "--root", self.folder, "--config", self.config],
                 stdin=subprocess.DEVNULL,
                 stdout=err,
                 stderr=err,
@@ -158,7 +160,9 @@ class Daemon:
         return self.start()
 
     def nursery_pid(self) -> int:
-        return supervisor.lock_holder(self.root.nursery_lock)
+        """Of the one that lives, if one does; its name goes by the code that this daemon runs."""
+        locks = self.root.run.glob("nursery*.lock")
+        return next((pid for lock in locks if (pid := supervisor.lock_holder(lock))), 0)
 
     def supervisor_pid(self, job_id: str) -> int:
         return supervisor.lock_holder(self.root.job(job_id).lock)

@@ -9,7 +9,15 @@ import sys
 import time
 from typing import Any
 
-WATCHED = ("MA_SPACE", "MA_LINES", "CREDENTIAL", "MA_LONG", "LR", "PATH")
+#: What has to reach the ranks of all nodes as it is.
+AWKWARD = {
+    "MA_SPACE": 'a  "b" ; c',
+    "MA_LINES": "two\nlines",
+    "CREDENTIAL": "x==",
+    "MA_LONG": "v" * 30_000,
+    "LR": "0 1",
+}
+WATCHED = (*AWKWARD, "PATH")
 
 
 def about_me() -> dict[str, Any]:

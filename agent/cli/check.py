@@ -106,7 +106,7 @@ def run(
     from agent.errors import StartupError
     from probes import node_checks, result
 
-    path = Path(file) if file is not None else config.default_file(named_root(context.find_root()))
+    path = Path(file) if file is not None else named_root(context.find_root()).config
     try:
         settings = config.load(path) if file is not None or path.exists() else config.Config()
         settings = settings.with_written(dict(changes))

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import subprocess
-import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,13 +13,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent import __version__
 from agent.cli.address import Address, pass_address
 from agent.cli.errors import Failure
 from agent.cli.output import as_dict, emit, note
 from supervisors.paths import Root
 
 if TYPE_CHECKING:
+    import tarfile
+
     from agent.cli.connection import Connection
 
 #: Bytes of the end of a log; jobs (the newest) whose journals are told; events; seconds for a program.
@@ -63,6 +63,8 @@ def bundle(address: Address, file: Path | None) -> None:
     log, system facts. Never in it: environments of jobs, their output, what is in files of secrets; of URLs only scheme
     and host. Works without a daemon, too: what cannot be had is said in errors.txt.
     """
+    import tarfile
+
     host = platform.node().partition(".")[0]
     file = file or Path(f"muster-debug-{host}-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
     errors: list[str] = []
@@ -80,18 +82,21 @@ def bundle(address: Address, file: Path | None) -> None:
     emit(f"{file}\n")
 
 
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+def _add(tar: "tarfile.TarFile", name: str, data: bytes) -> None:
+    import tarfile
+
     entry = tarfile.TarInfo(f"muster-debug/{name}")
     entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
     tar.addfile(entry, io.BytesIO(data))
 
 
 def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
+    from agent import __version__
+
     yield "version.txt", f"muster {__version__}\n{platform.python_version()} {platform.platform()}\n".encode()
     yield from _of_daemon(address, errors)
     root = _root(address)
-    config = root.run.parent / "musterd.toml" if root != Root.system() else Path("/etc/muster/musterd.toml")
-    files = [config, root.nursery_log, root.audit_log, root.faults, root.settings, root.version]
+    files = [root.config, root.nursery_log, root.audit_log, root.faults, root.settings, root.version]
     try:
         folders = sorted(root.jobs.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[:_JOBS]
     except OSError as error:

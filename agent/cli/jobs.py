@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import click
@@ -250,6 +249,8 @@ def _each(jobs: tuple[str, ...], one: Callable[[str], None], at_once: int = 1) -
     if at_once == 1:
         codes = [attempt(job_id) for job_id in jobs]
     else:
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(at_once) as threads:
             codes = list(threads.map(attempt, jobs))
     return next(filter(None, codes), 0)

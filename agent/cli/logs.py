@@ -63,8 +63,8 @@ def logs(
 
     The exit code says whether the output could be read, not how the job ended.
     """
+    from agent import labels
     from agent.cli import follow as following
-    from agent.cli import labels
     from agent.cli.connection import connect, get_job, utf8
     from muster.v1 import log_pb2
 

@@ -161,7 +161,7 @@ class _Sink:
 
     def feed(self, source: str, data: bytes, time: float) -> None:
         if self._sink is None:
-            from agent.cli import labels
+            from agent import labels
 
             labelled = self._label and self._count() > 1
             self._sink = labels.Lines(write, label=True) if labelled else labels.Raw(write)

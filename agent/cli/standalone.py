@@ -18,8 +18,8 @@ from agent.cli.errors import Exit, Failure, NoDaemon
 from agent.cli.output import note
 from supervisors import journal
 from supervisors.errors import SupervisionError
-from supervisors.lifecycle import replay
 from supervisors.paths import JobPaths, Root
+from supervisors.replay import replay
 
 #: Seconds within which the daemon must answer after its start, and end when we have gone (longer than a usual grace).
 START_S = 30.0
@@ -29,7 +29,7 @@ TIDY_S = 5.0
 #: What a service's daemon on this node would be told is true for ours too.
 _SYSTEM_CONFIG = Path("/etc/muster/musterd.toml")
 #: Bytes that `Root.socket` and what is beside it need below the folder, and the limit for a socket's path.
-_SOCKET_BYTES = len("/run/nursery.sock")
+_SOCKET_BYTES = len("/run/nursery-12345678.sock")
 _MAX_PATH = 107
 
 

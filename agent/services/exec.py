@@ -126,8 +126,9 @@ class ExecService(ExecServiceServicer):
                 async with limiter:
                     try:
                         found.extend(await self._sessions(entry))
-                    except SupervisorUnreachable as error:
-                        # One that died took its sessions along; one that hangs must not hide those of other jobs.
+                    except (SupervisorUnreachable, RankNotRunning) as error:
+                        # One that died took its sessions along, one of an earlier release has none; one that hangs must
+                        # not hide those of other jobs.
                         _log.warning("sessions.not_told", job=entry.job_id, error=str(error))
 
             async with anyio.create_task_group() as tasks:

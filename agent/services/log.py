@@ -7,7 +7,7 @@ from agent import convert, logs
 from agent.entry import Entry
 from agent.errors import InvalidRequest, JobNotFound, JournalUnreadable, LogUnreadable
 from agent.log_events import EventLines
-from agent.log_stream import Span, events_before, files_of, give_way, message
+from agent.log_stream import Span, events_before, files_of, message
 from agent.services import ServerContext, Slots
 from agent.services.node_log import NodeReading
 from muster.v1 import log_pb2, log_pb2_grpc
@@ -55,7 +55,6 @@ class LogService(log_pb2_grpc.LogServiceServicer):
                 raise LogUnreadable("", error) from error
 
     async def _read(self, request: log_pb2.ReadLogsRequest, entry: Entry, context: "_Context") -> None:
-        await give_way()  # hundreds may begin at once
         limits = _Limits(entry, request)
         events = await _events(self._server, entry, request, limits.span)
         while request.follow and not entry.job.ranks and not entry.job.state.final:
@@ -86,7 +85,6 @@ class LogService(log_pb2_grpc.LogServiceServicer):
                                 await context.write(each)
                         await context.write(message(chunk))
                         at[chunk.rank] = chunk.offset + len(chunk.data)
-                    await give_way()
             while told := await events_before(events, None):
                 for each in told:
                     await context.write(each)

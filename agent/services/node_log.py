@@ -8,7 +8,7 @@ import anyio
 from agent import convert, logs
 from agent.entry import Entry
 from agent.log_events import EventLines
-from agent.log_stream import Span, events_before, files_of, give_way, message
+from agent.log_stream import Span, events_before, files_of, message
 from agent.services import ServerContext
 from muster.v1 import log_pb2
 from supervisors.states import JOB
@@ -143,7 +143,6 @@ class NodeReading:
                 for chunk in chunks:
                     await self._tell(chunk.time or 0, context)
                     await self._pass_on(now, chunk, context)
-                await give_way()
         await self._tell(None, context)
 
     async def _places(self, now: _Round, sizes: dict[int, int], context: "_Context") -> dict[int, int]:

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from muster.v1 import job_pb2
-from supervisors.log_segments import Folder, Reader
+from supervisors.log_layout import Folder
+from supervisors.log_reader import Reader
 from tests.chaos import rank as program
 from tests.conftest import Daemon, alive, eventually
 
@@ -92,13 +93,8 @@ def strike(daemon: Daemon, plan: Any, target: str) -> bool:
     return False
 
 
-def point(daemon: Daemon, plan: Plan) -> None:
-    numbers = (plan.lines, plan.code, plan.failing, int(plan.stray))
-    command = (sys.executable, "-S", program.__file__, *map(str, numbers))
-    spec = job_pb2.JobSpec(job_id=plan.job_id, command=command, ranks=RANKS)
-    for step in (0.2, 0.3):
-        spec.grace_steps.add().FromMilliseconds(int(step * 1000))
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+def strike_all(daemon: Daemon, plan: Any) -> list[str]:
+    """Carries the plan out on a job that was just started. Returns which of its targets were there; a daemon runs."""
     struck = []
     for i, target in enumerate(plan.targets):
         time.sleep(plan.pause if i else plan.delay)  # the random moment itself; nothing is waited for
@@ -108,6 +104,17 @@ def point(daemon: Daemon, plan: Plan) -> None:
         daemon.start()
     if plan.stop:
         daemon.stop(plan.job_id)
+    return struck
+
+
+def point(daemon: Daemon, plan: Plan) -> None:
+    numbers = (plan.lines, plan.code, plan.failing, int(plan.stray))
+    command = (sys.executable, "-S", program.__file__, *map(str, numbers))
+    spec = job_pb2.JobSpec(job_id=plan.job_id, command=command, ranks=RANKS)
+    for step in (0.2, 0.3):
+        spec.grace_steps.add().FromMilliseconds(int(step * 1000))
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    struck = strike_all(daemon, plan)
     check(daemon, plan, daemon.wait(plan.job_id), struck)
 
 

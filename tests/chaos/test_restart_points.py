@@ -6,7 +6,6 @@ budget of restarts holds, pre_start runs once per attempt and the epilog once, w
 
 import random
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from muster.v1 import job_pb2
-from tests.chaos.test_kill_points import POINTS, POINTS_PER_TEST, SEED, TARGETS, left_over, strike
+from tests.chaos.test_kill_points import POINTS, POINTS_PER_TEST, SEED, TARGETS, left_over, strike_all
 from tests.conftest import Daemon, alive, eventually
 
 RANKS = 2
@@ -76,15 +75,7 @@ def point(daemon: Daemon, plan: Plan, folder: Path) -> None:
     for step in (200, 300):
         spec.grace_steps.add().FromMilliseconds(step)
     daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
-    struck = []
-    for i, target in enumerate(plan.targets):
-        time.sleep(plan.pause if i else plan.delay)  # the random moment itself; nothing is waited for
-        if strike(daemon, plan, target):
-            struck.append(target)
-    if daemon.process is None:
-        daemon.start()
-    if plan.stop:
-        daemon.stop(plan.job_id)
+    struck = strike_all(daemon, plan)
     check(daemon, plan, daemon.wait(plan.job_id), struck, folder)
 
 

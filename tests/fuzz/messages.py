@@ -52,6 +52,7 @@ _HELD: dict[str, list[Any]] = {
     "JobSpec.user": ["", "", "nobody", "no-such-user", "4294967295", "99999999999", "\0"],
     "JobSpec.workdir": ["", "", "/tmp", "/no/such", "/etc/passwd", "relative", "\0"],
     "Notify.webhook": ["", "http://127.0.0.1:1/", "http://", "ftp://127.0.0.1", "http://127.0.0.1:99999/", "\0"],
+    "Notify.secret": ["", "a secret", "x" * 256, "x" * 100_000, "\0", "\n"],
     "ExecStart.argv": [["true"], ["true"], [], [""], ["/no/such"], ["\0"], ["true", "x" * 140_000]],
     "RunCommandRequest.argv": [["true"], ["true"], [], [""], ["/no/such"], ["\0"], ["true", "x" * 140_000]],
 }

@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 import pytest
 import trustme
+from cryptography import x509
 from google.protobuf.descriptor import MethodDescriptor
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
@@ -38,6 +39,7 @@ from muster.v1 import (
     telemetry_pb2,
 )
 from tests.conftest import Daemon, eventually
+from tests.unit.test_certificate import common, signed, write_key
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 CONTRACT = (event_pb2, exec_pb2, job_pb2, log_pb2, node_pb2, probe_pb2, telemetry_pb2)
@@ -373,6 +375,22 @@ async def test_the_client_speaks_to_no_daemon_without_a_certificate(listening: L
     credentials = listening.operator.credentials(listening.authority.file)
     async with client.connect(listening.address, credentials=credentials) as muster:
         await muster.node.GetNode(node_pb2.GetNodeRequest(), timeout=20)
+
+
+@pytest.mark.parametrize("how", ["cut at NUL", "beside another name", "of another kind"])
+def test_a_name_that_only_looks_like_an_operators_has_no_role(listening: Listening, tmp_path: Path, how: str) -> None:
+    subject, others = {
+        "cut at NUL": ("scheduler.example\0.mallory.example", ()),
+        "beside another name": ("scheduler.example", (x509.DNSName("mallory.example"),)),
+        "of another kind": ("mallory.example", (x509.UniformResourceIdentifier("scheduler.example"),)),
+    }[how]
+    pair = Pair(tmp_path / "mallory.crt", tmp_path / "mallory.key")
+    pair.certificate.write_bytes(signed(common(subject), *others, by=listening.authority.ca))
+    write_key(pair.key)
+    with listening.channel(pair) as channel:
+        assert outcome(channel, "/muster.v1.NodeService/GetNode") == ("PERMISSION_DENIED", "NO_ROLE")
+    [line] = audit(listening.daemon)
+    assert "scheduler" not in line["who"] and line["role"] is None
 
 
 @pytest.mark.parametrize("whose", ["nobody", "another authority", "expired", "not yet valid"])

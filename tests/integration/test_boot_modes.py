@@ -242,21 +242,13 @@ def test_tensorflow_on_one_node_is_the_boot_file_alone(daemon: Daemon, tmp_path:
 # --- mpi --------------------------------------------------------------------------------------------------------------
 
 RANK = mpi_rank.__file__
-#: What has to reach the ranks of all nodes as it is.
-AWKWARD = {
-    "MA_SPACE": 'a  "b" ; c',
-    "MA_LINES": "two\nlines",
-    "CREDENTIAL": "x==",
-    "MA_LONG": "v" * 30_000,
-    "LR": "0 1",
-}
 
 
 @needs_mpirun
 @pytest.mark.system
 @pytest.mark.parametrize("code", [0, 7])
 def test_mpi_on_one_node(daemon: Daemon, code: int) -> None:
-    daemon.run(sys.executable, RANK, str(code), job_id="mpi", boot="mpi", ranks=3, env=AWKWARD)
+    daemon.run(sys.executable, RANK, str(code), job_id="mpi", boot="mpi", ranks=3, env=mpi_rank.AWKWARD)
     job = daemon.wait("mpi", 120)
     assert job.verdict.exit_code == code, said(daemon, job)
     assert "all 3 ranks met, on 1 nodes, the environment whole" in said(daemon, job)
@@ -270,7 +262,7 @@ def test_mpi_on_one_node(daemon: Daemon, code: int) -> None:
 @pytest.mark.parametrize("code", [0, 7])
 def test_mpi_on_two_nodes(make_daemon: Callable[..., Daemon], tmp_path: Path, code: int) -> None:
     with sshd.running(tmp_path / "ssh", NODES) as (port, agent):
-        env = AWKWARD | {"SSHD_PORT": str(port), "OMPI_MCA_plm_rsh_agent": str(agent)}
+        env = mpi_rank.AWKWARD | {"SSHD_PORT": str(port), "OMPI_MCA_plm_rsh_agent": str(agent)}
         nodes, jobs = on_two_nodes(make_daemon, [sys.executable, RANK, str(code)], "mpi", ranks=2, env=env)
     expected = SUCCEEDED if code == 0 else FAILED
     assert [job.state for job in jobs] == [expected] * 2, said(nodes[0], jobs[0]) + said(nodes[1], jobs[1])
@@ -288,7 +280,7 @@ def test_a_stop_on_any_node_ends_all_of_an_mpi_job(
 ) -> None:
     nodes = [make_daemon() for _ in NODES]
     with sshd.running(tmp_path / "ssh", NODES) as (port, agent):
-        env = AWKWARD | {"SSHD_PORT": str(port), "OMPI_MCA_plm_rsh_agent": str(agent)}
+        env = mpi_rank.AWKWARD | {"SSHD_PORT": str(port), "OMPI_MCA_plm_rsh_agent": str(agent)}
         fields: dict[str, Any] = {"nodes": NODES, "ranks": 2, "env": env, "boot": "mpi", "job_id": "wide"}
         master_port = free_port()
         for rank, node in enumerate(nodes):

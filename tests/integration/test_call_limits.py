@@ -1,14 +1,21 @@
 """Limits of calls: what is over one is refused with the reason, and keeps nobody else out."""
 
+import contextlib
+import os
+import socket
+import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
-from agent.boundary import MAX_LOOKS
+from agent.boundary import MAX_LOOKS, MAX_UNTAKEN
+from agent.server import MAX_CONNECTIONS, MAX_STREAMS
 from muster import client
 from muster.v1 import (
     event_pb2,
@@ -16,6 +23,8 @@ from muster.v1 import (
     job_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
+    node_pb2,
+    node_pb2_grpc,
     telemetry_pb2,
 )
 from tests.conftest import Daemon, eventually
@@ -115,6 +124,114 @@ def test_calls_that_look_keep_nobody_from_doing(daemon: Daemon) -> None:
         assert daemon.get("x").job_id == "x"  # another listener has a number of its own
         assert daemon.stop("x", grace_s=0).ended
         assert all(call.result(timeout=20).ended for call in waiting)
+
+
+def frame(kind: int, flags: int, stream: int, data: bytes = b"") -> bytes:
+    """Of HTTP/2."""
+    return struct.pack(">I", len(data))[1:] + struct.pack(">BBI", kind, flags, stream) + data
+
+
+def call_frames(number: int, path: str, request: Message | None = None) -> bytes:
+    """A call as the client of a connection begins it; without `request` it never gets one."""
+    fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x", "te": "trailers"}
+    fields["content-type"] = "application/grpc"
+    pairs = [(name.encode(), value.encode()) for name, value in fields.items()]
+    head = b"".join(bytes([0, len(name)]) + name + bytes([len(value)]) + value for name, value in pairs)
+    begun = frame(1, 4, 2 * number + 1, head)  # HEADERS, and all of them
+    if request is None:
+        return begun
+    data = request.SerializeToString()
+    return begun + frame(0, 1, 2 * number + 1, struct.pack(">BI", 0, len(data)) + data)
+
+
+@contextlib.contextmanager
+def one_who_takes_nothing(path: Path) -> Iterator[socket.socket]:
+    """A client whose window has no room: whatever is answered waits for it. What comes besides is thrown away."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(path))
+        sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack(">HI", 4, 0)))
+
+        def drain() -> None:
+            with contextlib.suppress(OSError):
+                while sock.recv(1 << 16):
+                    pass
+
+        drainer = threading.Thread(target=drain)
+        drainer.start()
+        try:
+            yield sock
+        finally:
+            sock.shutdown(socket.SHUT_RDWR)
+            drainer.join()
+
+
+@pytest.mark.parametrize("what", ["calls", "bytes"])
+def test_answers_that_nobody_takes_are_counted(make_daemon: Callable[..., Daemon], what: str) -> None:
+    daemon = make_daemon()
+    if what == "bytes":
+        labels = {f"{number:0256}": "x" * 256 for number in range(64)}
+        for number in range(8):
+            daemon.run("true", job_id=f"x{number}", labels=labels)
+    request: Message = job_pb2.ListRequest(page_size=1000) if what == "bytes" else node_pb2.GetNodeRequest()
+    path = "/muster.v1.JobService/List" if what == "bytes" else "/muster.v1.NodeService/GetNode"
+    with grpc.insecure_channel(f"unix:{daemon.root.reader_socket}") as channel:
+        nodes = node_pb2_grpc.NodeServiceStub(channel)
+
+        def refused() -> str:
+            try:
+                nodes.GetNode(node_pb2.GetNodeRequest(), timeout=20)
+            except grpc.RpcError as error:
+                told = client.failure(error)
+                # While over 1000 calls wait to be taken up at all, gRPC itself sends some away.
+                assert told.reason in ("TOO_MANY_STREAMS", "CANCELLED")
+                return told.message if told.reason == "TOO_MANY_STREAMS" else ""
+            return ""
+
+        with one_who_takes_nothing(daemon.root.reader_socket) as sock:
+            for number in range(MAX_LOOKS + 100 if what == "calls" else MAX_UNTAKEN // 100_000):
+                sock.sendall(call_frames(number, path, request))
+            said = eventually(refused)
+            assert str(MAX_UNTAKEN if what == "bytes" else MAX_LOOKS) in said
+            assert daemon.get("x0" if what == "bytes" else daemon.run("true").job_id)
+        eventually(lambda: not refused())
+
+
+def test_connections_of_others_leave_descriptors_for_operators(daemon: Daemon) -> None:
+    with contextlib.ExitStack() as stack:
+        held = []
+        for _ in range(2 * MAX_CONNECTIONS):
+            held.append(stack.enter_context(socket.socket(socket.AF_UNIX)))
+            held[-1].connect(str(daemon.root.reader_socket))
+        for sock in held:
+            sock.settimeout(20)
+
+        def hung_up(sock: socket.socket) -> bool:
+            try:
+                return not sock.recv(1)
+            except ConnectionResetError:
+                return True
+
+        assert hung_up(held[-1])
+        assert len(os.listdir(f"/proc/{daemon.pid}/fd")) < MAX_CONNECTIONS + 200
+        daemon.connect()  # a new one of the operator's
+        daemon.run("true", job_id="x")
+        daemon.wait("x")
+
+
+def test_calls_of_one_connection_that_never_go_on(daemon: Daemon) -> None:
+    with one_who_takes_nothing(daemon.root.reader_socket) as sock:
+        before = memory(daemon)
+        for number in range(20 * MAX_STREAMS):  # 2 KiB each, where they are kept
+            sock.sendall(call_frames(number, "/muster.v1.NodeService/GetNode"))
+        daemon.run("true", job_id="x")
+        daemon.wait("x")
+        assert memory(daemon) - before < 60 << 20
+
+
+def memory(daemon: Daemon) -> int:
+    """Bytes."""
+    [line] = [line for line in Path(f"/proc/{daemon.pid}/status").read_text().splitlines() if "VmRSS" in line]
+    return int(line.split()[1]) << 10
 
 
 def test_a_flood_of_calls_delays_a_stop_but_does_not_keep_it_out(daemon: Daemon) -> None:

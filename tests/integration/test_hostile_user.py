@@ -5,7 +5,8 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from agent import log_keeping_files
 from muster.v1 import job_pb2, log_pb2
+from supervisors import keyring
 from tests.conftest import Daemon, eventually
 
 #: One that everybody may run: that of the tests may lie in a home folder.
@@ -57,8 +59,14 @@ for name in ("muster.sock", "reader.sock", "nursery.sock"):
     tries[f"connect {name}"] = lambda p=f"{run}/{name}": connected(p)
 tries["list state"] = lambda: os.listdir(state)
 tries["list jobs"] = lambda: os.listdir(f"{state}/jobs")
-for name in ("events", "telemetry.db", "node.json", "settings.json", "notify.json"):
+tries["open the daemon's lock"] = lambda: opened(f"{run}/musterd.lock", os.O_RDONLY)
+for name in ("events", "telemetry.db", "node.json", "settings.json", "notify.json", "faults.json"):
     tries[f"read {name}"] = lambda p=f"{state}/{name}": opened(p, os.O_RDONLY)
+supervisor = f"/proc/{os.getppid()}"
+for name in ("environ", "mem", "maps", "root/etc/hostname"):
+    tries[f"read {name} of the supervisor"] = lambda p=f"{supervisor}/{name}": opened(p, os.O_RDONLY)
+tries["descriptors of the supervisor"] = lambda: os.listdir(f"{supervisor}/fd")
+tries["signal the supervisor"] = lambda: os.kill(os.getppid(), 0)
 for fd in range(3, 256):
     tries[f"descriptor {fd}"] = lambda n=fd: os.fstat(n)
 with open("/proc/self/environ", "rb") as file:
@@ -107,6 +115,31 @@ def test_nothing_is_within_reach_but_what_is_his_own(open_daemon: Daemon, tmp_pa
     said = daemon.output(job).decode()
     assert job.state == job_pb2.JOB_STATE_SUCCEEDED and " tried" in said, job
     assert "DONE" not in said and "variable" not in said
+
+
+#: keyctl(2) and add_key(2); -3 is the session's keyring.
+_KEYS = r"""
+import ctypes, os, sys, time
+add, keyctl = {"x86_64": (248, 250), "aarch64": (217, 219)}[os.uname().machine]
+call = ctypes.CDLL(None).syscall
+if sys.argv[1] == "add":
+    print(call(add, b"user", b"token", b"hunter2", 7, -3) > 0, flush=True)
+    time.sleep(1000)
+print(call(keyctl, 10, -3, b"user", b"token", 0) > 0)
+"""
+
+
+def test_keys_of_a_job_are_its_own(make_daemon: Callable[..., Daemon]) -> None:
+    keyring.begin_own()  # as a service has one, which all that it starts inherits
+    daemon = make_daemon()
+    daemon.folder.chmod(0o755)
+    jobs = {}
+    for name, user, what in (("theirs", "nobody", "add"), ("mine", "daemon", "search")):
+        daemon.run(PYTHON, "-c", _KEYS, what, job_id=name, user=user, workdir="/")
+        jobs[name] = eventually(partial(lambda which: daemon.output(daemon.get(which)), name))
+    if jobs["theirs"] != b"True\n":
+        pytest.skip("the kernel keeps no keys here")
+    assert jobs["mine"] == b"False\n"
 
 
 #: Fills its own working folder with what is bad to remove.

@@ -16,7 +16,8 @@ import grpc
 import pytest
 from grpc import aio
 
-from agent.cli import follow, labels
+from agent import labels
+from agent.cli import follow
 from agent.cli.address import Address
 from agent.cli.connection import Connection
 from muster.v1 import job_pb2, log_pb2, log_pb2_grpc

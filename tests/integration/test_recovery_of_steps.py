@@ -14,7 +14,8 @@ import pytest
 
 from agent import supervisor_client
 from muster.v1 import job_pb2, log_pb2
-from supervisors import journal, lifecycle, process
+from supervisors import journal, process
+from supervisors.replay import replay
 from supervisors.states import Cause, Kind
 from tests.conftest import Daemon, alive, eventually
 from tests.integration.box import Boxed, mounted
@@ -431,7 +432,7 @@ def test_a_second_stop_of_an_epilog_does_not_put_its_end_off(daemon: Daemon, tmp
     job = daemon.wait("x")
     assert (job.state, job.verdict.exit_code) == (FAILED, 6)
     assert any("was ended by a stop" in text for text in job.warnings), job
-    assert not lifecycle.replay(records(daemon)).halted, "it was not the job that was stopped"
+    assert not replay(records(daemon)).halted, "it was not the job that was stopped"
 
 
 def test_a_stop_gives_an_epilog_no_more_time_than_it_has(daemon: Daemon, tmp_path: Path) -> None:

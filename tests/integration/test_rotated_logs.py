@@ -18,7 +18,8 @@ import grpc
 import pytest
 
 from muster.v1 import job_pb2, log_pb2, log_pb2_grpc
-from supervisors.log_segments import Folder, compress
+from supervisors.log_compressor import compress
+from supervisors.log_layout import Folder
 from tests.conftest import Daemon, eventually
 
 MIB = 1 << 20

@@ -15,8 +15,9 @@ from typing import Any, Self
 from supervisors import PROTOCOL, frames, journal, process, supervisor, wire
 from supervisors.frames import FROM_SESSION, TO_SESSION, Frame, Parser
 from supervisors.journal import Contents, Writer
-from supervisors.lifecycle import Job, replay
+from supervisors.lifecycle import Job
 from supervisors.paths import Root
+from supervisors.replay import replay
 from supervisors.session_start import read_environ
 from supervisors.spec import JobSpec
 from tests.unit.supervision import DEADLINE_S, until
@@ -32,6 +33,7 @@ class Node:
         for path in (self.root.run, self.root.state, self.root.log, self.root.jobs):
             path.mkdir(parents=True, exist_ok=True)
         places = [f"--{name}={getattr(self.root, name)}" for name in ("run", "state", "log")]
+        places.append(f"--name={self.root.nursery_name}")
         with open(self.root.nursery_log, "ab") as log:
             subprocess.run([sys.executable, "-m", "supervisors.nursery", *places], check=True, stderr=log)
 

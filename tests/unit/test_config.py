@@ -89,8 +89,8 @@ def test_a_named_file_must_exist_and_the_default_need_not(tmp_path: Path):
 
 
 def test_the_default_file_is_that_of_the_root(tmp_path: Path):
-    assert config.default_file(Root.under(tmp_path)) == tmp_path / "musterd.toml"
-    assert config.default_file(Root.system()) == Path("/etc/muster/musterd.toml")
+    assert Root.under(tmp_path).config == tmp_path / "musterd.toml"
+    assert Root.system().config == Path("/etc/muster/musterd.toml")
 
 
 def test_reload_takes_a_good_file_and_keeps_the_old_one_before_a_bad(tmp_path: Path):

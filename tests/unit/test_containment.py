@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -416,6 +417,12 @@ def test_cgroups_that_the_job_made_in_its_own_are_searched_and_removed(cgroup):
         assert not os.path.exists(cgroup)
 
 
+def test_what_an_attempt_made_in_the_cgroup_is_not_there_in_the_next(cgroup, tmp_path):
+    os.makedirs(os.path.join(cgroup, "a", "b"))
+    assert make_cgroup(Root.under(tmp_path), "job") == (cgroup, "")
+    assert not os.path.exists(os.path.join(cgroup, "a"))
+
+
 def test_a_jobs_cgroup_is_taken_over_and_others_have_another(cgroup, tmp_path):
     assert make_cgroup(Root.under(tmp_path), "job") == (cgroup, "")
     for state, job_id in ((tmp_path, "job2"), (tmp_path / "other", "job")):
@@ -429,6 +436,32 @@ def test_where_there_is_no_cgroup_there_is_none(tmp_path, monkeypatch):
         monkeypatch.setattr(cgroups, "find_cgroup_root", lambda root=root: root)
         assert make_cgroup(Root.under(tmp_path), "job") == ("", "")
     assert list(tmp_path.iterdir()) == [], "nothing is left of the attempt"
+
+
+def test_a_scope_has_leaves_and_hands_the_controllers_down_to_them(tmp_path, monkeypatch):
+    """Each controller by a write of its own: one that is not there keeps none from the other."""
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks" / "cgroup.kill").touch()  # the kernel makes it with the folder
+    written = []
+    real = Path.write_text
+
+    def write(path: Path, text: str) -> int:
+        written.append((str(path.relative_to(tmp_path)), text))
+        if path.name == "cgroup.subtree_control" and text == "+cpu":
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(path, text)
+
+    root = Root.under(tmp_path / "root")
+    monkeypatch.setattr(Path, "write_text", write)
+    monkeypatch.setattr(scope, "is_available", lambda: False)
+    monkeypatch.setattr(scope, "own", lambda: scope.unit_of(root, "job"))
+    monkeypatch.setattr(cgroups, "find_cgroup_root", lambda: tmp_path)
+    assert make_cgroup(root, "job") == (str(tmp_path / "ranks"), "")
+    # The kernel takes no controller while the supervisor is in the folder itself.
+    assert written[0] == ("supervisor/cgroup.procs", "0")
+    assert sorted(written[1:]) == [("cgroup.subtree_control", "+cpu"), ("cgroup.subtree_control", "+memory")]
+    monkeypatch.setattr(cgroups, "find_cgroup_root", lambda: tmp_path / "supervisor")  # as of a second attempt
+    assert make_cgroup(root, "job") == (str(tmp_path / "ranks"), "")
 
 
 # --- limits of a cgroup -----------------------------------------------------------------------------------------------
@@ -461,6 +494,15 @@ def test_limits_as_the_kernel_reads_them(folders, memory, cpus, written):
     assert limit_cgroup(str(folder), memory, cpus) == ""
     assert ((folder / "memory.max").read_text(), (folder / "cpu.max").read_text()) == written
     assert (parent / "cgroup.subtree_control").read_text() == "cpu memory", "nothing is asked for that is there"
+
+
+def test_within_a_limit_of_memory_there_is_no_swap(folders):
+    folder, _ = folders
+    (folder / "memory.swap.max").write_text("max")
+    assert limit_cgroup(str(folder), None, 1.0) == ""
+    assert (folder / "memory.swap.max").read_text() == "max"
+    assert limit_cgroup(str(folder), 4096.0, None) == ""
+    assert (folder / "memory.swap.max").read_text() == "0"
 
 
 def test_a_controller_is_handed_down_where_it_is_not_yet(folders):

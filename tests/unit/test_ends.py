@@ -17,6 +17,7 @@ from supervisors.lifecycle import Job, Rank, Stop
 from supervisors.link import NurseryLink
 from supervisors.loop import Loop
 from supervisors.paths import JobPaths
+from supervisors.replay import apply
 from supervisors.states import STEP, Cause, State
 from tests.unit.supervision import in_own_process, wait_ended
 
@@ -45,7 +46,7 @@ class Desk:
             raise self.refusal
         for record in records:
             self.records.append(record)
-            self.job.apply({"n": len(self.records), "t": 1.0} | record)
+            apply(self.job, {"n": len(self.records), "t": 1.0} | record)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         for child in self.children:
@@ -164,14 +165,15 @@ def test_an_end_is_on_record_before_it_is_waited_for(tmp_path):
         desk.refusal = OSError(errno.ENOSPC, "full")
         with pytest.raises(OSError, match="full"):
             desk.ends.collect(look=True)
-        pid, start = desk.job.ranks[0].pid, desk.job.ranks[0].start
-        story: list[Any] = [process.is_zombie(pid, start), desk.job.ranks[0].outcome]
+        pid = desk.job.ranks[0].pid
+        zombie = process.read_stat(pid)
+        story: list[Any] = [zombie is not None and zombie.ended, desk.job.ranks[0].outcome]
         desk.refusal = None
-        story += [desk.ends.collect(look=True), process.is_zombie(pid, start)]
+        story += [desk.ends.collect(look=True), process.read_stat(pid)]
         desk.done()
         return [*story, desk.job.ranks[0].outcome, desk.job.ranks[0].status, desk.job.ends, desk.records[-1]["kind"]]
 
-    assert in_own_process(work) == [True, None, [0], False, "EXITED", 7 << 8, [0], "usage"]
+    assert in_own_process(work) == [True, None, [0], None, "EXITED", 7 << 8, [0], "usage"]
 
 
 def test_a_step_is_watched_while_it_runs_and_not_the_ranks(tmp_path):

@@ -13,8 +13,8 @@ from supervisors import journal
 from supervisors.errors import IllegalTransition
 from supervisors.journal import FORMAT, Contents, Record, Writer
 from supervisors.ledger import Ledger
-from supervisors.lifecycle import replay
 from supervisors.paths import JobPaths
+from supervisors.replay import replay
 from supervisors.states import Kind, State
 from tests.unit.supervision import in_own_process
 

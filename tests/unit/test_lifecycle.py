@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from supervisors.errors import IllegalTransition
 from supervisors.journal import FORMAT, Record
-from supervisors.lifecycle import Job, Rank, Verdict, replay
+from supervisors.lifecycle import Job, Rank, Verdict
+from supervisors.replay import apply, replay
 from supervisors.states import JOB, STEP, Cause, Kind, Outcome, State
 
 A, C, P, R, S, AGAIN = (
@@ -109,12 +110,12 @@ def test_each_kind_in_each_state(kind, state):
     before = copy.deepcopy(job)
     states, target = ALLOWED[kind]
     if state in states:
-        job.apply(record(kind))
+        apply(job, record(kind))
         assert job.state == (target or state)
         assert job.last_time == 50.0
     else:
         with pytest.raises(IllegalTransition):
-            job.apply(record(kind))
+            apply(job, record(kind))
         assert job == before, "what is refused changes nothing"
 
 
@@ -123,18 +124,18 @@ def test_each_kind_in_each_state(kind, state):
 def test_a_final_state_takes_nothing(kind, state):
     assert state not in ALLOWED[kind][0]
     with pytest.raises(IllegalTransition):
-        job_in(state).apply(record(kind))
+        apply(job_in(state), record(kind))
 
 
 @pytest.mark.parametrize("state", State)
 def test_a_job_ends_in_a_final_state_only(state):
     job = job_in(State.RUNNING)
     if state in FINAL:
-        job.apply(record(Kind.ENDED, state=state.value))
+        apply(job, record(Kind.ENDED, state=state.value))
         assert (job.state, job.ended_at) == (state, 50.0)
     else:
         with pytest.raises(IllegalTransition, match=f"{state}.*no final state"):
-            job.apply(record(Kind.ENDED, state=state.value))
+            apply(job, record(Kind.ENDED, state=state.value))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_a_record_that_makes_no_sense_leaves_the_job_in_its_state(state, kind, c
     """Whoever catches the error must not find a job that has SUCCEEDED, say, without a verdict."""
     job = job_in(state)
     with pytest.raises((IllegalTransition, ValueError, TypeError)):
-        job.apply(record(kind, **changes))
+        apply(job, record(kind, **changes))
     assert job.state == state
     assert (job.verdict, job.concluded) == (None, None)
 
@@ -171,7 +172,7 @@ def test_a_record_that_makes_no_sense_leaves_the_job_in_its_state(state, kind, c
 def test_an_unknown_kind_is_refused_in_every_state(kind, state):
     job = job_in(state)
     with pytest.raises(IllegalTransition, match="unknown kind"):
-        job.apply({"n": 7, "t": 1.0, "kind": kind})
+        apply(job, {"n": 7, "t": 1.0, "kind": kind})
     assert job == job_in(state)
 
 
@@ -209,9 +210,9 @@ def test_the_life_of_a_job():
     assert (job.stop.steps, job.stop.up, job.started_up) == ((1.0, 2.0), 11.0, 6.0)
     assert (job.terminated, job.killed, job.verdict) == (True, False, None)
 
-    job.apply(record(Kind.ESCALATED, signal="SIGKILL"))
+    apply(job, record(Kind.ESCALATED, signal="SIGKILL"))
     assert job.killed
-    job.apply(record(Kind.ENDED, t=120.0))
+    apply(job, record(Kind.ENDED, t=120.0))
     assert (job.state, job.ended_at, job.supervisor_pid) == (State.FAILED, 120.0, 0)
     assert job.verdict == Verdict(7, "s", None, ("l",), (4,))
 
@@ -220,16 +221,16 @@ def test_children_that_were_never_born_are_made_again():
     job = replay(story(Kind.ACCEPTED, Kind.TAKEN, Kind.PREPARING, Kind.SPAWNED, Kind.UNBORN))
     assert [(r.pid, r.start, r.started_at) for r in job.ranks] == [(0, 0, 0.0)] * 2
     assert (job.state, job.spawned) == (P, False)
-    job.apply(record(Kind.TAKEN, takeover=True))
-    job.apply(record(Kind.PREPARING))
-    job.apply(record(Kind.SPAWNED, ranks=[[4, 200, 2000], [5, 201, 2001]]))
+    apply(job, record(Kind.TAKEN, takeover=True))
+    apply(job, record(Kind.PREPARING))
+    apply(job, record(Kind.SPAWNED, ranks=[[4, 200, 2000], [5, 201, 2001]]))
     assert [(r.pid, r.start) for r in job.ranks] == [(200, 2000), (201, 2001)]
     assert job.takeovers == 1
 
 
 def test_a_second_stop_shortens_the_first_and_keeps_its_cause():
     job = replay(story(Kind.ACCEPTED, Kind.STOPPING))
-    job.apply(record(Kind.STOPPING, cause="rank_failed", by="rank 4", reason="it failed", steps=[0.5], up=20.0))
+    apply(job, record(Kind.STOPPING, cause="rank_failed", by="rank 4", reason="it failed", steps=[0.5], up=20.0))
     assert job.stop is not None
     assert job.stop.up == 20.0, "a shorter grace counts from when it was asked for"
     assert (job.stop.steps, job.stop.cause, job.stop.by) == ((0.5,), Cause.REQUESTED, "me")
@@ -239,9 +240,9 @@ def test_a_second_stop_shortens_the_first_and_keeps_its_cause():
 @pytest.mark.parametrize("cause", Cause)
 def test_only_a_stop_that_somebody_asked_for_halts_a_job(cause):
     job = replay(story(Kind.ACCEPTED, Kind.PREPARING, Kind.SPAWNED, Kind.RUNNING))
-    job.apply(record(Kind.STOPPING, cause=cause.value))
+    apply(job, record(Kind.STOPPING, cause=cause.value))
     assert job.halted == (cause is Cause.REQUESTED)
-    job.apply(record(Kind.STOPPING, cause="requested", by="you", reason="now", steps=[0.0]))
+    apply(job, record(Kind.STOPPING, cause="requested", by="you", reason="now", steps=[0.0]))
     assert job.halted
     assert job.stop is not None
     assert job.stop.cause is cause, "what it ends of stays"
@@ -250,7 +251,7 @@ def test_only_a_stop_that_somebody_asked_for_halts_a_job(cause):
 
 def test_an_empty_verdict_of_an_exit_is_not_known():
     job = replay(story(Kind.ACCEPTED, Kind.PREPARING, Kind.SPAWNED, Kind.RUNNING))
-    job.apply(record(Kind.EXITED, outcome="LOST", status=None))
+    apply(job, record(Kind.EXITED, outcome="LOST", status=None))
     assert (job.rank(5).outcome, job.rank(5).status) == (Outcome.LOST, None)
 
 
@@ -329,7 +330,7 @@ def test_a_step_that_ended_well_is_done():
     assert job.step is not None, "it is still known how it ended"
     assert (job.step.outcome, job.step.status, job.step.ended_at) == (Outcome.EXITED, 0, 60.0)
     assert job.ends == [], "no rank has ended"
-    job.apply(record(Kind.USAGE, 4, rank=STEP))
+    apply(job, record(Kind.USAGE, 4, rank=STEP))
     assert job.step.usage.max_rss == 4096
 
 
@@ -344,12 +345,12 @@ def test_a_step_that_did_not_end_well_is_not_done(outcome, status):
 
 def test_steps_come_one_after_the_other_and_then_the_ranks():
     job = replay([*story(Kind.ACCEPTED, Kind.PREPARING), record(Kind.STEP, 2, name="requirements"), ended(3, STEP)])
-    job.apply(record(Kind.STEP, 4, name="pre_start", pid=91))
+    apply(job, record(Kind.STEP, 4, name="pre_start", pid=91))
     assert job.in_step
     assert (job.step_name, job.rank(STEP).pid) == ("pre_start", 91)
-    job.apply(ended(5, STEP))
+    apply(job, ended(5, STEP))
     assert job.steps_done == {"requirements", "pre_start"}
-    job.apply(record(Kind.SPAWNED, 6))
+    apply(job, record(Kind.SPAWNED, 6))
     assert (job.step, job.in_step, job.processes()) == (None, False, job.ranks)
     with pytest.raises(IllegalTransition, match="no rank -1"):
         job.rank(STEP)
@@ -380,7 +381,7 @@ def test_what_runs_at_each_moment():
         record(Kind.UNBORN, 12), record(Kind.PREPARING, 13, attempt=1), record(Kind.SPAWNED, 14), ended(15, 4),
         ended(16, 5), record(Kind.CONCLUDED, 17), record(Kind.STEP, 18, name="epilog"), ended(19, STEP),
     ):  # fmt: skip
-        job.apply(made)
+        apply(job, made)
         seen.append([process.rank for process in job.processes()])
     ranks = [4, 5]
     assert seen == [
@@ -444,7 +445,7 @@ def test_the_next_attempt_is_like_the_first():
         record(Kind.SPAWNED, 22, 130.0, ranks=[[4, 200, 2000], [5, 201, 2001]]),
         record(Kind.RUNNING, 23, 131.0, up=40.0), ended(24, 4), ended(25, 5),
     ):  # fmt: skip
-        job.apply(made)
+        apply(job, made)
     assert (job.state, job.attempt, job.oom_kills, job.ran_s) == (R, 1, 5, 20.0)
     assert (job.started_at, job.started_up, job.ends) == (131.0, 40.0, [4, 5])
     assert job.steps_done == {"requirements", "pre_start"}
@@ -453,12 +454,12 @@ def test_the_next_attempt_is_like_the_first():
 
 def test_the_time_of_all_attempts_adds_up_and_never_shrinks():
     job = replay(failed_attempt())
-    job.apply(record(Kind.RESTARTING, 18, up=26.0))
+    apply(job, record(Kind.RESTARTING, 18, up=26.0))
     for n, (began, over) in enumerate([(30.0, 42.0), (50.0, 49.0)], 1):  # a clock that goes back counts as none
-        job.apply(record(Kind.PREPARING, attempt=n))
-        job.apply(record(Kind.SPAWNED))
-        job.apply(record(Kind.RUNNING, up=began))
-        job.apply(record(Kind.RESTARTING, attempt=n + 1, up=over))
+        apply(job, record(Kind.PREPARING, attempt=n))
+        apply(job, record(Kind.SPAWNED))
+        apply(job, record(Kind.RUNNING, up=began))
+        apply(job, record(Kind.RESTARTING, attempt=n + 1, up=over))
     assert (job.ran_s, job.attempt, len(job.past)) == (32.0, 3, 3)
 
 
@@ -466,25 +467,25 @@ def test_an_attempt_whose_ranks_never_ran_takes_no_time():
     """A node that was not fit: the checks come again."""
     job = replay(story(Kind.ACCEPTED, Kind.CHECKING, Kind.CHECKED, Kind.RESTARTING))
     assert (job.state, job.attempt, job.ran_s, job.past[0].started_at) == (AGAIN, 1, 0.0, 0.0)
-    job.apply(record(Kind.CHECKING))
-    job.apply(record(Kind.CHECKED, results=[]))
-    job.apply(record(Kind.PREPARING, attempt=1))
+    apply(job, record(Kind.CHECKING))
+    apply(job, record(Kind.CHECKED, results=[]))
+    apply(job, record(Kind.PREPARING, attempt=1))
     assert (job.state, job.attempt, job.checks) == (P, 1, [])
 
 
 def test_a_script_runs_again_with_each_attempt_that_is_prepared():
     """Also where the record of the restart was lost with a machine that crashed."""
     job = replay([*story(Kind.ACCEPTED, Kind.PREPARING), record(Kind.STEP, 2, name="pre_start"), ended(3, STEP)])
-    job.apply(record(Kind.PREPARING))
+    apply(job, record(Kind.PREPARING))
     assert job.steps_done == {"pre_start"}, "the same attempt goes on under another supervisor"
-    job.apply(record(Kind.PREPARING, attempt=1))
+    apply(job, record(Kind.PREPARING, attempt=1))
     assert job.steps_done == set()
 
 
 def test_a_job_that_is_stopped_between_two_attempts():
     job = replay([*failed_attempt(), record(Kind.RESTARTING, 18), record(Kind.STOPPING, 19)])
     assert (job.state, job.halted, job.processes()) == (S, True, [])
-    job.apply(record(Kind.ENDED, state="STOPPED"))
+    apply(job, record(Kind.ENDED, state="STOPPED"))
     assert job.state is State.STOPPED
 
 
@@ -495,11 +496,11 @@ def test_a_job_that_is_stopped_between_two_attempts():
 def test_a_job_is_concluded_with_a_final_state_only(state):
     job = job_in(R)
     if state in FINAL:
-        job.apply(record(Kind.CONCLUDED, state=state.value))
+        apply(job, record(Kind.CONCLUDED, state=state.value))
         assert job.concluded == (state, Verdict(7, "c", None, (), (4,)))
     else:
         with pytest.raises(IllegalTransition, match=f"concluded with {state}.*no final state"):
-            job.apply(record(Kind.CONCLUDED, state=state.value))
+            apply(job, record(Kind.CONCLUDED, state=state.value))
         assert job.concluded is None
     assert (job.state, job.verdict, job.ended_at) == (R, None, 0.0), "its epilog is still to come"
 
@@ -596,7 +597,7 @@ def test_every_record_is_refused_or_leads_where_the_table_says(drawn):
         nonsense = made.get("rank", 4) not in known or State(made.get("state", "FAILED")) not in FINAL
         before = copy.deepcopy(job)
         try:
-            job.apply({"n": n, "t": 100.0 + n} | made)
+            apply(job, {"n": n, "t": 100.0 + n} | made)
         except IllegalTransition:
             assert expected not in states or nonsense
             assert job == before

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from supervisors import limits
+from supervisors.limits import RESOURCES
 from supervisors.spec import UNLIMITED
-from supervisors.spec_rules import RESOURCES
 from tests.unit.supervision import in_own_process
 
 NUMBERS = {name: getattr(resource, f"RLIMIT_{name.upper()}") for name in RESOURCES}

@@ -12,7 +12,8 @@ import pytest
 
 from agent import log_compress
 from supervisors import log_segments
-from supervisors.log_segments import Folder, Reader
+from supervisors.log_layout import Folder
+from supervisors.log_reader import Reader
 from tests.conftest import eventually
 
 COMMAND = [sys.executable, "-I", "-m", "agent.log_compress"]

@@ -20,7 +20,7 @@ from agent.config import Config, LogsTable
 from agent.entry import Entry
 from agent.events import Event, EventStore
 from agent.log_keeping import LogKeeping
-from supervisors import log_segments
+from supervisors import log_removals, log_segments
 from supervisors.lifecycle import Job, Rank, Verdict
 from supervisors.paths import Root
 from supervisors.settings import Settings
@@ -127,7 +127,7 @@ async def test_a_disk_that_fills_up(tmp_path: Path, full: bool) -> None:
             await node.until(lambda: not node.keeping.trouble)
             assert node.log("live").exists() and node.log("third").exists()
             assert [event.job_id for event in await node.told("logs.removed", 2)] == ["first", "second"]
-            (record,) = log_segments.removals(node.log("first"))
+            (record,) = log_removals.removals(node.log("first"))
             assert (record.start, record.end) == (0, 900_000)
             assert "min_free_percent" in record.why
 
@@ -213,7 +213,7 @@ async def test_segments_go_when_they_were_taken(tmp_path: Path) -> None:
         assert str(first) in [each["path"] for each in said["files"]]
         await node.until(lambda: not second.exists())
         assert not first.exists() and log.exists()
-        assert [(record.start, record.end, record.why) for record in log_segments.removals(log)] == [
+        assert [(record.start, record.end, record.why) for record in log_removals.removals(log)] == [
             (0, 2000, "the job's logs may have 1100 bytes (max_job_bytes)")
         ]
 

@@ -9,7 +9,8 @@ import pytest
 
 from agent import log_keeping_files as files
 from agent.log_keeping_files import Owner
-from supervisors import log_segments
+from supervisors import log_removals
+from supervisors.log_layout import Folder
 
 RANK = "a-proc-rank-3-device-0.txt"
 
@@ -132,16 +133,16 @@ def test_until_it_is_removed_a_reader_finds_output_where_it_was(tmp_path: Path, 
     log = make(tmp_path, RANK, b"y" * 50)
     make(tmp_path, f"{RANK}.0000000000000000-0000000000000100")
     seen = []
-    record = log_segments.record_removal
+    record = log_removals.record_removal
 
     def look(*args: Any) -> None:
         for _ in range(2):
-            (layout,) = log_segments.Folder(tmp_path).look([log])
+            (layout,) = Folder(tmp_path).look([log])
             seen.append((layout.begin, layout.end))
             if len(seen) == 1:
                 record(*args)
 
-    monkeypatch.setattr(log_segments, "record_removal", look)
+    monkeypatch.setattr(log_removals, "record_removal", look)
     files.remove(files.scan(tmp_path, {})["a/"], "for a test", known=True)
     assert seen == [(0, 150), (150, 150)]
     assert os.listdir(tmp_path) == [f"{RANK}.removed"]
@@ -157,7 +158,7 @@ def test_what_was_removed_of_a_known_job_is_told(tmp_path: Path) -> None:
     assert not found.gone
     files.remove(found, "for a test", known=True)
     assert os.listdir(tmp_path) == [f"{RANK}.removed"]
-    (record,) = log_segments.removals(log)
+    (record,) = log_removals.removals(log)
     assert (record.start, record.end, record.why) == (0, 150, "for a test")
     assert record.at >= before - 0.01
     left = files.scan(tmp_path, {})["a/"]

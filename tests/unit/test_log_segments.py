@@ -19,19 +19,11 @@ from hypothesis import strategies as st
 
 from supervisors import gzip_members
 from supervisors.gzip_members import MEMBER
-from supervisors.log_segments import (
-    Folder,
-    Layout,
-    Piece,
-    Reader,
-    companions,
-    compress,
-    record_removal,
-    removals,
-    remove,
-    removed_path,
-    segment_path,
-)
+from supervisors.log_compressor import compress
+from supervisors.log_layout import Folder, Layout
+from supervisors.log_reader import Reader
+from supervisors.log_removals import record_removal, removals, remove
+from supervisors.log_segments import Piece, companions, removed_path, segment_path
 
 
 def data(start: int, end: int) -> bytes:

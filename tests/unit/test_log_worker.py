@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.entry import Entry
-from agent.log_worker import MAX_LINE, Lines, WorkerLog
+from agent.labels import MAX_LINE
+from agent.log_worker import RankLines, WorkerLog
 from agent.logs import Chunk
 from supervisors.lifecycle import Job, Rank
 from supervisors.paths import Root
@@ -48,11 +49,11 @@ def worker(root: Root, entry: Entry, style: str = "labelled") -> WorkerLog:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.text("ab\n", max_size=9)), max_size=20), st.integers(0, 20))
 def test_each_line_once_whole_and_over_restarts(writes: list[tuple[int, str]], restart: int) -> None:
-    lines, out, sizes = Lines({}), b"", dict.fromkeys(range(3), 0)
+    lines, out, sizes = RankLines({}), b"", dict.fromkeys(range(3), 0)
     texts = dict.fromkeys(range(3), b"")
     for number, (rank, text) in enumerate(writes):
         if number == restart:
-            lines = Lines(dict(lines.offsets))
+            lines = RankLines(dict(lines.offsets))
             for each, whole in texts.items():  # what was held is read again
                 start = lines.offsets.get(each, 0)
                 if whole[start:]:
@@ -69,14 +70,16 @@ def test_each_line_once_whole_and_over_restarts(writes: list[tuple[int, str]], r
 
 
 def test_a_line_without_end_goes_in_pieces() -> None:
-    lines = Lines({})
+    lines = RankLines({})
     assert lines.take(Chunk(0, 0, b"x" * (MAX_LINE - 1)), labelled=False) == b""
     assert lines.take(Chunk(0, MAX_LINE - 1, b"x"), labelled=False) == b"x" * MAX_LINE + b"\n"
     assert lines.take(Chunk(0, MAX_LINE, b"y\n"), labelled=False) == b"y\n"
+    assert lines.take(Chunk(1, 0, b"x" * MAX_LINE), labelled=False) == b"x" * MAX_LINE + b"\n"
+    assert lines.take(Chunk(1, MAX_LINE, b"\nz\n"), labelled=False) == b"z\n", "its end alone makes no line"
 
 
 def test_what_is_not_there_any_more_joins_no_lines() -> None:
-    lines = Lines({})
+    lines = RankLines({})
     lines.take(Chunk(0, 0, b"before"), labelled=False)
     assert lines.take(Chunk(0, 100, b"behind\n"), labelled=False) == b"before\nbehind\n"
     assert lines.take(Chunk(0, 10, b"cut\n"), labelled=False) == b"cut\n"
@@ -84,7 +87,7 @@ def test_what_is_not_there_any_more_joins_no_lines() -> None:
 
 
 def test_the_jobs_own_log() -> None:
-    assert Lines({}).take(Chunk(JOB, 0, b"checked\n"), labelled=True) == b"[job] checked\n"
+    assert RankLines({}).take(Chunk(JOB, 0, b"checked\n"), labelled=True) == b"[job] checked\n"
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

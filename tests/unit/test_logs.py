@@ -16,7 +16,9 @@ from agent.services import log as service
 from muster.v1 import log_pb2
 from supervisors import lifecycle
 from supervisors.lifecycle import Rank
-from supervisors.log_segments import compress, remove, segment_path
+from supervisors.log_compressor import compress
+from supervisors.log_removals import remove
+from supervisors.log_segments import segment_path
 from supervisors.paths import Root
 from supervisors.states import State
 from supervisors.tee import INDEX_RECORD

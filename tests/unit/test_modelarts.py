@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisors import modelarts, ranktable
+from supervisors import modelarts
 from supervisors.lifecycle import Job, Rank
 from supervisors.modelarts import MASTER_PORT, understood
 from supervisors.paths import Root
@@ -24,7 +24,7 @@ NAMES = ("job-worker-0.job", "job-worker-1.job", "job-worker-2.job")
 @pytest.fixture(autouse=True)
 def no_platform(monkeypatch, tmp_path):
     """Whatever lies on the machine of the test."""
-    monkeypatch.setattr(ranktable, "DEFAULT", str(tmp_path / "user" / "config" / "jobstart_hccl.json"))
+    monkeypatch.setattr(modelarts, "DEFAULT_TABLE", str(tmp_path / "user" / "config" / "jobstart_hccl.json"))
 
 
 def said(asked: JobSpec = ASKED, /, **env: str) -> dict[str, Any]:
@@ -145,9 +145,13 @@ def test_where_the_rank_table_is(env, table):
 
 
 def test_the_default_table_counts_on_the_platform_only():
-    Path(ranktable.DEFAULT).parent.mkdir(parents=True)
-    Path(ranktable.DEFAULT).touch()
-    assert understood(replace(ASKED, env={"MA_VJ_NAME": "ma-job-1"})).rank_table == ranktable.DEFAULT
+    Path(modelarts.DEFAULT_TABLE).parent.mkdir(parents=True)
+    Path(modelarts.DEFAULT_TABLE).touch()
+    assert understood(replace(ASKED, env={"MA_VJ_NAME": "ma-job-1"})).rank_table == modelarts.DEFAULT_TABLE
+    assert (
+        understood(replace(ASKED, env={"MA_VJ_NAME": "j", "RANK_TABLE_FILE": ""})).rank_table == modelarts.DEFAULT_TABLE
+    )
+    assert understood(replace(ASKED, env={"RANK_TABLE_FILE": "/mine"})).rank_table == "/mine"
     assert said() == {}
     assert said(MA_NUM_GPUS="8") == {"card_count": 8}
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from supervisors import mpi_scout
 from supervisors.mpi_files import env_lines, placeholder, write_private
 from supervisors.mpi_link import NotReady, end, hello, read_end, read_hello
-from tests import sshd
+from tests import mpi_rank, sshd
 from tests.conftest import alive, eventually
 
 JOB = "job-1"
@@ -497,14 +497,6 @@ def test_a_wrong_command_line(cluster, words):
 
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun: apt install openmpi-bin")
 needs_sshd = pytest.mark.skipif(bool(sshd.missing()), reason=sshd.missing())
-RANK = Path(sshd.__file__).with_name("mpi_rank.py")
-AWKWARD = {
-    "MA_SPACE": 'a  "b" ; c',
-    "MA_LINES": "two\nlines",
-    "CREDENTIAL": "x==",
-    "MA_LONG": "v" * 30_000,
-    "LR": "0 1",
-}
 
 
 @needs_mpirun
@@ -512,7 +504,7 @@ AWKWARD = {
 def test_real_mpirun_on_one_node(cluster):
     mpirun = ["mpirun", "-np", "3", "-hostfile", "h", "-tune", "e", "-bind-to", "none", "-map-by", "slot:OVERSUBSCRIBE"]
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    lead = cluster.lead(*mpirun, sys.executable, str(RANK), "7", hosts="", **AWKWARD, **env)
+    lead = cluster.lead(*mpirun, sys.executable, mpi_rank.__file__, "7", hosts="", **mpi_rank.AWKWARD, **env)
     assert lead.code() == 7, lead.said
     assert "all 3 ranks met, on 1 nodes" in lead.said
     assert "keyval parser" not in lead.said
@@ -533,8 +525,8 @@ def two_nodes(cluster: Cluster, *words: str) -> tuple[Program, Program]:
         *("-bind-to", "none", "-map-by", "slot", "-x", "LR", "-x", "MASTER_ADDR", "-x", "MASTER_PORT"),
         *("-mca", "pml", "ob1", "-mca", "btl", "^openib", "-mca", "plm_rsh_no_tree_spawn", "true"),
     ]
-    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(cluster.port)} | AWKWARD
-    return cluster.wait(), cluster.lead(*command, sys.executable, str(RANK), *words, timeout=SOON_S, **env)
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(cluster.port)} | mpi_rank.AWKWARD
+    return cluster.wait(), cluster.lead(*command, sys.executable, mpi_rank.__file__, *words, timeout=SOON_S, **env)
 
 
 @needs_mpirun

@@ -87,7 +87,7 @@ async def test_changes_in_quick_succession_are_few_writes_and_the_last_one_count
         "",
         "{",
         "[]",
-        '{"version": 2}',
+        '{"version": "2"}',
         '{"conditions": [{"seen_up": 1}]}',
         '{"drain": 7}',
         '{"kernel_seq": 1e999}',

@@ -148,7 +148,7 @@ async def test_a_cursor_that_moved_over_nothing_of_interest_is_kept_too(
         await until(lambda: path.exists() and b"x-5" in path.read_bytes())
 
 
-@pytest.mark.parametrize("text", ["{", '{"version": 2}', '{"version": 1, "waiting": 3}', "\udcff"])
+@pytest.mark.parametrize("text", ["{", '{"version": "2"}', '{"version": 1, "waiting": 3}', "\udcff"])
 async def test_a_file_that_cannot_be_understood_is_set_aside(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notify.json"
     path.write_bytes(text.encode(errors="surrogateescape"))

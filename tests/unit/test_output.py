@@ -13,7 +13,9 @@ import pytest
 from supervisors import settings, tee
 from supervisors.ledger import Ledger
 from supervisors.lifecycle import Job, Rank
-from supervisors.log_segments import Folder, record_removal, removed_path, segment_path
+from supervisors.log_layout import Folder
+from supervisors.log_removals import record_removal
+from supervisors.log_segments import removed_path, segment_path
 from supervisors.loop import Loop
 from supervisors.output import Output, job_line, job_log_files, set_aside
 from supervisors.paths import Root

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from agent.placement import placed, planned, server_of
 from supervisors import ranktable
 from supervisors.journal import FORMAT, Record
-from supervisors.lifecycle import Job, replay
+from supervisors.lifecycle import Job
 from supervisors.ranktable import RankTable
 from supervisors.ranktable_json import RankTableError
+from supervisors.replay import replay
 from supervisors.spec import Boot, JobSpec
 
 CONVERTED = Path("/state/jobs/j/rank_table.json")

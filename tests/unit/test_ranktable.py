@@ -257,18 +257,6 @@ def test_what_is_not_there_yet_is_told_by_its_name(tmp_path):
     assert ranktable.path_of(f"{tmp_path}/later") == tmp_path / "later" / "jobstart_hccl.json"
 
 
-def test_the_platform_says_where(monkeypatch, tmp_path):
-    default = tmp_path / "jobstart_hccl.json"
-    monkeypatch.setattr(ranktable, "DEFAULT", str(default))
-    old, new = {"RANK_TABLE_FILE": "/user/config"}, {"RANK_TABLE_FILE_V_1_0": "/t1.json"}
-    assert ranktable.from_environment(old | new) == "/t1.json"
-    assert ranktable.from_environment(old | {"RANK_TABLE_FILE_V_1_0": ""}) == "/user/config"
-    assert ranktable.from_environment({}) == ""
-    default.touch()
-    assert ranktable.from_environment({"RANK_TABLE_FILE": ""}) == str(default)
-    assert ranktable.from_environment(old) == "/user/config"
-
-
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 

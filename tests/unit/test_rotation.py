@@ -17,7 +17,11 @@ from typing import Any
 import pytest
 
 from supervisors import rotation, tee
-from supervisors.log_segments import Folder, Reader, compress, new_path, removals, remove, segment_path
+from supervisors.log_compressor import compress
+from supervisors.log_layout import Folder
+from supervisors.log_reader import Reader
+from supervisors.log_removals import removals, remove
+from supervisors.log_segments import new_path, segment_path
 from supervisors.rotation import LINE, open_log, take_over
 from supervisors.tee import INDEX_RECORD, LostCounter, RankLog
 from tests.conftest import running

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisors.limits import RESOURCES
 from supervisors.spec import MAX_GRACE_S, MAX_LABELS, MAX_RANKS, MAX_STRING, Boot, JobSpec, TrainingMode
-from supervisors.spec_rules import CGROUP_RESOURCES, MAX_RESTARTS, RESOURCES, violations
+from supervisors.spec_rules import CGROUP_RESOURCES, MAX_RESTARTS, violations
 
 GOOD = JobSpec("job-1", ("python", "train.py"))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cli import labels
+from agent import labels
 
 
 def lines(

@@ -56,7 +56,7 @@ class Lines:
         grep: "re.Pattern[str] | None" = None,
     ) -> None:
         self._write = write
-        self._label = label
+        self.label = label
         self._timestamps = timestamps
         self._several = several
         self._grep = grep
@@ -77,6 +77,11 @@ class Lines:
             self._piece(source, held)
         if held.data or held.shown is not None:
             self._held[source] = held
+
+    def held(self, source: str) -> int:
+        """Bytes of it that are not passed on yet."""
+        held = self._held.get(source)
+        return len(held.data) if held is not None else 0
 
     def cut(self, source: str) -> None:
         """What comes next of `source` does not belong to what was fed last."""
@@ -122,6 +127,6 @@ class Lines:
         return self._grep is None or bool(self._grep.search(line[:MAX_LINE].rstrip(b"\r").decode("utf-8", "replace")))
 
     def _prefix(self, source: str, time: float) -> bytes:
-        label = f"[{source}] " if self._label else ""
+        label = f"[{source}] " if self.label else ""
         stamp = (rfc3339(time) if time else "-".ljust(24)) + " " if self._timestamps else ""
         return (label + stamp).encode()
