@@ -128,7 +128,11 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
         os.dup2(fd, number)
     if birth.tty:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    _write_into(f"{birth.cgroup}/cgroup.procs" if birth.cgroup else "", "0")
+    if birth.cgroup and not _write_into(f"{birth.cgroup}/cgroup.procs", "0"):
+        # A job of root that handed controllers down has processes in leaves only (EBUSY).
+        with contextlib.suppress(OSError):
+            os.mkdir(f"{birth.cgroup}/beside")
+        _write_into(f"{birth.cgroup}/beside/cgroup.procs", "0")
     _write_into("/proc/self/oom_score_adj", "0")
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:  # what lets muster answer on a busy node is not for the ranks
         os.setpriority(os.PRIO_PROCESS, 0, 0)
@@ -186,14 +190,17 @@ def _become(account: Account, umask: int) -> None:
         os.setuid(account.uid)
 
 
-def _write_into(path: str, text: str) -> None:
+def _write_into(path: str, text: str) -> bool:
     """Best effort: without a cgroup there are the process groups, and oom_score_adj may not be ours to lower."""
-    if not path:
-        return
-    with contextlib.suppress(OSError):
+    try:
         fd = os.open(path, os.O_WRONLY)
-        os.write(fd, text.encode())
-        os.close(fd)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _give_up(birth: Birth, unborn: int, reason: str, number: int, text: str) -> NoReturn:

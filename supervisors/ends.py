@@ -147,15 +147,21 @@ class Ends:
         victims = self._victims[0]
         if victims is not None:
             if rank.pid in victims:
-                return Outcome.OUT_OF_MEMORY, f"the kernel killed it for want of memory ({victims[rank.pid]})"
+                how = f"the kernel killed it for want of memory ({victims[rank.pid]})"
+                return Outcome.OUT_OF_MEMORY, how + self._of_limit()
             return Outcome.SIGNALLED, oom.NOT_THE_KERNEL
         counted = sum(r.outcome is Outcome.OUT_OF_MEMORY for r in job.ranks)
         if job.cgroup and oom.kills(job.cgroup) - job.oom_kills > counted:
-            return Outcome.OUT_OF_MEMORY, "the kernel killed a process of the job for want of memory"
+            how = "the kernel killed a process of the job for want of memory"
+            return Outcome.OUT_OF_MEMORY, how + self._of_limit()
         return (
             Outcome.SIGNALLED,
             "muster did not send it; the kernel's log, which would tell of a want of memory, cannot be read",
         )
+
+    def _of_limit(self) -> str:
+        limit = oom.limit_reached(self._ledger.job.cgroup)
+        return f": the job's limit of {limit >> 20} MiB was reached" if limit else ""
 
     def _wait_for(self, ranks: list[Rank]) -> None:
         """Only the one who waits learns the peak (KiB); nothing depends on it, so it need not be on the disk yet."""

@@ -7,11 +7,12 @@ same records and goes on from there: a fresh start is only the special case in w
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
 
-from supervisors import child, environment, hardware, oom, process, restart, steps, tee, verdict
+from supervisors import child, environment, hardware, oom, process, restart, scope, steps, tee, verdict
 from supervisors.cgroups import enter_scope, is_leaf, limit_cgroup, make_cgroup
 from supervisors.containment import Containment
 from supervisors.control import JournalServer
@@ -77,6 +78,9 @@ class Gang:
         self._look_due = True
         self._gone_look = GONE_LOOK_S
         self._resting = False
+        self._scope_ends = False
+        if scope.own():  # systemd ends it by a SIGTERM to all in it: to us first, by the order of the leaves' names
+            signal.signal(signal.SIGTERM, self._on_scope_end)
         # The first thing that the loop does, so that what has ended already is an event like any other. Not attempted
         # again here: a supervisor that cannot begin makes room for a successor.
         loop.once(self._begin)
@@ -105,6 +109,9 @@ class Gang:
         self._sessions.turn()
         if self.job.state.final or self._resting or self._undecided():
             return
+        if self._scope_ends:
+            by = {"by": "systemd", "reason": f"SIGTERM to the supervisor, as by `systemctl stop {scope.own()}`"}
+            self._scope_ends = not self._on_stop(by)["ok"]
         try:
             self._output.commit_gaps()
             self._note_ends(look=False)
@@ -116,6 +123,9 @@ class Gang:
             self._say(error)
             self._resting = True
             self.loop.later(AGAIN_S, self._go_on)
+
+    def _on_scope_end(self, *_: object) -> None:
+        self._scope_ends = True  # `_after` comes next: the signal wakes the loop
 
     def _undecided(self) -> bool:
         """Until `_begin` is through, and while it is not known whether the ranks were let go, nothing is decided."""

@@ -32,6 +32,16 @@ def kills(cgroup: str) -> int:
     return 0
 
 
+def limit_reached(cgroup: str) -> int:
+    """The limit of a cgroup (path), in bytes, where it is that which has been reached; else 0."""
+    with contextlib.suppress(OSError, ValueError):
+        with open(f"{cgroup}/memory.events.local", encoding="ascii") as file:
+            reached = any(line.startswith("oom ") and line != "oom 0\n" for line in file)
+        with open(f"{cgroup}/memory.max", encoding="ascii") as file:
+            return int(file.read()) if reached else 0
+    return 0
+
+
 def victims(since: float) -> dict[int, str] | None:
     """Processes that the kernel has killed since `since` (seconds of CLOCK_BOOTTIME): name by pid, as its log tells.
 

@@ -96,9 +96,11 @@ class Eye:
         if not powers or active is None:
             return self._without_power(since, mid)
         if self.card.dim_since is not None:
-            since = max(since, self.card.dim_since)
+            relaxed = self.card.relaxed_since
+            since = max(since, self.card.dim_since if relaxed is None else min(relaxed, self.card.dim_since))
             if signs := self._signs(since):
-                return signs
+                slow = self._slow(median(powers) / active)
+                return replace(signs, state=State.SLOW, why=slow) if slow else signs
             look = self._told(State.SPINS, since, "full utilization at the power of a card that waits", mid=mid)
             strict = look.power is not None and look.power < self.card.strict_power(self.s, active)
             # That its fabric is silent is no second sign: an evaluation needs none.
@@ -110,10 +112,16 @@ class Eye:
             since = max(since, self.card.relaxed_since)
             why = "full utilization, less power, and neither memory nor fabric in use"
             return replace(self._told(State.SPINS, since, why, mid=mid), confirmed=True)
-        self.card.relaxed_since = None
+        least = self.card.waiting_power(self.s) or 0.0
+        if not self._both_ended():
+            self.card.relaxed_since = None
+        else:
+            least = max(least, self.s.power_relaxed_ratio * active)
+            if self.card.relaxed_since is None:
+                self.card.relaxed_since = self.card.samples[-2].at
         if usual >= self.s.power_alive_ratio * active and self.card.flat_since is not None:
             self.card.flat_is_usual = self.card.flat_is_usual or self.now - self.card.flat_since >= self.s.window_s
-        last = self._last(power=self.card.waiting_power(self.s) or 0.0)
+        last = self._last(power=least)
         slow = self._slow(usual / active)
         return self._told(State.SLOW if slow else State.WORKS, last, slow or "its power is that of work")
 
@@ -233,6 +241,15 @@ class Eye:
     def _both_dead(self) -> bool:
         since = self.now - self.s.window_s / 2
         return self._mem_was_alive() and self._mem_dead(since) and self.fabric_dead(since)
+
+    def _both_ended(self) -> bool:
+        """Of memory and fabric, which were in use, nothing was told with the last two readings."""
+        last, usual = self.card.samples[-2:], self.card.fabric_usual(self.s)
+        if usual is None or len(last) < 2 or not self._mem_was_alive():
+            return False
+        fabric, most = last[-1].fabric, max(self.s.fabric_floor_bytes, self.s.fabric_dead_ratio * usual)
+        mems = [x.mem for x in last if x.mem is not None]
+        return fabric is not None and fabric <= most and len(mems) == 2 and max(mems) <= self.s.mem_dead_percent
 
     def _slow(self, power: float) -> str:
         """Why it counts as slow, or nothing."""

@@ -14,6 +14,10 @@ NEVER = -1e12
 _SLOW_LEARNS = 10
 #: So many answers in a row may be repetitions.
 _REPEATS = 2
+#: Share of a pause that counts against the work before it.
+_PAUSES = 0.25
+#: A power that was that of waiting is no other one before it is so many times as high as the threshold: noise is less.
+_DIM_UNTIL = 1.1
 #: Readings nearer to each other than this share of the window (4 s of 5 min) need not all be kept.
 _APART = 1 / 75
 
@@ -93,7 +97,8 @@ class CardTrack(msgspec.Struct):
         if card.power_w is not None:
             self._power(card.power_w, now, s)
         passed = min(now - before, s.period_s)
-        self.work_s = max(0.0, min(s.period_s, self.work_s + (passed if works else -passed)))
+        # Bursts on and on are work, too; a blip now and then is not.
+        self.work_s = max(0.0, min(s.period_s, self.work_s + (passed if works else -_PAUSES * passed)))
         self.used = self.used or self.work_s >= s.period_s / 2
         if works:
             self._learn(card, fabric)
@@ -186,6 +191,9 @@ class CardTrack(msgspec.Struct):
         return fabric is not None and fabric >= least
 
     def _learn(self, card: Card, fabric: float | None) -> None:
+        # Of what is thought to wait, at no less than half of its power, nothing becomes usual.
+        if self.relaxed_since is not None:
+            return
         # What is slow becomes usual by and by, but not so fast that nobody hears of it.
         self.slow_readings = self.slow_readings + 1 if self.slow else 0
         if self.slow_readings % _SLOW_LEARNS:
@@ -200,8 +208,8 @@ class CardTrack(msgspec.Struct):
     def _power(self, power: float, now: float, s: Settings) -> None:
         """The power is low from when two of three readings are: one may be an outlier, or stale."""
         self.powers = [*self.powers[-2:], (now, power)]
-        waits = self.waiting_power(s)
-        low = [waits is not None and value < waits for _, value in self.powers]
+        waits = (self.waiting_power(s) or 0.0) * (1.0 if self.dim_since is None else _DIM_UNTIL)
+        low = [value < waits for _, value in self.powers]
         if 2 * sum(low) <= len(low):
             self.dim_since = None
         elif self.dim_since is None:

@@ -12,7 +12,9 @@ NPU_SUSPECT = 0.8
 def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
     """Some cards idle or are not seen; the others, if there are any, wait for them."""
     job, s, now = sight.job, sight.s, sight.now
-    unused = [key for key in sight.low if key not in low]
+    # What the rank of a spinning card does says nothing, also where it has other cards that it never used.
+    spinning = sight.ranks_of(sight.spins)
+    unused = [key for key in sight.low if key not in low and sight.rank_of(key) not in spinning]
     host = sight.host_of([*low, *sight.dark, *unused])
     blind = not low and not sight.spins and not any(sight.looks[key].state is State.DIM for key in sight.dark)
     dim = bool(sight.dark) and not blind and not low and not sight.spins
@@ -65,7 +67,7 @@ def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
         ],
         asleep=True,
     )
-    starting = not job.active
+    weak, starting = max(limit, s.weak_s), not job.active
     if starting and not sight.spins:
         return _never_active(sight, finding, host, busy, blind or dim)
     begun = job.begun_at + (s.startup_busy_s if busy else s.startup_s)
@@ -76,13 +78,14 @@ def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
         finding.verdict, finding.kind, finding.confidence = Verdict.UNKNOWN, None, 0.2
         finding.rule = "cards: a flat utilization as usual here, and nothing that tells work from waiting"
         finding.limit_s, finding.limit_why = None, "never: the others may compute"
-    elif may and now - asleep >= limit:
+    elif may and (now - asleep >= limit or (now - done >= weak and now - asleep >= weak - s.suspect_s)):
+        # Weak evidence that ended soon after all else says nothing of what goes on since.
         finding.rule = _words(sight, finding, quick)
         finding.since = asleep
-    elif may and now - done >= max(limit, s.weak_s):
+    elif may and now - done >= weak:
         finding.kind = Kind.IO_BLOCKED if blocked else Kind.LIVELOCK
         finding.rule = f"processes: nothing but weak evidence of life ({host.weak}), cards idle"
-        finding.since, finding.limit_s, finding.limit_why = done, max(limit, s.weak_s), "weak_s: only weak evidence"
+        finding.since, finding.limit_s, finding.limit_why = done, weak, "weak_s: only weak evidence"
         finding.confidence -= 0.15
     elif may and not blind and now - since >= max(s.busy_s, limit):
         finding.kind, finding.asleep = Kind.LIVELOCK, False
@@ -201,7 +204,8 @@ def _limit(
             limit, why = s.weak_s, "weak_s: utilization is not told"
     if _peers_are_unsure(sight) and s.weak_s > limit:
         limit, why, confidence = s.weak_s, "weak_s: nothing tells that the other cards wait", confidence - 0.4
-    long = _long_wait(sight, blocked)
+    # Of what cards do that are not seen, the processes tell when the save was over.
+    long = _long_wait(sight, blocked, max(sight.life_at(), sight.stirred_at()) if unseen else sight.life_at())
     if long and s.save_s > limit:
         limit, why = s.save_s, long
     limit, why = sight.patient(limit, why)
@@ -214,11 +218,11 @@ def _peers_are_unsure(sight: Sight) -> bool:
     return bool(peers) and not any(look.state is State.SPINS or look.confirmed for look in peers)
 
 
-def _long_wait(sight: Sight, blocked: list[Held]) -> str:
+def _long_wait(sight: Sight, blocked: list[Held], life: float) -> str:
     """Why it may take long, or nothing."""
     if sight.waits_for_files(blocked):
         return "save_s: a process waits for a file system"
-    if sight.job.burst_at >= sight.life_at() - sight.s.save_before_s:
+    if sight.job.burst_at >= life - sight.s.save_before_s:
         return "save_s: a burst of writes came before"
     return ""
 

@@ -41,7 +41,7 @@ def trace(scenario: Scenario, seed: int, *, harsh: bool = False) -> tuple[Told, 
         spin_power=max(0.15, weather.idle_share + rng.uniform(0.0, 0.03)),
     )
     told = scenario.make(setting)
-    if harsh and scenario.name.startswith("U") and scenario.name not in ("U15", "U17"):
+    if harsh and scenario.within_min is not None and scenario.name not in ("U15", "U17"):
         told.play.end += HARSH_MIN * 60
     return told, list(records(told.play, weather, rng))
 

@@ -1,4 +1,4 @@
-"""More of healthy life, beyond the 34 scenarios: what a training job also does without being hung."""
+"""Beyond the 34 scenarios: what a training job also does without being hung, and hangs after work of other shapes."""
 
 from dataclasses import replace
 
@@ -114,6 +114,26 @@ def short_waits(s: Setting) -> Told:
     return _cycle(s, 150, (s.rng.uniform(3, 20), act, act), (s.rng.uniform(2, 7.5), waits, waits))
 
 
+def _after(s: Setting, act: Act, hangs: Act) -> Told:
+    """This work for a while, then this for good."""
+    until = s.rng.uniform(6, 40) * MINUTE
+    return Told(
+        Play([[Spell(0, act), Spell(until, hangs)] for _ in range(s.ranks)], until + 16 * MINUTE, [], s.kind), until
+    )
+
+
+def bursts_then_sleep(s: Setting) -> Told:
+    """A deadlock after work whose cards pause for more than half of the time."""
+    act = replace(work(s), util=bursts(95, s.rng.uniform(30, 90), s.rng.uniform(0.35, 0.5)))
+    return _after(s, act, asleep())
+
+
+def little_then_spin(s: Setting) -> Told:
+    """A spin after work at little more than twice the power of waiting, or less."""
+    act = replace(work(s), util=between(40, 100), power=s.spin_power * s.rng.uniform(1.8, 2.2), mem=20.0, fabric=1e9)
+    return _after(s, act, spin(s))
+
+
 VARIATIONS = tuple(
     Scenario(
         f"V{number}", (make.__doc__ or "").partition(":")[0].partition(";")[0].rstrip("."), make, None, (), ranks=ranks
@@ -133,4 +153,10 @@ VARIATIONS = tuple(
         ),
         1,
     )
+)
+VARIATIONS += (
+    Scenario(
+        "W1", "A deadlock after work in bursts", bursts_then_sleep, 11, ("HUNG",), kind="deadlock", kinds=("nvidia",)
+    ),
+    Scenario("W2", "A spin at half the power of work", little_then_spin, 12, ("HUNG",), kind="spin", ranks=(2, 8)),
 )

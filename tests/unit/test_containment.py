@@ -20,7 +20,8 @@ from supervisors.paths import Root
 from supervisors.states import Outcome
 from tests.unit.supervision import in_own_process, until
 
-NONCE = "0badcafe-job-1"
+#: One for each process that runs tests: they look for its bearers on the whole machine, and end them.
+NONCE = f"0badcafe-{os.getpid()}-1"
 
 #: A rank with a process that left it: double-forked, in a session of its own. Writes both pids, then a T for each
 #: SIGTERM that either of them gets. The argument is a cgroup to enter, or empty.

@@ -168,6 +168,66 @@ def test_after_a_burst_of_writes_a_silence_may_be_longer() -> None:
         assert verdicts(changes)[1] == "SUSPECT"
 
 
+def test_a_burst_of_writes_long_ago_explains_no_silence_where_no_card_tells_anything() -> None:
+    node = Node(1)
+    lines = [*node.steps(10, WORK), *node.steps(1, WORK | {"write": 50e6}), *node.steps(20, WORK)]
+    lines += node.steps(25, SLEEP)
+    unseen = {"util": None, "mem_util": None, "power_w": None}
+    changes = fed([line | {"cards": [card | unseen for card in line["cards"]]} for line in lines])
+    assert changes[-1].verdict is Verdict.HUNG
+    assert changes[-1].evidence["limit_s"] == 1200
+
+
+def test_what_a_rank_does_whose_cards_spin_says_nothing_though_it_has_one_that_it_never_used() -> None:
+    node = Node(2)
+    lines = [*node.steps(20, WORK), *node.steps(12, lambda rank: SPIN if rank else SLEEP | {"gone": True})]
+    for line in lines:
+        line["cards"].append(
+            line["cards"][1] | {"index": 2, "util": 0, "mem_util": 0, "power_w": 90.0, "fabric_bytes": 7}
+        )
+    changes = fed(lines)
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
+    assert (changes[-1].kind, changes[-1].ranks) == ("spin", (0,))
+
+
+def test_npus_that_pause_between_two_slow_looks_work_steadily() -> None:
+    """A pipeline that is seen each 30 s may be seen idle twice in a row."""
+    node = Node(kind="ascend")
+    lines = [node.step(SLEEP if look % 3 else WORK | {"util": 60}, 30.0) for look in range(41)]
+    lines += [node.step(SLEEP, 30.0) for _ in range(13)]
+    assert [c.kind for c in fed(lines) if c.verdict is Verdict.HUNG] == ["notify_wait"]
+
+
+def test_work_in_bursts_is_work() -> None:
+    """Also where cards pause for more than half of the time; a blip now and then is none."""
+    for looks, last in ((3, "HUNG"), (20, "IDLE")):
+        node = Node(1)
+        lines = [node.step(SLEEP if look % looks else WORK | {"log": 1}) for look in range(120)]
+        assert verdicts(fed([*lines, *node.steps(15, SLEEP)]))[-1] == last, looks
+
+
+def test_a_power_around_the_threshold_begins_no_new_silence() -> None:
+    """Half of the power of work, a little more or less in turns of minutes."""
+    node = Node(2)
+    lines = node.steps(20, WORK)
+    began = node.t
+    for minute in range(13):
+        lines += node.steps(1, SPIN | {"power": 284.0 if minute % 4 > 1 else 276.0})
+    changes = fed(lines)
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
+    assert (changes[-1].t - began) / 60 < 11
+
+
+def test_what_waits_does_not_become_usual() -> None:
+    """At more than half of the power of work, and with neither memory nor fabric in use, which both were."""
+    node = Node(2)
+    lines = node.steps(6, WORK)
+    began = node.t
+    changes = fed([*lines, *node.steps(30, SPIN | {"power": 380.0})])
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
+    assert (changes[-1].t - began) / 60 < 11
+
+
 def test_weak_evidence_takes_longer_and_is_a_livelock() -> None:
     node = Node(1)
     lines = node.steps(10, WORK)
@@ -332,9 +392,10 @@ def test_without_cards_ranks_wait_for_one_that_computes_an_hour_at_most() -> Non
     assert "HUNG" not in verdicts(without_cards([*one[:80], *saves]))
 
 
-def test_slower_steps_are_slow() -> None:
+@pytest.mark.parametrize("power", [350.0, 260.0])
+def test_slower_steps_are_slow(power: float) -> None:
     node = Node()
-    slow = WORK | {"power": 350.0, "fabric": 0.8e9, "mem": 18}
+    slow = WORK | {"power": power, "fabric": 0.8e9, "mem": 18}
     assert verdicts(fed([*node.steps(15, WORK), *node.steps(20, slow)])) == ["ALIVE", "SLOW"]
 
 
