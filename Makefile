@@ -18,9 +18,9 @@ MINDSPORE_READY := .venv-mindspore/.ready
 # Another one: make test-msrun MINDSPORE='mindspore==2.9.*' after make clean.
 MINDSPORE ?= mindspore==2.7.*
 
-CODE := $(wildcard agent supervisors probes proto/muster tests benchmarks examples scripts)
+CODE := $(wildcard agent supervisors probes proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test test-system test-msrun fuzz lint format proto check-proto corpus corpus-acted bench lock clean
+.PHONY: help setup run test test-system test-msrun fuzz lint format proto check-proto corpus corpus-acted bench soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -65,6 +65,9 @@ corpus-acted: $(READY)  ## the same with real processes under a real daemon, on 
 
 bench: $(READY)  ## benchmarks beside their peers
 	@$(BIN)/python -m benchmarks
+
+soak: $(READY)  ## everything at once for an hour, and whether anything grows; MUSTER_SOAK_MINUTES says how long
+	@$(BIN)/python -m benchmarks.soak --minutes $${MUSTER_SOAK_MINUTES:-60}
 
 # --- environments -----------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from agent.hang_watch import Found
 from agent.spec_message import LIMITS, plain, spec_to
 from muster.v1 import event_pb2, job_pb2
 from supervisors import lifecycle, modelarts, presets, verdict
-from supervisors.paths import Root
+from supervisors.paths import Root, rank_log_name
 from supervisors.spec import JobSpec, Violation
 from supervisors.spec_rules import violations
 from supervisors.states import Cause, Outcome, State
@@ -146,9 +146,9 @@ def job_to(entry: Entry, root: Root, held_by: Sequence[str] | None = None, found
         held_by=[plain(text) for text in held_by or ()],
         hang=hang_to(found) if found is not None else None,
     )
+    logs = str(root.log)  # a Path for each of a thousand ranks would be a third of what a List takes
     for rank in job.ranks:
-        path = root.rank_log(entry.job_id, rank.rank, rank.device)
-        made = rank_to(rank, job.state.final, str(path))
+        made = rank_to(rank, job.state.final, f"{logs}/{rank_log_name(entry.job_id, rank.rank, rank.device)}")
         made.command.extend(plain(word) for word in rank.argv or entry.spec.command)
         message.ranks.append(made)
     for check in job.checks:

@@ -151,6 +151,8 @@ class EventStore:
         self._unwritten = ""
         active.size = offset
         for i, (key, event) in enumerate(self._pending):
+            if event.job_id and event.rank is None:
+                _log.info(event.kind, job=event.job_id, text=event.message or None)
             if key is not None:
                 self._marks.jobs[key.job_id] = (key.accepted_at, key.record)
             self._numbers.append(self._next + i)

@@ -17,7 +17,6 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-import agent
 from agent import metrics_cards, metrics_http, metrics_listen, metrics_node, metrics_vendor
 from agent.cards import Lease
 from agent.conditions import Condition
@@ -119,7 +118,6 @@ class Metrics:
         self._health = health
         self._tally = Tally(events)
         self._lag = LoopLag()
-        self._version = agent.__version__
         self._hostname = socket.gethostname()
         self._started_at = time.time()
         self._reloaded = anyio.Event()
@@ -143,7 +141,7 @@ class Metrics:
         now, config, view = time.time(), self._settings(), self._driver.view
         entries, conditions, health = self._registry.entries(), self._health.conditions, self._health
         warnings = [*self._registry.warnings(), *health.trouble, *self._telemetry.trouble, *self.trouble]
-        metrics_node.daemon(page, self._version, self._started_at, self._lag.seen, len(warnings))
+        metrics_node.daemon(page, self._started_at, self._lag.seen, len(warnings))
         metrics_node.jobs(page, entries, len(self._telemetry.underused))
         self._tally.fill(page)
         drained, refused = health.drain is not None, health.refusal(()) is not None

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from agent import __version__, build
 from agent.conditions import Condition
 from agent.entry import Entry
 from agent.exposition import Catalogue, Distribution, Page
@@ -21,7 +22,9 @@ _GRAVITY = (0, 1, 3, 2)
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 OWN = Catalogue()
-BUILD = OWN.gauge("muster_build_info", "Always 1; the version of the daemon is in the label.", "version")
+BUILD = OWN.gauge(
+    "muster_build_info", "Always 1; version and build of the daemon are in the labels.", "version", "build"
+)
 STARTED = OWN.gauge("muster_start_time_seconds", "When the daemon started, in seconds since the epoch.")
 CPU = OWN.counter("muster_daemon_cpu_seconds_total", "CPU time of the daemon, in user and kernel mode.")
 MEMORY = OWN.gauge("muster_daemon_resident_memory_bytes", "Memory of the daemon that is resident.")
@@ -46,9 +49,9 @@ ACCEPTS = OWN.gauge(
 )
 
 
-def daemon(page: Page, version: str, started_at: float, lag: Distribution, warnings: int) -> None:
+def daemon(page: Page, started_at: float, lag: Distribution, warnings: int) -> None:
     """The daemon itself; `started_at` in seconds since the epoch. Reads a little of /proc/self, which never waits."""
-    page.add(BUILD, 1, version)
+    page.add(BUILD, 1, __version__, build.BUILD)
     page.add(STARTED, started_at)
     page.add(CPU, time.process_time())
     page.add(MEMORY, _resident())

@@ -14,8 +14,7 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskStatus
 
-import agent
-from agent import config, lockfile, log_setup, state_folder, systemd
+from agent import build, config, lockfile, log_setup, state_folder, systemd
 from agent.config import Config
 from agent.errors import MusterError, StartupError
 from supervisors.paths import Root
@@ -121,7 +120,7 @@ def main(
     SIGTERM ends the daemon and leaves the jobs running; SIGHUP reads the configuration again.
     """
     if version:
-        click.echo(f"musterd {agent.__version__}")
+        click.echo(f"musterd {build.FULL}")
         return
     # Absolute: the nursery, which outlives us, works in another folder.
     places = Root.under(root.absolute()) if root is not None else Root.system()
@@ -231,7 +230,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
             await tasks.start(notifier.run)
             async with anyio.create_task_group() as serving:
                 await serving.start(serve, context)
-                note("node.started", f"musterd {agent.__version__} started")
+                note("node.started", f"musterd {build.FULL} started")
                 systemd.notify("READY=1")
                 if owner_fd is not None:
                     tasks.start_soon(_end_with_owner, owner_fd, registry, notifier, stopping)

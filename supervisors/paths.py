@@ -96,6 +96,11 @@ class JobPaths:
         return self.folder / f"rank-{rank}.fifo"
 
 
+def rank_log_name(job_id: str, rank: int, device: int) -> str:
+    """Of the file that a rank's output goes to: the one that ModelArts' launcher uses."""
+    return f"{job_id}-proc-rank-{rank}-device-{device}.txt"
+
+
 @dataclass(frozen=True, slots=True)
 class Root:
     """The three folders of a node. `--root DIR` puts them below one; the system's defaults are absolute."""
@@ -184,8 +189,8 @@ class Root:
         return JobPaths(self.jobs / job_id)
 
     def rank_log(self, job_id: str, rank: int, device: int) -> Path:
-        """The file that a rank's output goes to; the name is the one that ModelArts' launcher uses."""
-        return self.log / f"{job_id}-proc-rank-{rank}-device-{device}.txt"
+        """The file that a rank's output goes to."""
+        return self.log / rank_log_name(job_id, rank, device)
 
     def job_log(self, job_id: str, node_rank: int) -> Path:
         """What muster did for the job on this node. Not `-worker-N.log`: on ModelArts that is the platform's own."""

@@ -91,9 +91,9 @@ def _add(tar: "tarfile.TarFile", name: str, data: bytes) -> None:
 
 
 def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
-    from agent import __version__
+    from agent import build
 
-    yield "version.txt", f"muster {__version__}\n{platform.python_version()} {platform.platform()}\n".encode()
+    yield "version.txt", f"muster {build.FULL}\n{platform.python_version()} {platform.platform()}\n".encode()
     yield from _of_daemon(address, errors)
     root = _root(address)
     files = [root.config, root.nursery_log, root.audit_log, root.faults, root.settings, root.version]

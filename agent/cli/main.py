@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import click
 
+from agent import build
 from agent.cli import check, completion, debug, events, hang, jobs, logs, look, node, run, service, stacks, top, why
 from agent.cli import exec as exec_
 from agent.cli.address import address_options
@@ -13,7 +14,7 @@ from agent.cli.output import keep_descriptors, note
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.version_option(package_name="muster-agent", prog_name="muster", message="%(prog)s %(version)s")
+@click.version_option(build.FULL, prog_name="muster", message="%(prog)s %(version)s")
 @address_options
 def cli() -> None:
     """Run training jobs on this node: one process per card, kept, watched and explained.

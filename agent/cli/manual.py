@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import click
 
-from agent import __version__
+from agent import build
 
 
 def pages(command: click.Command, name: str, section: int = 1) -> Iterator[tuple[str, str]]:
@@ -20,8 +20,10 @@ def pages(command: click.Command, name: str, section: int = 1) -> Iterator[tuple
 
 
 def _page(command: click.Command, context: click.Context, section: int) -> str:
+    # Of the build; in a tree of sources there is no such day.
+    day = re.search(r"\d{4}-\d\d-\d\d", build.BUILD)
     title = (context.info_name or "").replace(" ", "-")
-    lines = [f'.TH "{title.upper()}" "{section}" "" "muster {__version__}" "muster"']
+    lines = [f'.TH "{title.upper()}" "{section}" "{day[0] if day else ""}" "muster {_plain(build.FULL)}" "muster"']
     lines += [".SH NAME", f"{title} \\- {_plain(command.get_short_help_str(limit=200))}"]
     lines += [
         ".SH SYNOPSIS",

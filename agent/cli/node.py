@@ -74,11 +74,12 @@ def _show(found: "node_pb2.Node", as_json: bool) -> None:
         by = f"by {clean(found.drain.by)}, since {show.when(found.drain.since)}"
         drained = f"drained {by}: {clean(found.drain.reason)}"
     driver = f"{found.accelerator} {found.driver_version}".strip() if found.accelerator != "slot" else ""
+    version = f"muster {found.version} ({found.build})" if found.build else f"muster {found.version}"
     facts = [
         ("node", found.hostname),
         ("service", drained or "takes jobs"),
         ("boot id", found.boot_id),
-        ("daemon", f"muster {found.version}, pid {found.daemon_pid}, since {show.when(found.daemon_started_at)}"),
+        ("daemon", f"{version}, pid {found.daemon_pid}, since {show.when(found.daemon_started_at)}"),
         ("nursery", f"pid {found.nursery_pid}" if found.nursery_pid else ""),
         ("contract", found.api_version),
         ("driver", driver),

@@ -1,108 +1,215 @@
 """`muster service`: the daemon as a systemd service on this node, out of the environment that this command runs in."""
 
 import os
-import shutil
+import re
+import stat
 import subprocess
 import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import get_completion_class
 
 import agent
-from agent.cli.address import Address, pass_address
 from agent.cli.errors import Exit, Failure
 from agent.cli.output import emit, note
+from supervisors import scope
 from supervisors.paths import Root
+
+if TYPE_CHECKING:
+    from agent.cli.installed import Content, Installed
 
 _UNITS = Path("/etc/systemd/system")
 _SHARE = Path("/usr/local/share")
-_FILE = Path("/etc/muster/musterd.toml")
-_CONFIG = """\
+_RECORD = _SHARE / "muster/installed.json"
+_CONFIG_FILE = Path("/etc/muster/musterd.toml")
+_CONFIG = b"""\
 # Configuration of musterd. Every key has a default; `musterd --check-config` says whether this file is good, and
 # `systemctl reload musterd` has it read again.
 """
+#: What a unit file takes without quotes or escapes.
+_PLAIN = re.compile(r"[A-Za-z0-9/_.+@-]+")
+#: Seconds for a program; the service has 300 to start, and 90 to end before.
+_PROGRAM_S = 600.0
 
 
 @click.group()
 def service() -> None:
     """Install or remove the systemd service of this node.
 
-    The service runs from the virtual environment that this command belongs to: upgrade that with pip, then
-    `systemctl restart musterd`. Jobs run on meanwhile.
+    The service runs from the virtual environment that this command belongs to. Upgrade: `pip install` there, or make
+    another environment, and `muster service install` again; back again likewise. Jobs run on meanwhile.
     """
 
 
 @service.command()
-@click.option("--no-start", is_flag=True, help="Neither enable nor start it.")
-def install(no_start: bool) -> None:
+@click.option("--no-start", is_flag=True, help="Neither enable nor start nor restart it.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace files that were changed by hand, with a copy beside them; take an environment that others than root "
+    "can change.",
+)
+def install(no_start: bool, force: bool) -> None:
     """Set up units, groups, folders, configuration, man pages and completions, and start the daemon.
 
-    May be repeated: what is there and right is left alone, a configuration that is there is never touched.
+    May be repeated: what is there and right is left alone, and so are a configuration and what was changed by hand. The
+    daemon is restarted if anything was changed. Where it does not start, all is put back as it was.
     """
     _need_systemd()
-    changed = [path for path, text in _files().items() if _put(path, text)]
-    if not _FILE.exists():
-        changed += [_FILE] if _put(_FILE, _CONFIG) else []
-    changed += [path for path, target in _links().items() if _link(path, target)]
-    _run("systemd-sysusers", "/etc/sysusers.d/muster.conf")
-    _run("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/muster.conf")
-    _run("systemctl", "daemon-reload")
-    for path in changed:
-        note(f"wrote {path}")
-    if not no_start:
-        if any(path.parent == _UNITS for path in changed) and _is_active():
-            _run("systemctl", "restart", "musterd")
-        _run("systemctl", "enable", "--now", "musterd")
-    emit("musterd is installed" + ("" if no_start else " and runs") + "\n")
+    programs = _programs(force)
+    # Before anything is changed: whether it runs at all, and whether the configuration is one.
+    _run(str(programs / "musterd"), "--check-config")
+    with _installed() as files:
+        was_active, was_enabled = _is("active"), _is("enabled")
+        try:
+            changed = files.put(_wanted(programs), force=force)
+            changed += [_CONFIG_FILE] if files.add(_CONFIG_FILE, _CONFIG) else []
+            for path in changed:
+                note(f"wrote {path}")
+            _run("systemd-sysusers", "/etc/sysusers.d/muster.conf")
+            _run("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/muster.conf")
+            if changed:
+                _run("systemctl", "daemon-reload")
+            if not no_start:
+                _run("systemctl", "enable", "musterd")
+                _run("systemctl", "restart" if changed or _is_older_than_its_files() else "start", "musterd")
+        except BaseException:
+            _take_back(files, was_active and not no_start, was_enabled)
+            raise
+    done = "" if changed else ": nothing had to be changed"
+    emit(f"musterd is installed{'' if no_start else ' and runs'}{done}\n")
+    if no_start and was_active and changed:
+        note("what runs is what was there before: `systemctl restart musterd` when it suits")
 
 
 @service.command()
-@click.option("--purge", is_flag=True, help="Remove state, logs and configuration, too.")
+@click.option("--purge", is_flag=True, help="Remove state, logs and configuration, too. Asks, or needs --yes.")
 @click.option("--force", is_flag=True, help="Although jobs run: they run on, and nobody watches them any more.")
-@pass_address
-def uninstall(address: Address, purge: bool, force: bool) -> None:
-    """Stop the daemon and remove what `install` made.
+@click.option("--yes", is_flag=True, help="Purge without a question.")
+def uninstall(purge: bool, force: bool, yes: bool) -> None:
+    """Stop the daemon and remove what `install` put there.
 
-    Refused while jobs run. State, logs and configuration stay, unless --purge.
+    Refused while jobs run. A file that was changed by hand is kept beside its place. State, logs and configuration
+    stay, unless --purge, which is refused while jobs run even with --force.
     """
     _need_systemd()
-    if _is_active() and not force:
-        _refuse_jobs(address)
-    if (_UNITS / "musterd.service").exists():
-        _run("systemctl", "disable", "--now", "musterd")
-    for path in (*_files(), *_links()):
-        if os.path.lexists(path):
-            path.unlink()
-            note(f"removed {path}")
-    _run("systemctl", "daemon-reload")
-    if purge:
-        root = Root.system()
-        for folder in (root.run, root.state, root.log, _FILE.parent):
-            shutil.rmtree(folder, ignore_errors=True)
-            note(f"removed {folder}")
-    emit("musterd is no longer installed\n")
+    root = Root.system()
+    folders = (root.state, root.log, _CONFIG_FILE.parent)
+    with _installed() as files:
+        _refuse_jobs(root, force and not purge)
+        if purge and not yes:
+            _ask(folders)
+        was = bool(files)
+        if _UNITS / "musterd.service" in files:
+            _run("systemctl", "disable", "--now", "musterd")
+            try:
+                _refuse_jobs(root, force and not purge)  # one may have been begun meanwhile
+            except Failure:
+                _run("systemctl", "enable", "--now", "musterd")
+                raise
+        files.remove()
+        if was:
+            _run("systemctl", "daemon-reload")
+    if jobs := _living(root):
+        note(f"jobs run on, and nobody watches them: {_few(jobs)}")
+    else:
+        _run("systemctl", "stop", "muster-nursery-*.scope")
+        _remove(root.run)
+    for folder in folders if purge else ():
+        _remove(folder)
+    if (_UNITS / "musterd.service.d").exists():
+        note(f"{_UNITS / 'musterd.service.d'} is not muster's, and stays")
+    emit("musterd is no longer installed\n" if was else "musterd was not installed by `muster service install`\n")
 
 
-def _refuse_jobs(address: Address) -> None:
-    from agent.cli.connection import connect
-    from agent.cli.jobs import list_jobs
+@contextmanager
+def _installed() -> "Iterator[Installed]":
+    from agent.cli.installed import alone
 
-    with connect(address) as connection:
-        jobs = [job.job_id for job in list_jobs(connection, False, {})]
-    if jobs:
-        names = ", ".join(jobs[:5])
-        raise Failure(f"jobs run: {names}: stop them first (`muster stop`), or --force leaves them alone", Exit.REFUSED)
+    try:
+        with alone(_RECORD) as files:
+            yield files
+    except OSError as error:
+        raise Failure(f"{error.filename}: {error.strerror}") from error
 
 
-def _files() -> dict[Path, str]:
+def _take_back(files: "Installed", restart: bool, was_enabled: bool) -> None:
+    """Whatever of it fails, the first error is the one that is told."""
+    note("it failed: all is put back as it was")
+    if not was_enabled:
+        subprocess.run(["systemctl", "disable", "-q", "--now", "musterd"], check=False, timeout=_PROGRAM_S)
+    try:
+        files.take_back()
+    except OSError as error:
+        note(f"{error.filename}: could not be put back: {error.strerror}")
+    subprocess.run(["systemctl", "daemon-reload"], check=False, timeout=_PROGRAM_S)
+    if restart:
+        subprocess.run(["systemctl", "restart", "musterd"], check=False, timeout=_PROGRAM_S)
+
+
+def _is_older_than_its_files() -> bool:
+    """Whether the daemon was started before the last change; the record's time is when that was."""
+    shown = _run("systemctl", "show", "-P", "ExecMainStartTimestampMonotonic", "musterd")
+    started = int(shown or 0) / 1e6 - time.monotonic() + time.time()
+    return started < _RECORD.stat().st_mtime
+
+
+def _refuse_jobs(root: Root, force: bool) -> None:
+    jobs = _living(root)
+    if jobs and not force:
+        raise Failure(
+            f"jobs run: {_few(jobs)}: stop them first (`muster stop --all`); --force alone lets them run on",
+            Exit.REFUSED,
+        )
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _living(root: Root) -> list[str]:
+    """Jobs of which anything lives, whether or not a daemon is there: somebody has their lock, or they have a scope."""
+    from supervisors.supervisor import lock_holder
+
+    units = _run("systemctl", "list-units", "--plain", "--no-legend", "--state=active", "muster-*.scope")
+    scopes = {line.split()[0] for line in units.splitlines()}
+    try:
+        names = sorted(os.listdir(root.jobs))
+    except FileNotFoundError:
+        return []
+    return [name for name in names if scope.unit_of(root, name) in scopes or lock_holder(root.job(name).lock)]
+
+
+def _ask(folders: tuple[Path, ...]) -> None:
+    """Raises Failure where there is nobody to ask."""
+    names = ", ".join(map(str, folders))
+    if not sys.stdin.isatty():
+        raise Failure(f"--purge removes {names}, and with them all that is known of every job: add --yes", Exit.REFUSED)
+    click.confirm(f"Remove {names}, and with them all that is known of every job?", abort=True, err=True)
+
+
+def _remove(folder: Path) -> None:
+    from agent.job_folder import remove_tree
+
+    if folder.exists():
+        trouble = remove_tree(folder)
+        note(trouble or f"removed {folder}")
+
+
+def _wanted(programs: Path) -> "dict[Path, Content]":
     """What is installed, by path."""
     from agent.cli import manual
     from agent.cli.main import cli
     from agent.musterd import main as musterd
 
     source = _source()
-    unit = (source / "musterd.service").read_text().replace("/opt/muster/bin/", f"{sys.prefix}/bin/")
+    unit = (source / "musterd.service").read_text().replace("/opt/muster/bin/", f"{programs}/")
     files = {
         _UNITS / "musterd.service": unit,
         _UNITS / "muster.slice": (source / "muster.slice").read_text(),
@@ -112,18 +219,16 @@ def _files() -> dict[Path, str]:
     for name, text in (*manual.pages(cli, "muster"), *manual.pages(musterd, "musterd", 8)):
         files[_SHARE / f"man/man{name[-1]}" / name] = text
     for shell, place in (
-        ("bash", "bash-completion/completions/muster"),
-        ("zsh", "zsh/site-functions/_muster"),
-        ("fish", "fish/vendor_completions.d/muster.fish"),
+        ("bash", _SHARE / "bash-completion/completions/muster"),
+        ("zsh", _SHARE / "zsh/site-functions/_muster"),
+        # fish looks into /usr/local/share only where $XDG_DATA_DIRS says so.
+        ("fish", Path("/etc/fish/completions/muster.fish")),
     ):
         kind = get_completion_class(shell)
         assert kind is not None  # click has these
-        files[_SHARE / place] = kind(cli, {}, "muster", "_MUSTER_COMPLETE").source() + "\n"
-    return files
-
-
-def _links() -> dict[Path, Path]:
-    return {Path("/usr/local/bin", name): Path(sys.prefix, "bin", name) for name in ("muster", "musterd")}
+        files[place] = kind(cli, {}, "muster", "_MUSTER_COMPLETE").source() + "\n"
+    links = {Path("/usr/local/bin", name): programs / name for name in ("muster", "musterd")}
+    return {path: text.encode() for path, text in files.items()} | links
 
 
 def _source() -> Path:
@@ -132,46 +237,46 @@ def _source() -> Path:
     return package / "units" if (package / "units").is_dir() else package.parent / "systemd"
 
 
-def _put(path: Path, text: str) -> bool:
-    """True where it was not so before."""
-    try:
-        if path.read_text() == text:
-            return False
-    except FileNotFoundError:
-        pass
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(text)
-    new.chmod(0o644)
-    new.rename(path)
-    return True
-
-
-def _link(path: Path, target: Path) -> bool:
-    if os.path.lexists(path):
-        if path.is_symlink() and path.readlink() == target:
-            return False
-        if not path.is_symlink():
-            note(f"{path} is there and is no link: left as it is")
-            return False
-        path.unlink()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(target)
-    return True
+def _programs(force: bool) -> Path:
+    """The folder of `musterd`, of the environment that this runs in. Raises Failure where it cannot serve: root would
+    run what somebody else can change."""
+    folder = Path(sysconfig.get_path("scripts"))
+    if not (folder / "musterd").exists():
+        raise Failure(f"{folder}/musterd is not there: install muster-agent into a virtual environment with pip")
+    if not _PLAIN.fullmatch(str(folder)):
+        raise Failure(f"{folder}: a unit takes letters, digits and /_.+@- only: make an environment of another name")
+    for place in (folder / "musterd", Path(agent.__file__), Path(sys.base_prefix)):
+        for path in (place.resolve(), *place.resolve().parents):
+            found = path.stat()
+            others_write = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+            if (found.st_uid != 0 or others_write) and not force:
+                raise Failure(
+                    f"{path}: others than root can change it, and so what root runs: make the environment as root, for "
+                    "instance in /opt/muster, or take it with --force",
+                    Exit.REFUSED,
+                )
+    return folder
 
 
 def _need_systemd() -> None:
     if os.geteuid() != 0:
         raise Failure("the service of a node is installed by root", Exit.REFUSED)
-    if not os.path.isdir("/run/systemd/system"):
+    if not scope.is_available():
         raise Failure("systemd does not run here: start musterd in another way (`musterd --root DIR`)", Exit.REFUSED)
 
 
-def _is_active() -> bool:
-    return subprocess.run(["systemctl", "is-active", "-q", "musterd"], check=False).returncode == 0
+def _is(state: str) -> bool:
+    """`systemctl is-active`, `is-enabled`."""
+    done = subprocess.run(["systemctl", f"is-{state}", "-q", "musterd"], check=False, timeout=_PROGRAM_S)
+    return done.returncode == 0
 
 
-def _run(*argv: str) -> None:
-    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+def _run(*argv: str) -> str:
+    """Returns what it wrote. Raises Failure."""
+    try:
+        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=_PROGRAM_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failure(f"{' '.join(argv)}: {error}") from None
     if done.returncode != 0:
         raise Failure(f"{' '.join(argv)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout.strip()

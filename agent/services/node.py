@@ -2,12 +2,12 @@
 
 import os
 import socket
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from anyio import to_thread
 
-from agent import convert
+from agent import __version__, convert
+from agent.build import BUILD
 from agent.errors import InvalidRequest
 from agent.services import ServerContext, caller
 from agent.services.card_message import cards_of
@@ -58,7 +58,8 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         return node_pb2.Node(
             hostname=socket.gethostname(),
             boot_id=process.boot_id(),
-            version=version("muster-agent"),
+            version=__version__,
+            build=BUILD,
             api_version=API_VERSION,
             daemon_started_at=convert.timestamp(server.started_at),
             daemon_pid=os.getpid(),

@@ -12,14 +12,17 @@ import signal
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.conftest import eventually
+from tests.conftest import eventually, running
 
 REPOSITORY = Path(__file__).parents[2]
 #: What of Debian is in the tree, beyond the smallest that boots.
-PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,procps"
+PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-venv,procps,man-db,mandoc,zsh,fish"
 VENV = "/opt/muster"
+_ENV = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
 
 
 def missing() -> str:
@@ -151,19 +154,22 @@ class Machine:
 
     def run(self, *argv: str, check: bool = True, timeout: float = 120, text: str | None = None) -> str:
         """Runs a command in the machine, as root. Returns what it wrote on stdout, stripped."""
-        command = ["nsenter", "-t", str(self.leader), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", *argv]
         done = subprocess.run(
-            command,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            input=text or "",
-            env={"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"},
+            self._inside(argv), check=False, capture_output=True, text=True, timeout=timeout, input=text or "", env=_ENV
         )
         if check and done.returncode != 0:
             raise AssertionError(f"{argv}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout.strip()
+
+    @contextmanager
+    def begun(self, *argv: str) -> Iterator["subprocess.Popen[str]"]:
+        """A command that runs meanwhile; it does not outlive the `with`."""
+        pipe = subprocess.PIPE
+        with running(self._inside(argv), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=_ENV) as it:
+            yield it
+
+    def _inside(self, argv: tuple[str, ...]) -> list[str]:
+        return ["nsenter", "-t", str(self.leader), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", *argv]
 
     def sh(self, script: str, check: bool = True) -> str:
         """A piece of shell."""

@@ -1,91 +1,15 @@
-"""The service under a real systemd, with jobs running: rules 2 and 4 of the design hold whatever is done to the unit.
-
-One machine for all of these tests, booted once; each leaves it with the service up and no job running.
-"""
+"""The service under a real systemd, with jobs running: rules 2 and 4 of the design hold whatever the unit meets."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import eventually
-from tests.system import machine
+from tests.system.jobs import check_unharmed, main_pid, nursery, on_a_machine, start, wait_up
 from tests.system.machine import VENV, Machine
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.xdist_group("machine"),
-    pytest.mark.skipif(bool(machine.missing()), reason=machine.missing() or "there is such a machine"),
-]
-
-#: A rank that counts into its file and ends when it is told to, so that a lost or doubled line would be seen.
-_COUNT = 'trap "exit 7" USR1; i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done'
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    folder = tmp_path_factory.mktemp("machine")
-    with Machine(folder, machine.wheels(folder)) as booted:
-        booted.sh(
-            f"python3 -m venv {VENV}; {VENV}/bin/pip install -q --no-index --find-links /wheels muster-agent; "
-            f"{VENV}/bin/muster service install"
-        )
-        yield booted
-
-
-@pytest.fixture(autouse=True)
-def left_as_found(node: Machine) -> Iterator[None]:
-    yield
-    node.run("systemctl", "start", "musterd")
-    for job in jobs(node):
-        node.muster("stop", job, "--grace", "0s", check=False)
-        node.muster("rm", job)
-
-
-def jobs(node: Machine) -> list[str]:
-    return [str(job["jobId"]) for job in json.loads(node.muster("ps", "-a", "-o", "json")).get("jobs", [])]
-
-
-def start(node: Machine, job_id: str, *options: str, script: str = _COUNT) -> list[int]:
-    """Starts a job of two ranks; returns their pids."""
-    node.muster("start", "--job-id", job_id, "--ranks", "2", *options, "--", "sh", "-c", script)
-    eventually(lambda: node.job(job_id)["state"] == "JOB_STATE_RUNNING", message="the job to run")
-    return pids(node, job_id)
-
-
-def pids(node: Machine, job_id: str) -> list[int]:
-    ranks = node.job(job_id)["ranks"]
-    assert isinstance(ranks, list)
-    return [int(rank["pid"]) for rank in ranks]
-
-
-def check_unharmed(node: Machine, job_id: str, before: list[int]) -> None:
-    """The ranks are the same, end with their own code, and not a line is lost or doubled."""
-    assert pids(node, job_id) == before
-    node.sh(f"kill -USR1 {before[0]}")
-    eventually(lambda: node.job(job_id)["state"] == "JOB_STATE_FAILED", message="the job to end")
-    assert node.run(f"{VENV}/bin/muster", "wait", job_id, check=False) == f"{job_id} FAILED"
-    job = node.job(job_id)
-    assert job["verdict"]["exitCode"] == 7, job  # type: ignore[index]  # JSON
-    for rank in (0, 1):
-        lines = node.muster("logs", job_id, "-r", str(rank)).splitlines()
-        assert lines == [str(i) for i in range(len(lines))]
-
-
-def main_pid(node: Machine) -> int:
-    return int(node.show("musterd", "MainPID"))
-
-
-def nursery(node: Machine) -> str:
-    return node.sh("cat /sys/fs/cgroup/muster.slice/muster-nursery-*.scope/cgroup.procs")
-
-
-def wait_up(node: Machine) -> None:
-    eventually(lambda: node.show("musterd", "ActiveState") == "active", 60, "the service to be up")
-    eventually(lambda: node.muster("ps", check=False) != "", 60, "the daemon to answer")
+pytestmark = on_a_machine()
 
 
 def test_the_units_are_good(node: Machine) -> None:
@@ -141,7 +65,7 @@ def test_jobs_do_not_notice(node: Machine, how: str) -> None:
         assert node.run(f"{VENV}/bin/muster", "ps", check=False) == ""
         node.run("systemctl", "start", "musterd")
     elif how == "SIGKILL":
-        node.run("systemctl", "kill", "--kill-whom=main", "-s", "KILL", "musterd")
+        node.run("systemctl", "kill", "-s", "KILL", "musterd")
         eventually(lambda: main_pid(node) not in (0, before), 60, "another daemon")
     elif how == "daemon-reload":
         node.run("systemctl", "daemon-reload")
@@ -184,12 +108,6 @@ def test_an_upgrade(node: Machine) -> None:
     more = start(node, "newer")
     check_unharmed(node, "upgraded", ranks)
     check_unharmed(node, "newer", more)
-
-
-def test_the_journal_is_structured(node: Machine) -> None:
-    lines = node.run("journalctl", "-u", "musterd", "_COMM=musterd", "-o", "json", "-n", "20").splitlines()
-    said = [json.loads(json.loads(line)["MESSAGE"]) for line in lines]
-    assert said and all({"event", "level", "timestamp"} <= entry.keys() for entry in said)
 
 
 def test_a_reboot(node: Machine) -> None:

@@ -98,6 +98,7 @@ async def test_an_index_whose_offsets_fall_back_loses_no_byte(tmp_path):
     files=st.lists(st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(0, 5)), max_size=8), max_size=4),
     skips=st.lists(st.integers(0, 200), min_size=4, max_size=4),
 )
+@settings(deadline=None)
 def test_a_merge_loses_and_doubles_nothing_and_keeps_the_order(tmp_path_factory, files, skips):
     folder = tmp_path_factory.mktemp("logs")
     made, positions, contents = [], {}, {}

@@ -150,6 +150,7 @@ class Node(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     ACCELERATOR_FIELD_NUMBER: _builtins.int
     DRIVER_VERSION_FIELD_NUMBER: _builtins.int
+    BUILD_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     boot_id: _builtins.str
     version: _builtins.str
@@ -167,6 +168,8 @@ class Node(_message.Message):
     accelerator: _builtins.str
     """"nvidia", "ascend", or "slot" on a host without cards; version of the driver where it tells it."""
     driver_version: _builtins.str
+    build: _builtins.str
+    """Which build of that version the daemon is: the commit and its day, and whether anything was changed since."""
     @_builtins.property
     def daemon_started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -203,10 +206,11 @@ class Node(_message.Message):
         drain: Global___DrainState | None = ...,
         accelerator: _builtins.str = ...,
         driver_version: _builtins.str = ...,
+        build: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["daemon_started_at", b"daemon_started_at", "drain", b"drain"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerator", b"accelerator", "active_jobs", b"active_jobs", "api_version", b"api_version", "boot_id", b"boot_id", "cards", b"cards", "conditions", b"conditions", "containment", b"containment", "daemon_pid", b"daemon_pid", "daemon_started_at", b"daemon_started_at", "drain", b"drain", "driver_version", b"driver_version", "hostname", b"hostname", "log_dir", b"log_dir", "nursery_pid", b"nursery_pid", "state_dir", b"state_dir", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accelerator", b"accelerator", "active_jobs", b"active_jobs", "api_version", b"api_version", "boot_id", b"boot_id", "build", b"build", "cards", b"cards", "conditions", b"conditions", "containment", b"containment", "daemon_pid", b"daemon_pid", "daemon_started_at", b"daemon_started_at", "drain", b"drain", "driver_version", b"driver_version", "hostname", b"hostname", "log_dir", b"log_dir", "nursery_pid", b"nursery_pid", "state_dir", b"state_dir", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,183 @@
+"""Files that a command puts into the system: all of them or none, and nothing lost that somebody changed by hand.
+
+What was put there is kept in a record beside them, so that a file of ours is told from one that was changed since or
+that never was ours, also by another version with other files.
+"""
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from agent.cli.errors import Exit, Failure
+from agent.cli.output import note
+
+#: A file's content, or where a link leads.
+Content = bytes | Path
+
+
+class _Record(msgspec.Struct):
+    """Digests by path: two of a file that is being replaced."""
+
+    files: dict[str, list[str]]
+
+
+@contextmanager
+def alone(record: Path) -> Iterator["Installed"]:
+    """What is installed, while nobody else changes it. Raises Failure where somebody does, OSError."""
+    folder = record.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield Installed(record)
+    except BlockingIOError:
+        raise Failure(f"{folder}: another `muster service` is at it", Exit.REFUSED) from None
+    finally:
+        with suppress(OSError):  # something is in it
+            folder.rmdir()
+        os.close(fd)
+
+
+class Installed:
+    """What the record names. Each change can be taken back until the command ends."""
+
+    def __init__(self, record: Path) -> None:
+        """Raises Failure for a record that cannot be read."""
+        self._record = record
+        self._before: list[tuple[Path, Content | None]] = []
+        try:
+            found = msgspec.json.decode(record.read_bytes(), type=_Record).files
+            self._ours = {Path(path): digests for path, digests in found.items()}
+        except FileNotFoundError:
+            self._ours = {}
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Failure(
+                f"{record}: says what is installed, and cannot be read: {error}: once it is removed, what is installed "
+                "counts as somebody else's"
+            ) from None
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._ours
+
+    def __bool__(self) -> bool:
+        return bool(self._ours)
+
+    def put(self, wanted: Mapping[Path, Content], *, force: bool) -> list[Path]:
+        """Sees to it that there is just this, and returns what had to be changed.
+
+        A file that is neither as recorded nor as wanted is left as it is; with `force` it is put aside. Raises OSError.
+        """
+        mine = {path: content for path, content in wanted.items() if force or self._may_replace(path, content)}
+        new = {path: [_digest(content)] for path, content in mine.items()}
+        # Of a file that is being replaced both are ours, whichever of them it has when this is cut short.
+        both = self._ours | {path: [*dict.fromkeys([*self._ours.get(path, ()), *new[path]])] for path in new}
+        self._save(both)
+        changed = [path for path, content in mine.items() if self._replace(path, content)]
+        changed += [path for path in both if path not in wanted and self._take(path)]
+        self._save({path: digests for path, digests in both.items() if path in wanted} | new)
+        return changed
+
+    def add(self, path: Path, content: Content) -> bool:
+        """Puts it there unless something is, and forgets it: from then on it is the user's. Raises OSError."""
+        if _there(path) is not None:
+            return False
+        self._before.append((path, None))
+        _write(path, content)
+        return True
+
+    def remove(self) -> None:
+        """Takes away all that is recorded. Raises OSError."""
+        for path in [*self._ours]:
+            self._take(path)
+        self._ours = {}
+        self._record.unlink(missing_ok=True)
+
+    def take_back(self) -> None:
+        """Undoes what was done, the last first. Raises OSError."""
+        while self._before:
+            path, content = self._before.pop()
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                _write(path, content)
+
+    def _is_ours(self, path: Path, there: Content) -> bool:
+        return _digest(there) in self._ours.get(path, ())
+
+    def _may_replace(self, path: Path, wanted: Content) -> bool:
+        there = _there(path)
+        if there is None or there == wanted or self._is_ours(path, there):
+            return True
+        what = "was changed by hand" if path in self._ours else "was there before"
+        note(f"{path}: {what}, and is left as it is; --force replaces it and keeps a copy")
+        return False
+
+    def _replace(self, path: Path, wanted: Content) -> bool:
+        there = _there(path)
+        if there == wanted:
+            return False
+        self._before.append((path, there))
+        if there is not None and not self._is_ours(path, there):
+            self._put_aside(path)
+        _write(path, wanted)
+        return True
+
+    def _take(self, path: Path) -> bool:
+        there = _there(path)
+        if there is None:
+            return False
+        self._before.append((path, there))
+        if self._is_ours(path, there):
+            path.unlink()
+        else:
+            self._put_aside(path)
+        note(f"removed {path}")
+        return True
+
+    def _put_aside(self, path: Path) -> None:
+        aside = path.with_name(f"{path.name}.by-hand-{time.strftime('%Y%m%dT%H%M%S')}")
+        path.rename(aside)
+        note(f"{path}: was not as muster had put it there: kept as {aside}")
+
+    def _save(self, ours: dict[Path, list[str]]) -> None:
+        record = msgspec.json.encode(_Record({str(path): digests for path, digests in ours.items()}))
+        text = msgspec.json.format(record) + b"\n"
+        there = _there(self._record)
+        if there != text:
+            self._before.append((self._record, there))
+            _write(self._record, text)
+        self._ours = ours
+
+
+def _there(path: Path) -> Content | None:
+    """None for nothing. Raises OSError for what is neither file nor link."""
+    try:
+        return path.readlink() if path.is_symlink() else path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _digest(content: Content) -> str:
+    return f"-> {content}" if isinstance(content, Path) else hashlib.sha256(content).hexdigest()
+
+
+def _write(path: Path, content: Content) -> None:
+    """Whole, whatever happens meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    if isinstance(content, Path):
+        new.symlink_to(content)
+    else:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    new.rename(path)
