@@ -154,6 +154,7 @@ def clear(daemon: Daemon) -> None:
 
 
 def fuzz(daemon: Daemon, count: int, seed: int) -> Run:
+    daemon.nodes.Undrain(node_pb2.UndrainRequest(), timeout=20)
     daemon.run("sleep", "100000", job_id=messages.JOBS[0], ranks=2)
     daemon.run("sh", "-c", "seq 20000; exit 3", job_id=messages.JOBS[1])
     daemon.until_running(messages.JOBS[0])

@@ -61,7 +61,10 @@ def test_the_whole_gang_is_started_again_until_it_succeeds(daemon: Daemon) -> No
 
 
 def test_each_attempts_output_can_be_read_alone(daemon: Daemon) -> None:
-    start(daemon, "echo out $RANK $MUSTER_ATTEMPT; [ $MUSTER_ATTEMPT = 2 ]", max_restarts=2)
+    # None fails before all have written: it would end the others.
+    at, n = f"{daemon.folder}/out", "$MUSTER_ATTEMPT"
+    both = f"touch {at}$RANK{n}; until [ -e {at}0{n} -a -e {at}1{n} ]; do sleep 0.02; done"
+    start(daemon, f"echo out $RANK {n}; {both}; [ {n} = 2 ]", max_restarts=2)
     daemon.wait("x")
     for attempt in range(3):
         done = daemon.cli("logs", "x", "--attempt", str(attempt))
