@@ -120,8 +120,8 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in range(1, signal.NSIG):
-        # What is handled falls back to its default with the exec; what is ignored would stay so.
-        if signal.getsignal(number) is signal.SIG_IGN:
+        # What is ignored would stay so over the exec; what is handled would be lost on its way there.
+        if signal.getsignal(number) not in (signal.SIG_DFL, None):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number, fd in enumerate(birth.stdio or _rank_stdio(birth.fifo)):

@@ -285,7 +285,9 @@ class Session:
         # A group's number is its own while somebody is in it. The command itself was not waited for.
         leader = process.read_stat(group)
         if group == self.pid or (leader is not None and leader.session == self.pid):
-            _signal_group(group, number)
+            if not _signal_group(group, number) and group == self.pid:
+                # The child has not made its group yet. It is ours and was not waited for, so its number is its own.
+                os.kill(self.pid, number)
             return
         # Its first process has gone before the others: they are looked for, which takes time, so not for each signal.
         if not self._late:
@@ -301,6 +303,12 @@ class Session:
                     _signal_group(group, number)
 
 
-def _signal_group(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+def _signal_group(group: int, number: int) -> bool:
+    """Whether there is such a group."""
+    try:
         os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

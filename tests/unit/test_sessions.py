@@ -281,6 +281,13 @@ def test_input_for_one_that_wants_none_is_thrown_away(job):
     assert (session.finish()["signal"], session.taken) == (signal.SIGTERM, 1000)
 
 
+def test_a_signal_that_comes_before_the_command_is_one_ends_it(job):
+    for _ in range(20):
+        session = job.exec("sleep", "600")
+        session.send(frames.SIGNAL, signal.SIGTERM)
+        assert session.finish()["signal"] == signal.SIGTERM
+
+
 def test_the_end_of_input_comes_behind_all_of_it(job):
     session = job.exec("sh", "-c", "sleep 0.1; wc -c", stdin=True)
     for _ in range(8):
