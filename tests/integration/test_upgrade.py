@@ -244,16 +244,13 @@ def test_a_supervisor_of_another_protocol(node: Node, tmp_path: Path) -> None:
     expect_running(node, ranks)
     refused = node.cli("stop", "stopped")
     assert refused.returncode != 0 and "another release" in refused.stderr and "speaks protocol 2" in refused.stderr
-    assert execute(node, _beside(node), "true").exited.exit_code == 0
+    begin(node, "beside")
+    assert execute(node, "beside", "true").exited.exit_code == 0
+    assert node.stop("beside", grace_s=0).ended  # the other's daemon could not
     expect_end(node, rank=1)
     node.kill(signal.SIGTERM)
     node.start_old(other)
     assert node.stop("stopped", grace_s=5).ended
-
-
-def _beside(node: Node) -> str:
-    begin(node, "beside")
-    return "beside"
 
 
 def test_a_running_daemon_of_the_first_release_finds_a_nursery_of_this_code(tmp_path: Path) -> None:
