@@ -129,6 +129,12 @@ print(call(keyctl, 10, -3, b"user", b"token", 0) > 0)
 """
 
 
+def line_of(daemon: Daemon, job_id: str) -> bytes:
+    """The whole line, or nothing yet."""
+    said = daemon.output(daemon.get(job_id))
+    return said if said.endswith(b"\n") else b""
+
+
 def test_keys_of_a_job_are_its_own(make_daemon: Callable[..., Daemon]) -> None:
     keyring.begin_own()  # as a service has one, which all that it starts inherits
     daemon = make_daemon()
@@ -136,7 +142,7 @@ def test_keys_of_a_job_are_its_own(make_daemon: Callable[..., Daemon]) -> None:
     jobs = {}
     for name, user, what in (("theirs", "nobody", "add"), ("mine", "daemon", "search")):
         daemon.run(PYTHON, "-c", _KEYS, what, job_id=name, user=user, workdir="/")
-        jobs[name] = eventually(partial(lambda which: daemon.output(daemon.get(which)), name))
+        jobs[name] = eventually(partial(line_of, daemon, name))
     if jobs["theirs"] != b"True\n":
         pytest.skip("the kernel keeps no keys here")
     assert jobs["mine"] == b"False\n"

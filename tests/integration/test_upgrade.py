@@ -47,6 +47,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def begin(node: Node, job_id: str = "job", ranks: int = 2, **fields: object) -> list[int]:
     """A job all of whose ranks write; returns their pids."""
     node.run(*COMMAND, job_id=job_id, ranks=ranks, **fields)
+    node.until_running(job_id)  # the daemon hears of it a little later than the ranks run
     eventually(lambda: all(node.output(node.get(job_id), rank) for rank in range(ranks)))
     return pids(node, job_id)
 
