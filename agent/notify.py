@@ -249,7 +249,7 @@ class Notifier:
             target = Target(table.webhook, table.timeout_s, "", table.secret_file, table.proxy, table.ca_file)
             await notify_webhook.post(target, item, body)
         else:  # the node's secret is between it and its own receiver
-            url, _, secret = key.partition(" ")
+            url, secret = _of_job_key(key)
             async with self._slots:
                 target = Target(url, table.timeout_s, secret, "", table.proxy, table.ca_file)
                 await notify_webhook.post(target, item, body)
@@ -272,9 +272,15 @@ def _job_key(spec: Spec) -> str:
     return f"{spec.notify_webhook} {spec.notify_secret}" if spec.notify_secret else spec.notify_webhook
 
 
+def _of_job_key(key: str) -> tuple[str, str]:
+    """URL and secret."""
+    url, _, secret = key.partition(" ")
+    return url, secret
+
+
 def _wanted(key: str, table: NotifyTable) -> bool:
     return bool(table.command if key == COMMAND else table.webhook if key == WEBHOOK else True)
 
 
 def _shown(key: str) -> str:
-    return key if key in (COMMAND, WEBHOOK) else f"a job's webhook {shown(key.partition(' ')[0])}"
+    return key if key in (COMMAND, WEBHOOK) else f"a job's webhook {shown(_of_job_key(key)[0])}"

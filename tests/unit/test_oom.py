@@ -201,3 +201,19 @@ def test_how_many_a_cgroup_counts(tmp_path, text, count):
 
 def test_without_a_cgroup_or_its_controller_nothing_is_counted(tmp_path):
     assert [oom.kills(path) for path in (str(tmp_path), str(tmp_path / "gone"), "")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("events", "most", "reached"),
+    [
+        ("low 0\noom 1\noom_kill 1\n", "100663296\n", 96 << 20),
+        ("low 0\noom 0\noom_kill 1\n", "100663296\n", 0),  # the node's memory, not the job's
+        ("oom 1\n", "max\n", 0),
+        ("", "100663296\n", 0),
+    ],
+)
+def test_the_limit_that_was_reached(tmp_path, events, most, reached):
+    (tmp_path / "memory.events.local").write_text(events)
+    (tmp_path / "memory.max").write_text(most)
+    assert oom.limit_reached(str(tmp_path)) == reached
+    assert oom.limit_reached(str(tmp_path / "none")) == 0
