@@ -42,6 +42,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
+def _of_somebody(send: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    def to(pid: int, number: int) -> None:
+        # 0 is what a job tells of a rank that it does not know yet, and to the kernel it is the caller's whole group: a
+        # test that looked too early once stopped pytest, its workers, make and the script above them, without a word.
+        if pid <= 0:
+            raise ValueError(f"signal {number} to {pid}, which is no process's number")
+        send(pid, number)
+
+    return to
+
+
+os.kill = _of_somebody(os.kill)
+os.killpg = _of_somebody(os.killpg)
+
+
 @contextlib.contextmanager
 def running(command: Sequence[str | Path], **options: Any) -> Iterator["subprocess.Popen[Any]"]:
     """A process that does not outlive the `with`, whatever goes wrong in it: Popen's own would wait for ever."""
@@ -197,6 +212,11 @@ class Daemon:
             return job if job.state not in (job_pb2.JOB_STATE_ACCEPTED, 2, 3) else None
 
         return eventually(running, message=f"{job_id} runs")
+
+    def rank_pid(self, job_id: str, rank: int = 0) -> int:
+        """Of a rank that runs; its output may well be there before the daemon knows it."""
+        pid: int = eventually(lambda: self.get(job_id).ranks[rank].pid, message=f"rank {rank} of {job_id} is known")
+        return pid
 
     def stop(self, job_id: str, grace_s: float | None = None, reason: str = "") -> Any:
         request = job_pb2.StopRequest(job_id=job_id, reason=reason)

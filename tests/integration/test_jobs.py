@@ -208,8 +208,7 @@ def test_a_stopped_process_can_still_be_ended_gently(daemon: Daemon) -> None:
     script = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.01; done"
     daemon.run("sh", "-c", script, job_id="frozen")
     eventually(lambda: b"ready" in daemon.output(daemon.get("frozen")))
-    job = daemon.get("frozen")
-    os.kill(job.ranks[0].pid, signal.SIGSTOP)
+    os.kill(daemon.rank_pid("frozen"), signal.SIGSTOP)
     job = daemon.stop("frozen", grace_s=20).job
     assert daemon.output(job).endswith(b"bye\n")
     assert job.ranks[0].exit_code == 0 and job.ranks[0].signal == 0

@@ -56,7 +56,7 @@ def test_two_nodes_are_two_daemons(make_daemon: Any) -> None:
 def test_a_rank_that_dies_ends_the_others_and_is_named(daemon: Daemon) -> None:
     daemon.run(sys.executable, str(SCRIPT), "--steps", "1000000", job_id="ddp", ranks=3)
     eventually(lambda: b"step" in daemon.output(daemon.get("ddp")), 120)
-    os.kill(daemon.get("ddp").ranks[1].pid, signal.SIGKILL)
+    os.kill(daemon.rank_pid("ddp", 1), signal.SIGKILL)
     job = daemon.wait("ddp", 120)
     assert (job.state, job.verdict.first_failed_rank) == (job_pb2.JOB_STATE_FAILED, 1)
     assert job.verdict.exit_code == 128 + signal.SIGKILL
