@@ -115,11 +115,9 @@ def timestamp_ns(value: int) -> Timestamp:
     return Timestamp(seconds=value // 1_000_000_000, nanos=value % 1_000_000_000)
 
 
-def job_to(entry: Entry, root: Root, held_by: Sequence[str] | None = None, found: Found | None = None) -> job_pb2.Job:
-    """A job as it is now. One that is damaged on disk is LOST, and its verdict and a warning say why.
-
-    `held_by`: who is still on its cards, of an ended job; None: nobody. `found`: what the hang rule says of it.
-    """
+def job_to(entry: Entry, root: Root) -> job_pb2.Job:
+    """A job as its journal tells it; `add_present` adds the rest. One that is damaged on disk is LOST, and its verdict
+    and a warning say why."""
     job = entry.job
     message = job_pb2.Job(
         job_id=entry.job_id,
@@ -142,9 +140,6 @@ def job_to(entry: Entry, root: Root, held_by: Sequence[str] | None = None, found
         preset_env=presets.of(entry.spec.training_mode),
         world_size=job.world_size,
         step=job.step_name if job.in_step and not job.state.final else "",
-        cards_free=not job.cards or (job.state.final and held_by is None),
-        held_by=[plain(text) for text in held_by or ()],
-        hang=hang_to(found) if found is not None else None,
     )
     logs = str(root.log)  # a Path for each of a thousand ranks would be a third of what a List takes
     for rank in job.ranks:
@@ -154,6 +149,17 @@ def job_to(entry: Entry, root: Root, held_by: Sequence[str] | None = None, found
     for check in job.checks:
         message.checks.append(check_to(check))
     return message
+
+
+def add_present(message: job_pb2.Job, entry: Entry, held_by: Sequence[str] | None, found: Found | None) -> None:
+    """Adds what no journal has.
+
+    `held_by`: who is still on its cards, of an ended job; None: nobody. `found`: what the hang rule says of it.
+    """
+    message.cards_free = not entry.job.cards or (entry.job.state.final and held_by is None)
+    message.held_by.extend(plain(text) for text in held_by or ())
+    if found is not None:
+        message.hang.CopyFrom(hang_to(found))
 
 
 def hang_to(found: Found) -> job_pb2.HangVerdict:

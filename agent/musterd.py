@@ -1,5 +1,6 @@
 """musterd, the daemon: its command line, its start, its end."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -141,6 +142,7 @@ def main(
             # Before gRPC is imported: the daemon never forks, and gRPC's handlers for it cost and can hang.
             os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
             os.environ["GRPC_SSL_CIPHER_SUITES"] = _NO_TLS_1_2
+            _prefer_our_session()
             anyio.run(_serve, places, settings, owner_fd, backend="asyncio", backend_options={"use_uvloop": True})
             for path in (places.socket, places.reader_socket):
                 path.unlink(missing_ok=True)
@@ -149,6 +151,20 @@ def main(
     if failure is not None:
         click.echo(f"musterd: {failure}", err=True)
         sys.exit(1)
+
+
+def _prefer_our_session() -> None:
+    """Gives the session that we lead our own nice value, if that is below 0.
+
+    Where the kernel groups processes by session (sched_autogroup_enabled, on by default) and no cgroup with the
+    controller cpu is between, a nice value counts only among the processes of one session: the unit's `Nice=` would do
+    nothing against 256 ranks that are let go at once, each of which leads its own. Nursery and supervisors lead theirs,
+    too, and keep the usual weight: an answer must not wait for a start. Best effort: it needs CAP_SYS_NICE.
+    """
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    if nice < 0 and os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def _first(group: ExceptionGroup[StartupError]) -> StartupError:

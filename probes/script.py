@@ -1,13 +1,16 @@
-"""One run of a script whose output and lifetime are bounded, in a process group of its own that is killed whole.
+"""One run of a script whose output and lifetime are bounded, in a session of its own and with the usual priority; its
+process group is killed whole.
 
 It is started by posix_spawn, since a process with threads must not fork, and by and from one thread that stays
 with it until it was waited for, so that neither a zombie nor a hanging execve is left to anybody else.
 """
 
+import contextlib
 import os
 import select
 import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 #: In bytes: what is kept of each of stdout and stderr unless somebody wants more, and how much is read and thrown away
@@ -87,20 +90,22 @@ class Script:
         with os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC), "w+b") as stdin:
             stdin.write(self._stdin)
             stdin.seek(0)
-            pid = os.posix_spawn(
-                self._argv[0],
-                self._argv,
-                self._env,
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, stdin.fileno(), 0),
-                    (os.POSIX_SPAWN_DUP2, stdout, 1),
-                    (os.POSIX_SPAWN_DUP2, stderr, 2),
-                    *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable()),
-                ],
-                setpgroup=0,
-                setsigmask=[],
-                setsigdef=_SIGNALS,
-            )
+            with _usual_priority():
+                pid = os.posix_spawn(
+                    self._argv[0],
+                    self._argv,
+                    self._env,
+                    file_actions=[
+                        (os.POSIX_SPAWN_DUP2, stdin.fileno(), 0),
+                        (os.POSIX_SPAWN_DUP2, stdout, 1),
+                        (os.POSIX_SPAWN_DUP2, stderr, 2),
+                        *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable()),
+                    ],
+                    # Not in the daemon's session, whose priority may be a high one.
+                    setsid=True,
+                    setsigmask=[],
+                    setsigdef=_SIGNALS,
+                )
         with self._lock:
             self._pid = pid
             if self._killed:
@@ -123,6 +128,18 @@ class Script:
                 self._pid = 0
             _, status = os.waitpid(pid, 0)
         return Ended(os.waitstatus_to_exitcode(status), bytes(outputs[out]), bytes(outputs[err]), flooded)
+
+
+@contextlib.contextmanager
+def _usual_priority() -> Iterator[None]:
+    """For this thread and whom it starts: a daemon's high one is for its answers."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, max(before, 0))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):  # who is not root may lower it only
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def _inheritable() -> list[int]:

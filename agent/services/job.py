@@ -14,6 +14,7 @@ from anyio.lowlevel import checkpoint
 from agent import convert, stacks, why
 from agent.entry import Entry
 from agent.errors import InvalidRequest, JournalUnreadable, SupervisorUnreachable
+from agent.job_messages import JobMessages
 from agent.services import ServerContext, caller
 from agent.spec_message import plain
 from muster.v1 import job_pb2, job_pb2_grpc
@@ -28,7 +29,7 @@ DEFAULT_PAGE = 100
 MAX_PAGE = 1000
 #: A page ends here even if it has fewer jobs than asked for: gRPC clients take messages of 4 MiB.
 MAX_PAGE_BYTES = 1 << 20
-#: Ranks of a page that are put into it in one turn of the event loop: some 2 ms.
+#: Ranks of a page that are put into it in one turn of the event loop: some 2 ms where none of them is kept.
 TURN_RANKS = 200
 #: Seconds that a stop may take, over its grace, until the answer says that it has not ended; and seconds until a stop
 #: must be in the journal.
@@ -45,6 +46,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
 
     def __init__(self, context: ServerContext) -> None:
         self._server = context
+        self._messages = JobMessages(context.root)
 
     async def Start(self, request: job_pb2.StartRequest, context: "_Context") -> job_pb2.StartResponse:
         """See job.proto. Raises InvalidRequest and what Registry.start raises."""
@@ -77,8 +79,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             if len(response.jobs) == most or size >= MAX_PAGE_BYTES:
                 response.next_page_token = _token(request, last)
                 break
-            message = self._message(entry)
-            response.jobs.append(message)
+            message = self._message(entry, response.jobs.add())
             size += message.ByteSize()
             last = _key(entry)
             # A page may hold thousands of ranks, so other calls come in between; but not behind each job: a turn of the
@@ -169,10 +170,13 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             raise JournalUnreadable(entry.job_id, entry.damaged)
         return entry
 
-    def _message(self, entry: Entry) -> job_pb2.Job:
-        server = self._server
-        held_by = server.registry.leasing.held_by(entry.job_id)
-        return convert.job_to(entry, server.root, held_by, server.hangs.found(entry))
+    def _message(self, entry: Entry, message: job_pb2.Job | None = None) -> job_pb2.Job:
+        """The job as it is now; in `message`, an empty one, if that is given."""
+        message = job_pb2.Job() if message is None else message
+        message.CopyFrom(self._messages.of(entry))
+        held_by = self._server.registry.leasing.held_by(entry.job_id)
+        convert.add_present(message, entry, held_by, self._server.hangs.found(entry))
+        return message
 
 
 def _key(entry: Entry) -> _Key:

@@ -1,10 +1,12 @@
 """The daemon itself: what it refuses to start on, and how it ends."""
 
+import json
 import os
 import shutil
 import signal
 import stat
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -19,6 +21,10 @@ def musterd(*args: str, **kwargs: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([str(BIN / "musterd"), *args], capture_output=True, text=True, timeout=30, check=False)
 
 
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
 def test_a_second_daemon_on_the_same_root_is_refused(daemon: Daemon) -> None:
     second = musterd("--root", str(daemon.folder))
     assert second.returncode == 1
@@ -31,6 +37,29 @@ def test_a_socket_path_that_is_too_long(tmp_path: Path) -> None:
     refused = musterd("--root", str(folder))
     assert refused.returncode == 1 and "107" in refused.stderr and "--root" in refused.stderr
     assert not folder.exists()
+
+
+AUTOGROUP = Path("/proc/self/autogroup")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not AUTOGROUP.exists(), reason="needs root, and a kernel with autogroups")
+def test_the_priority_that_the_unit_gives_counts_against_ranks_and_is_not_theirs(
+    make_daemon: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    script = tmp_path / "how-nice"
+    script.write_text(f"#!/bin/sh\n(nice; cat /proc/self/autogroup) >{tmp_path}/told\n")
+    script.chmod(0o755)
+    node = make_daemon(f"""[notify]\ncommand = {json.dumps([str(script)])}\nevents = ["ended"]\n""")
+    node.kill()
+    (tmp_path / "told").unlink(missing_ok=True)
+    node.musterd = ("setsid", "nice", "-n", "-10", BIN / "musterd")
+    node.start()
+    assert Path(f"/proc/{node.pid}/autogroup").read_text().endswith(" nice -10\n")
+    node.run("sh", "-c", "nice; cat /proc/self/autogroup", job_id="x")
+    nice, group = node.output(node.wait("x")).decode().splitlines()
+    assert nice == "0" and group.endswith(" nice 0")
+    nice, group = eventually(lambda: (text := read(tmp_path / "told")).count("\n") == 2 and text.splitlines())
+    assert nice == "0" and group.endswith(" nice 0")
 
 
 def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""Messages that are kept are those of the jobs as they are."""
+
+import pytest
+
+from agent import convert, job_messages
+from agent.entry import Entry
+from agent.job_messages import JobMessages
+from supervisors.lifecycle import Job, Rank
+from supervisors.paths import Root
+from supervisors.spec import JobSpec
+
+
+@pytest.fixture
+def root(tmp_path):
+    return Root.under(tmp_path)
+
+
+def entry(root, job_id="j", ranks=2):
+    job = Job(ranks=[Rank(rank, rank, rank) for rank in range(ranks)])
+    return Entry(job_id, JobSpec(job_id, ("true",)), job, root.job(job_id), records=1)
+
+
+def test_a_message_is_made_once_until_the_journal_grows(root, monkeypatch):
+    made = []
+    real = convert.job_to
+
+    def counted(one, where):
+        made.append(one.job_id)
+        return real(one, where)
+
+    monkeypatch.setattr(convert, "job_to", counted)
+    messages, one = JobMessages(root), entry(root)
+    assert messages.of(one) == messages.of(one) == real(one, root)
+    assert made == ["j"]
+    one.job.ranks[0].pid = 7
+    one.records += 1
+    assert messages.of(one).ranks[0].pid == 7
+    assert made == ["j", "j"]
+
+
+def test_a_job_that_is_read_anew_or_given_up_is_another_one(root):
+    messages, one = JobMessages(root), entry(root)
+    assert len(messages.of(one).ranks) == 2
+    one.job = Job(ranks=[Rank(0, 0, 0)])  # as after start_over, with as many records as before
+    assert len(messages.of(one).ranks) == 1
+    one.give_up("journal: line 3: is damaged")
+    assert list(messages.of(one).warnings) == ["journal: line 3: is damaged"]
+
+
+def test_a_deleted_job_whose_name_is_taken_again_is_another_one(root):
+    messages = JobMessages(root)
+    assert len(messages.of(entry(root)).ranks) == 2
+    assert len(messages.of(entry(root, ranks=3)).ranks) == 3
+
+
+def test_what_was_asked_for_last_is_kept_and_the_rest_is_bounded(root, monkeypatch):
+    monkeypatch.setattr(job_messages, "MAX_RANKS", 10)
+    messages = JobMessages(root)
+    jobs = [entry(root, f"j{number}") for number in range(3)]
+    first, second, third = (messages.of(job) for job in jobs)
+    assert messages.of(jobs[0]) is first
+    large = entry(root, "large", 4)  # with it there is room for one of the others: 5 + 3 of 10
+    assert messages.of(large) is messages.of(large)
+    assert messages.of(jobs[0]) is first
+    assert messages.of(jobs[1]) is not second
+    assert messages.of(jobs[2]) is not third
+    huge = entry(root, "huge", 100)
+    assert messages.of(huge) is messages.of(huge), "the one that is asked for is kept, however large it is"
+    assert messages.of(large) is not None
