@@ -83,12 +83,12 @@ class Installed:
         self._save({path: digests for path, digests in both.items() if path in wanted} | new)
         return changed
 
-    def add(self, path: Path, content: Content) -> bool:
+    def add(self, path: Path, content: Content, mode: int) -> bool:
         """Puts it there unless something is, and forgets it: from then on it is the user's. Raises OSError."""
         if _there(path) is not None:
             return False
         self._before.append((path, None))
-        _write(path, content)
+        _write(path, content, mode)
         return True
 
     def remove(self) -> None:
@@ -167,7 +167,7 @@ def _digest(content: Content) -> str:
     return f"-> {content}" if isinstance(content, Path) else hashlib.sha256(content).hexdigest()
 
 
-def _write(path: Path, content: Content) -> None:
+def _write(path: Path, content: Content, mode: int = 0o644) -> None:
     """Whole, whatever happens meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
@@ -175,8 +175,8 @@ def _write(path: Path, content: Content) -> None:
     if isinstance(content, Path):
         new.symlink_to(content)
     else:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
-            os.fchmod(file.fileno(), 0o644)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+            os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

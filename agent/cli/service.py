@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -69,11 +70,14 @@ def install(no_start: bool, force: bool) -> None:
         was_active, was_enabled = _is("active"), _is("enabled")
         try:
             changed = files.put(_wanted(programs), force=force)
-            changed += [_CONFIG_FILE] if files.add(_CONFIG_FILE, _CONFIG) else []
+            new_config = files.add(_CONFIG_FILE, _CONFIG, 0o640)
+            changed += [_CONFIG_FILE] if new_config else []
             for path in changed:
                 note(f"wrote {path}")
             _run("systemd-sysusers", "/etc/sysusers.d/muster.conf")
             _run("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/muster.conf")
+            if new_config:  # a webhook's token may come to be in it; who may stop every job may read it
+                shutil.chown(_CONFIG_FILE, group="muster")
             if changed:
                 _run("systemctl", "daemon-reload")
             if not no_start:

@@ -30,6 +30,10 @@ def test_twice_is_once(node: Machine) -> None:
     assert main_pid(node) == before
 
 
+def test_the_configuration_is_for_operators_alone(node: Machine) -> None:
+    assert node.sh("stat -c '%a %U:%G' /etc/muster/musterd.toml") == "640 root:muster"
+
+
 def test_what_was_changed_by_hand(node: Machine) -> None:
     """It stays and is told of; with --force it is put aside."""
     ours = node.sh(f"cat {UNIT}")

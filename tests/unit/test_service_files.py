@@ -114,13 +114,13 @@ def test_a_damaged_record_is_no_licence(record: Path, text: str) -> None:
 def test_what_is_the_users_is_made_once(tmp_path: Path, record: Path) -> None:
     path = tmp_path / "musterd.toml"
     with alone(record) as files:
-        assert files.add(path, b"# yours\n")
-        assert not files.add(path, b"# other\n")
+        assert files.add(path, b"# yours\n", 0o640)
+        assert not files.add(path, b"# other\n", 0o644)
         files.remove()
-    assert path.read_text() == "# yours\n"
+    assert path.read_text() == "# yours\n" and path.stat().st_mode & 0o777 == 0o640
     with alone(record) as files:
         path.unlink()
-        files.add(path, b"# yours\n")
+        files.add(path, b"# yours\n", 0o640)
         files.take_back()
     assert not path.exists()
 
