@@ -1,5 +1,6 @@
 """A job as the daemon knows it: what its journal adds up to."""
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from supervisors.verdict import OWN_FAILURE
 
 #: Events with the numbers of the records that they were derived from.
 Told = list[tuple[int, Event]]
+_readings = itertools.count()
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +37,8 @@ class Entry:
     end: int = 0
     records: int = 0
     checked: Record | None = None
+    #: Which reading of which journal this is: the number of no other one.
+    reading: int = field(default_factory=_readings.__next__)
     changed: anyio.Event = field(default_factory=anyio.Event)
     story: Story = field(default_factory=Story)
 
@@ -67,6 +71,7 @@ class Entry:
         """Forgets what was read, for reading the journal from its begin."""
         self.job, self.story, self.checked = Job(), Story(), None
         self.end = self.records = 0
+        self.reading = next(_readings)
 
     def wake(self) -> None:
         """For whoever waits for a change."""
@@ -76,6 +81,7 @@ class Entry:
     def give_up(self, text: str) -> None:
         """What is on disk cannot be trusted: nothing is guessed from it."""
         self.damaged = text
+        self.reading = next(_readings)
         before = self.job
         self.job = Job(state=State.LOST, verdict=Verdict(OWN_FAILURE, text))
         self.job.accepted_at, self.job.digest = before.accepted_at, before.digest

@@ -41,7 +41,8 @@ def test_a_message_is_made_once_until_the_journal_grows(root, monkeypatch):
 def test_a_job_that_is_read_anew_or_given_up_is_another_one(root):
     messages, one = JobMessages(root), entry(root)
     assert len(messages.of(one).ranks) == 2
-    one.job = Job(ranks=[Rank(0, 0, 0)])  # as after start_over, with as many records as before
+    one.start_over()
+    one.job, one.records = Job(ranks=[Rank(0, 0, 0)]), 1  # as many records as before
     assert len(messages.of(one).ranks) == 1
     one.give_up("journal: line 3: is damaged")
     assert list(messages.of(one).warnings) == ["journal: line 3: is damaged"]
@@ -54,16 +55,16 @@ def test_a_deleted_job_whose_name_is_taken_again_is_another_one(root):
 
 
 def test_what_was_asked_for_last_is_kept_and_the_rest_is_bounded(root, monkeypatch):
-    monkeypatch.setattr(job_messages, "MAX_RANKS", 10)
-    messages = JobMessages(root)
     jobs = [entry(root, f"j{number}") for number in range(3)]
+    size = convert.job_to(jobs[0], root).ByteSize()
+    monkeypatch.setattr(job_messages, "MAX_BYTES", 3 * size)
+    messages = JobMessages(root)
     first, second, third = (messages.of(job) for job in jobs)
     assert messages.of(jobs[0]) is first
-    large = entry(root, "large", 4)  # with it there is room for one of the others: 5 + 3 of 10
-    assert messages.of(large) is messages.of(large)
+    messages.of(entry(root, "j3"))  # as large as the others: the one that was asked for longest ago has to go
+    assert messages.of(jobs[2]) is third
     assert messages.of(jobs[0]) is first
     assert messages.of(jobs[1]) is not second
-    assert messages.of(jobs[2]) is not third
-    huge = entry(root, "huge", 100)
+    huge = entry(root, "huge", 1000)
     assert messages.of(huge) is messages.of(huge), "the one that is asked for is kept, however large it is"
-    assert messages.of(large) is not None
+    assert messages.of(jobs[0]) is not first
