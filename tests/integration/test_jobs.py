@@ -183,7 +183,7 @@ def test_stop_is_sigterm_then_sigkill(daemon: Daemon) -> None:
     )
     daemon.run(*PYTHON, program, job_id="stubborn")
     eventually(lambda: b"ready" in daemon.output(daemon.get("stubborn")))
-    answer = daemon.stop("stubborn", grace_s=0.3, reason="no longer needed")
+    answer = daemon.stop("stubborn", grace_s=2, reason="no longer needed")
     assert answer.ended
     job = answer.job
     assert job.state == job_pb2.JOB_STATE_STOPPED
