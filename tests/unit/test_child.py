@@ -170,6 +170,43 @@ def test_what_lets_muster_answer_on_a_busy_node_is_not_for_the_ranks(tmp_path, n
     assert seen["output"] == f"{expected}\n"
 
 
+def test_where_the_jobs_cgroup_has_processes_in_leaves_only_one_more_is_put_beside_them(tmp_path):
+    """As of a root job that handed controllers down: the kernel takes nobody into a node that is no leaf (EBUSY)."""
+    cgroup = tmp_path / "cgroup"
+    (cgroup / "cgroup.procs").mkdir(parents=True)  # cannot be written, either
+    (cgroup / "beside").mkdir()
+    (cgroup / "beside/cgroup.procs").touch()
+    seen = birth(tmp_path, "true", cgroup=str(cgroup))
+    assert os.waitstatus_to_exitcode(seen["status"]) == 0
+    assert (cgroup / "beside/cgroup.procs").read_text() == "0"
+
+
+def test_a_cgroup_that_takes_a_process_gets_no_other_leaf(tmp_path):
+    (tmp_path / "cgroup.procs").touch()
+    birth(tmp_path, "true", cgroup=str(tmp_path))
+    assert (tmp_path / "cgroup.procs").read_text() == "0"
+    assert not (tmp_path / "beside").exists()
+
+
+def test_what_the_supervisor_does_at_a_signal_a_child_that_waits_for_the_gate_does_not(tmp_path):
+    """SIGTERM to a whole scope stops the job by its supervisor's handler; its children are just ended."""
+
+    def before() -> None:
+        signal.signal(signal.SIGTERM, lambda *_: (tmp_path / "handled").touch())
+        real = os.read
+
+        def read(fd: int, size: int) -> bytes:
+            if size == 1:  # the gate: nobody but the child reads it
+                os.kill(os.getpid(), signal.SIGTERM)
+            return real(fd, size)
+
+        os.read = read
+
+    seen = birth(tmp_path, "true", before=before)
+    assert os.waitstatus_to_exitcode(seen["status"]) == -signal.SIGTERM
+    assert not (tmp_path / "handled").exists()
+
+
 def test_without_limits_a_rank_has_those_of_the_daemon(tmp_path):
     def before() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (4096, 8192))
