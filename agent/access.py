@@ -6,6 +6,7 @@ names the configuration gives a role. Whatever is not said to be a mere look nee
 
 import contextlib
 import enum
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -73,10 +74,17 @@ def of_socket(role: Role, path: object) -> Callable[[Any], Caller]:
 
 
 def of_certificate(names: Callable[[], tuple[Collection[str], Collection[str]]]) -> Callable[[Any], Caller]:
-    """Of a caller with a certificate that was verified. `names` gives those of operators and of readers."""
+    """Of a caller with a certificate that was verified. `names` gives those of operators and of readers.
+
+    The certificate's end is looked at with each call: a connection may outlive it, and a session that is resumed is not
+    verified again.
+    """
 
     def find(context: Any) -> Caller:
         found = certified(context)
+        if found and time.time() > (end := _expires(context)):
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end))
+            return Caller(None, f"certificate {found[0]}, which was good until {when}, from {context.peer()}")
         operators, readers = names()
         for role, known in ((Role.OPERATOR, operators), (Role.READER, readers)):
             for name in found:
@@ -89,10 +97,21 @@ def of_certificate(names: Callable[[], tuple[Collection[str], Collection[str]]])
 
 def certified(context: Any) -> tuple[str, ...]:
     """The names in a caller's certificate; none on a unix socket."""
-    for pem in context.auth_context().get("x509_pem_cert", ()):
-        with contextlib.suppress(ValueError):
-            return certificate.names(pem)
+    with contextlib.suppress(ValueError):
+        return certificate.names(_presented(context))
     return ()
+
+
+def _expires(context: Any) -> float:
+    """0 for what cannot be read."""
+    with contextlib.suppress(ValueError):
+        return certificate.expires(_presented(context))
+    return 0.0
+
+
+def _presented(context: Any) -> bytes:
+    """In PEM; empty on a unix socket."""
+    return next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
 
 
 def claimed(context: Any) -> str:

@@ -1,11 +1,14 @@
-"""The names in a client's certificate, read from the certificate itself.
+"""The names in a client's certificate and how long it is good, read from the certificate itself.
 
 gRPC tells them, too, but cut at a NUL ("operator.example\\0.mallory.example" would be the operator), with addresses and
 names of other kinds among those of hosts, and with a common name that counts beside them. Whoever calls was verified:
-the certificate is one that the authority signed, in the one encoding that there is (DER, X.690; RFC 5280).
+the certificate is one that the authority signed, in the one encoding that there is (DER, X.690; RFC 5280). That was at
+the first handshake: neither a connection that stays nor a session that is resumed is verified again.
 """
 
 import base64
+import calendar
+import time
 from functools import lru_cache
 
 _SEQUENCE, _EXTENSIONS = 0x30, 0xA3
@@ -17,14 +20,16 @@ _TEXTS = (0x0C, 0x13, 0x16)
 _KINDS = {0x81: ("@", ":/"), 0x82: ("", ":/@"), 0x86: (":", "")}
 
 
+#: UTCTime and GeneralizedTime, always in UTC and with seconds (RFC 5280, 4.1.2.5).
+_TIMES = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+
+
 @lru_cache(maxsize=1024)
 def names(pem: bytes) -> tuple[str, ...]:
     """Names of hosts and mail addresses and URIs; the common name where the certificate has no alternative names at
     all. What is not printable is no name. Raises ValueError for what is no certificate."""
-    lines = pem.split(b"\n")
-    der = base64.b64decode(b"".join(line for line in lines if not line.startswith(b"-----")))
     try:
-        fields = _parts(_parts(_parts(der)[0][1])[0][1])
+        fields = _fields(pem)
         subject = [value for tag, value in fields if tag == _SEQUENCE][3]
         alternative = [
             _parts(value)[-1][1] for value in _extensions(fields) if _parts(value)[0][1] == _SUBJECT_ALT_NAME
@@ -33,6 +38,26 @@ def names(pem: bytes) -> tuple[str, ...]:
     except IndexError:
         raise ValueError("no certificate") from None
     return tuple(name for name in found if name.isprintable() and name)
+
+
+@lru_cache(maxsize=1024)
+def expires(pem: bytes) -> float:
+    """The last second in which the certificate is good, since the epoch. Raises ValueError for what is no
+    certificate."""
+    try:
+        validity = [value for tag, value in _fields(pem) if tag == _SEQUENCE][2]
+        tag, last = _parts(validity)[1]
+        return float(calendar.timegm(time.strptime(last.decode("ascii"), _TIMES[tag])))
+    except (IndexError, KeyError):
+        raise ValueError("no certificate") from None
+
+
+def _fields(pem: bytes) -> list[tuple[int, bytes]]:
+    """Of what was signed: version, number, algorithm, issuer, validity, subject, key, extensions. Raises IndexError,
+    ValueError."""
+    lines = pem.split(b"\n")
+    der = base64.b64decode(b"".join(line for line in lines if not line.startswith(b"-----")))
+    return _parts(_parts(_parts(der)[0][1])[0][1])
 
 
 def _extensions(fields: list[tuple[int, bytes]]) -> list[bytes]:

@@ -1,6 +1,7 @@
 """A job as the daemon knows it: what its journal adds up to."""
 
 import itertools
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import anyio
 from agent.events import Event
 from agent.story import Story
 from supervisors import journal
-from supervisors.errors import IllegalTransition, SupervisionError
+from supervisors.errors import IllegalTransition, JournalDamaged, SupervisionError
 from supervisors.journal import Record
 from supervisors.lifecycle import Job, Verdict
 from supervisors.paths import JobPaths
@@ -79,12 +80,15 @@ class Entry:
         self.changed = anyio.Event()
 
     def give_up(self, text: str) -> None:
-        """What is on disk cannot be trusted: nothing is guessed from it."""
+        """What is on disk cannot be trusted: nothing is guessed from it. That the job had cards is no guess; whoever is
+        on them may still be."""
         self.damaged = text
         self.reading = next(_readings)
         before = self.job
         self.job = Job(state=State.LOST, verdict=Verdict(OWN_FAILURE, text))
-        self.job.accepted_at, self.job.digest = before.accepted_at, before.digest
+        self.job.digest, self.job.boot_id = before.digest, before.boot_id
+        self.job.accepted_at, self.job.accepted_up = before.accepted_at, before.accepted_up
+        self.job.cards, self.job.card_kind, self.job.card_used = before.cards, before.card_kind, before.card_used
 
 
 def fetch(path: Path, end: int, number: int, size: int | None) -> tuple[list[Record], int]:
@@ -119,6 +123,10 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
             told = entry.absorb(*fetch(paths.journal, 0, 0, None))
             if entry.records == 0:
                 entry.give_up(f"{paths.journal}: has no record")
+        except JournalDamaged as error:
+            with suppress(IllegalTransition):
+                entry.absorb(list(error.records), 0)
+            entry.give_up(str(error))
         except SupervisionError as error:
             entry.give_up(str(error))
         except OSError as error:

@@ -18,6 +18,7 @@ from agent.errors import CardBusy, NodeDraining, NodeUnhealthy
 from agent.events import Event, EventStore
 from agent.node_health import NodeHealth
 from probes.driver import Driver, What
+from supervisors import process, supervisor
 from supervisors.spec import JobSpec
 
 #: Seconds that a start waits for cards whose job has ended and which are being looked at.
@@ -134,7 +135,7 @@ class Leasing:
         """Frees the cards of an ended job, as soon as the driver shows nobody of it on them."""
         if entry.job_id in self._freeing:
             return
-        if self._group is None or not self._cards.held(entry.job_id) or not release.needed(entry.job):
+        if self._group is None or not self._cards.held(entry.job_id) or not _may_be_on_cards(entry):
             self.give_up(entry.job_id)
             return
         self._freeing.add(entry.job_id)
@@ -144,7 +145,7 @@ class Leasing:
         """Frees cards, for ever; begins with those that ended jobs (of `entries`) may have left occupied."""
         async with anyio.create_task_group() as self._group:
             taken = {lease.card.index for lease in self._cards.all() if lease.job_id}
-            ended = [e for e in entries if e.job.state.final and release.needed(e.job)]
+            ended = [e for e in entries if e.job.state.final and _may_be_on_cards(e)]
             freed = await to_thread.run_sync(lambda: {e.job_id for e in ended if e.paths.cards_free.exists()})
             for entry in sorted(ended, key=lambda e: e.job.ended_at, reverse=True):
                 cards = [card for card in entry.job.cards if card not in taken]
@@ -170,17 +171,24 @@ class Leasing:
             self._wake()
             entry.wake()
 
-        await self.known.wait()
-        await release.until_free(
-            entry.job_id,
-            entry.job,
-            self._cards.held(entry.job_id),
-            self._driver,
-            timeout_s=settings.release_timeout_s,
-            slack_bytes=int(settings.release_memory_mb * 2**20),
-            free=free,
-            tell=tell,
-        )
+        if entry.damaged:
+            while pid := await to_thread.run_sync(supervisor.lock_holder, entry.paths.lock):
+                text = f"job {entry.job_id}, whose journal is damaged, is still supervised (pid {pid})"
+                if not late:
+                    tell(dict.fromkeys(self._cards.held(entry.job_id), text))
+                await anyio.sleep(release.LOOK_S)
+        if release.needed(entry.job):
+            await self.known.wait()
+            await release.until_free(
+                entry.job_id,
+                entry.job,
+                self._cards.held(entry.job_id),
+                self._driver,
+                timeout_s=settings.release_timeout_s,
+                slack_bytes=int(settings.release_memory_mb * 2**20),
+                free=free,
+                tell=tell,
+            )
         self._freeing.discard(entry.job_id)
         self.give_up(entry.job_id)
         entry.wake()
@@ -196,3 +204,10 @@ class Leasing:
     def _wake(self) -> None:
         freed, self._freed = self._freed, anyio.Event()
         freed.set()
+
+
+def _may_be_on_cards(entry: Entry) -> bool:
+    """Whether somebody of an ended job may still be on its cards. One whose journal is damaged may not have ended."""
+    if entry.damaged:
+        return bool(entry.job.cards) and entry.job.boot_id == process.boot_id()
+    return release.needed(entry.job)

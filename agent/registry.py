@@ -323,7 +323,7 @@ class Registry:
 
     def _publish(self, entry: Entry, told: Told) -> None:
         self._events.append(self._untold(entry, told))
-        if entry.job.state.final and not entry.damaged:
+        if entry.job.state.final:
             self.leasing.give_back(entry)
         entry.wake()
 

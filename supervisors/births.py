@@ -183,11 +183,11 @@ class Midwife:
         return ((path, self._paths.rank_table.read_text(encoding="utf-8")),)
 
     def make_own(self, folder: Path) -> None:
-        """A folder of the job's user. One that is there and belongs to somebody else (the user of another job, say) is
-        left as it is. Raises OSError."""
+        """A folder of the job's user, for nobody else but its group. One that is there and belongs to another (the
+        user of another job, say) is left as it is. Raises OSError."""
         account = self.account
         try:
-            os.mkdir(folder, 0o755)
+            os.mkdir(folder, 0o750)
         except FileExistsError:
             there = os.lstat(folder)
             if not stat.S_ISDIR(there.st_mode):  # a file of muster's own, say, which nobody is to be given

@@ -1,15 +1,22 @@
 """Errors of the per-job side. Each says what went wrong with which file, value or process, and what to do about it."""
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class SupervisionError(Exception):
     """Base of all errors that this package raises on purpose."""
 
 
 class JournalDamaged(SupervisionError):
-    """Raised when a journal has a damaged record before its end. `path` and `line` say where; nothing is guessed."""
+    """Raised when a journal has a damaged record before its end. `path` and `line` say where; nothing is guessed.
 
-    def __init__(self, path: str, line: int, what: str) -> None:
+    `records`: the good ones before it, as far as they were asked for.
+    """
+
+    def __init__(self, path: str, line: int, what: str, records: Sequence[dict[str, Any]] = ()) -> None:
         super().__init__(f"{path}: line {line}: {what}")
+        self.records = records
         self.path = path
         self.line = line
         self.what = what

@@ -61,9 +61,11 @@ def read(path: Path, offset: int = 0, first: int = 0) -> Contents:
             return Contents(records, end, torn=True)
         record = _decode(line)
         if record is None:
-            raise JournalDamaged(str(path), number + 1, "the checksum does not fit; the record cannot be trusted")
+            what = "the checksum does not fit; the record cannot be trusted"
+            raise JournalDamaged(str(path), number + 1, what, records)
         if record.get("n") != number:
-            raise JournalDamaged(str(path), number + 1, f"record {record.get('n')} where {number} belongs")
+            what = f"record {record.get('n')} where {number} belongs"
+            raise JournalDamaged(str(path), number + 1, what, records)
         records.append(record)
         end += len(line)
     return Contents(records, end, torn=False)

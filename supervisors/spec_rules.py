@@ -138,7 +138,9 @@ def _check_limits(found: list[Violation], spec: JobSpec) -> None:
             found.append(Violation(f"limits.{name[:40]}", f"is not known: allowed are {allowed}"))
         elif name in CGROUP_RESOURCES:
             if not (math.isfinite(value) and 0 < value < 1 << 63):
-                found.append(Violation(f"limits.{name}", f"{value}: must be above 0; leave it out for no limit"))
+                found.append(
+                    Violation(f"limits.{name}", f"{value}: must be above 0 and below 2^63; leave it out for no limit")
+                )
         elif value != UNLIMITED and not (math.isfinite(value) and 0 <= value < 1 << 63 and value == int(value)):
             found.append(Violation(f"limits.{name}", f"{value}: must be a whole number from 0, or -1 for unlimited"))
     if spec.umask is not None and not 0 <= spec.umask <= 0o777:

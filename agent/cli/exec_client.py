@@ -105,7 +105,8 @@ class _Session:
     # --- streams ------------------------------------------------------------------------------------------------------
 
     async def _over_restarts(self, stub: "_Stub", tasks: TaskGroup) -> int:
-        patience, lost = Patience(), False
+        patience: Patience | None = None
+        lost = False
         while True:
             failure: Failure
             try:
@@ -117,7 +118,7 @@ class _Session:
                     self._say(f"attached to session {self._id} again")
                 elif self._stdin:
                     tasks.start_soon(self._type, tasks)
-                patience, lost = Patience(), False
+                patience, lost = None, False  # one begins with the loss, however long nobody read what we write
                 return await self._follow(call)
             except grpc.RpcError as error:
                 failure = self._connection.failure(error, None)
@@ -134,6 +135,7 @@ class _Session:
                 why = "the daemon has gone" if isinstance(failure, NoDaemon) else failure.message
                 self._say(f"{why}; looking for session {self._id} again")
                 lost = True
+            patience = patience or Patience()
             try:
                 await _apart(partial(patience.wait_or_raise, failure, insist=True))
             except (CallFailed, NoDaemon) as given_up:
@@ -156,6 +158,8 @@ class _Session:
             self._kept = started.input_offset
             self._received = [started.stdout_offset, started.stderr_offset]
             self._acknowledged = sum(self._received)
+            if self._acknowledged and not started.tty:  # a screen is drawn anew, and needs no more than its last part
+                self._say(f"its first {self._acknowledged} bytes of output were shown before, or are not kept any more")
             self._stdin = self._stdin or (started.tty and self.terminal.there)
             self._raw = started.tty and self.terminal.there
             if self._raw:

@@ -68,11 +68,12 @@ def _patiently(
 ) -> Message:
     """Gives all messages to `take` until it says that one was the last, over broken connections. `moved` says whether a
     failure was mended by going on at another place."""
-    patience = Patience()
+    patience: Patience | None = None
     while True:
         try:
             for message in stream():
-                patience = Patience()
+                # The time until somebody reads what we write (a pager, say) is none without a daemon.
+                patience = None
                 if take(message):
                     sink.finish()
                     return message
@@ -81,6 +82,7 @@ def _patiently(
             failure = broken
             if isinstance(broken, CallFailed) and moved(broken):
                 continue
+        patience = patience or Patience()
         try:
             patience.wait_or_raise(failure, insist=insist)
         except (CallFailed, NoDaemon):

@@ -246,6 +246,8 @@ class ExecService(ExecServiceServicer):
             tasks.cancel_scope.cancel()
         if lost is not None:
             raise lost
+        if answer.timed_out:
+            answer.exited.message = f"its time of {limit:g} s is over"
         answer.stdout, answer.stderr = bytes(kept[frames.STDOUT]), bytes(kept[frames.STDERR])
         answer.stdout_cut = ends[frames.STDOUT] - len(answer.stdout)
         answer.stderr_cut = ends[frames.STDERR] - len(answer.stderr)

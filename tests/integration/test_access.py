@@ -409,6 +409,20 @@ def test_handshakes_that_are_refused(listening: Listening, whose: str) -> None:
     assert audit(listening.daemon) == []
 
 
+def test_a_connection_that_outlives_its_certificate_has_no_role_any_more(listening: Listening, tmp_path: Path) -> None:
+    """Nor has a session that is resumed: gRPC shows the certificate that was verified then."""
+    pair = Pair(tmp_path / "short.crt", tmp_path / "short.key")
+    until = datetime.now(UTC) + timedelta(seconds=15)
+    pair.certificate.write_bytes(signed(common("scheduler.example"), by=listening.authority.ca, until=until))
+    write_key(pair.key)
+    with listening.channel(pair) as channel:
+        assert outcome(channel, "/muster.v1.NodeService/GetNode") == ("OK", "")
+        eventually(lambda: outcome(channel, "/muster.v1.NodeService/GetNode") != ("OK", ""), 60)
+        assert outcome(channel, "/muster.v1.NodeService/GetNode") == ("PERMISSION_DENIED", "NO_ROLE")
+    assert datetime.now(UTC) >= until.replace(microsecond=0)
+    assert f"which was good until {until:%Y-%m-%dT%H:%M:%SZ}" in audit(listening.daemon)[-1]["who"]
+
+
 def _future(authority: Authority) -> Pair:
     now = datetime.now(UTC)
     made = authority.ca.issue_cert(

@@ -338,6 +338,28 @@ def test_checks_on_demand(daemon: Daemon, cards: FakeCards):
         daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["gpu-lots"]), timeout=60)
 
 
+def test_the_cards_of_a_job_with_a_damaged_journal_are_not_given_away_while_it_runs(daemon: Daemon, cards: FakeCards):
+    """What became of it nobody knows; that its ranks are there, the supervisor's lock tells, and then the driver."""
+    start(daemon, "sleep", "1000", job_id="j", indices=[2])
+    rank = daemon.rank_pid("j")
+    cards[2].hold(rank, 4 * GIB, lives=True)
+    daemon.kill()
+    journal = daemon.root.job("j").journal
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b'"t":1', b'"t":2')  # as by a bad disk
+    journal.write_bytes(b"".join(lines))
+    daemon.restart()
+    assert daemon.jobs.List(job_pb2.ListRequest(), timeout=10).jobs[0].state == job_pb2.JOB_STATE_LOST
+    reason, message = refused(daemon, indices=[2])
+    assert reason == "CARD_BUSY" and "journal is damaged" in message and str(daemon.supervisor_pid("j")) in message
+    assert alive(rank)
+    os.kill(daemon.supervisor_pid("j"), signal.SIGKILL)  # no other one can take it over
+    eventually(lambda: not daemon.supervisor_pid("j") and str(rank) in refused(daemon, indices=[2])[1], 30)
+    os.kill(rank, signal.SIGKILL)
+    eventually(lambda: any(event.kind == "job.cards_free" for event in daemon.event_list("j")), 30)
+    assert devices(start(daemon, "true", indices=[2])) == [2]
+
+
 def test_top_shows_cards_and_ranks(daemon: Daemon, cards: FakeCards):
     cards[0].util = 73
     start(daemon, "sleep", "100", job_id="j", indices=[0, 1])

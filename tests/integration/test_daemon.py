@@ -8,6 +8,7 @@ import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -23,6 +24,17 @@ def musterd(*args: str, **kwargs: object) -> "subprocess.CompletedProcess[str]":
 
 def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+def test_health_is_told_of_the_daemon_and_of_each_service(daemon: Daemon) -> None:
+    serving = health_pb2.HealthCheckResponse.SERVING
+    with grpc.insecure_channel(daemon.address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        listed = stub.List(health_pb2.HealthListRequest(), timeout=10).statuses  # type: ignore[attr-defined]
+        assert {name: answer.status for name, answer in listed.items()} == dict.fromkeys(listed, serving)
+        assert {"", "muster.v1.JobService", "muster.v1.ExecService"} <= set(listed)
+        for name in listed:
+            assert stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=10).status == serving
 
 
 def test_a_second_daemon_on_the_same_root_is_refused(daemon: Daemon) -> None:

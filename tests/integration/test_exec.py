@@ -450,6 +450,12 @@ def test_detach_attach_list_end(node):
     assert ident in shown and "detached" in shown and "behind" not in shown
     done = muster(node, "-i", "--attach", ident, "j", input=b"typed\n")
     assert (done.returncode, done.stdout) == (0, b"before\ntyped\nbehind\n")
+    ident = muster(node, "--detach", "j", "--", "sh", "-c", "head -c 3000000 /dev/zero; exit 6").stdout.decode().strip()
+    eventually(lambda: [one for one in sessions(node) if one.session_id == ident and one.HasField("exited")])
+    done = muster(node, "--attach", ident, "j")
+    gone = 3_000_000 - len(done.stdout)
+    assert (done.returncode, gone) == (6, 3_000_000 - (1 << 20))
+    assert f"its first {gone} bytes of output were shown before, or are not kept any more" in done.stderr.decode()
     ident = muster(node, "--detach", "j", "--", *FOREVER).stdout.decode().strip()
     with background(node, "--attach", ident, "j") as process:
         eventually(lambda: [one for one in sessions(node) if one.session_id == ident and one.attached])
@@ -719,6 +725,7 @@ def test_run_command_cuts_output_and_counts_what_it_cut(node):
 def test_run_command_ends_what_takes_too_long(node):
     answer = command(node, "sh", "-c", "echo begun; exec sleep 1000", time_limit={"nanos": 300_000_000})
     assert (answer.stdout, answer.timed_out, answer.exited.signal) == (b"begun\n", True, signal.SIGTERM)
+    assert answer.exited.message == "its time of 0.3 s is over"
 
 
 def test_run_command_ends_with_its_call(node, tmp_path):

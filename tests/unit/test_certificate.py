@@ -1,6 +1,7 @@
 """Names in certificates as an authority may have signed them, whatever it was asked to sign."""
 
 import ipaddress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ KEY = ec.generate_private_key(ec.SECP256R1())
 
 
 def signed(
-    subject: list[tuple[x509.ObjectIdentifier, str]], *others: x509.GeneralName, by: trustme.CA | None = None
+    subject: list[tuple[x509.ObjectIdentifier, str]],
+    *others: x509.GeneralName,
+    by: trustme.CA | None = None,
+    until: datetime | None = None,
 ) -> bytes:
     """A certificate for KEY, in PEM; signed by itself where there is no authority."""
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "the authority")])
@@ -43,7 +47,7 @@ def signed(
         .public_key(KEY.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_after(until or now + timedelta(days=1))
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=True)
     )
     if others:
@@ -93,6 +97,12 @@ def test_a_name_of_one_kind_does_not_pass_for_another() -> None:
         assert certificate.names(signed([], *(kind(name) for name in names))) == ()
 
 
+@pytest.mark.parametrize("year", [2049, 2050, 9999])  # in two digits, then in four (RFC 5280)
+def test_until_when_it_is_good(year: int) -> None:
+    until = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
+    assert certificate.expires(signed(common("c"), until=until)) == until.timestamp()
+
+
 @given(st.text(min_size=1, max_size=16))  # 64 bytes are the most
 @settings(deadline=None)
 def test_any_common_name(name: str) -> None:
@@ -102,7 +112,6 @@ def test_any_common_name(name: str) -> None:
 @given(st.binary(max_size=200))
 @settings(deadline=None)
 def test_any_bytes(data: bytes) -> None:
-    try:
-        certificate.names(data)
-    except ValueError:
-        pass
+    for look in (certificate.names, certificate.expires):
+        with suppress(ValueError):
+            look(data)

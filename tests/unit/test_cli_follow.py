@@ -86,6 +86,23 @@ def test_goes_on_where_the_connection_broke():
     assert sink.data == {"rank 0": b"abcd", "rank 1": b"x"}
 
 
+def test_the_time_in_which_nobody_reads_what_was_read_is_none_without_a_daemon(monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    class Pager(Sink):
+        def feed(self, source: str, data: bytes, time: float) -> None:
+            super().feed(source, data, time)
+            clock[0] += 7200
+
+    sink = Pager()
+    assert (
+        read(Daemon([chunk(0, 0, b"ab"), BROKEN], [NoDaemon("gone", Why.ABSENT)], [chunk(0, 2, b"c"), END]), sink)
+        == END
+    )
+    assert sink.data == {"rank 0": b"abc"}
+
+
 def test_bytes_that_come_twice_are_shown_once():
     sink = Sink()
     read(Daemon([chunk(0, 0, b"abcd"), chunk(0, 2, b"cdef"), chunk(0, 0, b"ab"), END]), sink)

@@ -56,9 +56,9 @@ def test_a_deleted_job_whose_name_is_taken_again_is_another_one(root):
 
 def test_what_was_asked_for_last_is_kept_and_the_rest_is_bounded(root, monkeypatch):
     jobs = [entry(root, f"j{number}") for number in range(3)]
-    size = convert.job_to(jobs[0], root).ByteSize()
-    monkeypatch.setattr(job_messages, "MAX_BYTES", 3 * size)
     messages = JobMessages(root)
+    messages.of(jobs[0])
+    monkeypatch.setattr(job_messages, "MAX_BYTES", 3 * messages._bytes)
     first, second, third = (messages.of(job) for job in jobs)
     assert messages.of(jobs[0]) is first
     messages.of(entry(root, "j3"))  # as large as the others: the one that was asked for longest ago has to go
@@ -68,3 +68,12 @@ def test_what_was_asked_for_last_is_kept_and_the_rest_is_bounded(root, monkeypat
     huge = entry(root, "huge", 1000)
     assert messages.of(huge) is messages.of(huge), "the one that is asked for is kept, however large it is"
     assert messages.of(jobs[0]) is not first
+
+
+def test_of_a_deleted_job_nothing_is_kept(root):
+    messages, one = JobMessages(root), entry(root)
+    first = messages.of(one)
+    messages.forget("j")
+    messages.forget("never-asked-for")
+    assert messages._bytes == 0
+    assert messages.of(one) is not first
