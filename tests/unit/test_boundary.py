@@ -112,6 +112,7 @@ class FakeRegistry:
             self.cancelled.set()
             raise
         self.jobs[job_id].job.state = State.STOPPED
+        self.jobs[job_id].records += 1
         return self.jobs[job_id]
 
     async def delete(self, job_id, keep_logs):
@@ -418,6 +419,7 @@ async def test_page_sizes(world):
     ranks = [Rank(i, i, i) for i in range(1024)]
     for entry in world.registry.jobs.values():
         entry.job.ranks = ranks
+        entry.records += 1
     page = await world.client.jobs.List(job_pb2.ListRequest(page_size=1000))
     assert 1 <= len(page.jobs) < 30
     assert page.ByteSize() < 4 << 20
