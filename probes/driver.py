@@ -73,6 +73,8 @@ class Driver:
         self._ledger = Ledger()
         #: Cards that have not told who they are.
         self._unknown: set[int] = set()
+        #: The direct links were not told in time, or a card has said since then who it is.
+        self._unlinked = False
         #: Nothing but failures in the last readings; the pause before the driver is opened for that, in seconds.
         self._nobody_answers = False
         self._pause_s = REOPEN_S
@@ -130,6 +132,10 @@ class Driver:
         outcomes = await self._crew.run(calls, end - began)
         if self._generation == generation and not self._opening.locked():
             self._take(what, outcomes, min(time.monotonic(), end) - began)
+        if self._unlinked and what is What.READINGS:
+            links = await self._links(backend, self._view.cards, end - time.monotonic())
+            if self._generation == generation and not self._opening.locked():
+                self._view = replace(self._view, cards=_linked(self._view.cards, links))
         return self._view
 
     async def wait_events(self) -> list[CardEvent]:
@@ -229,11 +235,15 @@ class Driver:
                 if error.of_driver:
                     return cards, error
                 self._ledger.failed(index, What.READINGS, error)
-        known = cards.keys() - self._unknown
-        near = (await self._crew.run({_WHOLE: partial(backend.peers, known)}, limit_s))[_WHOLE]
-        if isinstance(near, Answer):
-            cards |= {index: replace(cards[index], peers=peers) for index, peers in near.value.items()}
-        return cards, None
+        return _linked(cards, await self._links(backend, cards, limit_s)), None
+
+    async def _links(self, backend: Backend, cards: Iterable[int], limit_s: float) -> Mapping[int, tuple[int, ...]]:
+        """The direct links among the cards that have said who they are; where that takes longer, none, and they are
+        asked for again behind the next readings."""
+        ask = partial(backend.peers, set(cards) - self._unknown)
+        outcome = (await self._crew.run({_WHOLE: ask}, limit_s))[_WHOLE]
+        self._unlinked = isinstance(outcome, Late)
+        return outcome.value if isinstance(outcome, Answer) else {}
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -270,6 +280,7 @@ class Driver:
                 ledger.answered(index, what)
                 if described is not None:
                     self._unknown.discard(index)
+                    self._unlinked = True
                     cards = {**cards, index: replace(described, peers=described.peers or cards[index].peers)}
                 continue
             values.pop(index, None)
@@ -302,6 +313,10 @@ class Driver:
 
 def _with_slots(view: View, slots: tuple[Card, ...]) -> View:
     return view if len(slots) == len(view.cards) else replace(view, cards={card.index: card for card in slots})
+
+
+def _linked(cards: Mapping[int, Card], links: Mapping[int, tuple[int, ...]]) -> dict[int, Card]:
+    return {index: replace(card, peers=links.get(index, card.peers)) for index, card in cards.items()}
 
 
 def _why(outcome: Failure | Late, what: str) -> DriverError:

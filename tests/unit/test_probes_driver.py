@@ -63,6 +63,7 @@ class Cards(Backend):
         return Card(card.index, self.kind, uuid=f"GPU-{card.index}")
 
     def peers(self, indices):
+        self._do("peers")
         return {i: tuple(j for j in indices if j != i) for i in indices}
 
     def read(self, index):
@@ -316,6 +317,32 @@ async def test_a_card_that_was_lost_from_the_start_says_later_who_it_is(make, ba
     backend.says.clear()
     view = await driver.refresh(What.READINGS)
     assert view.cards[1].uuid == "GPU-1" and view.sick == {}
+    assert view.cards[1].peers == (0, 2, 3) and view.cards[0].peers == (1, 2, 3)
+
+
+async def test_links_that_are_not_told_in_time_are_asked_for_again(make, backend):
+    gate = backend.says["peers", None] = threading.Event()
+    driver = make(backend, deadline_s=1.0)
+    view = await driver.open()
+    assert view.driver is None and view.cards[0].uuid == "GPU-0" and view.cards[0].peers == ()
+    view = await driver.refresh(What.READINGS)
+    assert set(view.readings) == {0, 1, 2, 3} and view.sick == {} and view.cards[0].peers == ()
+    gate.set()
+    with anyio.fail_after(60):
+        while not (view := await driver.refresh(What.READINGS)).cards[0].peers:
+            await anyio.lowlevel.checkpoint()
+    assert [card.peers for card in view.cards.values()] == [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)]
+    asked = backend.asked("peers")
+    await driver.refresh(What.READINGS)
+    assert backend.asked("peers") == asked
+
+
+async def test_links_that_cannot_be_told_are_not_asked_for_again(make, backend):
+    backend.says["peers", None] = DriverError(Trouble.NOT_TOLD, "not supported", 3)
+    driver = make(backend)
+    await driver.open()
+    view = await driver.refresh(What.READINGS)
+    assert view.cards[0].peers == () and view.sick == {} and len(backend.asked("peers")) == 1
 
 
 # --- cards that hang --------------------------------------------------------------------------------------------------

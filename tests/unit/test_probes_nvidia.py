@@ -578,8 +578,8 @@ async def test_a_driver_that_is_unloaded_and_back_while_somebody_listens(driver)
 
 async def test_a_card_falls_off_the_bus_and_the_others_go_on(driver):
     cards, driver = driver
-    view = await driver.open()
-    assert view.version == "570.86.15" and view.cards[0].peers == (1, 2, 3)
+    assert (await driver.open()).version == "570.86.15"
+    await refreshed(driver, lambda view: view.cards[0].peers == (1, 2, 3))
     cards[1].lose()
     for what in What:
         view = await driver.refresh(what)
