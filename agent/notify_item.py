@@ -13,7 +13,13 @@ from supervisors.states import State
 MAX_TEXT = 4096
 MAX_ATTRIBUTES = 64
 
-_HANG = {"job.suspected_hang": "suspected_hang", "job.hung": "hung", "job.recovered": "recovered"}
+#: While a driver hangs nobody can say whether the job does.
+_HANG = {
+    "job.suspected_hang": "suspected_hang",
+    "job.driver_hang": "suspected_hang",
+    "job.hung": "hung",
+    "job.recovered": "recovered",
+}
 #: A lost job is one that failed for whoever waits for it.
 _ENDS = {State.FAILED: "failed", State.LOST: "failed", State.STOPPED: "stopped"}
 

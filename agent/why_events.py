@@ -27,7 +27,7 @@ SAME_S = 5.0
 SHOWN_AFTER_S = 60.0
 #: The kernel killed a process for want of memory: no fault of the node, and still a reason.
 OOM_KILL = "OOM_KILL"
-HANG = ("job.suspected_hang", "job.hung", "job.recovered")
+HANG = ("job.suspected_hang", "job.hung", "job.driver_hang", "job.recovered")
 _OF_NODE = frozenset({EVENT, CONDITION, CLEARED, DRAINED, UNDRAINED, "node.started", "node.stopping"})
 _OF_JOB = frozenset(
     {

@@ -7,7 +7,11 @@ from agent.node_notes import CLEARED, CONDITION
 from agent.why_events import HANG, OOM_KILL, Happening, near
 from agent.why_facts import Facts
 from agent.why_found import HIGH, LOW, MEDIUM, Cause, remedy
+from supervisors.states import Cause as StopCause
 from supervisors.states import Outcome
+
+#: What the hang rule tells that may be the reason of an end.
+_HUNG, _DRIVER = "job.hung", "job.driver_hang"
 
 
 def card_failed(facts: Facts) -> Cause | None:
@@ -51,15 +55,14 @@ def killed_child(facts: Facts) -> Cause | None:
 def hung(facts: Facts, *, stopped: bool) -> Cause | None:
     """A hang for which the job was ended (`stopped`), or after which it failed by itself."""
     last = _last_of_hang(facts)
-    told = last if last is not None and last.kind == "job.hung" and last.at <= facts.zero + 1.0 else None
+    told = last if last is not None and last.kind in (_HUNG, _DRIVER) and last.at <= facts.zero + 1.0 else None
     for_it = any(rank.outcome is Outcome.HUNG for rank in facts.job.ranks)
     stop = facts.job.stop
-    if stop is not None and told is not None:
-        words = f"{stop.cause} {stop.by} {stop.reason}".lower()
-        for_it |= "hang" in words or "hung" in words
+    for_it |= told is not None and stop is not None and stop.cause is StopCause.HUNG
     if for_it != stopped or (told is None and not stopped):
         return None
-    text = "it hung: " + (told.text if told is not None else "its ranks did not go on")
+    text = "its ranks did not go on" if told is None else told.text
+    text = ("a driver hung: " if told is not None and told.kind == _DRIVER else "it hung: ") + text
     text += "; muster ended it for that" if stopped else ""
     step = f"Look at the stacks of then: `muster stacks {facts.entry.job_id} --kept`; the odd one comes first."
     seen = tuple(why_telemetry.remarks(facts.minutes))
@@ -71,12 +74,14 @@ def hangs_now(facts: Facts) -> Iterator[Cause]:
     last = _last_of_hang(facts)
     if last is not None and last.kind != "job.recovered":
         steps = [f"Look at its stacks: `muster stacks {facts.entry.job_id}`; the odd one comes first."]
-        sure = LOW
-        if last.kind == "job.hung":
+        text, sure = f"it seems to hang: {last.text}", LOW
+        if last.kind == _DRIVER:
+            text = f"a driver hangs: {last.text}"
+        elif last.kind == _HUNG:
             steps.append("If it should compute, stop it and start it again from its checkpoint; else leave it alone.")
             sure = HIGH
         seen = tuple(why_telemetry.remarks(facts.minutes))
-        yield Cause(f"it seems to hang: {last.text}", sure, "hang", tuple(steps), evidence=seen)
+        yield Cause(text, sure, "hang", tuple(steps), evidence=seen)
 
 
 def standing(facts: Facts) -> Iterator[Cause]:

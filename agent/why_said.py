@@ -26,7 +26,8 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
     if not signs:
         return None
     followers = {who(one, facts) for one in signs if one.last and one.hit.signature.role == "follow"}
-    sign = min(signs, key=lambda one: _order(one, followers, facts))
+    raised = {who(one, facts) for one in signs if one.last and one.hit.signature.role == "root"} - followers
+    sign = min(signs, key=lambda one: _order(one, followers, raised, facts))
     signature = sign.hit.signature
     rank = "" if sign.rank is None else str(sign.rank)
     steps = [signature.next.replace("{job}", facts.entry.job_id).replace("{rank}", rank)]
@@ -69,12 +70,19 @@ def who(sign: Sign, facts: Facts) -> tuple[int | None, int | None]:
     return sign.rank, sign.hit.worker if launched else None
 
 
-def _order(sign: Sign, followers: Collection[tuple[int | None, int | None]], facts: Facts) -> tuple[float, ...]:
+def _order(
+    sign: Sign,
+    followers: Collection[tuple[int | None, int | None]],
+    raised: Collection[tuple[int | None, int | None]],
+    facts: Facts,
+) -> tuple[float, ...]:
     """Smallest is best: a named cause in the output of a rank that failed, its exception that nobody caught, a named
     cause in the output of another rank, what follows from others, what was written long before, hints. Of equal ones
     those that were written last, then the first failed rank's, the more telling, the earlier.
 
     `followers`: those (`who`) whose last words say that another failed: their exception is only how they say it.
+    `raised`: those who ended with an exception of their own. An error that they went on after, a fallback or a retry,
+    they have survived, unless it is one that a card or node does not get over.
     """
     signature = sign.hit.signature
     first = facts.first.rank if facts.first is not None else None
@@ -84,7 +92,9 @@ def _order(sign: Sign, followers: Collection[tuple[int | None, int | None]], fac
     if signature.role == "hint":
         tier = 5
     elif signature.role == "root" and not vague:
-        stale = not sign.last and sign.at is not None and facts.zero - sign.at > _STALE_S
+        survived = who(sign, facts) in raised and signature.kind not in ("node", "device")
+        old = _CLOSE_S if survived else _STALE_S
+        stale = not sign.last and sign.at is not None and facts.zero - sign.at > old
         tier = 4 if stale else 0 if failed else 2
     elif signature.role == "root" and failed and sign.last and who(sign, facts) not in followers:
         tier = 1

@@ -25,6 +25,7 @@ def event(kind: str, **attributes: str) -> Event:
         ("job.ended", {"state": "SOMETHING"}, ("ended",)),
         ("job.ended", {}, ("ended",)),
         ("job.suspected_hang", {}, ("suspected_hang",)),
+        ("job.driver_hang", {}, ("suspected_hang",)),
         ("job.hung", {}, ("hung",)),
         ("job.recovered", {}, ("recovered",)),
         ("node.condition", {"status": "CRITICAL"}, ("node_condition",)),

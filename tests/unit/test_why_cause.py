@@ -268,13 +268,28 @@ HUNG = happening("job.hung", "rank 1 does not take part (spin)", 3.0)
 
 
 def test_a_hang_for_which_it_was_stopped() -> None:
-    stop = Stop(Cause.REQUESTED, "the hang rule", "it hung: spin", (), ZERO)
+    stop = Stop(Cause.HUNG, "muster", "rank 1 does not take part (spin)", (), ZERO)
     known = facts(
         rank(0, Outcome.STOPPED, killed=9), state=State.STOPPED, stop=stop, happenings=(HUNG,), verdict=Verdict(137, "")
     )
     assert first(known) == ("hang", "", "high")
     assert "muster stacks j --kept" in causes(known)[0].steps[0]
     assert first(facts(rank(0, Outcome.HUNG, killed=9), happenings=(HUNG,)))[::2] == ("hang", "high")
+
+
+@pytest.mark.parametrize(("by", "reason"), [("uid 1001 (zhang)", ""), ("uid 1000 (alice)", "learning rate changed")])
+def test_a_hang_that_was_told_before_somebody_stopped_it_for_another_reason(by: str, reason: str) -> None:
+    stop = Stop(Cause.REQUESTED, by, reason, (), ZERO)
+    stopped = rank(0, Outcome.STOPPED, killed=9)
+    known = facts(stopped, state=State.STOPPED, stop=stop, happenings=(HUNG,), verdict=Verdict(137, ""))
+    assert first(known) == ("stop", "", "certain")
+
+
+def test_a_driver_that_hung_is_told_as_that() -> None:
+    hangs = happening("job.driver_hang", "a call of the driver for card 1 does not return", 3.0)
+    assert causes(facts(*FAILED, happenings=(hangs,)))[0].text.startswith("a driver hung: a call")
+    (now,) = causes(facts(rank(0, None), state=State.RUNNING, happenings=(hangs,)))
+    assert now.text.startswith("a driver hangs: a call") and now.confidence == "low"
 
 
 def test_a_hang_after_which_it_failed_by_itself() -> None:
