@@ -87,11 +87,12 @@ def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
         finding.rule = f"processes: nothing but weak evidence of life ({host.weak}), cards idle"
         finding.since, finding.limit_s, finding.limit_why = done, weak, "weak_s: only weak evidence"
         finding.confidence -= 0.15
-    elif may and not blind and now - since >= max(s.busy_s, limit):
-        finding.kind, finding.asleep = Kind.LIVELOCK, False
-        finding.rule = "processes: busy on the CPU for too long, no IO, cards idle"
+    elif may and not blind and now - max(since, host.log_at) >= max(s.busy_s, limit):
+        # Who computes and writes lines is at work. A little IO is that of helpers as well, so it is only less certain.
+        finding.kind, finding.asleep, finding.since = Kind.LIVELOCK, False, max(since, host.log_at)
+        finding.rule = "processes: busy on the CPU for too long, no lines of a log, cards idle"
         finding.limit_s, finding.limit_why = max(s.busy_s, limit), "busy_s: a rank computes on the CPU"
-        finding.confidence -= 0.25
+        finding.confidence -= 0.5 if now - host.io_at <= s.window_s else 0.25
     elif busy:
         return _busy(sight, finding, host, blind)
     elif starting and now - since >= s.suspect_s:

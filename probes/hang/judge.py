@@ -1,12 +1,18 @@
 """The verdict on a job at one moment: docs/hang.md has the rule in words."""
 
-from probes.hang.card_look import State
-from probes.hang.card_track import NEVER
+from collections.abc import Sequence
+
+from probes.hang.card_look import CardLook, State
+from probes.hang.card_track import NEVER, median
 from probes.hang.idle import NPU_SUSPECT, idle_cards, npus_wait
 from probes.hang.rank_track import RankTrack
 from probes.hang.settings import Settings
 from probes.hang.sight import RECENT, Finding, Sight, tracks
 from probes.hang.verdicts import Kind, Verdict
+
+#: Of the power of the cards that wait, from which on one that need not wait is taken to compute. Noise of 10 % and a
+#: card that idles at a third more than its like stay below.
+_FAR_MORE = 1.5
 
 
 def find(sight: Sight) -> Finding | None:
@@ -103,12 +109,29 @@ def waited_for(sight: Sight) -> Finding | None:
     return finding
 
 
+def _share(look: CardLook) -> float | None:
+    """Of its own active power."""
+    return look.power / look.power_active if look.power is not None and look.power_active else None
+
+
+def _one_computes(looks: Sequence[CardLook]) -> bool:
+    """That a card waits is not confirmed, and it draws far more than those that do: they may wait for it."""
+    waits = [share for look in looks if look.confirmed and (share := _share(look)) is not None]
+    others = [share for look in looks if not look.confirmed and (share := _share(look)) is not None]
+    return bool(waits and others) and max(others) >= _FAR_MORE * median(waits)
+
+
+def _draws_much(looks: Sequence[CardLook], s: Settings) -> bool:
+    """Most cards draw less than usual, but not as little as one that waits."""
+    return 2 * sum((_share(look) or 0.0) >= s.power_hung_ratio for look in looks) > len(looks)
+
+
 def _all_spin(sight: Sight, since: float) -> Finding | None:
     """All cards are at full utilization and none shows that it computes."""
     job, s, now = sight.job, sight.s, sight.now
     looks = [sight.looks[key] for key in sight.spins]
     spinning = [look for look in looks if look.state is State.SPINS]
-    confirmed = 2 * sum(look.confirmed for look in looks) >= len(looks)
+    confirmed = 2 * sum(look.confirmed for look in looks) >= len(looks) and not _one_computes(looks)
     missing = sight.missing(sight.spins)
     if not confirmed and not spinning and not sight.fell_silent(since):
         return Finding(
@@ -129,6 +152,9 @@ def _all_spin(sight: Sight, since: float) -> Finding | None:
             limit, why, confidence = s.busy_s, "busy_s: neither power nor memory utilization is told", 0.3
         elif not spinning and not job.has_log:
             limit, why, confidence = 2 * s.weak_s, "twice weak_s: neither power nor a log is told", 0.35
+    elif len(looks) == 1 or _draws_much(looks, s):
+        # Nobody else is there to be waited for, or the power is that of small kernels: who writes lines is at work.
+        since = max(since, log_at)
     if 2 * sum(look.mid for look in looks) > len(looks):
         limit, why = limit * s.mid_factor, f"{why}, times mid_factor"
     host = sight.host_of(sight.spins)

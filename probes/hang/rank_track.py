@@ -61,12 +61,14 @@ class Doings:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A process that cannot go on: `state` D or T, `wchan` the kernel's function, since when."""
+    """A process that cannot go on: `state` D or T, `wchan` the kernel's function, since when; `leads`: it is the rank's
+    own."""
 
     pid: int
     state: str
     wchan: str
     since: float
+    leads: bool
 
 
 class RankTrack(msgspec.Struct):
@@ -272,7 +274,7 @@ class RankTrack(msgspec.Struct):
     def held(self, now: float, least_s: float, gone_s: float) -> list[Held]:
         """Its processes that have been in D or T for so long, the longest first."""
         found = [
-            Held(int(key.partition(":")[0]), p.held.upper(), p.wchan, p.since)
+            Held(int(key.partition(":")[0]), p.held.upper(), p.wchan, p.since, key == self.leader)
             for key, p in self.procs.items()
             if p.held and p.since is not None and now - p.since >= least_s and now - p.at <= gone_s
         ]

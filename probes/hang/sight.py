@@ -41,6 +41,8 @@ class Host:
 
     busy_at: float
     weak_at: float
+    io_at: float
+    log_at: float
     known: bool
     io_known: bool
     cpu_known: bool
@@ -130,7 +132,13 @@ class Sight:
         tracks = [t for rank, t in job.ranks.items() if rank in wanted or rank not in with_card]
         known = [t for t in tracks if t.is_known]
         living = [t for t in known if not t.is_gone(now, s) and not t.has_ended()]
-        held = {t.rank: found for t in known if (found := t.held(now, 0.8 * s.window_s, s.gone_s))}
+        busy_at = max((t.busy_at for t in tracks), default=NEVER)
+        busy = now - busy_at <= RECENT * s.period_s
+        held = {
+            t.rank: found
+            for t in known
+            if (found := [h for h in t.held(now, 0.8 * s.window_s, s.gone_s) if self._cannot_go_on(h, busy)])
+        }
         weak = {
             "some IO": max((t.weak_at for t in tracks), default=NEVER),
             "some CPU time": max((t.some_cpu_at for t in tracks), default=NEVER),
@@ -139,14 +147,22 @@ class Sight:
         }
         newest = max(weak, key=lambda name: weak[name])
         return Host(
-            busy_at=max((t.busy_at for t in tracks), default=NEVER),
+            busy_at=busy_at,
             weak_at=weak[newest],
+            io_at=weak["some IO"],
+            log_at=weak["its log grows"],
             known=now - job.procs_at <= s.window_s,
             io_known=all(now - t.io_at <= s.window_s for t in living),
             cpu_known=all(now - t.cpu_at <= s.window_s for t in living),
             held=held,
             weak=newest,
         )
+
+    def _cannot_go_on(self, held: Held, busy: bool) -> bool:
+        """A child that is stopped is no reason where its rank computes, or where the job worked on for long without it:
+        programs pause their own."""
+        paused = held.state == "T" and not held.leads
+        return not paused or not (busy or held.since < self.job.work_at - self.s.hung_s)
 
     def odd(self, keys: Iterable[str], host: Host) -> dict[int, str]:
         """What each rank of these cards does that its peers do not."""

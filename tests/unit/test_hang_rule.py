@@ -55,6 +55,11 @@ class Node:
                         "wchan": act.get("wchan", "futex_wait_queue"),
                     }
                 )
+            if child := act.get("child"):
+                still = {"cpu_s": 1.0, "rchar": 1, "wchar": 1, "read_bytes": 0, "write_bytes": 0}
+                procs.append(
+                    {"pid": 2000 + rank, "start": 200, "rank": rank, "role": "worker", "state": child, **still}
+                )
             cards.append(
                 {
                     "index": rank,
@@ -245,6 +250,56 @@ def test_a_busy_host_is_hung_after_an_hour_only() -> None:
     assert verdicts(changes) == ["ALIVE", "BUSY_HOST", "HUNG"]
     assert changes[-1].kind == "livelock"
     assert 59 <= (changes[-1].t - began) / 60 <= 61
+
+
+LOGS: Line = {"log": 40.0}
+
+
+@pytest.mark.parametrize(("more", "confidence"), [(LOGS, None), ({"write": 1000.0}, 0.4), ({}, 0.65)])
+def test_a_busy_host_that_writes_lines_is_at_work_and_one_with_a_little_io_less_surely_hung(
+    more: Line, confidence: float | None
+) -> None:
+    node = Node(1)
+    changes = fed([*node.steps(15, WORK | LOGS), *node.steps(150, {"cpu": 1.0, "state": "R"} | more)])
+    hung = [c.confidence for c in changes if c.verdict is Verdict.HUNG]
+    assert hung == ([confidence] if confidence else [])
+
+
+@pytest.mark.parametrize("mem", [2, None])
+def test_peers_that_spin_for_a_rank_that_evaluates_on_its_card_wait(mem: int | None) -> None:
+    node = Node(4)
+    work = WORK | {"mem": 40 if mem else None}
+    evaluates = SPIN | LOGS | {"power": 270.0, "mem": mem}
+    lines = [*node.steps(20, work), *node.steps(40, lambda rank: SPIN | {"mem": mem and 0} if rank else evaluates)]
+    assert "HUNG" not in verdicts(fed(lines))
+    # ... and are hung when it says nothing any more.
+    silent = [*node.steps(30, lambda rank: SPIN | {"mem": mem and 0} if rank else evaluates | {"log": 0})]
+    assert verdicts(fed([*lines, *silent]))[-1] == "HUNG"
+
+
+@pytest.mark.parametrize(("ranks", "power"), [(1, 230.0), (2, 380.0)])
+@pytest.mark.parametrize("log", [40.0, 0.0])
+def test_small_kernels_are_work_where_lines_are_written(ranks: int, power: float, log: float) -> None:
+    node = Node(ranks)
+    lines = [*node.steps(20, WORK | LOGS), *node.steps(30, {"util": 100, "power": power, "cpu": 1.0, "log": log})]
+    assert ("HUNG" in verdicts(fed(lines))) == (log == 0.0)
+
+
+def test_a_child_that_is_kept_stopped_is_no_reason() -> None:
+    node = Node(1)
+    paused: Line = {"child": "T"}
+    lines = [*node.steps(20, WORK | paused), *node.steps(25, {"cpu": 1.0, "state": "R"} | paused)]
+    assert verdicts(fed(lines))[-1] == "BUSY_HOST"
+    # Nor is it when the rank sleeps: the job worked while it was stopped.
+    (hung,) = [c for c in fed([*lines, *node.steps(15, SLEEP | paused)]) if c.verdict is Verdict.HUNG]
+    assert hung.kind == "deadlock"
+
+
+def test_a_child_that_was_stopped_while_its_rank_waits_for_it_is_the_reason() -> None:
+    node = Node(1)
+    lines = [*node.steps(20, WORK | {"child": "S"}), *node.steps(1, WORK | {"child": "T"})]
+    hung = fed([*lines, *node.steps(15, SLEEP | {"child": "T"})])[-1]
+    assert (hung.verdict, hung.kind) == ("HUNG", "stopped")
 
 
 def test_peers_that_wait_for_a_busy_rank_are_waiting() -> None:
