@@ -10,9 +10,9 @@ from probes.hang.settings import Settings
 from probes.hang.sight import RECENT, Finding, Sight, tracks
 from probes.hang.verdicts import Kind, Verdict
 
-#: Of the power of the cards that wait, from which on one that need not wait is taken to compute. Noise of 10 % and a
-#: card that idles at a third more than its like stay below.
-_FAR_MORE = 1.5
+#: Of the power of the cards that wait, from which on one that need not wait is taken to compute. The medians of readings
+#: with a noise of 10 % stay below.
+_FAR_MORE = 1.3
 
 
 def find(sight: Sight) -> Finding | None:
@@ -114,11 +114,14 @@ def _share(look: CardLook) -> float | None:
     return look.power / look.power_active if look.power is not None and look.power_active else None
 
 
-def _one_computes(looks: Sequence[CardLook]) -> bool:
-    """That a card waits is not confirmed, and it draws far more than those that do: they may wait for it."""
+def _one_computes(looks: Sequence[CardLook], s: Settings) -> bool:
+    """That a card waits is not confirmed, and it draws far more than those that do, or its memory is not as dead: they
+    may wait for it."""
     waits = [share for look in looks if look.confirmed and (share := _share(look)) is not None]
     others = [share for look in looks if not look.confirmed and (share := _share(look)) is not None]
-    return bool(waits and others) and max(others) >= _FAR_MORE * median(waits)
+    if waits and others:
+        return max(others) >= _FAR_MORE * median(waits)
+    return any(not look.confirmed and look.mem is not None and look.mem > s.mem_dead_percent for look in looks)
 
 
 def _draws_much(looks: Sequence[CardLook], s: Settings) -> bool:
@@ -131,7 +134,7 @@ def _all_spin(sight: Sight, since: float) -> Finding | None:
     job, s, now = sight.job, sight.s, sight.now
     looks = [sight.looks[key] for key in sight.spins]
     spinning = [look for look in looks if look.state is State.SPINS]
-    confirmed = 2 * sum(look.confirmed for look in looks) >= len(looks) and not _one_computes(looks)
+    confirmed = 2 * sum(look.confirmed for look in looks) >= len(looks) and not _one_computes(looks, s)
     missing = sight.missing(sight.spins)
     if not confirmed and not spinning and not sight.fell_silent(since):
         return Finding(

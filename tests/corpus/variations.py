@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.corpus.physics import FUTEX, POLL, Act, Play, Spell, between, bursts, flat
+from tests.corpus.physics import FUTEX, LINE, POLL, Act, Extra, Play, Spell, between, bursts, flat
 from tests.corpus.scenarios import MB, MINUTE, Scenario, Setting, Told, asleep, spin, work
 
 
@@ -58,6 +58,37 @@ def evaluation_on_host(s: Setting) -> Told:
     act = work(s)
     host = Act(cpu=s.rng.uniform(0.8, 8.0), state="R")
     return _cycle(s, 150, (15, act, act), (s.rng.uniform(10, 40), host, s.rng.choice((asleep(), host, spin(s)))))
+
+
+def small_kernels_on_one(s: Setting) -> Told:
+    """Rank 0 evaluates with small kernels, at less than half of its power; its peers wait for it."""
+    act = work(s)
+    power = s.rng.uniform(min(1.7 * s.spin_power, 0.48 * s.work_power), 0.48 * s.work_power)
+    other = Act(
+        util=flat(99), power=power, mem=s.rng.uniform(2, 3), cpu=1.0, state="R", log=LINE / s.rng.uniform(5, 40)
+    )
+    return _cycle(s, 150, (15, act, act), (s.rng.uniform(10, 40), other, spin(s)))
+
+
+def small_kernels(s: Setting) -> Told:
+    """One card, and long phases of small kernels, at less than half of its power, that log."""
+    act = replace(work(s), log=LINE / 30)
+    power = s.rng.uniform(min(1.3 * s.spin_power, 0.6 * s.work_power), 0.6 * s.work_power)
+    other = Act(util=flat(99), power=power, mem=0.5, cpu=1.0, state="R", log=LINE / s.rng.uniform(5, 40), write=600)
+    return _cycle(s, 150, (15, act, act), (s.rng.uniform(10, 40), other, other))
+
+
+def long_on_host(s: Setting) -> Told:
+    """More than an hour on the CPU in the middle of a job, with a line of log a minute."""
+    act = work(s)
+    host = Act(cpu=s.rng.uniform(0.8, 8.0), state="R", log=LINE / s.rng.uniform(20, 60))
+    return _cycle(s, 200, (20, act, act), (s.rng.uniform(70, 90), host, s.rng.choice((asleep(), host, spin(s)))))
+
+
+def paused_child(s: Setting) -> Told:
+    """A child that the program keeps stopped, while its rank computes on the CPU for up to 40 minutes."""
+    told = evaluation_on_host(s)
+    return replace(told, play=replace(told.play, extras=[Extra(0, state="T")]))
 
 
 def warm_up(s: Setting) -> Told:
@@ -150,6 +181,10 @@ VARIATIONS = tuple(
             (waits_for_data, (1, 2, 8)),
             (idle_cards, (2, 8)),
             (short_waits, (1, 2, 8)),
+            (small_kernels_on_one, (2, 8)),
+            (small_kernels, (1,)),
+            (long_on_host, (1, 2, 8)),
+            (paused_child, (1, 2, 8)),
         ),
         1,
     )
