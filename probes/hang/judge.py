@@ -10,7 +10,7 @@ from probes.hang.settings import Settings
 from probes.hang.sight import RECENT, Finding, Sight, tracks
 from probes.hang.verdicts import Kind, Verdict
 
-#: Of the power of the cards that wait, from which on one that need not wait is taken to compute. The medians of readings
+#: Of the power of the cards that wait, from which on one that need not wait is taken to compute. Medians of readings
 #: with a noise of 10 % stay below.
 _FAR_MORE = 1.3
 
