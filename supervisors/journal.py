@@ -59,7 +59,7 @@ def read(path: Path, offset: int = 0, first: int = 0) -> Contents:
         number = first + len(records)
         if not line.endswith(b"\n"):
             return Contents(records, end, torn=True)
-        record = _decode(line)
+        record = decode(line)
         if record is None:
             what = "the checksum does not fit; the record cannot be trusted"
             raise JournalDamaged(str(path), number + 1, what, records)
@@ -80,7 +80,8 @@ def _lines(data: bytes) -> Iterator[bytes]:
         start = stop
 
 
-def _decode(line: bytes) -> Record | None:
+def decode(line: bytes) -> Record | None:
+    """Of one line with its newline; None where it is not as it was written."""
     body = line[9:-1]
     if line[:9] != b"%08x " % zlib.crc32(body):
         return None

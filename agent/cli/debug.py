@@ -28,8 +28,9 @@ _TAIL = 1 << 20
 _JOBS = 50
 _EVENTS = 5000
 _PROGRAM_S = 20.0
-#: Of a URL scheme and host are told, the rest may be a token.
-_URL = re.compile(rb"([a-z][a-z0-9+.-]*://)(?:[^@\s/\"']*@)?([^\s/\"'?#]+)[^\s\"']*")
+#: A URL in a text or in a JSON string, where a quote in it is escaped. Nobody has a scheme that is much longer.
+_URL = re.compile(rb"([a-z][a-z0-9+.-]{0,30}://)((?:[^\s\"\\]|\\.)+)", re.IGNORECASE | re.DOTALL)
+_HOST = re.compile(rb"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?", re.IGNORECASE)
 _PROGRAMS = (
     ("nvidia-smi", "-q"),
     ("npu-smi", "info"),
@@ -85,9 +86,37 @@ def bundle(address: Address, file: Path | None) -> None:
 def _add(tar: "tarfile.TarFile", name: str, data: bytes) -> None:
     import tarfile
 
+    data = _URL.sub(_host_only, data)
     entry = tarfile.TarInfo(f"muster-debug/{name}")
     entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
     tar.addfile(entry, io.BytesIO(data))
+
+
+def _host_only(url: re.Match[bytes]) -> bytes:
+    """Scheme and host: the rest may be a token."""
+    authority, *more = re.split(rb"[/?#\\]", url[2], maxsplit=1)
+    host = authority.rpartition(b"@")[2]
+    # A password may have what ends an authority: who tells then where it ends?
+    known = _HOST.match(host) if not any(b"@" in part for part in more) else None
+    return url[1] + (known[0] + b"/" if known else b"") + b"..."
+
+
+def _journal(data: bytes) -> bytes:
+    """Without what ranks printed, and without the digest, by which an environment could be guessed. A record that is
+    not as it was written is told by its length alone, since nobody knows what is in it."""
+    from supervisors import journal
+
+    told = []
+    for line in data.splitlines(keepends=True):
+        record = journal.decode(line)
+        if record is None:
+            told.append(b"# damaged or cut, and left out: %d bytes\n" % len(line))
+            continue
+        record.pop("digest", None)
+        if isinstance(verdict := record.get("verdict"), dict):
+            verdict.pop("last_lines", None)
+        told.append(journal.encode(record))
+    return b"".join(told)
 
 
 def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
@@ -105,7 +134,8 @@ def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
     files += [root.state / "node.json", *(folder / name for folder in folders for name in ("journal", "hang.json"))]
     for path in (*files, *map(Path, _SYSTEM)):
         try:
-            yield f"files{path}", _URL.sub(rb"\1\2/...", _tail(path))
+            data = _tail(path)
+            yield f"files{path}", _journal(data) if path.name == "journal" else data
         except FileNotFoundError:
             continue  # most are there only where something happened
         except OSError as error:
@@ -113,7 +143,7 @@ def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
     for argv in _PROGRAMS:
         try:
             done = subprocess.run(argv, check=False, capture_output=True, timeout=_PROGRAM_S, stdin=subprocess.DEVNULL)
-            yield f"programs/{argv[0]}-{argv[1].strip('-')}.txt", _URL.sub(rb"\1\2/...", done.stdout + done.stderr)
+            yield f"programs/{argv[0]}-{argv[1].strip('-')}.txt", done.stdout + done.stderr
         except FileNotFoundError:
             continue
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -135,6 +165,9 @@ def _of_daemon(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes
 
     def _without_secrets(job: job_pb2.Job) -> job_pb2.Job:
         job.spec.env.clear()
+        job.ClearField("spec_digest")
+        if job.HasField("verdict"):
+            job.verdict.ClearField("last_lines")
         return job
 
     questions: tuple[tuple[str, Callable[[Connection], object]], ...] = (
@@ -162,9 +195,11 @@ def _root(address: Address) -> Root:
 
 
 def _tail(path: Path) -> bytes:
+    """Whole lines: of one that is cut nobody could say any more whether a URL is in it."""
     with open(path, "rb") as file:
         try:
             file.seek(-_TAIL, os.SEEK_END)
+            file.readline()
         except OSError:  # shorter, or of /proc
             file.seek(0)
         return file.read(_TAIL)
