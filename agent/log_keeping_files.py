@@ -190,11 +190,29 @@ def layouts(files: Files) -> dict[Path, Layout]:
 
 def remove_folders(folders: Iterable[Path]) -> None:
     """Those of jobs' users: rm follows no link there, however fast they change, and no folder is too deep for it.
-    Raises OSError."""
+    Of one with a mount in it, which a job of root may have left behind, nothing is removed: what is behind the mount
+    is not muster's. Raises OSError."""
     for folder in folders:
-        ended = Script("/bin/rm", ENV, ("-rf", "--", str(folder)), patient=True).run()
+        if mounts := _mounts(folder):
+            raise OSError(errno.EBUSY, f"{mounts[0]} is mounted: unmount it, whose data that is stays", str(folder))
+        # The option is for a mount that came just now; it alone takes a bind mount of the same disk for a plain folder.
+        argv = ("-rf", "--one-file-system", "--", str(folder))
+        ended = Script("/bin/rm", ENV, argv, patient=True).run()
         if ended.returncode:
             raise OSError(0, ended.stderr.decode(errors="replace").strip()[-200:], str(folder))
+
+
+def _mounts(folder: Path) -> list[str]:
+    """What is mounted at or below a folder, as our mount namespace sees it. Raises OSError."""
+    top = os.path.join(os.path.realpath(folder.parent), folder.name)
+    found = []
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            # Blanks and the like are written as octal numbers.
+            point = re.sub(r"\\([0-7]{3})", lambda number: chr(int(number[1], 8)), line.split()[4])
+            if point == top or point.startswith(f"{top}/"):
+                found.append(point)
+    return found
 
 
 def remove(files: Files, why: str, known: bool) -> None:

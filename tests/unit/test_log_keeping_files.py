@@ -1,12 +1,14 @@
 """Which files in the log folder are whose."""
 
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent import job_folder
 from agent import log_keeping_files as files
 from agent.log_keeping_files import Owner
 from supervisors import log_removals
@@ -113,6 +115,31 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
         files.remove(each, "test", known=False)
     assert precious.exists()
     assert os.listdir(log) == ["b"]
+
+
+@pytest.mark.parametrize("kind", ["bind", "below", "itself", "tmpfs"])
+def test_what_is_behind_a_mount_stays(tmp_path: Path, kind: str) -> None:
+    """A job of root may leave one in its folder, a bind mount of the same disk, too."""
+    precious = tmp_path / "data"
+    precious.mkdir()
+    make(precious, "set")
+    folder = tmp_path / "log" / "a job"
+    point = {"itself": folder, "below": folder / "deep" / "er"}.get(kind, folder / "data set")
+    point.mkdir(parents=True)
+    how = ("-t", "tmpfs", "tmpfs") if kind == "tmpfs" else ("--bind", str(precious))
+    done = subprocess.run(["mount", *how, str(point)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.decode().strip()}")
+    try:
+        make(point, "more")
+        with pytest.raises(OSError, match="is mounted: unmount it"):
+            files.remove_folders([folder])
+        assert "cannot be removed" in job_folder.remove_tree(folder)
+        assert (precious / "set").exists() and (point / "more").exists()
+    finally:
+        subprocess.run(["umount", "-l", str(point)], check=True)
+    assert job_folder.remove_tree(folder) == ""
+    assert not folder.exists() and (precious / "set").exists()
 
 
 def test_a_folder_however_deep_goes(tmp_path: Path) -> None:
