@@ -9,6 +9,7 @@ from pathlib import Path
 from supervisors import boot, child, cpus, environment, modelarts
 from supervisors.child import Account, Birth
 from supervisors.environment import Changes
+from supervisors.errors import NotStartable
 from supervisors.lifecycle import Job, Rank
 from supervisors.limits import RESOURCES
 from supervisors.paths import Root
@@ -183,16 +184,39 @@ class Midwife:
         return ((path, self._paths.rank_table.read_text(encoding="utf-8")),)
 
     def make_own(self, folder: Path) -> None:
-        """A folder of the job's user, for nobody else but its group. One that is there and belongs to another (the
-        user of another job, say) is left as it is. Raises OSError."""
+        """A folder of the job's user, for nobody else but its group. One that is there (of an attempt before, or of
+        another job of this name) must be the user's: what another has put into it, a link say, would be written
+        through. Raises OSError, NotStartable."""
         account = self.account
+        if (account.uid, account.gid) == (os.geteuid(), os.getegid()):
+            self._make_or_take(folder, unfinished=False)
+            return
+        # There as long as ours may be root's still: another job's folder of root is not to be mistaken for it.
+        mark = folder.with_name(f".{self._spec.job_id}.new")
+        try:
+            os.mkdir(mark, 0o700)
+            unfinished = False
+        except FileExistsError:  # of a supervisor that was killed in the middle of this
+            unfinished = True
+        try:
+            if self._make_or_take(folder, unfinished):
+                os.chown(folder, account.uid, account.gid, follow_symlinks=False)
+        finally:
+            os.rmdir(mark)
+
+    def _make_or_take(self, folder: Path, unfinished: bool) -> bool:
+        """Whether it was made, now or by a predecessor that left it `unfinished`."""
         try:
             os.mkdir(folder, 0o750)
         except FileExistsError:
-            there = os.lstat(folder)
+            there, account = os.lstat(folder), self.account
             if not stat.S_ISDIR(there.st_mode):  # a file of muster's own, say, which nobody is to be given
                 raise
-            if there.st_uid != os.geteuid():
-                return
-        if (account.uid, account.gid) != (os.geteuid(), os.getegid()):
-            os.chown(folder, account.uid, account.gid, follow_symlinks=False)
+            if there.st_uid == account.uid:
+                return False
+            if not (unfinished and there.st_uid == os.geteuid()):
+                raise NotStartable(
+                    f"{folder} is there and belongs to uid {there.st_uid}, not to the job's user {account.name} "
+                    f"(uid {account.uid}): move or remove it, or give the job another name"
+                ) from None
+        return True

@@ -290,6 +290,36 @@ def test_what_is_there_and_is_no_folder_is_given_to_nobody(root):
         assert os.lstat(root.log / name).st_uid == before.st_uid
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize(("earlier", "user"), [(65534, 0), (0, 65534), (65533, 65534)])
+def test_a_folder_that_another_user_may_have_filled_is_refused(root, earlier, user):
+    """Links in it would be written through, and root's would become the user's."""
+    logs = root.job_logs("j")
+    logs.mkdir()
+    os.chown(logs, earlier, earlier)
+    maker = midwife(root, account=Account("somebody", user, user, "/", "/bin/sh"))
+    with pytest.raises(NotStartable) as caught:
+        maker.make_own(logs)
+    for said in (str(logs), f"uid {earlier}", "somebody", "remove it"):
+        assert said in str(caught.value)
+    assert logs.stat().st_uid == earlier
+    assert list(root.log.iterdir()) == [logs]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_the_same_user_is_shared_and_one_that_was_not_finished_is_finished(root):
+    logs = root.job_logs("MA-name")
+    account = Account("nobody", 65534, 65534, "/", "/bin/sh")
+    (root.log / ".j.new").mkdir()
+    logs.mkdir()  # and the supervisor was killed
+    midwife(root, account=account).make_own(logs)
+    assert (logs.stat().st_uid, list(root.log.iterdir())) == (65534, [logs])
+    (logs / "content").touch()
+    midwife(root, account=account, job_id="other").make_own(logs)
+    midwife(root, account=account).make_own(logs)
+    assert [path.name for path in logs.iterdir()] == ["content"]
+
+
 def test_a_private_file_is_emptied_and_a_link_not_followed(root):
     path = root.job("j").exports
     path.write_text("of the attempt before")
