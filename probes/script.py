@@ -1,5 +1,5 @@
-"""One run of a script whose output and lifetime are bounded, in a session of its own and with the usual priority; its
-process group is killed whole.
+"""One run of a script whose output and lifetime are bounded, in a session of its own, with the usual priority and OOM
+score; its process group is killed whole.
 
 It is started by posix_spawn, since a process with threads must not fork, and by and from one thread that stays
 with it until it was waited for, so that neither a zombie nor a hanging execve is left to anybody else.
@@ -106,6 +106,9 @@ class Script:
                     setsigmask=[],
                     setsigdef=_SIGNALS,
                 )
+        # The daemon's is for the daemon. Nobody has waited for it, so that the number is its own.
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
+            file.write("0")
         with self._lock:
             self._pid = pid
             if self._killed:
