@@ -160,7 +160,11 @@ class Boundary(aio.ServerInterceptor):
                 _note(call, "CANCELLED")
                 raise asyncio.CancelledError from error
             except BaseExceptionGroup as group:
-                failure = _of_group(group, method)
+                try:
+                    failure = _of_group(group, method)
+                except asyncio.CancelledError:
+                    _note(call, "CANCELLED")
+                    raise
             except MusterError as error:
                 failure = error
             except Exception as error:

@@ -1,6 +1,7 @@
 """Errors, cancellation, streams and the end of the server, over a real unix socket with a fake registry behind it."""
 
 import asyncio
+import json
 import os
 import shutil
 import stat
@@ -19,6 +20,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from agent import boundary, errors, server
+from agent.access import Caller, Role
+from agent.audit import Audit
 from agent.cards import Lease
 from agent.config import SocketTable, TelemetryTable, TlsTable
 from agent.entry import Entry
@@ -291,6 +294,17 @@ async def test_an_own_cancellation_is_answered(world):
 async def test_groups_are_looked_into(world, leaves, reason):
     world.registry.answer = raising(BaseExceptionGroup("unhandled errors in a TaskGroup", leaves))
     assert failure(await failed(start(world))).reason == reason
+
+
+async def test_a_client_that_left_in_a_task_group_is_in_the_audit_log(tmp_path):
+    """As of an Exec stream, whose answers a task of the handler writes."""
+    path = tmp_path / "audit.log"
+    guard = boundary.Boundary(lambda _: Caller(Role.OPERATOR, "socket"), Audit(path))
+    behaviour = raising(ExceptionGroup("", [aio.InternalError()]))
+    guarded = guard._guarded(lambda request, context: behaviour(), "/muster.v1.ExecService/Exec")
+    with pytest.raises(asyncio.CancelledError):
+        await guarded(iter(()), SimpleNamespace(invocation_metadata=tuple))
+    assert [json.loads(line)["answer"] for line in path.read_text().splitlines()] == ["CANCELLED"]
 
 
 async def test_a_task_group_in_a_handler(world):
