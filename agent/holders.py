@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from supervisors import process
 
-#: Of a command line that is shown, in characters; of an environment that is searched, in bytes.
-_SHOWN = 80
+#: Of an environment that is searched, in bytes.
 _MAX_ENVIRON = 256 << 10
 _JOB_VARIABLE = b"MUSTER_JOB_ID="
 
@@ -16,7 +15,8 @@ _JOB_VARIABLE = b"MUSTER_JOB_ID="
 @dataclass(frozen=True, slots=True)
 class Who:
     """`start` in clock ticks after boot; 0, and all else empty, where the pid is unknown here: it is gone, or one of
-    another PID namespace. `job_id` is what its environment says, where that may be read."""
+    another PID namespace. `command` is the program's name alone: its arguments may be secrets. `job_id` is what its
+    environment says, where that may be read."""
 
     pid: int
     start: int = 0
@@ -42,7 +42,7 @@ def who(pid: int) -> Who:
         user = str(uid)
         with contextlib.suppress(KeyError):
             user = pwd.getpwuid(uid).pw_name
-    return Who(pid, stat.start, process.command_line(pid)[:_SHOWN], user, _job_of(pid))
+    return Who(pid, stat.start, stat.comm, user, _job_of(pid))
 
 
 def _job_of(pid: int) -> str:

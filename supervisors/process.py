@@ -231,16 +231,6 @@ def usage(pid: int) -> dict[str, float | int]:
     return found
 
 
-def command_line(pid: int, limit: int = 120) -> str:
-    """For messages; the short name where the command line is empty or gone."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        words = file.read(4096).replace(b"\0", b" ").strip().decode("utf-8", "replace")
-        if words:
-            return words[:limit]
-    stat = read_stat(pid)
-    return stat.comm if stat else "?"
-
-
 def environ_has(pid: int, entry: bytes) -> bool:
     """Whether a process was started with this NAME=VALUE; False where that cannot be read."""
     try:

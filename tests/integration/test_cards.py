@@ -134,7 +134,7 @@ def test_who_is_still_on_a_card_is_named_and_the_card_is_not_given_away(
     cards[2].hold(outsider.pid, 4 * GIB)
     stopped = daemon.cli("stop", "j")
     assert stopped.returncode == 1
-    assert f"process {outsider.pid} (sleep 1000) of user" in stopped.stderr and "of no job" in stopped.stderr
+    assert f"process {outsider.pid} (sleep) of user" in stopped.stderr and "of no job" in stopped.stderr
     job = daemon.get("j")
     assert job.state == job_pb2.JOB_STATE_STOPPED and not job.cards_free
     assert f"process {outsider.pid}" in job.held_by[0] and "4.0 GiB" in job.held_by[0]

@@ -1,6 +1,7 @@
 """Cards as they are shown: what is old is left out, and a card that does not answer is not well."""
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -19,6 +20,8 @@ from probes.result import Action, Status
 
 NOW = 1_900_000_000.0
 CARD = Card(0, NVIDIA, uuid="GPU-0")
+#: Ours, as the kernel has it.
+NAME = Path("/proc/self/comm").read_text().strip()
 SICK = Sick(Trouble.HANG, "a call has not returned", NOW)
 
 
@@ -59,6 +62,7 @@ async def test_what_was_read_lately_is_shown_with_the_newest_time():
     assert (reading.utilization, reading.temperature, reading.at.ToSeconds()) == (50, 40, NOW - 2)
     assert reading.processes_known
     assert [(p.pid, p.memory_bytes) for p in reading.processes] == [(os.getpid(), 7)]
+    assert reading.processes[0].command == NAME, "without its arguments, which may be secrets"
 
 
 async def test_each_part_is_left_out_when_it_is_old_by_its_own_time():

@@ -346,18 +346,6 @@ def test_usage_of_an_ended_process():
     assert process.usage(child.pid) == {}
 
 
-def test_command_line_for_messages():
-    with running("cat", "-", "--", "-") as child:
-        until(lambda: process.command_line(child.pid) == "cat - -- -", "exec of cat")
-        assert process.command_line(child.pid, limit=5) == "cat -"
-        pidfd = os.pidfd_open(child.pid)
-        child.kill()
-        wait_ended(pidfd)
-        os.close(pidfd)
-        assert process.command_line(child.pid) == "cat", "a zombie has only its name"
-    assert process.command_line(child.pid) == "?"
-
-
 def test_the_identity_of_a_child():
     with running("sleep", "600") as child:
         assert process.identity(child.pid) == (child.pid, start_of(child.pid))
