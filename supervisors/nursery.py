@@ -99,9 +99,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if scope.is_available():  # out of the daemon's unit, which may be stopped, upgraded and limited on its own
-        trouble = scope.enter(
-            scope.unit_of(root, f"nursery-{os.getpid()}"), "muster: keeps supervisors and their ranks"
-        )
+        trouble = scope.enter(scope.of_nursery(root, os.getpid()), "muster: keeps supervisors and their ranks")
         if trouble:
             say(trouble)
     os.write(write, b"ok")

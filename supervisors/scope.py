@@ -33,6 +33,11 @@ def unit_of(root: Root, name: str) -> str:
     return f"muster-{mark}{_PLAIN.sub('_', name)}.scope"
 
 
+def of_nursery(root: Root, pid: int) -> str:
+    """The unit of a nursery: no job has a colon in its id, and so none has this name."""
+    return unit_of(root, f"nursery:{pid}")
+
+
 def own() -> str:
     """The scope that this process is in, by its cgroup's path; empty for none of muster's."""
     with contextlib.suppress(OSError):

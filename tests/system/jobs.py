@@ -60,7 +60,7 @@ def main_pid(node: Machine) -> int:
 
 
 def nursery(node: Machine) -> str:
-    return node.sh("cat /sys/fs/cgroup/muster.slice/muster-nursery-*.scope/cgroup.procs")
+    return node.sh("cat /sys/fs/cgroup/muster.slice/muster-nursery:*.scope/cgroup.procs")
 
 
 def wait_up(node: Machine) -> None:

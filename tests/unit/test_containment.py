@@ -1,6 +1,7 @@
 import contextlib
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from supervisors.cgroups import limit_cgroup, make_cgroup
 from supervisors.containment import Containment
 from supervisors.lifecycle import Rank
 from supervisors.paths import Root
+from supervisors.spec import JOB_ID
 from supervisors.states import Outcome
 from tests.unit.supervision import in_own_process, until
 
@@ -463,6 +465,14 @@ def test_a_scope_has_leaves_and_hands_the_controllers_down_to_them(tmp_path, mon
     assert sorted(written[1:]) == [("cgroup.subtree_control", "+cpu"), ("cgroup.subtree_control", "+memory")]
     monkeypatch.setattr(cgroups, "find_cgroup_root", lambda: tmp_path / "supervisor")  # as of a second attempt
     assert make_cgroup(root, "job") == (str(tmp_path / "ranks"), "")
+
+
+def test_no_job_has_the_scope_of_a_nursery(tmp_path):
+    for root in (Root.system(), Root.under(tmp_path)):
+        unit = scope.of_nursery(root, 4711)
+        assert re.fullmatch(r"muster-[A-Za-z0-9:_.-]*nursery:4711\.scope", unit), "nothing that systemd would escape"
+        assert unit not in {scope.unit_of(root, name) for name in ("nursery-4711", "nursery_4711")}
+    assert not JOB_ID.fullmatch("nursery:4711")
 
 
 # --- limits of a cgroup -----------------------------------------------------------------------------------------------
