@@ -1,5 +1,6 @@
 """`muster service`: the daemon as a systemd service on this node, out of the environment that this command runs in."""
 
+import grp
 import os
 import re
 import shutil
@@ -123,7 +124,8 @@ def uninstall(purge: bool, force: bool, yes: bool) -> None:
     if jobs := _living(root):
         note(f"jobs run on, and nobody watches them: {_few(jobs)}")
     else:
-        _run("systemctl", "stop", "muster-nursery-*.scope")
+        # With a dash: of a release before.
+        _run("systemctl", "stop", "muster-nursery:*.scope", "muster-nursery-*.scope")
         _remove(root.run)
     for folder in folders if purge else ():
         _remove(folder)
@@ -202,8 +204,9 @@ def _remove(folder: Path) -> None:
     from agent.job_folder import remove_tree
 
     if folder.exists():
-        trouble = remove_tree(folder)
-        note(trouble or f"removed {folder}")
+        # What is in one that is a disk of its own; else a mount in it is a job's, which is not removed.
+        troubles = [remove_tree(path) for path in (folder.iterdir() if folder.is_mount() else (folder,))]
+        note("; ".join(filter(None, troubles)) or f"removed {folder}")
 
 
 def _wanted(programs: Path) -> "dict[Path, Content]":
@@ -250,16 +253,34 @@ def _programs(force: bool) -> Path:
     if not _PLAIN.fullmatch(str(folder)):
         raise Failure(f"{folder}: a unit takes letters, digits and /_.+@- only: make an environment of another name")
     for place in (folder / "musterd", Path(agent.__file__), Path(sys.base_prefix)):
-        for path in (place.resolve(), *place.resolve().parents):
-            found = path.stat()
-            others_write = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
-            if (found.st_uid != 0 or others_write) and not force:
-                raise Failure(
-                    f"{path}: others than root can change it, and so what root runs: make the environment as root, for "
-                    "instance in /opt/muster, or take it with --force",
-                    Exit.REFUSED,
-                )
+        # The way that the unit names, and the one that is gone where a part of it is a link.
+        for way in (place, place.resolve()):
+            for path in (way, *way.parents):
+                if (trouble := _who_else_changes(path)) and not force:
+                    raise Failure(f"{path}: {trouble}, or take it with --force", Exit.REFUSED)
     return folder
+
+
+def _who_else_changes(path: Path) -> str:
+    """Who but root can change it, and what to do; empty for nobody."""
+    found = path.lstat()
+    # A link's mode says nothing, and in a sticky folder nobody replaces what is another's.
+    mode = 0 if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX else found.st_mode
+    if found.st_uid != 0 or mode & stat.S_IWOTH:
+        return (
+            "others than root can change it, and so what root runs: make the environment as root, for instance in "
+            "/opt/muster"
+        )
+    if not mode & stat.S_IWGRP or found.st_gid == 0:
+        return ""
+    try:
+        group = grp.getgrgid(found.st_gid).gr_name
+    except KeyError:
+        group = str(found.st_gid)
+    # Debian gives /usr/local to it, and with that what root finds in its $PATH: whoever is in it is root already.
+    if (found.st_gid, group) == (50, "staff"):
+        return ""
+    return f"the group {group} can change it, and so what root runs: `chmod g-w {path}`"
 
 
 def _need_systemd() -> None:
