@@ -1,6 +1,7 @@
 """Watches all running jobs for hangs: the rule of probes/hang over the telemetry records, and what follows from it."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -350,8 +351,9 @@ def _load(path: Path) -> _Stored | None:
 def _save(path: Path, data: bytes) -> None:
     """Not synced: after a crash of the node the job is gone, too. Raises OSError."""
     new = path.with_suffix(".new")
-    new.write_bytes(data)
-    new.chmod(0o600)
+    new.unlink(missing_ok=True)  # of a release before, which anybody could read
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb") as file:
+        file.write(data)
     new.rename(path)
 
 
