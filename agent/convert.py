@@ -1,5 +1,6 @@
 """Between protobuf messages and the data model. Nothing else knows both."""
 
+import hmac
 import json
 import os
 from collections.abc import Sequence
@@ -115,14 +116,19 @@ def timestamp_ns(value: int) -> Timestamp:
     return Timestamp(seconds=value // 1_000_000_000, nanos=value % 1_000_000_000)
 
 
-def job_to(entry: Entry, root: Root) -> job_pb2.Job:
+def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
     """A job as its journal tells it; `add_present` adds the rest. One that is damaged on disk is LOST, and its verdict
-    and a warning say why."""
+    and a warning say why.
+
+    Without `digest_key` no digest of its spec is told: the plain one would let readers try what a short value of the
+    environment is.
+    """
     job = entry.job
+    digest = hmac.digest(digest_key, job.digest.encode(), "sha256").hex() if digest_key and job.digest else ""
     message = job_pb2.Job(
         job_id=entry.job_id,
         state=state_to(job.state),
-        spec_digest=job.digest,
+        spec_digest=digest,
         spec=spec_to(entry.spec),
         attempt=job.attempt,
         accepted_at=timestamp(job.accepted_at),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agent import convert
 from agent.entry import Entry
+from agent.state_folder import digest_key
 from muster.v1 import job_pb2
 from supervisors.paths import Root
 
@@ -30,6 +31,7 @@ class JobMessages:
 
     def __init__(self, root: Root) -> None:
         self._root = root
+        self._digest_key = digest_key(root.state)
         #: By job id, the one asked for last at the end.
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0.0
@@ -45,7 +47,7 @@ class JobMessages:
                 self._kept.move_to_end(entry.job_id)
                 return kept.message
             self._forget(entry.job_id)
-        message = convert.job_to(entry, self._root)
+        message = convert.job_to(entry, self._root, self._digest_key)
         size = _OWN + _EACH * message.ByteSize()
         self._kept[entry.job_id] = _Kept(message, size, entry.reading, entry.records)
         self._bytes += size

@@ -15,6 +15,7 @@ from supervisors.paths import Root
 #: lose or spoil something of what is written now, and then only: docs/upgrade.md tells the rule.
 _NAME, _NUMBER = "muster-state", 1
 VERSION = f"{_NAME} {_NUMBER}"
+_KEY_BYTES = 32
 #: Bytes that the address of a unix socket can have (sun_path less its NUL).
 MAX_SOCKET = 107
 
@@ -51,6 +52,20 @@ def event_epoch(events: Path) -> str:
     epoch = secrets.token_hex(8)
     write_synced(path, epoch + "\n")
     return epoch
+
+
+def digest_key(state: Path) -> bytes:
+    """What digests of specs are told under, made once, so that an equal spec has an equal digest for as long as this
+    folder is there. Where it cannot be kept: for as long as this daemon is."""
+    path = state / "digest.key"
+    with contextlib.suppress(OSError, ValueError):
+        key = bytes.fromhex(path.read_text(encoding="ascii"))
+        if len(key) == _KEY_BYTES:
+            return key
+    key = secrets.token_bytes(_KEY_BYTES)
+    with contextlib.suppress(OSError):
+        write_synced(path, key.hex() + "\n")
+    return key
 
 
 def write_synced(path: Path, text: str) -> None:

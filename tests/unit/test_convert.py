@@ -168,6 +168,7 @@ def test_a_job_with_its_ranks(tmp_path):
     )
     message = convert.job_to(entry(job), Root.under(tmp_path))
     assert message.state == job_pb2.JOB_STATE_FAILED
+    assert message.spec_digest == ""
     assert message.accepted_at.ToNanoseconds() == 1_000_250_000_000
     assert not message.HasField("started_at")
     assert message.ranks[0].log_path == str(tmp_path / "log" / "j-proc-rank-8-device-2.txt")

@@ -5,6 +5,7 @@ import pytest
 from agent import convert, job_messages
 from agent.entry import Entry
 from agent.job_messages import JobMessages
+from agent.state_folder import digest_key
 from supervisors.lifecycle import Job, Rank
 from supervisors.paths import Root
 from supervisors.spec import JobSpec
@@ -24,13 +25,13 @@ def test_a_message_is_made_once_until_the_journal_grows(root, monkeypatch):
     made = []
     real = convert.job_to
 
-    def counted(one, where):
+    def counted(one, where, key):
         made.append(one.job_id)
-        return real(one, where)
+        return real(one, where, key)
 
     monkeypatch.setattr(convert, "job_to", counted)
     messages, one = JobMessages(root), entry(root)
-    assert messages.of(one) == messages.of(one) == real(one, root)
+    assert messages.of(one) == messages.of(one) == real(one, root, digest_key(root.state))
     assert made == ["j"]
     one.job.ranks[0].pid = 7
     one.records += 1
@@ -77,3 +78,12 @@ def test_of_a_deleted_job_nothing_is_kept(root):
     messages.forget("never-asked-for")
     assert messages._bytes == 0
     assert messages.of(one) is not first
+
+
+def test_a_spec_cannot_be_guessed_by_its_digest(root):
+    root.state.mkdir(exist_ok=True, parents=True)
+    same, other = entry(root), entry(root, "other")
+    same.job.digest = other.job.digest = same.spec.digest()
+    told = JobMessages(root).of(same).spec_digest
+    assert len(told) == 64 and told != same.job.digest
+    assert JobMessages(root).of(other).spec_digest == told, "over a restart of the daemon, too"

@@ -65,6 +65,16 @@ def test_the_epoch_stays(tmp_path: Path):
     assert state_folder.event_epoch(tmp_path) == epoch
 
 
+def test_the_key_of_digests_stays_and_is_told_to_nobody(tmp_path: Path):
+    key = state_folder.digest_key(tmp_path)
+    assert len(key) == 32 and state_folder.digest_key(tmp_path) == key
+    assert (tmp_path / "digest.key").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "digest.key").write_text("damaged")
+    new = state_folder.digest_key(tmp_path)
+    assert new != key and state_folder.digest_key(tmp_path) == new
+    assert len(state_folder.digest_key(tmp_path / "not there")) == 32
+
+
 def test_one_daemon_per_root(tmp_path: Path):
     path = tmp_path / "lock"
     with lockfile.held(path):

@@ -635,7 +635,7 @@ class Job(_message.Message):
     job_id: _builtins.str
     state: Global___JobState.ValueType
     spec_digest: _builtins.str
-    """Digest of the spec, hexadecimal."""
+    """Digest of the spec, hexadecimal, under a key of this node: of two jobs of a node that have the same spec it is the same."""
     attempt: _builtins.int
     supervisor_pid: _builtins.int
     """The supervisor's pid; 0 when there is none."""
