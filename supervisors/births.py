@@ -212,7 +212,7 @@ class Midwife:
             there, account = os.lstat(folder), self.account
             if not stat.S_ISDIR(there.st_mode):  # a file of muster's own, say, which nobody is to be given
                 raise
-            if there.st_uid == account.uid:
+            if there.st_uid == account.uid or (account.uid == os.geteuid() and there.st_uid == _uid_of_new(folder)):
                 return False
             if not (unfinished and there.st_uid == os.geteuid()):
                 raise NotStartable(
@@ -220,3 +220,14 @@ class Midwife:
                     f"(uid {account.uid}): move or remove it, or give the job another name"
                 ) from None
         return True
+
+
+def _uid_of_new(folder: Path) -> int:
+    """Whose a folder is that we make beside this one: on a network file system root may be somebody else. Raises
+    OSError."""
+    made = folder.with_name(f".{folder.name}.{os.getpid()}")
+    os.mkdir(made, 0o700)
+    try:
+        return os.lstat(made).st_uid
+    finally:
+        os.rmdir(made)

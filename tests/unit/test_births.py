@@ -320,6 +320,21 @@ def test_a_folder_of_the_same_user_is_shared_and_one_that_was_not_finished_is_fi
     assert [path.name for path in logs.iterdir()] == ["content"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_where_root_is_squashed_its_own_folders_are_known_all_the_same(root, monkeypatch):
+    made = os.mkdir
+
+    def squashed(path, mode):
+        made(path, mode)
+        os.chown(path, 65534, 65534)
+
+    monkeypatch.setattr(os, "mkdir", squashed)
+    logs = root.job_logs("j")
+    for _ in range(2):
+        midwife(root, account=Account("root", 0, 0, "/", "/bin/sh")).make_own(logs)
+    assert list(root.log.iterdir()) == [logs]
+
+
 def test_a_private_file_is_emptied_and_a_link_not_followed(root):
     path = root.job("j").exports
     path.write_text("of the attempt before")
