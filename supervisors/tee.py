@@ -249,6 +249,8 @@ class RankLog:
                 self._look()
                 limit = self._limit_now()
                 self._limit = max(limit, LINE) if limit and now >= self._rotate_at else sys.maxsize
+            else:  # between two looks somebody may have cut it: where it has ended before, a hole would begin
+                self._offset = min(self._offset, os.fstat(self._file).st_size)
             start = self._offset
             self._offset += self._splice_once() if self._splice else self._copy_once()
         except BlockingIOError:

@@ -201,11 +201,12 @@ def test_a_successor_keeps_what_the_dead_one_left_in_the_fifo(bench):
 
 @pytest.mark.parametrize("way", ["splice", "copy"])
 @pytest.mark.parametrize("size", [0, 3])
-def test_a_file_that_somebody_cut_goes_on_at_its_end(bench, monkeypatch, way, size):
-    """As `: > file` and logrotate's copytruncate do: no hole of zeros."""
+@pytest.mark.parametrize("interval", [0.0, 3600.0])  # the next write comes behind a look, and before one
+def test_a_file_that_somebody_cut_goes_on_at_its_end(bench, monkeypatch, way, size, interval):
+    """As `: > file` and logrotate's copytruncate do: no hole of zeros, also for a rank that writes all the time."""
     if way == "copy":
         monkeypatch.setattr(os, "splice", refuse(errno.EINVAL))
-    monkeypatch.setattr(tee, "INDEX_INTERVAL_S", 0.0)
+    monkeypatch.setattr(tee, "INDEX_INTERVAL_S", interval)
     log = bench.open()
     bench.write(b"before\n" * 10)
     log.drain()
