@@ -337,15 +337,23 @@ class Watcher:
         self.generation = 0
         self._job_changed = job_changed
         self._job_ended = job_ended
-        self._lock = anyio.Lock()
+        #: Set at the end of the look that somebody is at; None: nobody is.
+        self._looking: anyio.Event | None = None
         self._interval = POLL_MIN_S
 
     async def wait(self, seen: int, enough: Callable[[], bool] = lambda: False) -> None:
         """Returns once `generation` is beyond `seen`, since a file has another size, or the job has ended, or what is
-        followed is `enough`."""
-        async with self._lock:
-            while self.generation == seen and not self._job_ended() and not enough():
+        followed is `enough`, which each asks of its own behind each look."""
+        while self.generation == seen and not self._job_ended() and not enough():
+            if self._looking is not None:
+                await self._looking.wait()
+                continue
+            looked = self._looking = anyio.Event()
+            try:
                 await self._look()
+            finally:  # whoever leaves in the middle of it is replaced
+                self._looking = None
+                looked.set()
 
     async def _look(self) -> None:
         with anyio.move_on_after(self._interval):

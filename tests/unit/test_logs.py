@@ -1,5 +1,6 @@
 """Reading the files of ranks."""
 
+import functools
 import gc
 import os
 from types import SimpleNamespace
@@ -547,6 +548,37 @@ async def test_a_follower_that_leaves_while_looking_is_replaced(world):
         append(world.paths[4], b"after")
         await until(lambda: second.data() == b"after")
         tasks.cancel_scope.cancel()
+
+
+async def test_each_waits_for_something_of_its_own_and_one_looks_for_all(tmp_path, monkeypatch):
+    """A follower's `until`, and events, come however long another follower of the same silent job waits."""
+    watcher = logs.Watcher([rank_file(tmp_path, 0, b"")], anyio.sleep_forever, lambda: False)
+    await watcher.wait(0)
+    seen, looks, asked = watcher.generation, 0, [0] * 20
+    sizes_of = logs.sizes_of
+
+    async def count(files):
+        nonlocal looks
+        looks += 1
+        return await sizes_of(files)
+
+    monkeypatch.setattr(logs, "sizes_of", count)
+
+    def patient(number):
+        asked[number] += 1
+        return False
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            for number in range(len(asked)):
+                tasks.start_soon(watcher.wait, seen, functools.partial(patient, number))
+            await until(lambda: all(asked))
+            for more in (2, 4):
+                await watcher.wait(seen, lambda more=more: looks >= more)
+                assert looks == more
+            tasks.cancel_scope.cancel()
+    assert watcher.generation == seen
+    assert min(asked) >= 4 and max(asked) <= 6, "asked behind each look, and looked once for all"
 
 
 async def test_reading_goes_on_at_offsets(world):
