@@ -212,19 +212,19 @@ class Inlet:
         self.had = self.taken = 0
 
     def feed(self, offset: int, data: bytes) -> None:
-        """Raises ProtocolError for what leaves a gap, comes behind the end, or is more than was acknowledged."""
+        """Raises ProtocolError for what leaves a gap, or is more than was acknowledged. What comes behind the end goes
+        to nobody: who attaches later, with input of their own, cannot know that it has ended."""
         if offset > self.had:
             raise ProtocolError(f"input from offset {offset} on where {self.had} bytes came")
         data = data[self.had - offset :]
         if not data:
             return
-        if self._closed:
-            raise ProtocolError(f"input behind its end at {self.had}")
         if self.had - self.taken + len(data) > WINDOW:
             raise ProtocolError(f"more than {WINDOW} bytes of input that are not acknowledged")
         self.had += len(data)
-        self._line_ended = data.endswith((b"\n", b"\r"))
-        self._queue += data
+        if not self._closed:
+            self._line_ended = data.endswith((b"\n", b"\r"))
+            self._queue += data
         self._write()
 
     def end(self, offset: int) -> None:
@@ -261,6 +261,8 @@ class Inlet:
                 return
             del self._queue[:written]
             self.taken = min(self.had, self.taken + written)
+        if not self._queue:  # what came behind the end has never been in it
+            self.taken = self.had
         if self._fd < 0 or (self._closed and not self._queue and not self._terminal):
             self.close()
         elif self._queue and not self._watched:
