@@ -119,8 +119,9 @@ class LogKeeping:
     async def _settle(self) -> None:
         """Tells supervisors the settings that they go by."""
         logs = self._settings().logs
-        # What a program has not taken yet is not theirs to remove.
-        settings = LogSettings(logs.max_file_bytes, 0 if logs.upload else logs.max_job_bytes)
+        # What a program has not taken yet is not theirs to remove; but there has to be something that it can take.
+        most = (0, logs.max_job_bytes) if logs.upload else (logs.max_job_bytes, 0)
+        settings = LogSettings(logs.max_file_bytes, *most)
         await self._apart("write settings", functools.partial(write_settings, self._root.settings, settings))
 
     # --- jobs that begin and end --------------------------------------------------------------------------------------

@@ -159,7 +159,8 @@ class Output:
 
     def _file_limit(self) -> int:
         """Bytes after which a file is rotated: so early, too, that the job's limit can be kept by removing segments."""
-        logs, own = self._settings.logs, self._settings.logs.max_job_bytes // (2 * max(len(self._logs), 1))
+        logs = self._settings.logs
+        own = (logs.max_job_bytes or logs.rotate_for_bytes) // (2 * max(len(self._logs), 1))
         return min(logs.max_file_bytes or own, own) if own else logs.max_file_bytes
 
     def _trim(self) -> None:

@@ -1,6 +1,6 @@
 """`<state>/settings.json`: what of the daemon's configuration supervisors go by.
 
-    {"logs": {"max_file_bytes": 1073741824, "max_job_bytes": 0}}
+    {"logs": {"max_file_bytes": 1073741824, "max_job_bytes": 0, "rotate_for_bytes": 0}}
 
 The daemon writes it at its start and whenever it reads its configuration again (`write`); a supervisor reads it, so
 that a new setting holds for jobs that run and needs no daemon to be there.
@@ -20,10 +20,15 @@ _MAX_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """Bytes after which a file is rotated, and that all files of a running job may have; 0: no limit."""
+    """Bytes after which a file is rotated, and that all files of a running job may have; 0: no limit.
+
+    `max_job_bytes` is kept by the supervisor. Where that is the daemon's, which knows what may go, it is 0, and
+    `rotate_for_bytes` is the limit for which there have to be segments early enough.
+    """
 
     max_file_bytes: int = 1 << 30
     max_job_bytes: int = 0
+    rotate_for_bytes: int = 0
 
 
 class Settings:

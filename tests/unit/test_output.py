@@ -409,3 +409,14 @@ def test_a_job_gives_up_its_oldest_output_for_its_limit(busy):
     assert spans(busy, 5)[-1][1] == 320_000
     assert len(spans(busy, 5)) == 1, "another rank's are older"
     assert busy.output.ends() == {4: 3_200_000, 5: 320_000}
+
+
+def test_where_another_removes_it_is_rotated_early_enough_and_all_is_kept(busy):
+    """With a program that takes segments the daemon keeps the limit, of what was taken."""
+    settings.write(busy.root.settings, settings.LogSettings(rotate_for_bytes=1 << 20))
+    busy.open()
+    flood(busy, 4, 30_000)
+    found = spans(busy, 4)
+    assert len(found) > 4
+    assert max(end - start for start, end in found) < 1 << 19
+    assert (found[0][0], found[-1][1]) == (0, 30_000 * 64)

@@ -54,5 +54,5 @@ def test_it_is_replaced_as_a_whole(tmp_path):
     inode = path.stat().st_ino
     settings.write(path, LogSettings(7, 8))
     assert path.stat().st_ino != inode
-    assert json.loads(path.read_bytes()) == {"logs": {"max_file_bytes": 7, "max_job_bytes": 8}}
+    assert json.loads(path.read_bytes()) == {"logs": {"max_file_bytes": 7, "max_job_bytes": 8, "rotate_for_bytes": 0}}
     assert [p.name for p in tmp_path.iterdir()] == ["settings.json"]
