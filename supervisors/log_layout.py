@@ -148,7 +148,10 @@ class Folder:
                 if found is not None:
                     log = spans.setdefault(found[1], {})
                     if found[2]:
-                        log[int(found[2]), int(found[3])] = bool(found[4])
+                        # Of both the plain one counts: a compressor that was killed between making the other and
+                        # removing this one is so made up for.
+                        span = int(found[2]), int(found[3])
+                        log[span] = bool(found[4]) and log.get(span, True)
 
 
 def _with_live(kept: Layout, log: Path, stat: os.stat_result | None) -> Layout:

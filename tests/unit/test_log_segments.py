@@ -362,13 +362,25 @@ def test_a_segment_that_somebody_cut_is_not_compressed(log):
     assert read(log) == {0: data(0, 5), piece.end: data(piece.end, piece.end + 9)}, "the rest is passed over"
 
 
-def test_killed_between_the_last_two_steps_of_compression_both_are_there(log):
+@pytest.mark.parametrize("backwards", [False, True])
+def test_killed_between_the_last_two_steps_of_compression_the_plain_one_counts(log, monkeypatch, backwards):
+    """So it is compressed again, and one of both does not stay for the rest of the job."""
     piece = segment(log, 0, 100)
     drain(compress(log, piece))
     segment(log, 0, 100)
     log.write_bytes(data(100, 110))
+    names = sorted(os.listdir(log.parent), reverse=backwards)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", lambda _: names)
+        found = layout(log)
+    assert [(each.path, each.packed) for each in found.pieces] == [(piece.path, False), (log, False)]
     assert read(log) == {0: data(0, 110)}
-    assert len(layout(log).pieces) == 2
+    drain(compress(log, found.segments[0]))
+    assert sorted(os.listdir(log.parent)) == [log.name, f"{piece.path.name}.gz"]
+    assert read(log) == {0: data(0, 110)}
+    segment(log, 0, 100)
+    remove(log, layout(log).segments[0], "no room")
+    assert sorted(os.listdir(log.parent)) == [log.name, removed_path(log).name]
 
 
 @pytest.mark.parametrize("place", [0, 1, 10, 13, 16, 21, -3, -7])
