@@ -96,6 +96,8 @@ class _Session:
                 self._code = await self._over_restarts(exec_pb2_grpc.ExecServiceStub(muster.channel), tasks)
             except Failure as error:
                 failure = error
+            finally:
+                self._give_back()
             tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
@@ -314,8 +316,14 @@ class _Session:
         """Ends us and not the session."""
         if self._id:
             self._say(self._goes_on())
+        self._give_back()
         self._code = code
         tasks.cancel_scope.cancel()
+
+    def _give_back(self) -> None:
+        """The terminal, for good: while signals are still heeded, since behind that the next would end us as we are."""
+        self.terminal.restore()
+        self._raw = False
 
     def _window(self) -> exec_pb2.ExecRequest:
         rows, columns = self.terminal.size()
