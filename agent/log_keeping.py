@@ -13,6 +13,7 @@ from typing import TypeVar
 import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
+from anyio.lowlevel import checkpoint
 
 from agent import log_compress, log_keeping_files, log_keeping_rule
 from agent.config import Config
@@ -75,7 +76,7 @@ class LogKeeping:
         self._events = events
         self._registry = registry
         self._clock = clock
-        self._uploads = Uploads(root, settings, events, lambda job_id: job_id == self._compressing)
+        self._uploads = Uploads(root, settings, events, lambda job_id: job_id == self._compressing, self._compress_on)
         self._limiter = anyio.CapacityLimiter(_THREADS)
         self._group: TaskGroup | None = None
         self._told = anyio.Event()
@@ -84,7 +85,9 @@ class LogKeeping:
         self._plain: list[tuple[str, Path]] = []
         self._some_plain = anyio.Event()
         self._compressing = ""
+        #: Segments that are left as they are until a time; and those of them that another compresses.
         self._left: dict[Path, float] = {}
+        self._elsewhere: set[Path] = set()
         self._troubles: dict[str, str] = {}
 
     @property
@@ -187,9 +190,11 @@ class LogKeeping:
         logs, now = self._settings().logs, time.monotonic()
         self._left = {path: up for path, up in self._left.items() if up > now}
         self._plain = [(job, path) for job, path in seen.plain if path not in self._left]
-        self._some_plain.set()
-        self._some_plain = anyio.Event()
-        waiting = {path.name for _, path in self._plain} if logs.compress != "off" else set()
+        self._compress_on()
+        self._elsewhere.intersection_update(self._left)
+        waiting = {path.name for _, path in self._plain} | {path.name for path in self._elsewhere}
+        if logs.compress == "off":
+            waiting = set()
         for job_id, names in seen.rotated.items():
             if job_id in entries:
                 self._uploads.rotated(entries[job_id], [name for name in names if name not in waiting])
@@ -257,21 +262,29 @@ class LogKeeping:
 
     # --- compression --------------------------------------------------------------------------------------------------
 
+    def _compress_on(self) -> None:
+        """There may be something to compress."""
+        self._some_plain.set()
+        self._some_plain = anyio.Event()
+
     async def _compress(self) -> None:
         """One at a time, for ever."""
         while True:
             some = self._some_plain
-            if not self._plain or self._settings().logs.compress == "off":
+            free = (one for one in self._plain if not self._uploads.busy(one[0]))
+            one = next(free, None) if self._settings().logs.compress != "off" else None
+            if one is None:
                 await some.wait()
                 continue
-            job, path = self._plain.pop(0)
-            if self._uploads.busy(job):
-                continue
-            self._compressing = job
+            self._plain.remove(one)
+            self._compressing, path = one
             try:
                 await self._pack(path)
             finally:
                 self._compressing = ""
+            # What can be handed over goes first: it would wait for the last segment of its job else.
+            self._uploads.wake()
+            await checkpoint()
 
     async def _pack(self, path: Path) -> None:
         script = Script(sys.executable, ENV, ("-I", "-m", "agent.log_compress", str(path)))
@@ -284,10 +297,14 @@ class LogKeeping:
         if code == 0:
             self._troubles.pop("compress", None)
             return
+        if code == log_compress.BUSY:  # an earlier daemon's does it
+            self._elsewhere.add(path)
+            self._left[path] = time.monotonic() + LOOK_S
+            return
+        self._elsewhere.discard(path)
         self._left[path] = time.monotonic() + AGAIN_S
-        if code != log_compress.BUSY:
-            self._troubles["compress"] = f"logs: compress: {said or f'{path}: ended with code {code}'}"
-            _log.warning("logs.not_compressed", path=str(path), code=code, error=said)
+        self._troubles["compress"] = f"logs: compress: {said or f'{path}: ended with code {code}'}"
+        _log.warning("logs.not_compressed", path=str(path), code=code, error=said)
 
 
 def _key(entry: Entry) -> tuple[str, float]:

@@ -8,6 +8,7 @@ restarts of the daemon, until it does or the job is deleted.
 import contextlib
 import random
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from agent.entry import Entry
 from agent.events import Event, EventStore
 from agent.operator_program import ProgramFailed
 from agent.state_folder import write_synced
+from supervisors.log_segments import segment_path
 from supervisors.paths import Root
 
 #: Runs of the program at the same time.
@@ -63,10 +65,17 @@ class Uploads:
     """Belongs to one event loop."""
 
     def __init__(
-        self, root: Root, settings: Callable[[], Config], events: EventStore, compressed: Callable[[str], bool]
+        self,
+        root: Root,
+        settings: Callable[[], Config],
+        events: EventStore,
+        compressed: Callable[[str], bool],
+        over: Callable[[], None],
     ) -> None:
-        """`settings` gives the present configuration; `compressed`: whether a job's file is being compressed."""
+        """`settings` gives the present configuration; `compressed`: whether a job's file is being compressed; `over` is
+        told that a job is not `busy` any more."""
         self._compressed = compressed
+        self._over = over
         self._root = root
         self._settings = settings
         self._events = events
@@ -95,14 +104,14 @@ class Uploads:
         for job_id, entry in known.items():
             lot = self._lots.setdefault(job_id, _Lot(entry))
             lot.ended = ended(entry)
-        self._wake()
+        self.wake()
 
     def rotated(self, entry: Entry, segments: list[str]) -> None:
         """These segments of a job's logs, by their names without `.gz`, are there and will not change any more."""
         lot = self._lots.setdefault(entry.job_id, _Lot(entry))
         if lot.entry is entry:
             lot.segments = segments
-            self._wake()
+            self.wake()
 
     def done(self, entry: Entry) -> bool:
         """Whether all files of an ended job are known to be taken."""
@@ -142,8 +151,10 @@ class Uploads:
                 self._failed(lot, f"a defect: {error!r}")
             finally:
                 lot.busy = False
+                self._over()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """What is to be handed over may be so now: a job's file is not being compressed any more."""
         self._told.set()
         self._told = anyio.Event()
 
@@ -178,13 +189,15 @@ class Uploads:
                 stdin = msgspec.json.encode(_said(entry, ended, files))
                 setting = "upload_timeout_s in [logs]"
                 await operator_program.run(logs.upload, facts, stdin, logs.upload_timeout_s, setting, patient=True)
-            uploaded = Uploaded([*lot.uploaded.segments, *segments], ended)
+            there = {_plain(Path(file["path"]).name) for file in files}
+            uploaded = Uploaded([*lot.uploaded.segments, *(name for name in segments if name in there)], ended)
             await self._thread(_store, entry.paths.uploaded, uploaded)
         except (ProgramFailed, OSError) as error:
             if entry.paths.folder.exists():  # else it was deleted meanwhile
                 self._failed(lot, str(error))
             return
         lot.uploaded = uploaded
+        lot.segments = [name for name in lot.segments if name in there or name not in segments]  # the others are gone
         if ended and files:
             size = sum(file["bytes"] for file in files)
             text = f"{len(files)} log file(s) with {size} bytes were handed to {logs.upload[0]}"
@@ -225,19 +238,33 @@ def _store(path: Path, uploaded: Uploaded) -> None:
 
 
 def _listed(root: Root, entry: Entry, only: set[str] | None, taken: set[str]) -> list[dict[str, Any]]:
-    """Files to hand over: those of `only` where it is given, and none that was `taken`. Raises OSError."""
-    found = log_keeping_files.of_job(root.log, log_keeping_files.owner(entry))
+    """Files to hand over: the segments `only` where it is given, by their names without `.gz`, else all files; and none
+    that was `taken`. Raises OSError."""
+    names, folders = only, dict[Path, int]()
+    if names is None:
+        found = log_keeping_files.of_job(root.log, log_keeping_files.owner(entry))
+        names, folders = {_plain(path.name) for path in found.paths}, found.folders
+        for log, layout in log_keeping_files.layouts(found).items():
+            names |= {segment_path(log, piece.start, piece.end).name for piece in layout.segments}
     listed = []
-    for path in sorted(found.paths):
-        name = path.name.removesuffix(".gz")
+    for name in sorted(names - taken):
         whose = log_keeping_files.parsed(name)
-        if whose is None or whose.passing or name in taken or (only is not None and name not in only):
+        if whose is None or whose.passing:
             continue
-        with contextlib.suppress(FileNotFoundError):
-            listed.append({"path": str(path), "kind": whose.kind, "rank": whose.rank, "bytes": path.lstat().st_size})
-    for folder, size in found.folders.items() if only is None else ():
+        # In this order: a compressor, an earlier daemon's say, makes the second before it removes the first.
+        for path in (root.log / name, root.log / f"{name}.gz"):
+            with contextlib.suppress(FileNotFoundError):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    listed.append({"path": str(path), "kind": whose.kind, "rank": whose.rank, "bytes": status.st_size})
+                    break
+    for folder, size in folders.items():
         listed.append({"path": str(folder), "kind": "folder", "rank": None, "bytes": size})
     return listed
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(".gz")
 
 
 def _said(entry: Entry, ended: bool, files: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The log folder is kept: what goes for want of room, what is handed over, and what nobody has to wait for."""
 
+import fcntl
 import functools
 import json
 import os
@@ -15,7 +16,7 @@ import anyio
 import msgspec
 import pytest
 
-from agent import log_upload
+from agent import log_keeping, log_keeping_files, log_upload
 from agent.config import Config, LogsTable
 from agent.entry import Entry
 from agent.events import Event, EventStore
@@ -220,6 +221,99 @@ async def test_segments_go_when_they_were_taken(tmp_path: Path) -> None:
         ]
 
 
+async def test_a_backlog_of_segments_does_not_keep_others_from_being_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed: list[Path] = []
+    gates = [anyio.Event() for _ in range(3)]
+
+    async def pack(_: LogKeeping, path: Path) -> None:
+        if not await anyio.Path(path).exists():  # a look saw it while it was compressed
+            return
+        packed.append(path)
+        await gates[len(packed) - 1].wait()
+        await anyio.Path(path).rename(f"{path}.gz")
+
+    monkeypatch.setattr(LogKeeping, "_pack", pack)
+    async with kept(tmp_path) as node:
+        node.job("job", None)
+        paths = [log_segments.segment_path(node.log("job"), start, start + 1000) for start in range(0, 4000, 1000)]
+        for path in paths[1:]:
+            path.write_bytes(bytes(1000))
+        paths[0].with_name(f"{paths[0].name}.gz").write_bytes(b"packed before")
+        await node.until(lambda: packed)
+        taker = program(tmp_path, "cat > in.new; mv in.new in; while [ ! -e open ]; do sleep 0.01; done")
+        lots = node.keeping._uploads._lots
+        await node.until(lambda: lots["job"].segments == [paths[0].name], upload=taker)
+        assert not (tmp_path / "in").exists(), "not while another file of the job is compressed"
+        gates[0].set()
+        await until((tmp_path / "in").exists)
+        (taken,) = json.loads((tmp_path / "in").read_text())["files"]
+        assert taken["path"] == f"{paths[0]}.gz"
+        assert len(packed) == 1, "and none is compressed while it is taken"
+        (tmp_path / "open").touch()
+        gates[1].set()
+        gates[2].set()
+        await until(lambda: len(packed) == 3)
+        assert packed == paths[1:], "compressing goes on then, at once"
+
+
+async def test_what_another_compresses_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that an earlier daemon has begun, and that goes on beside this one."""
+    monkeypatch.setattr(log_keeping, "LOOK_S", 0.1)
+    async with kept(tmp_path) as node:
+        node.job("job", None)
+        first, second = (log_segments.segment_path(node.log("job"), start, start + 1000) for start in (0, 1000))
+        first.write_bytes(bytes(1000))
+        second.write_bytes(bytes(1000))
+        taker = program(tmp_path, "cat > new && mv new taken.$(ls taken.* 2>/dev/null | wc -l)")
+        lock = os.open(first, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        await node.until((tmp_path / "taken.0").exists, upload=taker)
+        (taken,) = json.loads((tmp_path / "taken.0").read_text())["files"]
+        assert taken["path"] == f"{second}.gz"
+        os.close(lock)
+        await node.until((tmp_path / "taken.1").exists)
+        (taken,) = json.loads((tmp_path / "taken.1").read_text())["files"]
+        assert taken["path"] == f"{first}.gz"
+        assert not node.keeping.trouble
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_segment_that_is_compressed_while_files_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    of_job = log_keeping_files.of_job
+
+    def compressed_meanwhile(*args: Any) -> Any:
+        found = of_job(*args)
+        segment.rename(f"{segment}.gz")
+        return found
+
+    async with kept(tmp_path) as node:
+        entry = node.job("job", 1 if ended else None)
+        segment = log_segments.segment_path(node.log("job"), 0, 1000)
+        segment.write_bytes(bytes(1000))
+        if not ended:
+            segment.rename(f"{segment}.gz")
+        monkeypatch.setattr(log_keeping_files, "of_job", compressed_meanwhile)
+        listed = log_upload._listed(node.root, entry, None if ended else {segment.name}, set())
+    assert f"{segment}.gz" in [file["path"] for file in listed]
+
+
+async def test_only_what_was_listed_counts_as_taken(tmp_path: Path) -> None:
+    async with kept(tmp_path) as node:
+        entry = node.job("job", None)
+        there, gone = (log_segments.segment_path(node.log("job"), start, start + 1000) for start in (1000, 0))
+        there.write_bytes(bytes(1000))
+        await node.until(lambda: True, upload=program(tmp_path, "cat > new && mv new taken"), compress="off")
+        node.keeping._uploads.rotated(entry, [gone.name, there.name])
+        await node.until(lambda: node.keeping._uploads.taken(entry))
+        assert node.keeping._uploads.taken(entry) == [there.name]
+        await node.until(lambda: not node.keeping._uploads.busy("job"))
+        assert not log_upload._wants(node.keeping._uploads._lots["job"]), "it is not looked for again and again"
+
+
 async def test_at_most_so_many_at_once(tmp_path: Path) -> None:
     async with kept(tmp_path) as node:
         for i in range(5):
@@ -247,7 +341,7 @@ async def test_it_is_left_alone_for_longer_after_each_failure(tmp_path: Path) ->
             await node.until(functools.partial(failed, failures))
             waits.append(lot.due - anyio.current_time())
             lot.due = 0.0
-            node.keeping._uploads._wake()
+            node.keeping._uploads.wake()
         assert 2 < waits[0] <= 5 and waits[3] > waits[0]
         assert all(wait <= log_upload.MAX_RETRY_S for wait in waits) and waits[-1] > 1000
         assert len(await node.told("logs.upload_failed")) == 1, "the same reason is told once"
