@@ -15,6 +15,10 @@ from pathlib import Path
 
 #: Bytes of output in a member of a compressed segment.
 MEMBER = 1 << 20
+#: Inflated members that are kept, for reading as many logs at once (those of 16 ranks and their job's own), and parts
+#: of BLOCK bytes, for reading more: 33 MiB at most. So a member is inflated once, or for each of its blocks, and not
+#: for each of the many pieces in which logs are read that are merged by time.
+MEMBERS, BLOCKS, BLOCK = 17, 256, 1 << 16
 #: Id, deflate, "has an extra field", no time, no hint, Unix; length of the extra field; its only part: id, size, value.
 _HEADER = struct.Struct("<2sBBIBBH2sHI")
 _TRAILER = struct.Struct("<II")
@@ -32,12 +36,13 @@ def pack(data: bytes, level: int) -> bytes:
 
 
 def unpack(path: Path, offset: int, count: int, size: int) -> bytes:
-    """Output from `offset` in the file on, which has `size` bytes of it, at most up to the end of a member. Raises
+    """Output from `offset` in the file on, which has `size` bytes of it, at most up to the end of a block. Raises
     OSError."""
     status = os.stat(path)
     same = status.st_ino, status.st_mtime_ns, status.st_size
-    number, skip = divmod(offset, MEMBER)
-    return _member(path, same, number, -(-size // MEMBER))[skip : skip + count]
+    number, place = divmod(offset, MEMBER)
+    part, skip = divmod(place, BLOCK)
+    return _block(path, same, number, part, -(-size // MEMBER))[skip : skip + count]
 
 
 @lru_cache(maxsize=64)
@@ -57,9 +62,15 @@ def _hops(path: Path, same: tuple[int, int, int], members: int) -> "array[int]":
         os.close(fd)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=BLOCKS)
+def _block(path: Path, same: tuple[int, int, int], number: int, part: int, members: int) -> bytes:
+    """The output in a part of a member."""
+    return _member(path, same, number, members)[part * BLOCK : (part + 1) * BLOCK]
+
+
+@lru_cache(maxsize=MEMBERS)
 def _member(path: Path, same: tuple[int, int, int], number: int, members: int) -> bytes:
-    """The output in a member, kept since it is mostly read in several pieces; nothing behind the last."""
+    """The output in a member, kept since it is mostly read in several blocks; nothing behind the last."""
     hops = _hops(path, same, members)
     if number + 1 >= len(hops):
         return b""

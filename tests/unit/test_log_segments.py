@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisors import gzip_members
-from supervisors.gzip_members import MEMBER
+from supervisors.gzip_members import BLOCK, BLOCKS, MEMBER, MEMBERS
 from supervisors.log_compressor import compress
 from supervisors.log_layout import Folder, Layout
 from supervisors.log_reader import Reader
@@ -311,22 +311,48 @@ def test_zcat_reads_what_is_compressed(log):
     subprocess.run(["gzip", "-t", packed], check=True)
 
 
-def test_a_reader_hops_to_the_member_that_it_needs(log, monkeypatch):
-    piece = segment(log, 0, 6 * MEMBER)
-    drain(compress(log, piece))
-    inflated = []
+@pytest.fixture
+def inflated(monkeypatch) -> list[int]:
+    """One for each member that is inflated."""
+    found = []
     make = zlib.decompressobj
 
     def count(bits: int) -> object:
-        inflated.append(bits)
+        found.append(bits)
         return make(bits)
 
     monkeypatch.setattr(zlib, "decompressobj", count)
+    return found
+
+
+def test_a_reader_hops_to_the_member_that_it_needs(log, inflated):
+    piece = segment(log, 0, 6 * MEMBER)
+    drain(compress(log, piece))
     with Reader(Folder(log.parent)) as reader:
         place = 5 * MEMBER + 17
         for n in range(16):
             assert reader.read(log, place + n * 1000, 1000)[1] == data(place + n * 1000, place + n * 1000 + 1000)
     assert len(inflated) == 1, "what is read in pieces is inflated once"
+
+
+@pytest.mark.parametrize(("logs", "times"), [(17, 1), (40, 2)])
+def test_many_logs_that_are_read_by_turns_are_not_inflated_for_each_piece(log, inflated, logs, times):
+    """As ranks are that are merged by time. Of few a member is inflated once, of many once for each of its blocks."""
+    piece = segment(log, 0, MEMBER)
+    drain(compress(log, piece))
+    packed = Path(f"{piece.path}.gz")
+    others = [log.with_name(f"other-{n}") for n in range(logs)]
+    for other in others:
+        os.link(packed, f"{segment_path(other, 0, MEMBER)}.gz")
+    size = 2000
+    with Reader(Folder(log.parent)) as reader:
+        for place in range(0, 2 * BLOCK - size, size):
+            for other in others:
+                _, found = reader.read(other, place, size)
+                assert found == data(place, place + len(found))
+    assert len(inflated) == times * logs
+    assert gzip_members._member.cache_info().currsize <= MEMBERS
+    assert gzip_members._block.cache_info().currsize <= BLOCKS
 
 
 def test_a_compression_that_is_stopped_leaves_nothing(log):
