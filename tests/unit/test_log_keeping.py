@@ -294,11 +294,9 @@ async def test_a_segment_that_is_compressed_while_files_are_listed(
         entry = node.job("job", 1 if ended else None)
         segment = log_segments.segment_path(node.log("job"), 0, 1000)
         segment.write_bytes(bytes(1000))
-        if not ended:
-            segment.rename(f"{segment}.gz")
         monkeypatch.setattr(log_keeping_files, "of_job", compressed_meanwhile)
         listed = log_upload._listed(node.root, entry, None if ended else {segment.name}, set())
-    assert f"{segment}.gz" in [file["path"] for file in listed]
+    assert str(segment) in [file["path"].removesuffix(".gz") for file in listed]
 
 
 async def test_only_what_was_listed_counts_as_taken(tmp_path: Path) -> None:
