@@ -11,7 +11,8 @@ from anyio.abc import TaskGroup
 
 from agent.cli import exec_client
 from agent.cli.errors import Failure
-from muster.v1 import exec_pb2
+from muster import client
+from muster.v1 import exec_pb2, exec_pb2_grpc
 
 
 @pytest.mark.parametrize("end", ["code", "failure", "defect", "signal"])
@@ -51,8 +52,8 @@ async def test_the_terminal_is_given_back_while_signals_are_heeded(monkeypatch: 
         there=True, raw=lambda: happened.append("raw"), restore=lambda: happened.append("as before")
     )
     monkeypatch.setattr(exec_client, "Terminal", lambda: terminal)
-    monkeypatch.setattr(exec_client.client, "connect", connected)
-    monkeypatch.setattr(exec_client.exec_pb2_grpc, "ExecServiceStub", lambda _: None)
+    monkeypatch.setattr(client, "connect", connected)
+    monkeypatch.setattr(exec_pb2_grpc, "ExecServiceStub", lambda _: None)
     monkeypatch.setattr(anyio, "open_signal_receiver", heeded)
     connection: Any = SimpleNamespace(address="", credentials=None)
     session = Session(connection, exec_pb2.ExecRequest(), stdin=False, keys=b"")

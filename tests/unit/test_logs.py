@@ -568,13 +568,16 @@ async def test_each_waits_for_something_of_its_own_and_one_looks_for_all(tmp_pat
         asked[number] += 1
         return False
 
+    def looked(times):
+        return looks >= times
+
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             for number in range(len(asked)):
                 tasks.start_soon(watcher.wait, seen, functools.partial(patient, number))
             await until(lambda: all(asked))
             for more in (2, 4):
-                await watcher.wait(seen, lambda more=more: looks >= more)
+                await watcher.wait(seen, functools.partial(looked, more))
                 assert looks == more
             tasks.cancel_scope.cancel()
     assert watcher.generation == seen
