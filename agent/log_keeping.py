@@ -30,7 +30,7 @@ from agent.registry import Registry
 from probes import watched
 from probes.result import one_line
 from probes.script import Script
-from supervisors import log_segments, rotation, supervisor
+from supervisors import gzip_members, log_segments, rotation, supervisor
 from supervisors.paths import Root
 from supervisors.settings import LogSettings
 from supervisors.settings import write as write_settings
@@ -115,6 +115,7 @@ class LogKeeping:
                 except Exception as error:  # a defect must not end the daemon
                     _log.exception("logs.defect")
                     self._troubles["look"] = f"logs: a defect: {error!r}"
+                gzip_members.forget()  # up to 33 MiB, of which a reader that goes on inflates a few again
                 with anyio.move_on_after(LOOK_S):
                     await self._told.wait()
                     await self._settle()

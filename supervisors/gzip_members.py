@@ -45,6 +45,12 @@ def unpack(path: Path, offset: int, count: int, size: int) -> bytes:
     return _block(path, same, number, part, -(-size // MEMBER))[skip : skip + count]
 
 
+def forget() -> None:
+    """Gives back what was inflated for those who read. Who still does inflates it again."""
+    _block.cache_clear()
+    _member.cache_clear()
+
+
 @lru_cache(maxsize=64)
 def _hops(path: Path, same: tuple[int, int, int], members: int) -> "array[int]":
     """Where each of so many members begins, and where the last ends. `same`: inode, time and size: what makes it the

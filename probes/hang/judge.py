@@ -115,13 +115,17 @@ def _share(look: CardLook) -> float | None:
 
 
 def _one_computes(looks: Sequence[CardLook], s: Settings) -> bool:
-    """That a card waits is not confirmed, and it draws far more than those that do, or its memory is not as dead: they
-    may wait for it."""
-    waits = [share for look in looks if look.confirmed and (share := _share(look)) is not None]
-    others = [share for look in looks if not look.confirmed and (share := _share(look)) is not None]
+    """A card that is not confirmed to wait, or whose memory is in use, draws far more than the others: they may wait
+    for it. Where no power is told, its memory says so."""
+    in_use = [look.mem is not None and look.mem > s.mem_dead_percent for look in looks]
+    waits: list[float] = []
+    others: list[float] = []
+    for look, used in zip(looks, in_use, strict=True):
+        if (share := _share(look)) is not None:
+            (others if used or not look.confirmed else waits).append(share)
     if waits and others:
         return max(others) >= _FAR_MORE * median(waits)
-    return any(not look.confirmed and look.mem is not None and look.mem > s.mem_dead_percent for look in looks)
+    return any(used and not look.confirmed for look, used in zip(looks, in_use, strict=True))
 
 
 def _draws_much(looks: Sequence[CardLook], s: Settings) -> bool:

@@ -21,7 +21,7 @@ from agent.config import Config, LogsTable
 from agent.entry import Entry
 from agent.events import Event, EventStore
 from agent.log_keeping import LogKeeping
-from supervisors import log_removals, log_segments
+from supervisors import gzip_members, log_removals, log_segments
 from supervisors.lifecycle import Job, Rank, Verdict
 from supervisors.paths import Root
 from supervisors.settings import Settings
@@ -139,6 +139,15 @@ async def test_all_logs_of_the_node_within_a_limit(tmp_path: Path) -> None:
         node.job("second", 1, bytes(100_000))
         await node.until(lambda: not node.log("first").exists(), max_node_bytes=150_000)
         assert node.log("second").exists()
+
+
+async def test_what_was_inflated_for_readers_is_given_back(tmp_path: Path) -> None:
+    packed = tmp_path / "a.gz"
+    packed.write_bytes(gzip_members.pack(b"x" * 1000, 6))
+    async with kept(tmp_path / "node") as node:
+        assert gzip_members.unpack(packed, 0, 1000, 1000) == b"x" * 1000
+        await node.until(lambda: not gzip_members._member.cache_info().currsize)
+        assert not gzip_members._block.cache_info().currsize
 
 
 async def test_a_folder_that_several_jobs_share_goes_with_the_last(tmp_path: Path) -> None:
