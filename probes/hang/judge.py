@@ -10,9 +10,9 @@ from probes.hang.settings import Settings
 from probes.hang.sight import RECENT, Finding, Sight, tracks
 from probes.hang.verdicts import Kind, Verdict
 
-#: Of the power of the cards that wait, from which on one that need not wait is taken to compute. Medians of readings
-#: with a noise of 10 % stay below.
-_FAR_MORE = 1.3
+#: Of the power of the other cards that seem to wait, from which on one is taken to compute for them. Cards that really
+#: wait differ by a tenth or two.
+_FAR_MORE = 1.5
 
 
 def find(sight: Sight) -> Finding | None:
@@ -115,17 +115,11 @@ def _share(look: CardLook) -> float | None:
 
 
 def _one_computes(looks: Sequence[CardLook], s: Settings) -> bool:
-    """A card that is not confirmed to wait, or whose memory is in use, draws far more than the others: they may wait
-    for it. Where no power is told, its memory says so."""
-    in_use = [look.mem is not None and look.mem > s.mem_dead_percent for look in looks]
-    waits: list[float] = []
-    others: list[float] = []
-    for look, used in zip(looks, in_use, strict=True):
-        if (share := _share(look)) is not None:
-            (others if used or not look.confirmed else waits).append(share)
-    if waits and others:
-        return max(others) >= _FAR_MORE * median(waits)
-    return any(used and not look.confirmed for look, used in zip(looks, in_use, strict=True))
+    """A card draws far more than the others: they may wait for it. Where no power is told, its memory says so."""
+    shares = sorted(share for look in looks if (share := _share(look)) is not None)
+    if len(shares) > 1:
+        return shares[-1] >= _FAR_MORE * median(shares[:-1])
+    return any(not look.confirmed and look.mem is not None and look.mem > s.mem_dead_percent for look in looks)
 
 
 def _draws_much(looks: Sequence[CardLook], s: Settings) -> bool:
