@@ -1,7 +1,6 @@
 """musterd, the daemon: its command line, its start, its end."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -16,7 +15,7 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskStatus
 
-from agent import build, config, lockfile, log_setup, state_folder, systemd
+from agent import build, config, heap, lockfile, log_setup, state_folder, systemd
 from agent.config import Config
 from agent.errors import MusterError, StartupError
 from supervisors.paths import Root
@@ -39,9 +38,6 @@ LAST_WORDS_S = 3.0
 #: For GRPC_SSL_CIPHER_SUITES: gRPC has no setting for the oldest version of TLS. TLS 1.3 has ciphers of its own, which
 #: this does not touch; of those of TLS 1.2 it leaves one that needs a pre-shared key, which nobody has.
 _NO_TLS_1_2 = "ECDHE-PSK-AES128-CBC-SHA"
-
-#: mallopt's parameter, from malloc.h.
-_M_ARENA_MAX = -8
 
 _log = structlog.get_logger(__name__)
 
@@ -147,7 +143,7 @@ def main(
             os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
             os.environ["GRPC_SSL_CIPHER_SUITES"] = _NO_TLS_1_2
             _prefer_our_session()
-            _keep_one_heap()
+            heap.keep_one()
             anyio.run(_serve, places, settings, owner_fd, backend="asyncio", backend_options={"use_uvloop": True})
             for path in (places.socket, places.reader_socket):
                 path.unlink(missing_ok=True)
@@ -170,17 +166,6 @@ def _prefer_our_session() -> None:
     if nice < 0 and os.getsid(0) == os.getpid():
         with contextlib.suppress(OSError):
             Path("/proc/self/autogroup").write_text(str(nice))
-
-
-def _keep_one_heap() -> None:
-    """Has the C library's allocator serve all threads from one heap; to be called before the first of them.
-
-    It would make one for each of up to eight threads per core, and what one thread takes and another gives back leaves
-    holes in all of them: under `make soak` the daemon grew by half a MB a minute, of which it used nothing. Python's
-    own objects do not come from there, and threads that hold the interpreter's lock do not contend for it.
-    """
-    with contextlib.suppress(AttributeError):  # another C library than GNU's has no such heaps
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _first(group: ExceptionGroup[StartupError]) -> StartupError:
@@ -249,6 +234,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
     try:
         async with anyio.create_task_group() as tasks:
             await tasks.start(_heed_signals, settings, events, registry, metrics, keeping, stopping)
+            tasks.start_soon(heap.trim)
             await tasks.start(events.run)
             await tasks.start(nursery.run)
             await tasks.start(keeping.run)
