@@ -14,10 +14,6 @@ NEVER = -1e12
 _SLOW_LEARNS = 10
 #: So many answers in a row may be repetitions.
 _REPEATS = 2
-#: Share of a pause that counts against the work before it.
-_PAUSES = 0.25
-#: A power that was that of waiting is no other one before it is so many times as high as the threshold: noise is less.
-_DIM_UNTIL = 1.1
 #: Readings nearer to each other than this share of the window (4 s of 5 min) need not all be kept.
 _APART = 1 / 75
 
@@ -98,8 +94,8 @@ class CardTrack(msgspec.Struct):
             self._power(card.power_w, now, s)
         passed = min(now - before, s.period_s)
         # Bursts on and on are work, too; a blip now and then is not.
-        self.work_s = max(0.0, min(s.period_s, self.work_s + (passed if works else -_PAUSES * passed)))
-        self.used = self.used or self.work_s >= s.period_s / 2
+        self.work_s = max(0.0, min(2 * s.active_s, self.work_s + (passed if works else -s.pause_ratio * passed)))
+        self.used = self.used or self.work_s >= s.active_s
         if works:
             self._learn(card, fabric)
             if self.flat_since is None and card.util is not None:
@@ -208,7 +204,7 @@ class CardTrack(msgspec.Struct):
     def _power(self, power: float, now: float, s: Settings) -> None:
         """The power is low from when two of three readings are: one may be an outlier, or stale."""
         self.powers = [*self.powers[-2:], (now, power)]
-        waits = (self.waiting_power(s) or 0.0) * (1.0 if self.dim_since is None else _DIM_UNTIL)
+        waits = (self.waiting_power(s) or 0.0) * (1.0 if self.dim_since is None else s.power_leave_factor)
         low = [value < waits for _, value in self.powers]
         if 2 * sum(low) <= len(low):
             self.dim_since = None

@@ -2,11 +2,8 @@
 
 from probes.hang.card_look import Eye, State
 from probes.hang.rank_track import Held
-from probes.hang.sight import RECENT, Finding, Host, Sight
+from probes.hang.sight import Finding, Host, Sight
 from probes.hang.verdicts import Kind, Verdict
-
-#: Of NPUs that wait, share of their limit after which they are suspected: stacks must be taken before the end.
-NPU_SUSPECT = 0.8
 
 
 def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
@@ -48,7 +45,7 @@ def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
     if blind:
         # Nothing else tells work from a hang, so a little is enough.
         asleep = done = max(asleep, sight.stirred_at())
-    busy = now - host.busy_at <= RECENT * s.period_s
+    busy = now - host.busy_at <= s.recent_s
     finding = Finding(
         Verdict.HUNG,
         "",
@@ -98,9 +95,9 @@ def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
     elif starting and now - since >= s.suspect_s:
         finding.verdict, finding.kind = Verdict.WAITING, None
         finding.rule = "start: cards wait, none was active yet"
-    elif now - asleep >= min(s.suspect_s, NPU_SUSPECT * limit) or now - done >= max(s.suspect_s, s.weak_s / 2):
+    elif now - asleep >= min(s.suspect_s, s.npu_suspect_ratio * limit) or now - done >= max(s.suspect_s, s.weak_s / 2):
         finding.verdict, finding.rule = Verdict.SUSPECT, _words(sight, finding, quick)
-        finding.since = done if now - asleep < min(s.suspect_s, NPU_SUSPECT * limit) else asleep
+        finding.since = done if now - asleep < min(s.suspect_s, s.npu_suspect_ratio * limit) else asleep
         if (blind or dim) and sight.looks:
             finding.verdict, finding.kind = Verdict.UNKNOWN, None
             finding.rule = "processes are silent, and no utilization is told"
@@ -118,9 +115,7 @@ def _busy(sight: Sight, finding: Finding, host: Host, blind: bool) -> Finding | 
         max(sight.s.busy_s, finding.limit_s or 0),
         "busy_s: a rank computes on the CPU",
     )
-    busy = tuple(
-        sorted(r for r, t in sight.job.ranks.items() if r >= 0 and sight.now - t.busy_at <= RECENT * sight.s.period_s)
-    )
+    busy = tuple(sorted(r for r, t in sight.job.ranks.items() if r >= 0 and sight.now - t.busy_at <= sight.s.recent_s))
     if sight.spins:
         busy = tuple(rank for rank in busy if rank not in sight.ranks_of(sight.spins))
     else:
@@ -142,7 +137,7 @@ def _never_active(sight: Sight, finding: Finding, host: Host, busy: bool, unseen
     finding.limit_s, finding.limit_why = None, "never: no card was active yet"
     if host.held:
         return _stuck_at_start(sight, finding, host)
-    if now - host.weak_at <= RECENT * s.period_s and host.weak == "some IO":
+    if now - host.weak_at <= s.recent_s and host.weak == "some IO":
         finding.verdict, finding.kind, finding.rule = (
             Verdict.ALIVE,
             None,

@@ -4,15 +4,11 @@ from collections.abc import Sequence
 
 from probes.hang.card_look import CardLook, State
 from probes.hang.card_track import NEVER, median
-from probes.hang.idle import NPU_SUSPECT, idle_cards, npus_wait
+from probes.hang.idle import idle_cards, npus_wait
 from probes.hang.rank_track import RankTrack
 from probes.hang.settings import Settings
-from probes.hang.sight import RECENT, Finding, Sight, tracks
+from probes.hang.sight import Finding, Sight, tracks
 from probes.hang.verdicts import Kind, Verdict
-
-#: Of the power of the other cards that seem to wait, from which on one is taken to compute for them. Cards that really
-#: wait differ by a tenth or two.
-_FAR_MORE = 1.5
 
 
 def find(sight: Sight) -> Finding | None:
@@ -32,7 +28,7 @@ def find(sight: Sight) -> Finding | None:
         return alone
     since = sight.silent_since()
     silent = sight.now - since
-    quick = silent >= NPU_SUSPECT * s.npu_hung_s and npus_wait(sight, sight.low)
+    quick = silent >= s.npu_suspect_ratio * s.npu_hung_s and npus_wait(sight, sight.low)
     if sight.works or (silent < s.suspect_s and not quick):
         return _alive(sight, since)
     low = [key for key in sight.low if not sight.is_unused(key)] or ([] if sight.spins or sight.dark else sight.low)
@@ -45,7 +41,7 @@ def _alive(sight: Sight, since: float) -> Finding | None:
     job, s, now = sight.job, sight.s, sight.now
     spinning = [key for key in sight.spins if sight.looks[key].state is State.SPINS]
     waiting = [key for key in spinning if now - sight.looks[key].since >= s.suspect_s]
-    lively = sight.works or now - max((t.strong_at for t in job.ranks.values()), default=NEVER) <= RECENT * s.period_s
+    lively = sight.works or now - max((t.strong_at for t in job.ranks.values()), default=NEVER) <= s.recent_s
     if waiting and lively and len(waiting) < len(sight.looks):
         others = [key for key in sight.looks if key not in sight.spins]
         return Finding(
@@ -77,7 +73,7 @@ def _alive(sight: Sight, since: float) -> Finding | None:
 
 
 def _does(track: RankTrack, now: float, s: Settings) -> str:
-    return "computes on the CPU" if now - track.busy_at <= RECENT * s.period_s else "gives signs of life"
+    return "computes on the CPU" if now - track.busy_at <= s.recent_s else "gives signs of life"
 
 
 def waited_for(sight: Sight) -> Finding | None:
@@ -87,7 +83,7 @@ def waited_for(sight: Sight) -> Finding | None:
     silent = [t for t in ranks if now - t.stirred_at >= s.suspect_s and t.stirred_at - t.stirs_since >= s.established_s]
     others = [t for t in ranks if t not in silent]
     does = [max(t.weak_at, t.log_at, t.some_cpu_at) for t in others]
-    if not silent or not others or now - min(does) > RECENT * s.period_s:
+    if not silent or not others or now - min(does) > s.recent_s:
         return None
     since = max(t.stirred_at for t in silent)
     finding = Finding(
@@ -118,7 +114,7 @@ def _one_computes(looks: Sequence[CardLook], s: Settings) -> bool:
     """A card draws far more than the others: they may wait for it. Where no power is told, its memory says so."""
     shares = sorted(share for look in looks if (share := _share(look)) is not None)
     if len(shares) > 1:
-        return shares[-1] >= _FAR_MORE * median(shares[:-1])
+        return shares[-1] >= s.power_apart_factor * median(shares[:-1])
     return any(not look.confirmed and look.mem is not None and look.mem > s.mem_dead_percent for look in looks)
 
 
@@ -152,7 +148,8 @@ def _all_spin(sight: Sight, since: float) -> Finding | None:
         if not spinning and not confirmed:
             limit, why, confidence = s.busy_s, "busy_s: neither power nor memory utilization is told", 0.3
         elif not spinning and not job.has_log:
-            limit, why, confidence = 2 * s.weak_s, "twice weak_s: neither power nor a log is told", 0.35
+            limit, why = s.weak_factor * s.weak_s, "weak_s, times weak_factor: neither power nor a log is told"
+            confidence = 0.35
     elif len(looks) == 1 or _draws_much(looks, s):
         # Nobody else is there to be waited for, or the power is that of small kernels: who writes lines is at work.
         since = max(since, log_at)

@@ -61,7 +61,7 @@ class Detector(Resumable[JobState]):
         job, s = self._job, self.settings
         last = max((sight.looks[key].since for key in sight.works), default=NEVER)
         if last > job.work_at:
-            if last - job.spell_at > max(s.period_s, 4 * job.usual_s):
+            if last - job.spell_at > max(s.period_s, s.gap_factor * job.usual_s):
                 job.spell_since = last
             job.work_at = job.spell_at = last
         slow = [key for key in sight.works if sight.looks[key].state is State.SLOW]

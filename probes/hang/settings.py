@@ -21,6 +21,8 @@ class Settings:
 
     #: Stage 1, what processes do: the period over which IO and CPU time are counted.
     period_s: float = 60.0
+    #: A sign is of now where it is no older than so many periods.
+    recent_periods: float = 1.5
     #: Whose IO counts: of ranks and their descendants, or of the whole tree with helpers.
     io_scope: Scope = "ranks"
     #: Per rank and minute; below both a rank is silent. Between these and the strong ones IO is weak evidence:
@@ -57,6 +59,11 @@ class Settings:
     power_strict_ratio: float = 0.3
     power_strict_share: float = 0.125
     power_relaxed_ratio: float = 0.75
+    #: A power that was that of waiting is no other before it is so many times the threshold: noise is less.
+    power_leave_factor: float = 1.1
+    #: Of the median of the other cards that seem to wait, from which on one is taken to compute for them. Cards that
+    #: really wait differ by a tenth or two.
+    power_apart_factor: float = 1.5
     #: Share of the way from the card's idle power to its active median below which it waits, too.
     power_idle_share: float = 0.25
     #: Share of the power limit from which a card works, for as long as its active median is not known.
@@ -71,10 +78,17 @@ class Settings:
     fabric_dead_ratio: float = 0.05
     fabric_alive_ratio: float = 0.2
 
+    #: Seconds of work after which a card counts as active, and the share of a pause that is taken off them: bursts are
+    #: work, a blip is none.
+    active_s: float = 30.0
+    pause_ratio: float = 0.25
+
     #: Durations. Silence until SUSPECT and HUNG; the latter also for NPUs whose fabric fell silent.
     suspect_s: float = 300.0
     hung_s: float = 600.0
     npu_hung_s: float = 300.0
+    #: Share of `npu_hung_s` after which they are suspected: stacks must be taken before the end.
+    npu_suspect_ratio: float = 0.8
     #: Steady work after which the shorter time of NPUs counts.
     established_s: float = 180.0
     #: Until cards were active first: how long they may wait for nobody that works, and for somebody that does.
@@ -82,19 +96,23 @@ class Settings:
     startup_busy_s: float = 14400.0
     #: How long a rank may compute on the CPU while its cards are idle.
     busy_s: float = 3600.0
-    #: With only weak evidence of life, or with readings missing.
+    #: With only weak evidence of life, or with readings missing; so many times as long without power and log.
     weak_s: float = 1200.0
-    #: After a burst of writes, or in D for a file system; which burst; how long before the silence it may have ended.
+    weak_factor: float = 2.0
+    #: After a burst of writes, or in D for a file system; which burst, and how many times as much as is usual it must
+    #: be; how long before the silence it may have ended.
     save_s: float = 1800.0
     save_burst_bytes: float = 1073741824.0
+    save_burst_factor: float = 4.0
     save_before_s: float = 180.0
     #: Flat utilization between low and high takes so many times as long.
     mid_factor: float = 2.0
     #: A silence that the job came out of by itself so many times as long is waited for, up to a most.
     patience_ratio: float = 1.25
     patience_max_s: float = 3600.0
-    #: More than this between two records is a gap: time that proves nothing.
+    #: More than this between two records, and than so many usual distances, is a gap: time that proves nothing.
     gap_s: float = 120.0
+    gap_factor: float = 4.0
     #: Seconds after which a process that is missing in the records is gone.
     gone_s: float = 60.0
     #: SLOW: power below the first and fabric or memory below the second share of their active medians.
@@ -143,10 +161,18 @@ class Settings:
             raise ValueError(f"window_s: {self.window_s:g}: must not be more than suspect_s, {self.suspect_s:g}")
         if self.action_confidence > 1:
             raise ValueError(f"action_confidence: {self.action_confidence:g}: allowed are 0 to 1")
+        for name in ("recent_periods", *(f.name for f in fields(self) if f.name.endswith("_factor"))):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name):g}: must be 1 at least")
         if self.min_samples < 2:
             raise ValueError(f"min_samples: {self.min_samples}: must be 2 at least")
         if self.cpu_idle_s > self.cpu_busy_s:
             raise ValueError(f"cpu_idle_s: {self.cpu_idle_s:g}: must not be more than cpu_busy_s, {self.cpu_busy_s:g}")
+
+    @property
+    def recent_s(self) -> float:
+        """A sign that is older is not one of now."""
+        return self.recent_periods * self.period_s
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
         """With other values: a job's own, or written ones (texts are read as numbers). Raises ValueError with one

@@ -12,9 +12,6 @@ from probes.hang.verdicts import Kind, Verdict
 
 Looks = Mapping[str, CardLook]
 
-#: A sign is of now where it is no older than so many periods.
-RECENT = 1.5
-
 
 @dataclass(slots=True)
 class Finding:
@@ -133,7 +130,7 @@ class Sight:
         known = [t for t in tracks if t.is_known]
         living = [t for t in known if not t.is_gone(now, s) and not t.has_ended()]
         busy_at = max((t.busy_at for t in tracks), default=NEVER)
-        busy = now - busy_at <= RECENT * s.period_s
+        busy = now - busy_at <= s.recent_s
         held = {
             t.rank: found
             for t in known

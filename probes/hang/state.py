@@ -103,7 +103,7 @@ class JobState(msgspec.Struct):
         elif passed < -self.usual_s:
             back = True
             self.t, self.now = t, self.now + self.usual_s
-        elif passed > max(s.gap_s, 4 * self.usual_s):
+        elif passed > max(s.gap_s, s.gap_factor * self.usual_s):
             self.t, self.now = t, self.now + self.usual_s
         elif passed > 0:
             self.t, self.now = t, self.now + passed
@@ -156,7 +156,7 @@ class JobState(msgspec.Struct):
         if not seconds:
             return
         rate = saved / max(seconds, s.window_s)
-        if saved >= s.save_burst_bytes and last > NEVER and rate >= 4 * self.write_usual:
+        if saved >= s.save_burst_bytes and last > NEVER and rate >= s.save_burst_factor * self.write_usual:
             self.burst_at = last
         # Slowly: a save of some minutes does not become what is usual, a job that always writes that much does.
         self.write_usual += (rate - self.write_usual) * min(1.0, self.usual_s / (12 * s.window_s))

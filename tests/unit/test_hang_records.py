@@ -68,6 +68,8 @@ def test_any_line_is_a_record_or_a_bad_one(line: bytes) -> None:
         ({"hung_s": -1}, "not negative"),
         ({"min_samples": "1.5"}, "whole number"),
         ({"min_samples": 1}, "2 at least"),
+        ({"power_apart_factor": 0.9}, "power_apart_factor: 0.9: must be 1 at least"),
+        ({"recent_periods": 0}, "recent_periods: 0: must be 1 at least"),
         ({"rule": "other"}, "allowed are full, plain"),
         ({"io_scope": "all"}, "allowed are ranks, tree"),
         ({"low_percent": 99}, "more than low_percent"),

@@ -272,6 +272,8 @@ def test_peers_that_spin_for_a_rank_that_evaluates_on_its_card_wait(mem: int | N
     evaluates = SPIN | LOGS | {"power": 270.0, "mem": mem}
     lines = [*node.steps(20, work), *node.steps(40, lambda rank: SPIN | {"mem": mem and 0} if rank else evaluates)]
     assert "HUNG" not in verdicts(fed(lines))
+    if mem is None:  # nor does anything else tell: its power alone does
+        assert "HUNG" in verdicts(fed(lines, Detector(Settings(power_apart_factor=3.5))))
     # ... and are hung when it says nothing any more.
     silent = [*node.steps(30, lambda rank: SPIN | {"mem": mem and 0} if rank else evaluates | {"log": 0})]
     assert verdicts(fed([*lines, *silent]))[-1] == "HUNG"
