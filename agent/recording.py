@@ -104,7 +104,8 @@ def _record(look: Look, entry: Entry, view: View, log_bytes: dict[str, int]) -> 
     # What people do in a job by hand is no sign that it gets on.
     procs = tuple(_proc(proc) for proc in look.jobs[entry.job_id] if proc.role != Role.SESSION)
     driver = str(view.driver.trouble) if view.driver is not None and entry.job.cards else None
-    return Record(look.at, entry.job_id, procs, _cards(entry, view), log_bytes, look.node.net_bytes, driver)
+    nodes = entry.job.node_count
+    return Record(look.at, entry.job_id, procs, _cards(entry, view), log_bytes, look.node.net_bytes, driver, nodes)
 
 
 def _proc(proc: Proc) -> ProcRecord:

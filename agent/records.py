@@ -68,6 +68,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     net_bytes: int | None
     #: As a card's `trouble`, of the whole driver.
     driver: str | None = None
+    #: Nodes of the job; left out: one.
+    nodes: int = 1
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -10,9 +10,26 @@ from probes.hang.settings import Settings
 from probes.hang.sight import Finding, Sight, tracks
 from probes.hang.verdicts import Kind, Verdict
 
+#: What a hang loses of its confidence where ranks that are not seen may be what the ranks here wait for.
+_UNSEEN = 0.5
+
 
 def find(sight: Sight) -> Finding | None:
     """None where there is nothing to say yet: what was said stands."""
+    finding, others = _find(sight), sight.job.others
+    if others and finding and finding.verdict in (Verdict.SUSPECT, Verdict.HUNG) and not _is_its_own(finding, sight):
+        finding.confidence -= _UNSEEN
+        finding.rule += f"; {others} other node{'s are' if others > 1 else ' is'} not seen"
+        finding.missing.append("other nodes")
+    return finding
+
+
+def _is_its_own(finding: Finding, sight: Sight) -> bool:
+    """The hang has its reason in a rank that is seen, whatever ranks of other nodes do."""
+    return finding.kind in (Kind.STOPPED, Kind.IO_BLOCKED) or bool(sight.spins and finding.odd)
+
+
+def _find(sight: Sight) -> Finding | None:
     job, s = sight.job, sight.s
     hanging = [key for key, card in job.cards.items() if card.hangs]
     if job.driver_hangs or hanging:

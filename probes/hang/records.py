@@ -51,7 +51,8 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A job at time `t`. `procs` and `cards` None: not told, which is not the same as none."""
+    """A job at time `t`. `procs` and `cards` None: not told, which is not the same as none. `others`: nodes of the job
+    of which this tells nothing."""
 
     t: float
     job: str
@@ -61,6 +62,7 @@ class Record:
     has_log: bool
     net_bytes: float | None
     driver_hangs: bool
+    others: int = 0
 
 
 def parse(line: str | bytes) -> Record | None:
@@ -94,6 +96,7 @@ def read(value: object) -> Record:
         has_log=isinstance(log, dict),
         net_bytes=_counter(net),
         driver_hangs=value.get("driver") == HANG,
+        others=max(0, (_whole(value.get("nodes")) or 1) - 1),
     )
 
 

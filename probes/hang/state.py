@@ -43,6 +43,8 @@ class JobState(msgspec.Struct):
     write_usual: float = 0.0
     slow_since: float | None = None
     driver_hangs: bool = False
+    #: Nodes of the job of which nothing is told.
+    others: int = 0
     has_log: bool = False
     #: When processes that count were told last: without any there is nobody who could hang.
     procs_at: float = NEVER
@@ -71,7 +73,7 @@ class JobState(msgspec.Struct):
         first = self.records == 0
         stepped_back = self._tick(record.t, first, s)
         self.job, self.records = record.job, self.records + 1
-        self.driver_hangs = record.driver_hangs
+        self.driver_hangs, self.others = record.driver_hangs, record.others
         self.has_log = self.has_log or bool(record.log_bytes)
         for card in record.cards or ():
             self._card(card).take(card, self.now, s)

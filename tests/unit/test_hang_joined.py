@@ -48,6 +48,21 @@ def halves(lines: list[Line]) -> list[list[Line]]:
     return nodes
 
 
+def test_of_a_job_of_which_all_nodes_are_seen_nothing_is_missing() -> None:
+    _, lines = next(jobs_of_8("U1"))
+    two = [[line | {"nodes": 2} for line in half] for half in halves(lines)]
+    four = [[line | {"nodes": 4} for line in half] for half in two]
+
+    def missing(found: Iterator[Record]) -> list[bool]:
+        hung = [change for change in replay(found, Settings()) if change.verdict == "HUNG"]
+        assert hung
+        return ["other nodes" in change.evidence["missing"] for change in hung]
+
+    assert not any(missing(joined([map(read, half) for half in two])))
+    assert all(missing(joined([map(read, half) for half in four])))
+    assert all(missing(map(read, two[0])))
+
+
 def jobs_of_8(name: str) -> Iterator[tuple[int | None, list[Line]]]:
     """Some traces with 8 ranks: which one is the culprit, and the records."""
     for seed in range(1, 13):

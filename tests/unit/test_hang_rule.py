@@ -287,6 +287,23 @@ def test_small_kernels_are_work_where_lines_are_written(ranks: int, power: float
     assert ("HUNG" in verdicts(fed(lines))) == (log == 0.0)
 
 
+@pytest.mark.parametrize("waits", [SPIN, SLEEP])
+def test_ranks_of_other_nodes_may_be_what_all_here_wait_for(waits: Line) -> None:
+    def hung(nodes: int, does: Callable[[int], Line] | Line) -> Change:
+        node = Node(4)
+        lines = [line | {"nodes": nodes} for line in [*node.steps(20, WORK), *node.steps(15, does)]]
+        return next(change for change in fed(lines) if change.verdict is Verdict.HUNG)
+
+    alone, one_of_three = hung(1, waits), hung(3, waits)
+    assert alone.confidence >= Settings().action_confidence > one_of_three.confidence
+    assert one_of_three.confidence == pytest.approx(alone.confidence - 0.5)
+    assert "other nodes" in one_of_three.evidence["missing"] and "other nodes" not in alone.evidence["missing"]
+    assert one_of_three.evidence["rule"].endswith("; 2 other nodes are not seen")
+    # A rank of this node that is the reason is that for all of them.
+    stopped = hung(3, lambda rank: waits if rank else SLEEP | {"state": "T"})
+    assert stopped.ranks == (0,) and stopped.confidence >= Settings().action_confidence
+
+
 def test_a_child_that_is_kept_stopped_is_no_reason() -> None:
     node = Node(1)
     paused: Line = {"child": "T"}
