@@ -80,8 +80,9 @@ class CardTrack(msgspec.Struct):
         between = (before + now) / 2
         self.kind, self.hangs = card.kind or self.kind, card.hangs
         if card.power_limit_w is not None:
-            if self.limit is not None and abs(card.power_limit_w - self.limit) > 0.05 * self.limit:
-                # Another limit, other powers.
+            changed = self.limit is not None and abs(card.power_limit_w - self.limit) > 0.05 * self.limit
+            if changed and self.dim_since is None:
+                # Another limit, other powers; but that of a card that waits is no other for it.
                 self.power_level, self.idle_level, self.dim_since, self.powers = Level(), Level(), None, []
             self.limit = card.power_limit_w
         fabric = self._fabric(card.fabric_bytes, now, s)

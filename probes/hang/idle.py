@@ -2,7 +2,7 @@
 
 from probes.hang.card_look import Eye, State
 from probes.hang.rank_track import Held
-from probes.hang.sight import Finding, Host, Sight
+from probes.hang.sight import UNSEEN, Finding, Host, Sight, tracks
 from probes.hang.verdicts import Kind, Verdict
 
 
@@ -24,7 +24,7 @@ def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
     limit, why, confidence = _limit(sight, low, host, blocked, missing, since, blind or dim)
     odd = sight.odd(low if sight.spins or len(host.held) else [], host)
     if not sight.spins and not host.held:
-        odd = sight.waits_otherwise()
+        odd = sight.left() or sight.waits_otherwise()
     if sight.spins or not host.held:
         ranks = tuple(odd) or sight.all_ranks()
     else:
@@ -90,6 +90,10 @@ def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:
         finding.rule = "processes: busy on the CPU for too long, no lines of a log, cards idle"
         finding.limit_s, finding.limit_why = max(s.busy_s, limit), "busy_s: a rank computes on the CPU"
         finding.confidence -= 0.5 if now - host.io_at <= s.window_s else 0.25
+        computing = [t.rank for t in tracks(job) if t.rank >= 0 and now - t.busy_at <= s.recent_s]
+        if not sight.spins and 0 < 2 * len(computing) < len(sight.all_ranks()):
+            finding.odd = dict.fromkeys(computing, "computes on the CPU")
+            finding.ranks = tuple(computing)
     elif busy:
         return _busy(sight, finding, host, blind)
     elif starting and now - since >= s.suspect_s:
@@ -192,6 +196,10 @@ def _limit(
         confidence -= 0.2
         if s.weak_s > limit:
             limit, why = s.weak_s, f"weak_s: {' and '.join(missing)} not told"
+    if any(not h.wchan for h in blocked):
+        # It may be a file server that lets it wait.
+        missing.append("wchan")
+        confidence -= UNSEEN
     if not sight.looks and sight.all_stopped_stirring(since):
         confidence = min(confidence, 0.6)
     elif sight.dark or not sight.looks:

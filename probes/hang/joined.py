@@ -89,7 +89,7 @@ class _Joint:
             has_log=any(record.has_log for record in here),
             net_bytes=self.net_bytes,
             driver_hangs=any(record.driver_hangs for record in near),
-            others=max(0, newest.others + 1 - len(near)),
+            others=max(0, newest.others + 1 - len(self.last)),
         )
         self.here, self.net_rate, self.closed_at = [], 0.0, newest.t
         return found

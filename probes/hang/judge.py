@@ -7,26 +7,26 @@ from probes.hang.card_track import NEVER, median
 from probes.hang.idle import idle_cards, npus_wait
 from probes.hang.rank_track import RankTrack
 from probes.hang.settings import Settings
-from probes.hang.sight import Finding, Sight, tracks
+from probes.hang.sight import UNSEEN, Finding, Sight, tracks
 from probes.hang.verdicts import Kind, Verdict
-
-#: What a hang loses of its confidence where ranks that are not seen may be what the ranks here wait for.
-_UNSEEN = 0.5
 
 
 def find(sight: Sight) -> Finding | None:
     """None where there is nothing to say yet: what was said stands."""
     finding, others = _find(sight), sight.job.others
     if others and finding and finding.verdict in (Verdict.SUSPECT, Verdict.HUNG) and not _is_its_own(finding, sight):
-        finding.confidence -= _UNSEEN
+        finding.confidence -= UNSEEN
         finding.rule += f"; {others} other node{'s are' if others > 1 else ' is'} not seen"
         finding.missing.append("other nodes")
     return finding
 
 
 def _is_its_own(finding: Finding, sight: Sight) -> bool:
-    """The hang has its reason in a rank that is seen, whatever ranks of other nodes do."""
-    return finding.kind in (Kind.STOPPED, Kind.IO_BLOCKED) or bool(sight.spins and finding.odd)
+    """The hang has its reason in a rank that is seen, whatever ranks of other nodes do: one that sleeps may wait for
+    them."""
+    if finding.kind in (Kind.STOPPED, Kind.IO_BLOCKED) or (finding.kind is Kind.LIVELOCK and sight.spins):
+        return True
+    return any(sight.has_left(rank) for rank in finding.odd)
 
 
 def _find(sight: Sight) -> Finding | None:
@@ -49,7 +49,8 @@ def _find(sight: Sight) -> Finding | None:
     if sight.works or (silent < s.suspect_s and not quick):
         return _alive(sight, since)
     low = [key for key in sight.low if not sight.is_unused(key)] or ([] if sight.spins or sight.dark else sight.low)
-    if sight.spins and not low and not sight.dark:
+    spinning = sight.ranks_of(sight.spins)
+    if sight.spins and not low and all(sight.rank_of(key) in spinning for key in sight.dark):
         return _all_spin(sight, since)
     return idle_cards(sight, low, since)
 
@@ -136,8 +137,8 @@ def _one_computes(looks: Sequence[CardLook], s: Settings) -> bool:
 
 
 def _draws_much(looks: Sequence[CardLook], s: Settings) -> bool:
-    """Most cards draw less than usual, but not as little as one that waits."""
-    return 2 * sum((_share(look) or 0.0) >= s.power_hung_ratio for look in looks) > len(looks)
+    """Most cards draw less than usual, but not as little as one that waits beyond doubt."""
+    return 2 * sum((_share(look) or 0.0) >= s.power_strict_ratio for look in looks) > len(looks)
 
 
 def _all_spin(sight: Sight, since: float) -> Finding | None:
@@ -147,6 +148,7 @@ def _all_spin(sight: Sight, since: float) -> Finding | None:
     spinning = [look for look in looks if look.state is State.SPINS]
     confirmed = 2 * sum(look.confirmed for look in looks) >= len(looks) and not _one_computes(looks, s)
     missing = sight.missing(sight.spins)
+    host = sight.host_of(sight.spins)
     if not confirmed and not spinning and not sight.fell_silent(since):
         return Finding(
             Verdict.UNKNOWN,
@@ -168,11 +170,13 @@ def _all_spin(sight: Sight, since: float) -> Finding | None:
             limit, why = s.weak_factor * s.weak_s, "weak_s, times weak_factor: neither power nor a log is told"
             confidence = 0.35
     elif len(looks) == 1 or _draws_much(looks, s):
-        # Nobody else is there to be waited for, or the power is that of small kernels: who writes lines is at work.
+        # Nobody else is there to be waited for, or the power may be that of small kernels: who writes lines is at work.
         since = max(since, log_at)
+        if len(looks) == 1 and now - host.io_at <= s.window_s:
+            # Its lines may go to a file; so does what helpers in a dead rank write.
+            confidence -= UNSEEN
     if 2 * sum(look.mid for look in looks) > len(looks):
         limit, why = limit * s.mid_factor, f"{why}, times mid_factor"
-    host = sight.host_of(sight.spins)
     if job.burst_at >= since - s.save_before_s and s.save_s > limit:
         limit, why = s.save_s, "save_s: a burst of writes came before"
     if sight.waits_for_files(h for found in host.held.values() for h in found) and s.save_s > limit:

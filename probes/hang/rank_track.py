@@ -124,8 +124,9 @@ class RankTrack(msgspec.Struct):
                 why = why or f"counters of process {proc.pid} fell"
             elif before is not None and dt > 0:
                 grown[proc.key] = _growth(before, proc)
-            elif before is None and dt > 0 and not first and not anew:
-                # Made since the record before, so all that it did was done since.
+            elif before is None and dt > 0 and not first and not anew and proc.key != self.leader:
+                # Made since the record before, so all that it did was done since. (Not so of the rank's own process,
+                # which was there, and may have been left out while it could not be read.)
                 grown[proc.key] = _capped(_growth(_NOTHING, proc), dt)
             if before is None or dt > 0:
                 self._keep(proc, before, now)

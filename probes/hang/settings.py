@@ -147,6 +147,7 @@ class Settings:
             "busy_s",
             "plain_s",
             "gap_s",
+            "active_s",
         ):
             if not 0.1 <= getattr(self, name) <= 30 * 86400:
                 raise ValueError(f"{name}: {getattr(self, name):g}: allowed are 0.1 to 2592000 seconds")
@@ -159,8 +160,9 @@ class Settings:
             raise ValueError(f"hung_s: {self.hung_s:g}: must not be less than suspect_s, {self.suspect_s:g}")
         if self.window_s > self.suspect_s:
             raise ValueError(f"window_s: {self.window_s:g}: must not be more than suspect_s, {self.suspect_s:g}")
-        if self.action_confidence > 1:
-            raise ValueError(f"action_confidence: {self.action_confidence:g}: allowed are 0 to 1")
+        for name in ("action_confidence", "npu_suspect_ratio", "pause_ratio"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"{name}: {getattr(self, name):g}: allowed are 0 to 1")
         for name in ("recent_periods", *(f.name for f in fields(self) if f.name.endswith("_factor"))):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name):g}: must be 1 at least")

@@ -13,6 +13,10 @@ from probes.hang.verdicts import Kind, Verdict
 Looks = Mapping[str, CardLook]
 
 
+#: What a hang loses of its confidence where what is not seen may be all that tells it from work: so nobody is stopped.
+UNSEEN = 0.5
+
+
 @dataclass(slots=True)
 class Finding:
     """What is to be said. `since` when, in the detector's clock: of a silence its begin. `limit_s`: after which it is
@@ -129,7 +133,7 @@ class Sight:
         tracks = [t for rank, t in job.ranks.items() if rank in wanted or rank not in with_card]
         known = [t for t in tracks if t.is_known]
         living = [t for t in known if not t.is_gone(now, s) and not t.has_ended()]
-        busy_at = max((t.busy_at for t in tracks), default=NEVER)
+        busy_at = now if self._share_cpus(living) else max((t.busy_at for t in tracks), default=NEVER)
         busy = now - busy_at <= s.recent_s
         held = {
             t.rank: found
@@ -155,6 +159,12 @@ class Sight:
             weak=newest,
         )
 
+    def _share_cpus(self, ranks: list[RankTrack]) -> bool:
+        """Each of them computes, and together as much as one that does so alone: they have few CPUs."""
+        cpus = [t.doings(self.now, self.s).cpu for t in ranks if t.rank >= 0]
+        told = [cpu * self.s.period_s / 60 for cpu in cpus if cpu is not None]
+        return 1 < len(told) == len(cpus) and min(told) >= self.s.cpu_idle_s and sum(told) >= self.s.cpu_busy_s
+
     def _cannot_go_on(self, held: Held, busy: bool) -> bool:
         """A child that is stopped is no reason where its rank computes, or where the job worked on for long without it:
         programs pause their own."""
@@ -170,6 +180,19 @@ class Sight:
                 continue
             found[rank] = self._state_of(rank, host)
         return found
+
+    def has_left(self, rank: int) -> bool:
+        """Its process has ended, and the job did not work on for long without it."""
+        track = self.job.ranks.get(rank)
+        if track is None or not (track.is_gone(self.now, self.s) or track.has_ended()):
+            return False
+        return track.seen_at >= self.job.work_at - self.s.hung_s
+
+    def left(self) -> dict[int, str]:
+        """Of ranks that all wait, the few that have ended."""
+        ranks = [t.rank for t in tracks(self.job) if t.rank >= 0]
+        odd = [rank for rank in ranks if self.has_left(rank)]
+        return dict.fromkeys(odd, "its process has ended") if 2 * len(odd) < len(ranks) else {}
 
     def _state_of(self, rank: int, host: Host) -> str:
         track = self.job.ranks.get(rank)

@@ -61,6 +61,9 @@ def test_of_a_job_of_which_all_nodes_are_seen_nothing_is_missing() -> None:
     assert not any(missing(joined([map(read, half) for half in two])))
     assert all(missing(joined([map(read, half) for half in four])))
     assert all(missing(map(read, two[0])))
+    # A node of which nothing comes any more is not one that was never seen.
+    died = [line for line in two[1] if line["t"] < two[1][-1]["t"] - 600]
+    assert list(joined([map(read, two[0]), map(read, died)]))[-1].others == 0
 
 
 def jobs_of_8(name: str) -> Iterator[tuple[int | None, list[Line]]]:

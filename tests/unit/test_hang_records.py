@@ -69,6 +69,8 @@ def test_any_line_is_a_record_or_a_bad_one(line: bytes) -> None:
         ({"min_samples": "1.5"}, "whole number"),
         ({"min_samples": 1}, "2 at least"),
         ({"power_apart_factor": 0.9}, "power_apart_factor: 0.9: must be 1 at least"),
+        ({"active_s": 0}, "active_s: 0: allowed are 0.1 to"),
+        ({"npu_suspect_ratio": 2}, "npu_suspect_ratio: 2: allowed are 0 to 1"),
         ({"recent_periods": 0}, "recent_periods: 0: must be 1 at least"),
         ({"rule": "other"}, "allowed are full, plain"),
         ({"io_scope": "all"}, "allowed are ranks, tree"),

@@ -304,6 +304,106 @@ def test_ranks_of_other_nodes_may_be_what_all_here_wait_for(waits: Line) -> None
     assert stopped.ranks == (0,) and stopped.confidence >= Settings().action_confidence
 
 
+def test_a_rank_that_sleeps_while_its_peers_spin_for_it_may_wait_for_another_node() -> None:
+    node = Node(4)
+    waits = SLEEP | {"wchan": "ep_poll", "cpu": 0.02}
+    lines = [*node.steps(20, WORK), *node.steps(15, lambda rank: SPIN if rank else waits)]
+    (alone,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
+    (one_of_two,) = [c for c in fed(line | {"nodes": 2} for line in lines) if c.verdict is Verdict.HUNG]
+    assert alone.ranks == one_of_two.ranks == (0,)
+    assert alone.confidence >= Settings().action_confidence > one_of_two.confidence
+
+
+@pytest.mark.parametrize("kind", ["nvidia", "ascend"])
+@pytest.mark.parametrize("ended", [{"gone": True}, {"state": "Z"}])
+def test_a_rank_that_has_ended_is_the_reason_also_where_cards_idle(kind: str, ended: Line) -> None:
+    node = Node(4, kind)
+    lines = [*node.steps(20, WORK), *node.steps(12, lambda rank: SLEEP | (ended if rank == 2 else {}))]
+    (hung,) = [c for c in fed(line | {"nodes": 2} for line in lines) if c.verdict is Verdict.HUNG]
+    assert hung.ranks == (2,) and hung.confidence >= Settings().action_confidence
+    # But not one that left long before, without which the others worked on.
+    node = Node(4, kind)
+    left: Line = SLEEP | ended
+    worked_on = node.steps(20, lambda rank: left if rank == 2 else WORK)
+    lines = [*node.steps(20, WORK), *worked_on, *node.steps(12, lambda rank: left if rank == 2 else SLEEP)]
+    (hung,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
+    assert hung.evidence["odd_ranks"] == {}
+
+
+def test_the_rank_that_computes_for_ever_is_the_reason() -> None:
+    node = Node(4)
+    lines = [*node.steps(20, WORK), *node.steps(75, lambda rank: SLEEP | ({"cpu": 1.0} if rank == 2 else {}))]
+    (hung,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
+    assert (hung.kind, hung.ranks) == ("livelock", (2,))
+
+
+def test_ranks_that_share_few_cpus_are_busy() -> None:
+    node = Node(8)
+    lines = [*node.steps(20, WORK), *node.steps(40, SLEEP | {"cpu": 0.25, "state": "R"})]
+    assert verdicts(fed(lines))[-1] == "BUSY_HOST"
+
+
+def test_a_card_that_tells_nothing_beside_one_that_spins_changes_nothing() -> None:
+    node = Node(2)
+    silent = dict.fromkeys(("util", "mem_util", "power_w", "power_limit_w", "fabric_bytes")) | {
+        "index": 7,
+        "kind": "nvidia",
+        "rank": 0,
+    }
+    lines = [*node.steps(20, WORK), *node.steps(15, SPIN | {"log": 3.0})]
+    assert verdicts(fed(line | {"cards": [*line["cards"], silent]} for line in lines))[-1] == "HUNG"
+
+
+@pytest.mark.parametrize("minutes", [5, 8, 12])
+def test_another_limit_of_power_ends_no_hang(minutes: int) -> None:
+    node = Node(2)
+    lines = [*node.steps(20, WORK), *node.steps(30, SPIN)]
+    for line in lines[(20 + minutes) * 4 :]:
+        for card in line["cards"]:
+            card["power_limit_w"] = 300.0
+    (hung,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
+    assert hung.evidence["silent_s"] == pytest.approx(600, abs=60)
+
+
+def test_a_process_that_was_left_out_for_a_while_did_nothing_new() -> None:
+    node = Node(2)
+    lines = [*node.steps(20, WORK | {"child": "S"}), *node.steps(40, SLEEP | {"child": "S"})]
+    for at, line in enumerate(lines[80:]):
+        if at % 20 < 6:
+            line["procs"] = [proc for proc in line["procs"] if proc["pid"] != 1000]
+    assert verdicts(fed(lines))[-1] == "HUNG"
+
+
+def test_a_file_server_that_is_not_told_may_be_what_a_process_waits_for() -> None:
+    def hung(wchan: str | None) -> float:
+        node = Node(2)
+        blocked = SLEEP | {"state": "D", "wchan": wchan}
+        lines = [*node.steps(20, WORK), *node.steps(15, lambda rank: SPIN if rank else blocked)]
+        (found,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
+        assert found.kind == "io_blocked"
+        return found.confidence
+
+    assert hung("uvm_gpu_wait") >= Settings().action_confidence > hung(None)
+
+
+@pytest.mark.parametrize("mem", [0, 1])
+def test_small_kernels_of_all_ranks_are_work_where_lines_are_written(mem: int) -> None:
+    node = Node(4)
+    small: Line = {"util": 99, "power": 260.0, "mem": mem, "cpu": 1.0}
+    assert "HUNG" not in verdicts(fed([*node.steps(20, WORK | LOGS), *node.steps(25, small | LOGS)]))
+    assert verdicts(fed([*node.steps(20, WORK | LOGS), *node.steps(25, small)]))[-1] == "HUNG"
+
+
+def test_for_one_card_whose_rank_writes_a_little_nobody_is_stopped() -> None:
+    def hung(write: float) -> float:
+        node = Node(1)
+        lines = [*node.steps(20, WORK), *node.steps(15, SPIN | {"power": 150.0, "write": write})]
+        (found,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
+        return found.confidence
+
+    assert hung(0.0) >= Settings().action_confidence > hung(300.0)
+
+
 def test_a_child_that_is_kept_stopped_is_no_reason() -> None:
     node = Node(1)
     paused: Line = {"child": "T"}
