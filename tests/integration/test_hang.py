@@ -24,6 +24,7 @@ holders_s = 0.2
 processes_s = 0.2
 [hang]
 period_s = 1
+active_s = 0.5
 window_s = 2
 suspect_s = 3
 hung_s = 6
