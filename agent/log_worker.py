@@ -35,6 +35,9 @@ LOOK_S, SAVE_S, RETRY_S = 1.0, 5.0, 1.0
 GIVE_UP_S = 600.0
 #: Seconds after its end for which a job gets a worker log that nobody has begun: its whole life fell between daemons.
 RECENT_S = 3600.0
+#: The file belongs to the job's user, who can hold a lease on it (fcntl(2)): an open() that waits would take a thread
+#: of all jobs for 45 s.
+_OPEN = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 
 _log = structlog.get_logger(__name__)
 
@@ -202,7 +205,7 @@ def _begin(entry: Entry, path: Path) -> _Saved | None:
 
 def _append(entry: Entry, path: Path, data: bytes, size: int) -> int:
     """Writes behind the first `size` bytes, whatever stands there; returns the new size. Raises OSError, _Deleted."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    fd = os.open(path, _OPEN | os.O_CREAT, 0o640)
     try:
         there = os.fstat(fd).st_size
         if not there:
@@ -230,7 +233,7 @@ def _store(entry: Entry, saved: _Saved, path: Path) -> None:
     """Raises OSError, _Deleted."""
     _refuse_deleted(entry, path)
     with contextlib.suppress(FileNotFoundError):
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, _OPEN)
         try:
             os.fdatasync(fd)
         finally:

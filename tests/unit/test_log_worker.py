@@ -1,7 +1,11 @@
 """The lines of all ranks in one file, each once."""
 
 import json
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -166,6 +170,52 @@ async def test_switched_off_and_on_again(tmp_path: Path) -> None:
     end(entry)
     assert await worker(root, entry, "plain").run()
     assert log.read_bytes() == b"one\ntwo\n"
+
+
+@contextmanager
+def leased(path: Path) -> Iterator[None]:
+    """With another process that holds a lease on a file, as its owner may, and does not heed that it is to end."""
+    script = (
+        "import fcntl, os, signal, sys\n"
+        "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"
+        "fcntl.fcntl(os.open(sys.argv[1], os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
+        "print(flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"\n"
+        yield
+        holder.communicate()
+
+
+async def test_a_lease_on_it_holds_up_no_thread(tmp_path: Path) -> None:
+    root, entry = entry_of(tmp_path)
+    log = root.worker_log("job", 0)
+    log.write_bytes(b"one\n")
+    entry.paths.worker.write_text(json.dumps({"size": 4, "offsets": {"0": 4}, "done": False}))
+    put(root, 0, b"one\ntwo\n")
+    end(entry)
+    mine = worker(root, entry, "plain")
+    with anyio.fail_after(20):  # an open() that waits does so for 45 s (fs.lease-break-time)
+        async with anyio.create_task_group() as tasks:
+            with leased(log):
+                tasks.start_soon(mine.run)
+                await until(lambda: "the worker log of job job waits" in mine.trouble)
+    assert log.read_bytes() == b"one\ntwo\n"
+
+
+async def test_a_lease_does_not_hold_up_what_is_stored(tmp_path: Path) -> None:
+    root, entry = entry_of(tmp_path)
+    log = root.worker_log("job", 0)
+    log.write_bytes(b"one\n")
+    entry.paths.worker.write_text(json.dumps({"size": 4, "offsets": {"0": 4}, "done": False}))
+    put(root, 0, b"one\n")
+    end(entry)
+    before = time.monotonic()
+    with leased(log):
+        assert await worker(root, entry, "plain").run()
+        assert time.monotonic() - before < 20, "open() waited for the lease to be broken"
 
 
 @needs_root
