@@ -4,6 +4,7 @@ What the keys mean for an operator is told in docs/configuration.md.
 """
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ import msgspec
 from agent import metrics_listen, notify_settings
 from agent.errors import StartupError
 from agent.notify_settings import NotifyTable
+from agent.ownership import refuse_others
 from probes import hang, precheck
 from probes.node.settings import NodeSettings
 from probes.trees import HELPERS
@@ -266,10 +268,14 @@ NEEDS_RESTART = (
 )
 
 
-def load(path: Path) -> Config:
-    """Reads a file. Raises StartupError that names file, key, value and what is allowed."""
+def load(path: Path, *, own: bool = False) -> Config:
+    """Reads a file. `own`: to do what it says, programs that it names included, so it must be nobody else's. Raises
+    StartupError that names file, key, value and what is allowed."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            if own:
+                refuse_others(path, os.fstat(file.fileno()))
+            raw = tomllib.loads(file.read())
     except OSError as error:
         raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -82,7 +82,7 @@ class LiveConfig:
 
     def _read(self) -> Config:
         there = self._named or self._path.exists()
-        read = config.load(self._path) if there else Config()
+        read = config.load(self._path, own=True) if there else Config()
         if not self._record:
             return read
         return msgspec.structs.replace(read, telemetry=msgspec.structs.replace(read.telemetry, record=self._record))

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from agent.errors import StartupError
+from agent.ownership import refuse_others
 from supervisors.paths import Root
 
 #: First line of `<state>/version`: the name, and the number of the format. It is raised when a musterd of before would
@@ -25,8 +26,8 @@ def prepare(root: Root) -> None:
 
     The folders on the way to a rank's working folder can be passed through by every user, and listed by none.
 
-    Raises StartupError: a socket path that is too long, a folder that cannot be made or written, a state folder of
-    another version. Nothing is changed in a folder that is refused.
+    Raises StartupError: a socket path that is too long, a folder that cannot be made or written or that others can
+    change, a state folder of another version. Nothing is changed in a folder that is refused.
     """
     size = len(os.fsencode(root.socket))
     if size > MAX_SOCKET:
@@ -34,6 +35,8 @@ def prepare(root: Root) -> None:
             f"{root.socket}: the path of the socket has {size} bytes, and the kernel allows {MAX_SOCKET}: "
             "choose a shorter --root"
         )
+    if root != Root.system():
+        _make(root.run.parent)
     _make(root.state, 0o711)
     _check_version(root)
     for folder, mode in ((root.run, 0o755), (root.log, 0o755), (root.jobs, 0o711), (root.events, 0o700)):
@@ -93,15 +96,18 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _make(folder: Path, mode: int) -> None:
+def _make(folder: Path, mode: int | None = None) -> None:
+    """Raises StartupError. Without a `mode` that of a new folder is 0755 less the umask."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            folder.mkdir()
-            folder.chmod(mode)  # the umask is not asked
+            folder.mkdir(0o755)
+            if mode is not None:
+                folder.chmod(mode)  # the umask is not asked
         except FileExistsError:
             if not folder.is_dir():
                 raise StartupError(f"{folder}: is no folder; move it away, or choose another --root") from None
+        refuse_others(folder, folder.stat())
     except OSError as error:
         raise StartupError(
             f"{error.filename or folder}: cannot make the folder {folder}: {error.strerror}; "

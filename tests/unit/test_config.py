@@ -1,5 +1,6 @@
 """The configuration: defaults, refusals, reload."""
 
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from agent.musterd import LiveConfig
 from probes import precheck
 from supervisors.paths import Root
 from supervisors.spec import DEFAULT_GRACE_STEPS
+from tests.small_disk import needs_root
 
 
 def parsed(text: str, tmp_path: Path) -> Config:
@@ -109,6 +111,27 @@ def test_reload_takes_a_good_file_and_keeps_the_old_one_before_a_bad(tmp_path: P
     live.reload()
     assert "socket.mode" in live.trouble
     assert "started again" in live.trouble
+
+
+@needs_root
+def test_a_file_of_another_user_is_refused(tmp_path: Path):
+    path = tmp_path / "musterd.toml"
+    path.write_text("[jobs]\nmax_jobs = 1\n")
+    live = LiveConfig(Root.under(tmp_path), None)
+    path.write_text("[jobs]\nmax_jobs = 2\n")
+    os.chown(path, 65534, 65534)
+    with pytest.raises(StartupError, match=rf"{path}: belongs to .*uid 65534.*runs as root .*change its owner"):
+        LiveConfig(Root.under(tmp_path), None)
+    live.reload()
+    assert live().jobs.max_jobs == 1 and "uid 65534" in live.trouble
+
+
+def test_a_file_that_everybody_may_write_to_is_refused(tmp_path: Path):
+    path = tmp_path / "musterd.toml"
+    path.touch()
+    path.chmod(0o646)
+    with pytest.raises(StartupError, match=rf"mode 0646 lets everybody write: chmod o-w {path}$"):
+        LiveConfig(Root.under(tmp_path), path)
 
 
 def test_every_key_is_documented():

@@ -8,6 +8,7 @@ import pytest
 from agent import lockfile, state_folder
 from agent.errors import StartupError
 from supervisors.paths import Root
+from tests.small_disk import needs_root
 
 
 def mode(path: Path) -> int:
@@ -57,6 +58,37 @@ def test_a_file_in_the_way_and_a_folder_that_may_not_be_written(tmp_path: Path, 
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(StartupError, match="no permission"):
         state_folder.prepare(Root.under(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("name", [".", "run", "state", "log"])
+@needs_root
+def test_a_folder_of_another_user_is_refused_and_left_alone(tmp_path: Path, name: str):
+    folder = tmp_path / "root" / name
+    folder.mkdir(parents=True)
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(StartupError, match=rf"{folder}: belongs to .*uid 65534.*another path, or change its owner"):
+        state_folder.prepare(Root.under(tmp_path / "root"))
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_everybody_may_write_to(tmp_path: Path):
+    tmp_path.chmod(0o777)
+    with pytest.raises(StartupError, match=rf"{tmp_path}: .*mode 0777 lets everybody write: chmod o-w {tmp_path}$"):
+        state_folder.prepare(Root.under(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    state_folder.prepare(Root.under(tmp_path / "own"))  # what it lies in is another matter
+    tmp_path.chmod(0o1777)  # nobody can replace what is another's
+    state_folder.prepare(Root.under(tmp_path))
+
+
+def test_the_umask_makes_no_folder_that_is_refused_next_time(tmp_path: Path):
+    root = Root.under(tmp_path / "new")
+    before = os.umask(0)
+    try:
+        state_folder.prepare(root)
+    finally:
+        os.umask(before)
+    state_folder.prepare(root)
 
 
 def test_the_epoch_stays(tmp_path: Path):
