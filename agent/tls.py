@@ -1,7 +1,9 @@
 """The TCP listener's credentials: mutual TLS, read again when a file has changed."""
 
+import errno
 import os
 import ssl
+import stat
 from pathlib import Path
 
 import grpc
@@ -47,13 +49,13 @@ class Credentials:
         _log.info("tls.reloaded")
         return self._now
 
-    def _stamps(self) -> list[tuple[int, int, int]]:
+    def _stamps(self) -> list[tuple[int, ...]]:
         found = [os.stat(path) for path in (self._certificate, self._key, self._authority)]
-        return [(stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in found]
+        return [(each.st_mtime_ns, each.st_size, each.st_ino, each.st_mode) for each in found]
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         """Raises OSError, also for a pair that is none, as it is while somebody puts a new one in its place."""
-        certificate, key, authority = (path.read_bytes() for path in (self._certificate, self._key, self._authority))
+        certificate, key, authority = self._certificate.read_bytes(), self._secret(), self._authority.read_bytes()
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
         except ssl.SSLError as error:
@@ -65,6 +67,15 @@ class Credentials:
             why = f"holds no certificate in PEM: {error.reason or error}"
             raise OSError(error.errno, why, str(self._authority)) from error
         return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+
+    def _secret(self) -> bytes:
+        """The key. Raises OSError, also where it is none any more: whoever has it can pass for this daemon."""
+        with self._key.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & (stat.S_IROTH | stat.S_IWOTH):
+                why = f"its mode {mode:04o} lets everybody read or write the key: chmod 600 {self._key}"
+                raise OSError(errno.EACCES, why, str(self._key))
+            return file.read()
 
 
 def _told(error: OSError) -> str:

@@ -39,6 +39,7 @@ from muster.v1 import (
     telemetry_pb2,
 )
 from tests.conftest import Daemon, eventually
+from tests.integration.test_daemon import musterd
 from tests.unit.test_certificate import common, signed, write_key
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -235,6 +236,7 @@ class Authority:
         for blob, path in ((made.private_key_pem, pair.key), (made.cert_chain_pems[0], pair.certificate)):
             new = path.with_suffix(".new")
             blob.write_to_path(new)
+            new.chmod(0o600)
             new.rename(path)
         return pair
 
@@ -430,6 +432,7 @@ def _future(authority: Authority) -> Pair:
     )
     pair = Pair(authority.file.with_name("future.crt"), authority.file.with_name("future.key"))
     made.private_key_pem.write_to_path(pair.key)
+    pair.key.chmod(0o600)
     made.cert_chain_pems[0].write_to_path(pair.certificate)
     return pair
 
@@ -479,6 +482,20 @@ def test_certificates_are_read_again(listening: Listening) -> None:
         assert listening.handshake(context)[1] == second
 
 
+def test_a_key_that_everybody_may_read_is_refused(listening: Listening) -> None:
+    own, context = listening.own, listening.context(listening.operator)
+    before = listening.handshake(context)[1]
+    listening.authority.pair("localhost", into=own)
+    own.key.chmod(0o644)
+    assert listening.handshake(context)[1] == before
+    said = f"{own.key}: its mode 0644 lets everybody read or write the key: chmod 600 {own.key}"
+    assert said in listening.daemon.stderr.read_text()
+    done = musterd("--root", str(own.key.parent / "r"), "--config", str(listening.daemon.config))
+    assert done.returncode == 1 and f"tls: {said}" in done.stderr.splitlines()[-1]
+    own.key.chmod(0o600)
+    assert listening.handshake(context)[1] != before
+
+
 def _files(pair: Pair) -> tuple[Path, Path]:
     return pair.certificate, pair.key
 
@@ -497,8 +514,6 @@ def test_a_listener_that_cannot_be_made_is_refused(tmp_path: Path, broken: str) 
         lines = [f'{key} = "{path}"' for key, path in files.items()]
         config = tmp_path / "c.toml"
         config.write_text("\n".join(["[tls]", f'listen = "127.0.0.1:{port}"', *lines, 'operators = ["a"]']))
-        from tests.integration.test_daemon import musterd
-
         done = musterd("--root", str(tmp_path / "r"), "--config", str(config))
     assert done.returncode == 1
     assert (f"127.0.0.1:{port}" if broken == "taken" else str(files[broken])) in done.stderr.splitlines()[-1]

@@ -57,6 +57,7 @@ def signed(
 
 def write_key(path: Path) -> None:
     """That of the certificates."""
+    path.touch(0o600)
     path.write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
