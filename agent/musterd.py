@@ -187,9 +187,11 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
     from agent.server import ServerContext, serve
     from agent.stacks import Stacks
     from agent.telemetry import Telemetry
+    from agent.tls import Credentials
     from probes.driver import Driver, DriverSettings
 
     started_at = time.time()
+    tls = Credentials(settings.now.tls) if settings.now.tls.listen else None
     stopping = anyio.Event()
     try:
         events = await EventStore.open(root.events, settings.now.jobs.keep_events_bytes)
@@ -222,6 +224,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         stacks,
         hangs,
         keeping,
+        tls,
         settings,
         root,
         started_at,

@@ -99,9 +99,9 @@ async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio
             config.socket.reader_group,
             SocketTable().reader_group,
         )
-    if config.tls.listen:
+    if context.tls is not None:
         listeners.append(made(access.of_certificate(lambda: _names(context.config().tls))))
-        _bind_tls(listeners[-1][0], config.tls)
+        _bind_tls(listeners[-1][0], config.tls.listen, context.tls)
     try:
         for server, _ in listeners:
             await server.start()
@@ -172,12 +172,12 @@ def _names(table: TlsTable) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return table.operators, table.readers
 
 
-def _bind_tls(server: aio.Server, table: TlsTable) -> None:
+def _bind_tls(server: aio.Server, listen: str, credentials: Credentials) -> None:
     """Raises StartupError."""
     try:
-        server.add_secure_port(table.listen, Credentials(table).server())
+        server.add_secure_port(listen, credentials.server())
     except RuntimeError as error:
-        raise StartupError(f"tls.listen: {table.listen}: cannot be listened on: {error}") from error
+        raise StartupError(f"tls.listen: {listen}: cannot be listened on: {error}") from error
 
 
 def _bind(server: aio.Server, path: Path, mode: int, group: str, default_group: str) -> None:

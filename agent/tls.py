@@ -2,15 +2,24 @@
 
 import errno
 import os
+import re
 import ssl
 import stat
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import structlog
 
+from agent import certificate
 from agent.config import TlsTable
 from agent.errors import StartupError
+
+#: Seconds before the end of the daemon's certificate from which on it is said.
+SOON_S = 7 * 86400.0
+#: The first one of a file is the daemon's own, what follows are those that signed it.
+_FIRST = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 _log = structlog.get_logger(__name__)
 
@@ -23,11 +32,23 @@ class Credentials:
         self._certificate, self._key = Path(table.certificate), Path(table.key)
         self._authority = Path(table.client_authority)
         self._refused = ""
+        #: When the certificate ends, in seconds since the epoch; None where that cannot be read.
+        self._until: float | None = None
         try:
             self._stamp = self._stamps()
             self._now = self._read()
         except OSError as error:
             raise StartupError(f"tls: {_told(error)}") from error
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator: files that were not taken, a certificate that no client takes, or soon none."""
+        found = [f"tls: those before stay in force: {self._refused}"] if self._refused else []
+        if self._until is not None and (left := self._until - time.time()) < SOON_S:
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._until))
+            how = f"ends in {left / 86400:.1f} days, at {when}" if left > 0 else f"ended at {when}: no client takes it"
+            found.append(f"tls: {self._certificate}: the certificate {how}; put a new one with its key in its place")
+        return found
 
     def server(self) -> grpc.ServerCredentials:
         """For a port that demands a client's certificate."""
@@ -55,7 +76,7 @@ class Credentials:
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         """Raises OSError, also for a pair that is none, as it is while somebody puts a new one in its place."""
-        certificate, key, authority = self._certificate.read_bytes(), self._secret(), self._authority.read_bytes()
+        chain, key, authority = self._certificate.read_bytes(), self._secret(), self._authority.read_bytes()
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
         except ssl.SSLError as error:
@@ -66,7 +87,8 @@ class Credentials:
         except ssl.SSLError as error:
             why = f"holds no certificate in PEM: {error.reason or error}"
             raise OSError(error.errno, why, str(self._authority)) from error
-        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+        self._until = _end_of(chain)
+        return grpc.ssl_server_certificate_configuration([(key, chain)], authority)
 
     def _secret(self) -> bytes:
         """The key. Raises OSError, also where it is none any more: whoever has it can pass for this daemon."""
@@ -76,6 +98,13 @@ class Credentials:
                 why = f"its mode {mode:04o} lets everybody read or write the key: chmod 600 {self._key}"
                 raise OSError(errno.EACCES, why, str(self._key))
             return file.read()
+
+
+def _end_of(chain: bytes) -> float | None:
+    if (first := _FIRST.search(chain)) is not None:
+        with suppress(ValueError):
+            return certificate.expires(first[0])
+    return None
 
 
 def _told(error: OSError) -> str:

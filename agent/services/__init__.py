@@ -19,6 +19,7 @@ from agent.notify import Notifier
 from agent.registry import Registry
 from agent.stacks import Stacks
 from agent.telemetry import Telemetry
+from agent.tls import Credentials
 from probes.driver import Driver
 from supervisors.paths import Root
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What the services serve. `config` gives the present configuration, `started_at` is in seconds since the epoch,
-    and the server ends when `stopping` is set."""
+    """What the services serve. `tls` is for the TCP listener, if there is one; `config` gives the present
+    configuration, `started_at` is in seconds since the epoch, and the server ends when `stopping` is set."""
 
     registry: Registry
     events: EventStore
@@ -41,6 +42,7 @@ class ServerContext:
     stacks: Stacks
     hangs: HangWatch
     keeping: LogKeeping
+    tls: Credentials | None
     config: Callable[[], Config]
     root: Root
     started_at: float

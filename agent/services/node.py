@@ -80,6 +80,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         server = self._server
         parts = (server.health, server.telemetry, server.metrics, server.notifier, server.keeping)
         found = [*server.registry.warnings(), *(text for part in parts for text in part.trouble), server.hangs.trouble]
+        found += server.tls.trouble if server.tls is not None else []
         return [text for text in found if text]
 
 

@@ -496,6 +496,28 @@ def test_a_key_that_everybody_may_read_is_refused(listening: Listening) -> None:
     assert listening.handshake(context)[1] != before
 
 
+def test_trouble_with_the_daemons_certificate_is_a_warning(listening: Listening) -> None:
+    authority, own, context = listening.authority, listening.own, listening.context(listening.operator)
+
+    def said() -> str:
+        done = listening.daemon.cli("node")
+        assert done.returncode == 0, done.stderr
+        return " ".join(done.stdout.split())
+
+    assert f"tls: {own.certificate}: the certificate ends in 1.0 days, at 20" in said()
+    own.key.write_text("no key")
+    listening.handshake(context)
+    assert f"tls: those before stay in force: {own.certificate}: is no certificate for the key {own.key}" in said()
+    authority.pair("localhost", days=-1, into=own)
+    with pytest.raises(ssl.SSLError, match="expired"):
+        listening.handshake(context)
+    assert "in force" not in said() and f"tls: {own.certificate}: the certificate ended at 20" in said()
+    authority.pair("localhost", days=8, into=own)
+    own.certificate.write_bytes(own.certificate.read_bytes() + authority.file.read_bytes())  # a chain
+    listening.handshake(context)
+    assert "tls:" not in said()
+
+
 def _files(pair: Pair) -> tuple[Path, Path]:
     return pair.certificate, pair.key
 

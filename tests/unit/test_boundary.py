@@ -66,7 +66,7 @@ def server_context(registry: Any, events: Any, config: Any, root: Root) -> Serve
     silent: Any = SimpleNamespace(trouble=[])
     hangs: Any = SimpleNamespace(trouble="", found=lambda entry: None)
     parts = (driver, health, silent, silent, silent, silent, hangs, silent)
-    return ServerContext(registry, events, *parts, lambda: config, root, 1000.0, anyio.Event())
+    return ServerContext(registry, events, *parts, None, lambda: config, root, 1000.0, anyio.Event())
 
 
 class FakeRegistry:
