@@ -104,7 +104,7 @@ class LiveConfig:
     metavar="FILE",
     help="Configuration. [default: /etc/muster/musterd.toml, with --root DIR/musterd.toml; may be missing]",
 )
-@click.option("--check-config", is_flag=True, help="Say whether the configuration is good, and leave.")
+@click.option("--check-config", is_flag=True, help="Say whether the daemon starts with the configuration, and leave.")
 @click.option("--version", is_flag=True, help="Show the version and leave.")
 @click.option(
     "--record",
@@ -129,6 +129,9 @@ def main(
     try:
         settings = LiveConfig(places, config_file, record and os.path.abspath(record))
         if check_config:
+            from agent import server
+
+            server.check(places, settings.now)
             click.echo(settings.origin)
             return
         log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)

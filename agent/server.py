@@ -1,5 +1,6 @@
 """The gRPC server: binds the socket, serves, and ends in good order."""
 
+import grp
 import os
 import shutil
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from agent import access
 from agent.access import Caller, Role
 from agent.audit import Audit
 from agent.boundary import Boundary
-from agent.config import SocketTable, TlsTable
+from agent.config import Config, SocketTable, TlsTable
 from agent.errors import StartupError
 from agent.services import ServerContext
 from agent.services.event import EventService
@@ -44,8 +45,9 @@ from muster.v1 import (
     telemetry_pb2,
     telemetry_pb2_grpc,
 )
+from supervisors.paths import Root
 
-__all__ = ["ServerContext", "serve"]
+__all__ = ["ServerContext", "check", "serve"]
 
 #: Seconds that calls under way have, when the daemon ends, before they are ended with UNAVAILABLE; and seconds after
 #: that until their connections are cut.
@@ -65,6 +67,23 @@ _SERVICES = (
 )
 
 _log = structlog.get_logger(__name__)
+
+
+def check(root: Root, config: Config) -> None:
+    """Looks whether the listeners' files and groups are there, and changes nothing. Raises StartupError, as the start
+    does."""
+    if config.tls.listen:
+        Credentials(config.tls)
+    table, default = config.socket, SocketTable()
+    groups = [(root.socket, table.group, default.group)]
+    if table.reader:
+        groups.append((root.reader_socket, table.reader_group, default.reader_group))
+    for path, group, unasked in groups:
+        try:
+            if group not in ("", unasked):
+                grp.getgrnam(group)
+        except KeyError:
+            raise _not_given(path, group, f"no such group: {group!r}") from None
 
 
 async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -196,15 +215,19 @@ def _bind(server: aio.Server, path: Path, mode: int, group: str, default_group: 
             shutil.chown(path, group=group)
     except (OSError, LookupError) as error:
         if group != default_group:
-            raise StartupError(
-                f"{path}: cannot give the socket to the group {group!r}: {error}; see [socket] in the configuration"
-            ) from error
+            raise _not_given(path, group, error) from error
         # Nobody asked for the default group: a node without it, and a daemon that may not use it, do without.
         _log.info("the socket stays with the daemon's own group", group=group, error=str(error))
     try:
         path.chmod(mode)
     except OSError as error:
         raise StartupError(f"{path}: cannot give the socket the mode {mode:04o}: {error}") from error
+
+
+def _not_given(path: Path, group: str, why: object) -> StartupError:
+    return StartupError(
+        f"{path}: cannot give the socket to the group {group!r}: {why}; see [socket] in the configuration"
+    )
 
 
 async def _end(server: aio.Server, boundary: Boundary) -> None:

@@ -536,6 +536,24 @@ def test_a_listener_that_cannot_be_made_is_refused(tmp_path: Path, broken: str) 
         lines = [f'{key} = "{path}"' for key, path in files.items()]
         config = tmp_path / "c.toml"
         config.write_text("\n".join(["[tls]", f'listen = "127.0.0.1:{port}"', *lines, 'operators = ["a"]']))
+        checked = musterd("--root", str(tmp_path / "r"), "--config", str(config), "--check-config")
+        assert not (tmp_path / "r").exists()
         done = musterd("--root", str(tmp_path / "r"), "--config", str(config))
     assert done.returncode == 1
     assert (f"127.0.0.1:{port}" if broken == "taken" else str(files[broken])) in done.stderr.splitlines()[-1]
+    # Who listens there is no matter of the configuration: the daemon itself, mostly.
+    said = (0, "") if broken == "taken" else (1, done.stderr.splitlines()[-1])
+    assert (checked.returncode, checked.stderr.strip()) == said
+
+
+@pytest.mark.parametrize("key", ["group", "reader_group"])
+def test_a_group_that_is_not_there_is_refused_beforehand_too(tmp_path: Path, key: str) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(f'[socket]\n{key} = "nobody-made-it"\n')
+    words = ("--root", str(tmp_path / "r"), "--config", str(config))
+    checked, done = musterd(*words, "--check-config"), musterd(*words)
+    assert (checked.returncode, done.returncode) == (1, 1) and not checked.stdout
+    assert "no such group: 'nobody-made-it'" in checked.stderr and checked.stderr == done.stderr.splitlines(True)[-1]
+    config.write_text(f'[socket]\n{key} = ""\n')
+    checked = musterd(*words, "--check-config")
+    assert (checked.returncode, checked.stdout) == (0, f"{config}: good\n"), checked.stderr
