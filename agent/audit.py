@@ -73,6 +73,12 @@ class Call:
         self._about |= about
         self.write("BEGUN")
 
+    def answered(self, answer: Any) -> None:
+        """Takes the job's name from what the call returns, where the request left that to the daemon."""
+        job_id = getattr(getattr(answer, "job", None), "job_id", "")
+        if job_id:
+            self._about.setdefault("job_id", job_id)
+
 
 _present: ContextVar[Call] = ContextVar("_present")
 

@@ -138,6 +138,7 @@ class Boundary(aio.ServerInterceptor):
                 look = self._look(context) if access.is_look(method) else None
                 with anyio.CancelScope() as scope, self._tracked(scope, streams=encode is None):
                     answer = await _call(behaviour, request, context)
+                    call.answered(answer)
                     if encode is not None:
                         answer = encode(answer)
                         if look is not None:

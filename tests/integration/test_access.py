@@ -121,6 +121,7 @@ def test_what_is_done_is_written_down_and_what_is_looked_at_is_not(daemon: Daemo
     daemon.stop("x", grace_s=0, reason="enough")
     with pytest.raises(grpc.RpcError):
         daemon.stop("nobody")
+    unnamed = daemon.run("true").job_id
     lines = audit(daemon)
     told = [(line["call"].partition("/")[2], line.get("job_id", ""), line["answer"]) for line in lines]
     assert told == [
@@ -133,6 +134,7 @@ def test_what_is_done_is_written_down_and_what_is_looked_at_is_not(daemon: Daemo
         ("Undrain", "", "OK"),
         ("Stop", "x", "OK"),
         ("Stop", "nobody", "NOT_FOUND"),
+        ("Start", unnamed, "OK"),
     ]
     by_call = {line["call"].partition("/")[2]: line for line in lines}
     assert by_call["Exec"]["program"] == "sh" and by_call["Exec"]["session_id"]
