@@ -18,8 +18,9 @@ from supervisors.session_start import Request, SessionRefused
 from supervisors.wire import Message
 
 #: For so long after a connection was lost all output is kept for who comes back, and an end that was told can be told
-#: again; in seconds.
-LOST_S = 30.0
+#: again; in seconds. Longer than `muster exec` looks for the next daemon, last attempt included (PATIENCE_S in
+#: agent/cli/connection.py): else the oldest output is gone when it comes.
+LOST_S = 75.0
 #: No more is written to a client that has so many bytes to take.
 BACKLOG = 1 << 17
 #: How often processes are looked for that are to have a signal, in seconds.

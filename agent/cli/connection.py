@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 #: Seconds within which a call that waits for nothing must be answered.
 ANSWER_S = 30.0
-#: Seconds for which a command that follows or waits looks for a daemon that has gone (it is being restarted).
+#: Seconds for which a command that follows or waits looks for a daemon that has gone (it is being restarted). A session
+#: holds its output for longer (LOST_S in supervisors/session.py).
 PATIENCE_S = 60.0
 _MAX_MESSAGE = 64 << 20
 

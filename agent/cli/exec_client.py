@@ -64,9 +64,9 @@ class _Session:
         self._first = first
         self._stdin = stdin
         self._watch = Watch(keys)
-        #: Empty until it has begun. `_raw`: its terminal is in the place of ours.
+        #: Empty until it has begun. `_tty`: it has a terminal. `_raw`: that is in the place of ours.
         self._id = ""
-        self._raw = False
+        self._tty = self._raw = False
         #: The stream that there is at the moment.
         self._call: _Call | None = None
         self._writing = anyio.Lock()
@@ -80,6 +80,8 @@ class _Session:
         # Output: bytes received of stdout and stderr, and how many of both were acknowledged.
         self._received = [0, 0]
         self._acknowledged = 0
+        #: Bytes of it that came while we were away, and were not kept.
+        self._missing = 0
         self._mute = self._detached = False
         self._code: int | None = None
 
@@ -163,9 +165,13 @@ class _Session:
             if self._acknowledged and not started.tty:  # a screen is drawn anew, and needs no more than its last part
                 self._say(f"its first {self._acknowledged} bytes of output were shown before, or are not kept any more")
             self._stdin = self._stdin or (started.tty and self.terminal.there)
+            self._tty = started.tty
             self._raw = started.tty and self.terminal.there
             if self._raw:
                 self.terminal.raw()
+        else:  # somebody else may have had, meanwhile, what we have not, and nothing may come behind it
+            self._skip(0, started.stdout_offset)
+            self._skip(1, started.stderr_offset)
         self._call = call
         self._forget(started.input_offset)
         # What of it the command has taken is told next; so far it may be a window less.
@@ -201,7 +207,7 @@ class _Session:
                 await self._part(call)
                 if answer.exited.message:
                     self._say(answer.exited.message)
-                return answer.exited.exit_code
+                return self._end(answer.exited.exit_code)
             elif kind == "left":
                 await self._part(call)
                 self._say(f"{answer.left.message}; {self._goes_on()}")
@@ -277,9 +283,8 @@ class _Session:
 
     async def _show(self, written: exec_pb2.ExecOutput) -> None:
         which = int(written.stderr)
+        self._skip(which, written.offset)
         have = self._received[which]
-        if written.offset > have and not self._mute:
-            self._say(f"{written.offset - have} bytes of output were not kept while nobody was attached")
         data = written.data[max(0, have - written.offset) :]
         if data and not self._mute:
             await _apart(lambda: output.write(data, 1 + which))
@@ -288,6 +293,23 @@ class _Session:
             self._acknowledged = sum(self._received)
             ack = exec_pb2.ExecAck(stdout_offset=self._received[0], stderr_offset=self._received[1])
             await self._send(exec_pb2.ExecRequest(ack=ack))
+
+    def _skip(self, which: int, offset: int) -> None:
+        """Output goes on at `offset`: what is between was not kept."""
+        missing = offset - self._received[which]
+        if missing > 0:
+            self._received[which] = offset
+            if not self._mute:  # what nobody reads any more was not written, and did not count as received
+                self._missing += missing
+                self._say(f"{missing} bytes of output were not kept while we were not attached")
+
+    def _end(self, code: int) -> int:
+        """Our exit code for the command's. Whoever reads a pipe must not take for all of it what is not; a screen is
+        drawn anew."""
+        if not self._missing or self._tty:
+            return code
+        self._say(f"the command ended with code {code}, but {self._missing} bytes of its output are missing")
+        return Exit.MUSTER_FAILED
 
     # --- signals and words --------------------------------------------------------------------------------------------
 

@@ -9,10 +9,11 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from agent.cli import exec_client
-from agent.cli.errors import Failure
+from agent.cli import connection, exec_client, output
+from agent.cli.errors import CallFailed, Failure
 from muster import client
 from muster.v1 import exec_pb2, exec_pb2_grpc
+from supervisors import session
 
 
 @pytest.mark.parametrize("end", ["code", "failure", "defect", "signal"])
@@ -65,3 +66,75 @@ async def test_the_terminal_is_given_back_while_signals_are_heeded(monkeypatch: 
     while happened.pop() != "no signal is heeded":
         pass
     assert happened[-1] == "as before"
+
+
+def test_a_session_holds_its_output_for_longer_than_a_client_looks_for_it() -> None:
+    """And the last attempt takes its time, too."""
+    assert session.LOST_S >= connection.PATIENCE_S + 15
+
+
+class Call:
+    """A stream that says what it was given, and then ends."""
+
+    def __init__(self, *answers: exec_pb2.ExecResponse) -> None:
+        self._answers = list(answers)
+        self.requests: list[exec_pb2.ExecRequest] = []
+
+    async def write(self, request: exec_pb2.ExecRequest) -> None:
+        self.requests.append(request)
+
+    async def read(self) -> exec_pb2.ExecResponse | None:
+        return self._answers.pop(0) if self._answers else None
+
+    async def done_writing(self) -> None:
+        pass
+
+
+def started(offset: int = 0, tty: bool = False) -> exec_pb2.ExecResponse:
+    return exec_pb2.ExecResponse(started=exec_pb2.ExecStarted(session_id="s", stdout_offset=offset, tty=tty))
+
+
+def written(offset: int, data: bytes) -> exec_pb2.ExecResponse:
+    return exec_pb2.ExecResponse(output=exec_pb2.ExecOutput(offset=offset, data=data))
+
+
+EXITED = exec_pb2.ExecResponse(exited=exec_pb2.ExecExited(exit_code=7))
+ATTACH = exec_pb2.ExecRequest(attach=exec_pb2.ExecAttach(job_id="j", session_id="s"))
+START = exec_pb2.ExecRequest(start=exec_pb2.ExecStart(job_id="j", argv=["true"]))
+
+
+@pytest.mark.parametrize(
+    ("first", "calls", "code", "shown"),
+    [
+        (START, [Call(started(), written(0, b"abc")), Call(started(3), written(3, b"def"), EXITED)], 7, b"abcdef"),
+        (START, [Call(started(), written(0, b"abc")), Call(started(9), written(9, b"def"), EXITED)], 125, b"abcdef"),
+        # It is told with the first output behind the gap only; and somebody else has had the rest.
+        (START, [Call(started(), written(0, b"abc")), Call(started(3), written(9, b"def"), EXITED)], 125, b"abcdef"),
+        (START, [Call(started(), written(0, b"abc")), Call(started(9), EXITED)], 125, b"abc"),
+        # A screen is drawn anew.
+        (START, [Call(started(tty=True)), Call(started(9, tty=True), written(9, b"def"), EXITED)], 7, b"def"),
+        # Who attaches is told at the beginning what is not kept any more.
+        (ATTACH, [Call(started(9), written(9, b"def"), EXITED)], 7, b"def"),
+        (ATTACH, [Call(started(9)), Call(started(20), written(20, b"def"), EXITED)], 125, b"def"),
+    ],
+)
+async def test_missing_output_is_no_success(
+    monkeypatch: pytest.MonkeyPatch,
+    first: exec_pb2.ExecRequest,
+    calls: list[Call],
+    code: int,
+    shown: bytes,
+) -> None:
+    out, notes = bytearray(), list[str]()
+    monkeypatch.setattr(output, "write", lambda data, _: out.extend(data))
+    monkeypatch.setattr(output, "note", notes.append)
+    monkeypatch.setattr(exec_client, "Terminal", lambda: SimpleNamespace(there=False))
+    monkeypatch.setattr(exec_client, "Patience", lambda: SimpleNamespace(wait_or_raise=lambda *_, **__: None))
+    left = iter(calls)
+    stub: Any = SimpleNamespace(Exec=lambda metadata: next(left))
+    here: Any = SimpleNamespace(metadata=(), failure=lambda error, _: CallFailed("UNAVAILABLE", str(error)))
+    client = exec_client._Session(here, first, stdin=False, keys=b"")
+    async with anyio.create_task_group() as tasks:
+        assert await client._over_restarts(stub, tasks) == code
+    assert bytes(out) == shown
+    assert (code == 125) == ("bytes of its output are missing" in notes[-1] if notes else False)
