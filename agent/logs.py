@@ -89,11 +89,12 @@ def look(files: list[LogFile]) -> list[Layout]:
 class TimeIndex:
     """Tells when the bytes at an offset were written, for offsets that grow."""
 
-    def __init__(self, path: Path, start: int) -> None:
-        """For reading from the byte `start` on. Opens nothing yet."""
+    def __init__(self, path: Path) -> None:
+        """Opens nothing yet."""
         self._path = path
-        self._start = start
+        #: Number of the record that is read next, None: to be found; and the one before it.
         self._next: int | None = None
+        self._last = b""
         self._ahead: list[tuple[int, int]] = []
         self._time: int | None = None
 
@@ -101,7 +102,7 @@ class TimeIndex:
         """When the byte at `position` was written, and up to where this holds: at most `limit`."""
         while True:
             if not self._ahead:
-                self._read_ahead()
+                self._read_ahead(position)
             if not self._ahead:
                 return self._time, limit
             offset, when = self._ahead[-1]
@@ -111,27 +112,29 @@ class TimeIndex:
             self._ahead.pop()
 
     def forget(self) -> None:
-        """The file was cut: records read ahead speak of bytes that are gone; go on with those to come."""
+        """The file was cut: records read ahead speak of bytes that are gone, and so do those that went from the index
+        before others came (RankLog in supervisors/tee.py)."""
         self._ahead = []
-        try:
-            self._next = self._path.stat().st_size // INDEX_RECORD.size
-        except OSError:
-            self._next = None
+        self._next = self._time = None
 
-    def _read_ahead(self) -> None:
+    def _read_ahead(self, position: int) -> None:
         fd = _open(self._path)
         if fd is None:
             return
+        size = INDEX_RECORD.size
         try:
+            if self._next and os.pread(fd, size, (self._next - 1) * size) != self._last:
+                self.forget()  # it has become shorter since, or is another
             if self._next is None:
-                # The record before the first that is beyond `start` is the one that holds for it.
-                self._next = max(0, _bisect(fd, lambda offset, _: offset > self._start) - 1)
-            data = os.pread(fd, _INDEX_AHEAD, self._next * INDEX_RECORD.size)
+                # The record before the first that is beyond `position` is the one that holds for it.
+                self._next = max(0, _bisect(fd, lambda offset, _: offset > position) - 1)
+            data = os.pread(fd, _INDEX_AHEAD, self._next * size)
         finally:
             os.close(fd)
-        whole = len(data) // INDEX_RECORD.size
-        self._next += whole
-        self._ahead = [INDEX_RECORD.unpack_from(data, i * INDEX_RECORD.size) for i in reversed(range(whole))]
+        if whole := len(data) // size:
+            self._next += whole
+            self._last = data[(whole - 1) * size : whole * size]
+        self._ahead = [INDEX_RECORD.unpack_from(data, i * size) for i in reversed(range(whole))]
 
 
 def offset_since(file: LogFile, when: int, size: int) -> int:
@@ -261,7 +264,7 @@ class Merge:
 
     def __init__(self, files: list[LogFile], positions: dict[int, int]) -> None:
         """Reading begins at `positions` (bytes, by rank)."""
-        self._streams = [_Stream(f, TimeIndex(f.index, positions[f.rank]), positions[f.rank]) for f in files]
+        self._streams = [_Stream(f, TimeIndex(f.index), positions[f.rank]) for f in files]
         self._heap: list[tuple[int, int]] | None = None
 
     def begin(self, sizes: dict[int, int]) -> bool:

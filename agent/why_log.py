@@ -113,7 +113,7 @@ def _tail(one: Wanted) -> tuple[bytes, int]:
 
 def _times(one: Wanted, start: int, places: Sequence[int]) -> list[float | None]:
     """When the bytes at these places, which grow, were written. The index is good for 100 ms."""
-    index = TimeIndex(one.file.index, start)
+    index = TimeIndex(one.file.index)
     found: list[float | None] = []
     for place in places:
         try:

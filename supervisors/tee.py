@@ -19,6 +19,7 @@ import os
 import struct
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,7 @@ class RankLog:
         """Writes a line of muster's own into the file, behind what is there. Best effort."""
         data = f"[muster: {text}]\n".encode()
         with contextlib.suppress(OSError):
-            self._offset = min(self._offset, os.fstat(self._file).st_size)  # somebody may have cut it
+            self._fall_back(os.fstat(self._file).st_size)
             last = os.pread(self._file, 256, max(0, self._offset - 256)).rstrip(b"\n").rpartition(b"\n")[2]
             if last.startswith(b"[muster: " + b" ".join(text.encode().split()[:2]) + b" "):
                 return  # a predecessor wrote it, and died before the ranks were let go
@@ -250,7 +251,7 @@ class RankLog:
                 limit = self._limit_now()
                 self._limit = max(limit, LINE) if limit and now >= self._rotate_at else sys.maxsize
             else:  # between two looks somebody may have cut it: where it has ended before, a hole would begin
-                self._offset = min(self._offset, os.fstat(self._file).st_size)
+                due = self._fall_back(os.fstat(self._file).st_size)
             start = self._offset
             self._offset += self._splice_once() if self._splice else self._copy_once()
         except BlockingIOError:
@@ -274,7 +275,7 @@ class RankLog:
         with contextlib.suppress(OSError):
             stat = os.fstat(self._file)
             if stat.st_nlink:
-                self._offset = min(self._offset, stat.st_size)
+                self._fall_back(stat.st_size)
                 return
             end = self.offset
             os.ftruncate(self._file, 0)  # gives back its room, which the rest may need
@@ -283,6 +284,18 @@ class RankLog:
                 record_removal(self.path, self._base, end, "somebody deleted the file while it was written")
             self._go_on_in(open_log(self.path, self._owner, os.O_RDWR), end)
             self._offset = os.fstat(self._file).st_size
+
+    def _fall_back(self, size: int) -> bool:
+        """To where the file ends, if somebody has cut it. Returns whether. Records of bytes that are gone go too, and
+        before others come: in an index that does not rise no time is found. What comes next has a record at once."""
+        if size >= self._offset:
+            return False
+        self._offset = size
+        self._indexed = 0.0
+        with contextlib.suppress(OSError):
+            self._open_index()
+            self._cut_index(self.offset)
+        return True
 
     def _rotate(self) -> None:
         """Best effort: what cannot be rotated is written on."""
@@ -341,10 +354,27 @@ class RankLog:
         record = INDEX_RECORD.pack(offset, time.time_ns())
         with contextlib.suppress(OSError):  # no room for the index: times become coarser, the output goes on
             if self._index < 0:
-                self._index = self._keep(open_log(self._index_path, self._owner, os.O_WRONLY | os.O_APPEND))
-                self._whole_records()
+                self._open_index()
+                self._cut_index(offset)  # the file may have been cut while nobody wrote it
             if os.write(self._index, record) < len(record):
                 self._whole_records()
+
+    def _open_index(self) -> None:
+        if self._index < 0:
+            self._index = self._keep(open_log(self._index_path, self._owner, os.O_RDWR | os.O_APPEND))
+            self._whole_records()
+
+    def _cut_index(self, end: int) -> None:
+        """To its records of bytes before `end`."""
+        size = os.fstat(self._index).st_size
+
+        def offset(number: int) -> int:
+            data = os.pread(self._index, INDEX_RECORD.size, number * INDEX_RECORD.size)
+            return int(INDEX_RECORD.unpack(data)[0]) if len(data) == INDEX_RECORD.size else end
+
+        kept = bisect_left(range(size // INDEX_RECORD.size), end, key=offset) * INDEX_RECORD.size
+        if kept < size:
+            os.ftruncate(self._index, kept)
 
     def _whole_records(self) -> None:
         size = os.fstat(self._index).st_size

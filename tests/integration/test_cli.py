@@ -7,11 +7,13 @@ import pty
 import signal
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisors.tee import INDEX_RECORD
 from tests.conftest import BIN, Daemon, alive, eventually
 
 MUSTER = str(BIN / "muster")
@@ -359,6 +361,24 @@ def test_logs(failed):
 def test_logs_follow_to_the_end(daemon):
     daemon.run("sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.1; done", job_id="x")
     assert daemon.cli("logs", "-f", "x").stdout == "1\n2\n3\n"
+
+
+def test_times_of_a_file_that_somebody_emptied(daemon, tmp_path):
+    """The index speaks of what is there, and not of what was."""
+    script = f"echo first; sleep 0.3; echo second; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; echo new"
+    with started(daemon, "run", "--job-id", "x", "--", "sh", "-c", script) as run:
+        read_until(run, b"second")
+        log = Path(daemon.get("x").ranks[0].log_path)
+        records = list(INDEX_RECORD.iter_unpack(log.with_suffix(".idx").read_bytes()))
+        os.truncate(log, 0)
+        emptied = datetime.now(UTC)
+        (tmp_path / "go").touch()
+        assert run.wait(20) == 0
+    since = datetime.fromtimestamp(records[-1][1] / 1e9, UTC).isoformat()
+    assert daemon.cli("logs", "x", "--since", since).stdout == "new\n"
+    stamp, _, line = daemon.cli("logs", "x", "--timestamps").stdout.partition(" ")
+    assert line == "new\n"
+    assert datetime.fromisoformat(stamp) > emptied
 
 
 def test_events(failed):

@@ -229,6 +229,41 @@ async def test_a_file_that_shrank_is_told_and_read_on_from_its_new_end(tmp_path)
     assert [(c.offset, c.data, c.time) for c in await merge.batch()] == [(3, b"def", 7)]
 
 
+@pytest.mark.parametrize("kept", [0, 1, 2])
+@pytest.mark.parametrize("shrinks", ["before it is told", "behind it"])
+async def test_a_follower_of_a_file_that_was_cut_goes_on_by_an_index_that_was_cut(tmp_path, kept, shrinks):
+    """The supervisor cuts it with the next output, which may be before or after a look that tells of the cut; and the
+    index may have as many records then as before."""
+    records = [(0, 1), (4, 2), (8, 3)]
+    file = rank_file(tmp_path, 0, b"0123456789", records)
+    merge = logs.Merge([file], {0: 0})
+    assert merge.begin({0: 10})
+    assert len(await merge.batch()) == 3
+    file.path.write_bytes(b"abcde")
+    if shrinks == "before it is told":
+        os.truncate(file.index, kept * INDEX_RECORD.size)
+    assert merge.begin({0: 5})
+    (chunk,) = await merge.batch()
+    assert (chunk.truncated, chunk.offset) == (True, 5)
+    os.truncate(file.index, kept * INDEX_RECORD.size)
+    append(file.index, INDEX_RECORD.pack(5, 7) + INDEX_RECORD.pack(6, 8) + INDEX_RECORD.pack(7, 9))
+    append(file.path, b"fgh")
+    assert merge.begin({0: 8})
+    assert [(c.data, c.time) for c in await merge.batch()] == [(b"f", 7), (b"g", 8), (b"h", 9)]
+
+
+async def test_a_follower_notices_an_index_that_is_another(tmp_path):
+    """It was deleted and made anew, or cut and written again between two looks."""
+    file = rank_file(tmp_path, 0, b"0123", [(0, 1), (2, 2)])
+    merge = logs.Merge([file], {0: 0})
+    merge.begin({0: 4})
+    assert len(await merge.batch()) == 2
+    append(file.path, b"4567")
+    file.index.write_bytes(INDEX_RECORD.pack(4, 5) + INDEX_RECORD.pack(6, 6))
+    merge.begin({0: 8})
+    assert [(c.data, c.time) for c in await merge.batch()] == [(b"45", 5), (b"67", 6)]
+
+
 async def test_sizes_that_are_older_than_what_was_read_are_no_truncation(tmp_path):
     """A follower's first look and the common look at the files run side by side."""
     file = rank_file(tmp_path, 0, b"0123456789")

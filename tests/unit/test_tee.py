@@ -371,6 +371,49 @@ def test_a_torn_index_record_is_cut_off_by_the_successor(bench):
     assert [offset for offset, _ in bench.index()] == [0, 5]
 
 
+@pytest.mark.parametrize("interval", [0.0, 60.0])  # it is noticed by a look, and between two
+@pytest.mark.parametrize("size", [0, 3, 20])
+@pytest.mark.parametrize("way", ["write", "mark", "successor"])
+def test_the_index_of_a_file_that_somebody_cut_rises(bench, monkeypatch, interval, size, way):
+    monkeypatch.setattr(tee, "INDEX_INTERVAL_S", 0.0)
+    log = bench.open()
+    for _ in range(4):
+        bench.write(b"0123456789")
+        log.drain()
+    before = bench.index()
+    kept = [record for record in before if record[0] < size]
+    monkeypatch.setattr(tee, "INDEX_INTERVAL_S", interval)
+    os.truncate(bench.log, size)
+    cut = time.time_ns()
+    if way == "mark":
+        log.mark("attempt 1")
+        assert bench.index() == kept, "nothing is there that speaks of what is gone"
+    if way == "successor":  # while it was cut, nobody had it
+        log.close()
+        log = bench.open()
+    start = bench.log.stat().st_size
+    bench.write(b"a")
+    log.drain()
+    log.close()
+    after = bench.index()
+    assert after[:-1] == kept
+    assert after[-1][0] == start
+    assert after[-1][1] >= cut
+
+
+def test_records_of_bytes_that_are_gone_go_before_others_come(bench, monkeypatch):
+    """A reader sees the file as it is in this moment."""
+    log = bench.open()
+    bench.write(b"0123456789")
+    log.drain()
+    os.truncate(bench.log, 0)
+    seen = []
+    monkeypatch.setattr(log, "_splice_once", lambda: seen.append(bench.index()) or 0)
+    log.drain()
+    log.close()
+    assert seen == [[]]
+
+
 # --- gaps -------------------------------------------------------------------------------------------------------------
 
 
