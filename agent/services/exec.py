@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 LOOK_S = 5.0
 #: Jobs whose supervisors are asked at once for their sessions.
 ASKED_AT_ONCE = 16
+#: Sessions of which it is remembered that an event told their end. A session is kept for minutes behind it.
+_ENDS = 4096
 _OUTPUT_LIMIT = 64 << 10
 _TOO_MANY = "TOO_MANY"
 _MAX_ID = 64
@@ -57,6 +59,7 @@ class ExecService(ExecServiceServicer):
     def __init__(self, context: ServerContext) -> None:
         self._server = context
         self._slots = Slots("commands and sessions", lambda: context.config().exec.max_streams, _TOO_MANY)
+        self._ended: dict[str, None] = {}
 
     async def Exec(  # type: ignore[override]  # the generated base wants an iterator: those are finalised by grpc in another task
         self, request_iterator: AsyncIterator[exec_pb2.ExecRequest], context: "_Stream"
@@ -268,7 +271,14 @@ class ExecService(ExecServiceServicer):
         self._tell(entry, link, "job.exec", text, facts)
 
     def _tell_end(self, entry: Entry, link: SessionLink, exited: exec_pb2.ExecExited) -> None:
-        text = f"session {link.started.session} ended with code {exited.exit_code}"
+        """Once: each who attaches behind the end is told it, too."""
+        session = link.started.session
+        if session in self._ended:
+            return
+        self._ended[session] = None
+        if len(self._ended) > _ENDS:
+            del self._ended[next(iter(self._ended))]
+        text = f"session {session} ended with code {exited.exit_code}"
         self._tell(entry, link, "job.exec_ended", text, {"exit_code": str(exited.exit_code)})
 
     def _tell(self, entry: Entry, link: SessionLink, kind: str, text: str, facts: dict[str, str]) -> None:

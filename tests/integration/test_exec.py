@@ -765,3 +765,18 @@ def test_events_tell_of_sessions_without_their_arguments(node):
     assert "muster, pid" in begun.attributes["by"]
     assert secret not in "".join(map(str, node.event_list("j")))
     assert secret not in node.stderr.read_text()
+
+
+def test_the_end_of_a_session_is_one_event_however_many_are_told(node):
+    """And it comes with the first of them."""
+    ident = muster(node, "--detach", "j", "--", "sh", "-c", "exit 5").stdout.decode().strip()
+    eventually(lambda: [one for one in sessions(node) if one.session_id == ident and one.HasField("exited")])
+
+    def ends() -> list[Any]:
+        found = [e for e in node.event_list("j") if e.kind == "job.exec_ended"]
+        return [e for e in found if e.attributes["session"] == ident]
+
+    assert not ends()
+    for _ in range(3):
+        assert muster(node, "--attach", ident, "j").returncode == 5
+    assert len(eventually(ends)) == 1
