@@ -141,9 +141,10 @@ def offset_since(file: LogFile, when: int, size: int) -> int:
     """Where the output at or after `when` (nanoseconds since the epoch) begins; `size` where there is none.
 
     The index is good for 100 ms: bytes are told to be up to so much older than they are, so reading begins with the
-    record that may hold younger ones. Without an index only the file's own time helps.
+    record that may hold younger ones. Of what is before the first record it is only known that it is not younger than
+    that: the index may have been made anew. Without an index only the file's own time helps.
     """
-    found = _first_after(file.index, when - int(INDEX_INTERVAL_S * 1e9))
+    found = _first_after(file.index, when - int(INDEX_INTERVAL_S * 1e9), first=0)
     if found is not None:
         return min(found, size)
     try:
@@ -159,8 +160,9 @@ def offset_until(file: LogFile, when: int, size: int) -> int:
     return size if found is None else min(found, size)
 
 
-def _first_after(index: Path, when: int) -> int | None:
-    """The offset of the first record after a time; beyond any offset where all are before it; None without records."""
+def _first_after(index: Path, when: int, first: int | None = None) -> int | None:
+    """The offset of the first record after a time; beyond any offset where all are before it; None without records.
+    `first`, if it is given, comes in the place of the very first one's."""
     fd = _open(index)
     if fd is None:
         return None
@@ -171,6 +173,8 @@ def _first_after(index: Path, when: int) -> int | None:
         os.close(fd)
     if len(found) < INDEX_RECORD.size:
         return sys.maxsize if number else None
+    if not number and first is not None:
+        return first
     return int(INDEX_RECORD.unpack(found)[0])
 
 

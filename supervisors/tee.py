@@ -34,6 +34,8 @@ from supervisors.rotation import LINE, open_log, rotate, take_over
 FIFO_SIZE = BATCH = 1 << 17
 INDEX_INTERVAL_S = 0.1
 INDEX_RECORD = struct.Struct("<QQ")
+#: How often it is looked whether somebody has deleted the index.
+INDEX_LOOK_S = 1.0
 #: How long after an error the file is tried again; and how long after it could not be rotated.
 RETRY_S, ROTATE_AGAIN_S = 1.0, 10.0
 _TAIL_BYTES = 4096
@@ -128,7 +130,7 @@ class RankLog:
         self._counter, self._slot = counter, slot
         self.path, self._index_path, self._owner = log, index, owner
         self._limit_now, self._limit, self._rotate_at, self._rotated = limit, sys.maxsize, 0.0, rotated
-        self._index = -1  # made with the first output
+        self._index, self._index_look = -1, 0.0  # made with the first output
         self._fds: list[int] = []
         try:
             self.fd = self._keep(open_reader(fifo))
@@ -353,6 +355,10 @@ class RankLog:
     def _note(self, offset: int) -> None:
         record = INDEX_RECORD.pack(offset, time.time_ns())
         with contextlib.suppress(OSError):  # no room for the index: times become coarser, the output goes on
+            if self._index >= 0 and (now := time.monotonic()) >= self._index_look:
+                self._index_look = now + INDEX_LOOK_S
+                if not os.fstat(self._index).st_nlink:  # somebody has deleted it
+                    self._drop_index()
             if self._index < 0:
                 self._open_index()
                 self._cut_index(offset)  # the file may have been cut while nobody wrote it
@@ -363,6 +369,11 @@ class RankLog:
         if self._index < 0:
             self._index = self._keep(open_log(self._index_path, self._owner, os.O_RDWR | os.O_APPEND))
             self._whole_records()
+
+    def _drop_index(self) -> None:
+        self._fds.remove(self._index)
+        os.close(self._index)
+        self._index = -1
 
     def _cut_index(self, end: int) -> None:
         """To its records of bytes before `end`."""

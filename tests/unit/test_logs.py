@@ -194,6 +194,13 @@ def test_since(tmp_path):
     assert logs.offset_since(file, 30 * SECOND, 60) == 60  # the file is shorter than its index says
 
 
+def test_since_before_an_index_that_was_made_anew_leaves_nothing_out(tmp_path):
+    file = rank_file(tmp_path, 0, b"0123456789", [(4, 5 * SECOND), (8, 6 * SECOND)])
+    assert logs.offset_since(file, 4 * SECOND, 10) == 0
+    assert logs.offset_since(file, 6 * SECOND, 10) == 8
+    assert logs.offset_until(file, 4 * SECOND, 10) == 4
+
+
 def test_since_without_an_index_goes_by_the_files_own_time(tmp_path):
     file = rank_file(tmp_path, 0, b"xyz", None)
     os.utime(file.path, ns=(0, 50 * SECOND))

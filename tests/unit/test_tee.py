@@ -371,6 +371,31 @@ def test_a_torn_index_record_is_cut_off_by_the_successor(bench):
     assert [offset for offset, _ in bench.index()] == [0, 5]
 
 
+def test_an_index_that_somebody_deleted_is_made_anew(bench, monkeypatch):
+    """Within about a second: it is not looked with each record."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def write(at: float, data: bytes) -> None:
+        now[0] = at
+        bench.write(data)
+        log.drain()
+
+    log = bench.open()
+    write(1000.0, b"a")
+    write(1000.5, b"bb")
+    files = len(os.listdir("/proc/self/fd"))
+    bench.idx.unlink()
+    write(1001.0, b"ccc")
+    assert not bench.idx.exists()
+    write(1002.0, b"dddd")
+    write(1002.5, b"e")
+    assert [offset for offset, _ in bench.index()] == [6, 10]
+    assert len(os.listdir("/proc/self/fd")) == files
+    log.close()
+    assert bench.log.read_bytes() == b"abbcccdddde"
+
+
 @pytest.mark.parametrize("interval", [0.0, 60.0])  # it is noticed by a look, and between two
 @pytest.mark.parametrize("size", [0, 3, 20])
 @pytest.mark.parametrize("way", ["write", "mark", "successor"])
