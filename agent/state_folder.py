@@ -107,7 +107,10 @@ def _make(folder: Path, mode: int | None = None) -> None:
         except FileExistsError:
             if not folder.is_dir():
                 raise StartupError(f"{folder}: is no folder; move it away, or choose another --root") from None
-        refuse_others(folder, folder.stat())
+        if (
+            not folder.is_symlink()
+        ):  # where it leads was chosen by whom the folder above belongs to: logs of a container
+            refuse_others(folder, folder.stat())
     except OSError as error:
         raise StartupError(
             f"{error.filename or folder}: cannot make the folder {folder}: {error.strerror}; "

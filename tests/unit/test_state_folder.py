@@ -81,6 +81,18 @@ def test_a_folder_that_everybody_may_write_to(tmp_path: Path):
     state_folder.prepare(Root.under(tmp_path))
 
 
+@needs_root
+def test_a_link_to_a_folder_for_logs_that_everybody_may_write_to_is_taken(tmp_path: Path):
+    """As the volumes of containers are."""
+    root, volume = Root.under(tmp_path / "root"), tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o777)
+    os.chown(volume, 65534, 65534)
+    tmp_path.joinpath("root").mkdir()
+    root.log.symlink_to(volume)
+    state_folder.prepare(root)
+
+
 def test_the_umask_makes_no_folder_that_is_refused_next_time(tmp_path: Path):
     root = Root.under(tmp_path / "new")
     before = os.umask(0)
