@@ -148,7 +148,6 @@ def _all_spin(sight: Sight, since: float) -> Finding | None:
     spinning = [look for look in looks if look.state is State.SPINS]
     confirmed = 2 * sum(look.confirmed for look in looks) >= len(looks) and not _one_computes(looks, s)
     missing = sight.missing(sight.spins)
-    host = sight.host_of(sight.spins)
     if not confirmed and not spinning and not sight.fell_silent(since):
         return Finding(
             Verdict.UNKNOWN,
@@ -172,11 +171,12 @@ def _all_spin(sight: Sight, since: float) -> Finding | None:
     elif len(looks) == 1 or _draws_much(looks, s):
         # Nobody else is there to be waited for, or the power may be that of small kernels: who writes lines is at work.
         since = max(since, log_at)
-        if len(looks) == 1 and now - host.io_at <= s.window_s:
-            # Its lines may go to a file; so does what helpers in a dead rank write.
+        if len(looks) == 1 and any(now - t.wrote_at <= s.window_s for t in job.ranks.values()):
+            # Its lines may go to a file.
             confidence -= UNSEEN
     if 2 * sum(look.mid for look in looks) > len(looks):
         limit, why = limit * s.mid_factor, f"{why}, times mid_factor"
+    host = sight.host_of(sight.spins)
     if job.burst_at >= since - s.save_before_s and s.save_s > limit:
         limit, why = s.save_s, "save_s: a burst of writes came before"
     if sight.waits_for_files(h for found in host.held.values() for h in found) and s.save_s > limit:

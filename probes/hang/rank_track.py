@@ -94,6 +94,8 @@ class RankTrack(msgspec.Struct):
     #: Since when it gives signs, even weak ones, and has not paused for longer than a window.
     talks_since: float = NEVER
     talked_at: float = NEVER
+    #: When its own process, no helper of it, last wrote anything but its log.
+    wrote_at: float = NEVER
     #: The same with traces of CPU time: what there is of a rank whose cards tell nothing. What is usual for it, and
     #: when that was looked at first.
     stirs_since: float = NEVER
@@ -143,6 +145,8 @@ class RankTrack(msgspec.Struct):
             total.cpu += cpu
             total.saved += saved
         self._log(log, now, dt, total)
+        if grown.get(self.leader, (0.0, 0.0))[1] - total.log > s.write_floor_bytes * dt / s.period_s:
+            self.wrote_at = now - dt / 2
         if dt > 0 and procs and not why:
             self.intervals.append(total)
             while self.intervals[0].at < now - max(s.window_s, s.period_s):
