@@ -433,7 +433,12 @@ def test_records_of_bytes_that_are_gone_go_before_others_come(bench, monkeypatch
     log.drain()
     os.truncate(bench.log, 0)
     seen = []
-    monkeypatch.setattr(log, "_splice_once", lambda: seen.append(bench.index()) or 0)
+
+    def moved() -> int:
+        seen.append(bench.index())
+        return 0
+
+    monkeypatch.setattr(log, "_splice_once", moved)
     log.drain()
     log.close()
     assert seen == [[]]
