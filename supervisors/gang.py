@@ -18,8 +18,9 @@ from supervisors.containment import Containment
 from supervisors.control import JournalServer
 from supervisors.ends import Ends
 from supervisors.errors import NotStartable
-from supervisors.escalation import KILL_WAIT_S, Escalation
+from supervisors.escalation import Escalation
 from supervisors.journal import Contents
+from supervisors.ladder import KILL_WAIT_S
 from supervisors.ledger import Ledger
 from supervisors.lifecycle import Rank, Verdict
 from supervisors.link import NurseryLink

@@ -1,12 +1,11 @@
 """How the processes of a job's sessions are ended: those of one, those of all with the ranks, a predecessor's."""
 
 import signal
-import time
 from collections.abc import Callable, Mapping
 
 from supervisors import process
 from supervisors.containment import Containment
-from supervisors.escalation import KILL_AGAIN_S, KILL_WAIT_S
+from supervisors.ladder import Climb
 from supervisors.loop import Loop
 from supervisors.process import Stat
 from supervisors.session import Session
@@ -87,22 +86,19 @@ class SessionEnds:
         return found
 
     def _kill_later(self, grace: float, ids: set[str]) -> None:
-        give_up_at = time.monotonic() + grace + KILL_WAIT_S
-        pause = KILL_AGAIN_S
-
         def kill() -> None:
-            nonlocal pause
             left = [stat for stat in self._containment().members() if self._session_of(stat) in ids]
             for stat in left:
                 process.send(stat.pid, stat.start, signal.SIGKILL)
-            if left and time.monotonic() < give_up_at:
-                # Ranks may be running, and all processes of the node are looked at.
-                pause = min(2 * pause, KILL_AGAIN_MOST_S)
-                self._loop.later(pause, kill)
-            elif left:
-                self._stuck = True
+            if not left:
+                climb.stop()
 
-        self._loop.later(grace, kill)
+        def give_up() -> None:
+            self._stuck = True
+
+        # Ranks may be running, and each look is at all processes of the node: it is repeated less and less often.
+        climb = Climb(self._loop, lambda: None, kill, give_up, KILL_AGAIN_MOST_S)
+        climb.begin(grace, terminated=True)
 
     def _session_of(self, stat: Stat) -> str:
         """The id of the session that a process belongs to; empty for none."""

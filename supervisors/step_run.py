@@ -9,7 +9,7 @@ from supervisors import births, process, steps, tee, verdict
 from supervisors.births import Midwife
 from supervisors.containment import Containment
 from supervisors.ends import Ends
-from supervisors.escalation import KILL_AGAIN_S, KILL_WAIT_S
+from supervisors.ladder import Climb
 from supervisors.ledger import Ledger
 from supervisors.lifecycle import Verdict
 from supervisors.link import NurseryLink
@@ -43,9 +43,9 @@ class StepRun:
         self._ends, self._link = ends, link
         self._containment, self._look, self._give_up = containment, look, give_up
         self._alarm = Alarm(loop)
-        #: Why we end it, if we do, and when SIGKILL comes (time.monotonic()).
+        self._climb = Climb(loop, self._terminate, self._kill, lambda: self._give_up(self._containment().kill()))
+        #: Why we end it, if we do.
         self._trouble = ""
-        self._kill_at: float | None = None
         #: When its own time is over (time.monotonic()); not known behind its end, to a successor.
         self._time_up = math.inf
 
@@ -57,7 +57,7 @@ class StepRun:
         elif name == steps.REQUIREMENTS:
             midwife.make_own(paths.packages)
         argv = steps.command(name, spec, midwife.common, str(paths.packages), str(paths.exports))
-        self._trouble, self._kill_at = "", None
+        self._trouble = ""
         self._output.say(f"{steps.shown(name, spec)}: begins")
 
         def record(pids: list[int]) -> None:
@@ -80,14 +80,12 @@ class StepRun:
 
     def end(self, why: str, grace: float) -> None:
         """SIGTERM to all of it, and SIGKILL behind the grace (seconds). A second call can only shorten that."""
-        kill_at = min(time.monotonic() + grace, self._time_up + steps.STEP_GRACE_S)
-        if self._kill_at is not None and kill_at >= self._kill_at:
+        grace = min(grace, self._time_up + steps.STEP_GRACE_S - time.monotonic())
+        if self._climb.kill_at:
+            self._climb.shorten(grace)
             return
-        self._kill_at = kill_at
         self._trouble = self._trouble or why
-        self._containment().signal(signal.SIGTERM)
-        self._look()
-        self._alarm.set(kill_at - time.monotonic(), lambda: self._kill(time.monotonic() + KILL_WAIT_S))
+        self._climb.begin(grace)
 
     def leaves(self, left: list[Stat]) -> None:
         """It has ended, and these of it have not. A step is over when all of it is: they would run beside the ranks,
@@ -101,6 +99,7 @@ class StepRun:
         job, step = self._ledger.job, self._ledger.job.step
         assert step is not None
         self._alarm.cancel()
+        self._climb.stop()
         self._output.drain()
         name = steps.shown(job.step_name, self._spec)
         if steps.succeeded(step) and not self._trouble:
@@ -121,11 +120,10 @@ class StepRun:
         said = tuple(line for line in tee.tail(log) if not is_ours(line))
         return steps.failure(step, trouble, said)
 
-    def _kill(self, deadline: float) -> None:
-        """Until nothing of it is left, or it is plain that it cannot be killed."""
-        left = self._containment().kill()
+    def _terminate(self) -> None:
+        self._containment().signal(signal.SIGTERM)
         self._look()
-        if time.monotonic() < deadline:
-            self._alarm.set(KILL_AGAIN_S, lambda: self._kill(deadline))
-        else:
-            self._give_up(left)
+
+    def _kill(self) -> None:
+        self._containment().kill()
+        self._look()
