@@ -20,7 +20,7 @@ from supervisors import lifecycle, modelarts, presets, verdict
 from supervisors.paths import Root, rank_log_name
 from supervisors.spec import JobSpec, Violation
 from supervisors.spec_rules import violations
-from supervisors.states import Cause, Outcome, State
+from supervisors.states import State
 
 #: What a google.protobuf.Duration may hold, in seconds (about 10,000 years).
 MAX_DURATION_S = 315_576_000_000
@@ -248,20 +248,9 @@ def _usage(usage: lifecycle.Usage) -> job_pb2.Usage:
 
 
 def verdict_of(job: lifecycle.Job) -> job_pb2.Verdict | None:
-    """Why a job ended; of one that is being stopped what is known by now, of another None."""
-    if job.verdict is not None:
-        return _verdict(job.verdict)
-    if job.stop is None or job.state is not State.STOPPING:
-        return None
-    failed = [rank for rank in job.ranks if rank.outcome is not None and verdict.failed(rank)]
-    first = min(failed, key=lambda rank: rank.ended_at, default=None)
-    if job.stop.cause is Cause.RANK_FAILED and first is not None:
-        code = verdict.OWN_FAILURE if first.outcome is Outcome.LOST else verdict.shell_code(first.status)
-        summary = f"is being ended: rank {first.rank} {verdict.describe(first.status)}"
-        return job_pb2.Verdict(exit_code=code, summary=summary, first_failed_rank=first.rank)
-    by = job.stop.by or str(job.stop.cause)
-    summary = f"is being stopped by {by}" + (f": {job.stop.reason}" if job.stop.reason else "")
-    return job_pb2.Verdict(summary=plain(summary), stopped_by=plain(by))
+    """Why a job ended; of one that is being ended what is known by now, of another None."""
+    known = verdict.so_far(job)
+    return None if known is None else _verdict(known)
 
 
 def _verdict(known: lifecycle.Verdict) -> job_pb2.Verdict:

@@ -89,11 +89,7 @@ async def _table(folder: Path | None) -> tuple[Table, tuple[str, ...]]:
 def _begun(entry: Entry, now: float) -> Facts:
     """What the journal says."""
     job = entry.job
-    failed = [rank for number in job.ends if verdict.failed(rank := job.rank(number))]
-    first_failed = job.verdict.first_failed if job.verdict is not None else None
-    if first_failed is not None:
-        failed.sort(key=lambda rank: rank.rank != first_failed)
-    first = failed[0] if failed else None
+    failed, first = verdict.failures(job), verdict.first_failure(job)
     if first is not None and first.ended_at:
         zero, around = first.ended_at, f"the end of rank {first.rank}"
     elif job.step is not None and job.step.ended_at and job.step.status != 0 and job.step_name != "epilog":

@@ -1,7 +1,9 @@
 """How ranks end: seen through pidfds, written down, and only then waited for."""
 
 import contextlib
+import itertools
 import os
+import select
 import signal
 import time
 
@@ -28,12 +30,17 @@ class Ends:
         self._ledger = ledger
         self._link = link
         self._pidfds: dict[int, int] = {}
+        # An epoll of their own: it lists who has ended in the order of the ends, whoever asks and whatever happened
+        # besides in this turn of the loop. The kernel keeps no exit times by which to sort later.
+        self._ending = select.epoll()
+        self._numbers: dict[int, int] = {}
         self._readable: list[int] = []
         self._told: dict[int, int] = {}
         #: What the kernel's log says of want of memory, as it was read for the ends that are collected now.
         self._victims: tuple[dict[int, str] | None] | None = None
         self._ask_until: dict[int, float] = {}
         link.on_ended = self._told.__setitem__
+        loop.add(self._ending.fileno(), self._note)
 
     def watch(self) -> None:
         """All ranks that have not ended. One that is gone counts as readable: nobody can tell its status.
@@ -50,17 +57,19 @@ class Ends:
                 self._watch(rank.rank, pidfd)
 
     def collect(self, *, look: bool = False) -> list[int]:
-        """Commits how ranks ended, in the order in which the kernel reported it; then they are waited for.
+        """Commits how ranks ended, in the order in which the kernel reported it (`verdict.first_failure` goes by it);
+        then they are waited for.
 
         `look`: at all of them, also where no event has told yet. Returns their numbers. Raises OSError where the
         journal cannot be written; they stay zombies with their status then.
         """
         if look:
-            self._readable += [number for number, pidfd in self._pidfds.items() if process.has_ended(pidfd)]
+            self._note()
         self._readable = [n for n in dict.fromkeys(self._readable) if self._rank(n).outcome is None]
         found = {n: self._status(self._rank(n)) for n in self._readable}
         self._victims = None
-        numbers = [n for n in self._readable if not self._may_yet_be_told(n, found[n])]
+        # Whoever ended behind one whose status is still to be told is noted behind it, too.
+        numbers = list(itertools.takewhile(lambda n: not self._may_yet_be_told(n, found[n]), self._readable))
         if numbers:
             self._ledger.commit(*(self._record(self._rank(n), found[n]) for n in numbers))
         self._readable = [n for n in self._readable if n not in numbers]
@@ -89,20 +98,28 @@ class Ends:
     def forget(self, number: int) -> None:
         pidfd = self._pidfds.pop(number, None)
         if pidfd is not None:
-            self._loop.remove(pidfd)
+            if self._numbers.pop(pidfd, None) is not None:
+                self._ending.unregister(pidfd)
             os.close(pidfd)
 
     def _rank(self, number: int) -> Rank:
         return self._ledger.job.rank(number)
 
     def _watch(self, number: int, pidfd: int) -> None:
+        try:
+            self._ending.register(pidfd, select.EPOLLIN)
+        except OSError:
+            os.close(pidfd)
+            raise
         self._pidfds[number] = pidfd
+        self._numbers[pidfd] = number
 
-        def on_end() -> None:
-            self._loop.remove(pidfd)  # it stays ready, and has said all that it will
-            self._readable.append(number)
-
-        self._loop.add(pidfd, on_end)
+    def _note(self) -> None:
+        """Who has ended since the last time."""
+        while self._numbers and (ready := self._ending.poll(0, len(self._numbers))):
+            for pidfd, _ in ready:
+                self._ending.unregister(pidfd)  # it stays ready, and has said all that it will
+                self._readable.append(self._numbers.pop(pidfd))
 
     def _status(self, rank: Rank) -> int | None:
         told = self._told.get(rank.pid)

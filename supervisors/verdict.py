@@ -9,6 +9,8 @@ from supervisors.states import Cause, Outcome, State
 
 #: Of muster's own failure and of an outcome that nobody knows (docker's convention for the former).
 OWN_FAILURE = 125
+#: Of a rank that hung and then, asked to end, ended well: the job did not do what it was started for.
+HUNG_CODE = 128 + signal.SIGTERM
 #: Signals with which people and schedulers end processes; others come of what a program does.
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _OWN = frozenset({Outcome.EXITED, Outcome.SIGNALLED, Outcome.OUT_OF_MEMORY, Outcome.HUNG, Outcome.NOT_STARTED})
@@ -52,9 +54,45 @@ def describe(status: int | None) -> str:
     return f"exited with code {os.WEXITSTATUS(status)}"
 
 
+def failures(job: Job) -> list[Rank]:
+    """The ranks that failed by themselves, in the order of their records: the one in which the kernel reported the
+    ends. Their times say less: all that ended in one batch have the same."""
+    found = [rank for number in job.ends if failed(rank := job.rank(number))]
+    end = known(job)
+    if end is not None:  # what was told to everybody stays, whatever a later version would make of the records
+        found.sort(key=lambda rank: rank.rank != end.first_failed)
+    return found
+
+
 def first_failure(job: Job) -> Rank | None:
-    """The rank that failed first, by the order in which the kernel reported the ends."""
-    return next((rank for number in job.ends if failed(rank := job.rank(number))), None)
+    """The rank that failed first. This is the only place that says which one it is; once known it stays."""
+    end = known(job)
+    if end is not None and end.first_failed is None:
+        return None
+    return next(iter(failures(job)), None)
+
+
+def known(job: Job) -> Verdict | None:
+    """The verdict of a job that has ended, or of which only the epilog still runs."""
+    return job.verdict or (job.concluded[1] if job.concluded is not None else None)
+
+
+def so_far(job: Job) -> Verdict | None:
+    """The verdict of a job that has ended; of one that is being ended what is known by now; of another None."""
+    if (end := known(job)) is not None:
+        return end
+    stop = job.stop
+    if stop is None or job.state is not State.STOPPING:
+        return None
+    first = first_failure(job)
+    if first is None:
+        by = stop.by or str(stop.cause)
+        text = f"is being stopped by {by}" + (f": {stop.reason}" if stop.reason else "")
+        return Verdict(0, text, recommendation="UNSPECIFIED", stopped_by=by)
+    code, text = shell_code(first.status), describe(first.status)
+    if first.outcome is Outcome.HUNG:
+        code, text = code or HUNG_CODE, "hung" + (f": {stop.reason}" if stop.reason else "")
+    return Verdict(code, f"is being ended: rank {first.rank} {text}", first.rank, recommendation="UNSPECIFIED")
 
 
 def recommend(job: Job, first: Rank, fault: str) -> tuple[str, str]:
@@ -135,8 +173,7 @@ def _hung(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[int
     where = f"rank {first.rank} (device {first.device})" if len(hung) == 1 else f"{len(hung)} ranks"
     if len(hung) == len(job.ranks):
         where = "the job"
-    # What was asked to end may end well; the job did not do what it was started for.
-    code = shell_code(first.status) or 128 + signal.SIGTERM
+    code = shell_code(first.status) or HUNG_CODE
     text = f"{where} hung" + (f": {job.stop.reason}" if job.stop.reason else "")
     return Verdict(code, text, first.rank, last_lines, victims, *recommend(job, first, fault))
 
@@ -174,7 +211,7 @@ def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...]) -> Verdict:
     by = job.stop.by or str(job.stop.cause)
     # The first rank that did not end well gives the code, as a shell would see the job; a job that was
     # stopped before it ran, or whose ranks all ended well, still did not do what it was started for: 143.
-    bad = [r for r in job.ranks if r.status]
+    bad = [rank for number in job.ends if (rank := job.rank(number)).status]
     code = shell_code(bad[0].status) if bad else (OWN_FAILURE if lost else 0)
     if all(r.pid == 0 for r in job.ranks):
         code = 128 + signal.SIGTERM

@@ -4,10 +4,12 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
@@ -164,6 +166,43 @@ def test_the_first_failure_ends_the_gang(daemon: Daemon, tmp_path: Path) -> None
     assert job.ranks[0].outcome == job_pb2.RANK_OUTCOME_GANG_VICTIM
     assert job.ranks[0].signal == signal.SIGTERM
     assert "rank 2" in job.verdict.summary and "code 9" in job.verdict.summary
+
+
+def _is_zombie(stat: Path) -> bool:
+    return stat.read_text().rpartition(") ")[2][0] == "Z"
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["by itself", "stopped meanwhile"])
+def test_the_first_failure_of_one_batch_is_the_same_for_every_reader(daemon: Daemon, stopped: bool) -> None:
+    """While the job is being ended and afterwards. Its supervisor finds both ends, and the stop, in one turn."""
+    script = "trap '' TERM; echo ready; while :; do sleep 3600; done"
+    daemon.run("sh", "-c", script, job_id="batch", ranks=4, grace_steps=[Duration(seconds=600)])
+    eventually(lambda: all(b"ready" in daemon.output(daemon.get("batch"), rank) for rank in range(4)))
+    supervisor = daemon.supervisor_pid("batch")
+    os.kill(supervisor, signal.SIGSTOP)
+    asked = job_pb2.StopRequest(job_id="batch", timeout=Duration(), grace=Duration(seconds=600))
+    try:
+        call = daemon.jobs.Stop.future(asked, timeout=60) if stopped else None
+        for rank in (3, 1):
+            pid = daemon.rank_pid("batch", rank)
+            os.kill(pid, signal.SIGKILL)
+            eventually(partial(_is_zombie, Path(f"/proc/{pid}/stat")))
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    job = eventually(lambda: (job := daemon.get("batch")).verdict.HasField("first_failed_rank") and job)
+    assert job.state == job_pb2.JOB_STATE_STOPPING
+    assert (job.verdict.first_failed_rank, job.verdict.exit_code) == (3, 137)
+    assert json.loads(daemon.cli("why", "batch", "-o", "json").stdout)["firstFailure"]["rank"] == 3
+    assert "rank 3 was killed by SIGKILL" in daemon.cli("status", "batch").stdout
+    if call is not None:
+        call.result()
+    final = daemon.stop("batch", grace_s=0).job
+    assert (final.state, final.verdict.first_failed_rank) == (job_pb2.JOB_STATE_FAILED, 3)
+    assert final.verdict.exit_code == 137
+    assert [event.rank for event in daemon.event_list("batch") if event.kind == "rank.exited"][:2] == [3, 1]
+    [ended] = [event for event in daemon.event_list("batch") if event.kind == "job.ended"]
+    assert ended.attributes["first_failed_rank"] == "3"
+    assert json.loads(daemon.cli("why", "batch", "-o", "json").stdout)["firstFailure"]["rank"] == 3
 
 
 def test_a_signal_is_told_from_a_code(daemon: Daemon) -> None:

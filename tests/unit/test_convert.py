@@ -232,13 +232,22 @@ def test_a_job_that_is_being_stopped_says_what_is_known():
     assert "maintenance" in verdict.summary
     assert verdict.recommendation == job_pb2.RECOMMENDATION_UNSPECIFIED
     job.stop = lifecycle.Stop(Cause.RANK_FAILED)
+    # Both were noted in one batch, and so at one time: the order of the records tells.
     job.ranks = [
-        Rank(0, 0, 0, pid=1, outcome=Outcome.GANG_VICTIM, status=15, ended_at=2.0),
+        Rank(0, 0, 0, pid=1, outcome=Outcome.EXITED, status=256, ended_at=1.0),
         Rank(1, 1, 1, pid=2, outcome=Outcome.SIGNALLED, status=11, ended_at=1.0),
     ]
+    job.ends = [1, 0]
+    for cause in Cause:
+        job.stop = lifecycle.Stop(cause)
+        verdict = convert.verdict_of(job)
+        assert verdict is not None
+        assert (verdict.first_failed_rank, verdict.exit_code) == (1, 139)
+        assert verdict.recommendation == job_pb2.RECOMMENDATION_UNSPECIFIED
+    job.concluded = State.FAILED, lifecycle.Verdict(139, "rank 1 failed", 1, recommendation="FAIL")
     verdict = convert.verdict_of(job)
     assert verdict is not None
-    assert (verdict.first_failed_rank, verdict.exit_code) == (1, 139)
+    assert (verdict.summary, verdict.first_failed_rank) == ("rank 1 failed", 1)
     assert convert.verdict_of(lifecycle.Job(state=State.RUNNING)) is None
 
 

@@ -53,6 +53,13 @@ class Desk:
             child.send_signal(number)
         self.wait()
 
+    def end(self, number: int) -> None:
+        """One of them, and returns when it is a zombie."""
+        self.children[number].kill()
+        pidfd = os.pidfd_open(self.children[number].pid)
+        wait_ended(pidfd)
+        os.close(pidfd)
+
     def wait(self) -> None:
         """Until all have ended; they stay zombies."""
         for rank in self.job.ranks:
@@ -174,6 +181,46 @@ def test_an_end_is_on_record_before_it_is_waited_for(tmp_path):
         return [*story, desk.job.ranks[0].outcome, desk.job.ranks[0].status, desk.job.ends, desk.records[-1]["kind"]]
 
     assert in_own_process(work) == [True, None, [0], None, "EXITED", 7 << 8, [0], "usage"]
+
+
+def test_ends_of_one_batch_are_noted_in_the_kernels_order(tmp_path):
+    """Whoever asks: an event, or somebody who looks at all ranks before they get a signal."""
+
+    def work() -> Any:
+        desk = Desk(tmp_path, *[SLEEP] * 6)
+        order = [4, 1, 5, 0]
+        for number in order:
+            desk.end(number)
+        found = desk.ends.collect(look=True)
+        more = [3, 2]
+        for number in more:
+            desk.end(number)
+        found += desk.ends.collect(look=True)
+        desk.done()
+        return [found, desk.job.ends, order + more]
+
+    found, ends, order = in_own_process(work)
+    assert found == ends == order
+
+
+def test_whoever_ended_later_is_noted_later_also_where_a_status_is_yet_to_be_told(tmp_path):
+    """The nursery may be the only one who can read it."""
+
+    def work() -> Any:
+        desk = Desk(tmp_path, SLEEP, SLEEP)
+        real = process.final_status
+        with pytest.MonkeyPatch.context() as patch:
+            hidden = desk.job.ranks[1].pid
+            patch.setattr(process, "final_status", lambda pid, *rest: None if pid == hidden else real(pid, *rest))
+            desk.end(1)
+            desk.end(0)
+            story: list[Any] = [desk.ends.collect(look=True)]
+            desk.link.on_ended(hidden, signal.SIGKILL)
+            story.append(desk.ends.collect(look=True))
+        desk.done()
+        return [*story, desk.job.ends]
+
+    assert in_own_process(work) == [[], [1, 0], [1, 0]]
 
 
 def test_a_step_is_watched_while_it_runs_and_not_the_ranks(tmp_path):

@@ -5,7 +5,18 @@ import pytest
 
 from supervisors.lifecycle import Job, Rank, Stop, Verdict
 from supervisors.states import Cause, Outcome, State
-from supervisors.verdict import describe, failed, first_failure, not_prepared, outcome, reach, recommend, shell_code
+from supervisors.verdict import (
+    describe,
+    failed,
+    failures,
+    first_failure,
+    not_prepared,
+    outcome,
+    reach,
+    recommend,
+    shell_code,
+    so_far,
+)
 
 EXIT_0, EXIT_7, SEGV, SEGV_CORE, TERM, KILL = 0, 7 << 8, 11, 11 | 0x80, 15, 9
 
@@ -16,6 +27,7 @@ def job_with(stop: Stop | None, *statuses: int | None, terminated: bool = True) 
     job.terminated = terminated and stop is not None
     for i, status in enumerate(statuses):
         job.ranks.append(Rank(i, i, i, pid=100 + i, outcome=outcome(job, i, status, unborn=False), status=status))
+        job.ends.append(i)
     return job
 
 
@@ -145,6 +157,41 @@ def test_others_that_failed_by_themselves_are_named_and_are_no_victims():
     assert "rank 1" not in verdict.summary
 
 
+def test_the_first_failure_is_the_first_record_and_what_was_told_stays():
+    """Not the time: all that ended in one batch have the same."""
+    job = job_with(None, EXIT_7, EXIT_0, SEGV)
+    job.ends = [1, 2, 0]
+    assert [rank.rank for rank in failures(job)] == [2, 0]
+    first = first_failure(job)
+    assert first is not None and first.rank == 2
+    job.verdict = Verdict(7, "said by an earlier version", 0)
+    assert [rank.rank for rank in failures(job)] == [0, 2]
+    first = first_failure(job)
+    assert first is not None and first.rank == 0
+    job.verdict = Verdict(125, "it could not be prepared")
+    assert first_failure(job) is None
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_what_is_known_of_a_job_that_is_being_ended(cause):
+    job = job_with(STOP[cause], TERM, None)
+    job.ends, job.ranks[1].outcome = [0], None
+    job.ranks[0].outcome = Outcome.STOPPED
+    told = so_far(job)
+    assert told is not None
+    assert (told.first_failed, told.stopped_by, told.summary) == (None, "me", "is being stopped by me: so")
+    job.ranks[0].outcome = Outcome.HUNG if cause is Cause.HUNG else Outcome.SIGNALLED
+    told = so_far(job)
+    assert told is not None
+    assert (told.first_failed, told.exit_code, told.stopped_by) == (0, 143, "")
+    # The verdict, once the other has ended, says the same.
+    job.ends, job.ranks[1].outcome = [0, 1], Outcome.STOPPED
+    _, end = reach(job, first_failure(job), ())
+    assert (end.first_failed, end.exit_code) == (0, 143)
+    job.concluded = State.FAILED, end
+    assert so_far(job) is end
+
+
 def test_a_lost_rank_is_a_lost_job_and_never_a_success():
     job = job_with(None, EXIT_0, None)
     job.ranks[1].detail = "nobody was there"
@@ -174,6 +221,12 @@ def test_a_stop_that_was_asked_for(cause, statuses, code):
     assert (verdict.stopped_by, verdict.recommendation) == ("me", "NONE")
     assert verdict.summary == "stopped by me: so"
     assert verdict.victims == ()
+
+
+def test_the_code_of_a_stop_is_that_of_the_rank_that_ended_first():
+    job = job_with(STOP[Cause.REQUESTED], EXIT_7, KILL)
+    job.ends = [1, 0]
+    assert reach(job, None, ())[1].exit_code == 137
 
 
 def test_a_stop_with_a_kill_says_so():
