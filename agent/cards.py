@@ -4,13 +4,16 @@ A job holds its cards until it has ended and the driver shows nobody on them any
 there are is the driver's to tell; this knows only who may have them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from agent import nearness
 from agent.conditions import Condition
+from agent.doubts import Doubt
 from agent.errors import CardBusy, NodeUnhealthy, NoSuchCard
 from probes.accelerator import SLOT, Card
+from probes.result import numbers
 from supervisors.spec import JobSpec
 
 
@@ -22,6 +25,16 @@ class Lease:
     card: Card
     job_id: str = ""
     held_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a job was given: the kind and the indices of its cards. `warnings`: sentences about cards that are not as
+    good as others, each with why the job got it all the same."""
+
+    kind: str
+    devices: list[int]
+    warnings: tuple[str, ...] = ()
 
 
 class Cards:
@@ -53,14 +66,22 @@ class Cards:
         """A card of this node, or the bare number of one that is gone."""
         return self._found.get(index) or Card(index, self.kind)
 
-    def lease(self, job_id: str, spec: JobSpec, unfit: Mapping[int, Condition]) -> tuple[str, list[int]]:
-        """Gives a job the cards that it wants: their kind and indices, in the order of its ranks.
+    def lease(
+        self,
+        job_id: str,
+        spec: JobSpec,
+        unfit: Mapping[int, Condition],
+        doubts: Mapping[int, Doubt] = MappingProxyType({}),
+    ) -> Given:
+        """Gives a job the cards that it wants, in the order of its ranks.
 
-        `unfit`: cards that no job is to get, with the condition. A job that wants none gets its ranks' numbers as
-        devices and holds nothing. Raises NoSuchCard, CardBusy, NodeUnhealthy; nothing is held then.
+        `unfit`: cards that no job is to get, with the condition; `doubts`: those that a job gets only where it names
+        them, or no others are free. A job that names a number of cards gets cards of one model. One that wants none
+        gets its ranks' numbers as devices and holds nothing. Raises NoSuchCard, CardBusy, NodeUnhealthy; nothing is
+        held then.
         """
         if not spec.wants_cards:
-            return SLOT, list(range(spec.local_ranks))
+            return Given(SLOT, list(range(spec.local_ranks)))
         have = f"cards {_shown(list(self._found))}" if self._found else "no cards"
         if spec.card_indices:
             missing = [i for i in spec.card_indices if i not in self._found]
@@ -72,17 +93,13 @@ class Cards:
             for index in spec.card_indices:
                 if index in unfit:
                     raise NodeUnhealthy(unfit[index].sentence())
-            chosen = list(spec.card_indices)
+            chosen, why = list(spec.card_indices), "the job names it"
         else:
             if spec.card_count > len(self._found):
                 raise NoSuchCard(f"{spec.card_count} cards: this node has {have}")
-            free = [card for i, card in self._found.items() if i not in self._holder]
-            fit = [card for card in free if card.index not in unfit]
-            if spec.card_count > len(fit):
-                raise self._too_few(spec.card_count, free, unfit)
-            chosen = nearness.choose(fit, spec.card_count)
+            chosen, why = self._choose(spec.card_count, unfit, doubts), "no better one of its model is free"
         self.restore(job_id, chosen)
-        return self._found[chosen[0]].kind, chosen
+        return Given(self._found[chosen[0]].kind, chosen, (*self._mixed(chosen), *_doubted(chosen, doubts, why)))
 
     def restore(self, job_id: str, devices: list[int]) -> None:
         """Takes a lease up again that a journal tells of."""
@@ -111,15 +128,102 @@ class Cards:
             return f"card {index}: {self._held_by[index]}"
         return f"card {index} is held by job {self._holder[index]}: wait for it, or stop it"
 
-    def _too_few(self, wanted: int, free: list[Card], unfit: Mapping[int, Condition]) -> CardBusy | NodeUnhealthy:
-        if wanted <= len(free):
-            sick = [unfit[card.index] for card in free if card.index in unfit]
-            return NodeUnhealthy(f"{wanted} cards: {len(free) - len(sick)} are free and fit; {sick[0].sentence()}")
+    def _choose(self, count: int, unfit: Mapping[int, Condition], doubts: Mapping[int, Doubt]) -> list[int]:
+        """The free cards of one model with the least doubt, and of these such as are near one another.
+
+        Raises NoSuchCard, CardBusy, NodeUnhealthy.
+        """
+        everything = self._by_model(self._found)
+        free = {model: [c for c in cards if c.index not in self._holder] for model, cards in everything.items()}
+        fit = {model: [c for c in cards if c.index not in unfit] for model, cards in free.items()}
+        options = [_best(cards, count, doubts) for cards in fit.values() if len(cards) >= count]
+        if not options:
+            raise self._too_few(count, everything, free, fit, unfit)
+        return min(options)[-1]
+
+    def _by_model(self, indices: Iterable[int]) -> dict[str, list[Card]]:
+        """These cards by their model. One that has not said what it is counts as the others where these are alike."""
+        names = {_model(card) for card in self._found.values() if card.model}
+        only = next(iter(names)) if len(names) == 1 else ""
+        found: dict[str, list[Card]] = {}
+        for index in indices:
+            card = self._found[index]
+            found.setdefault(_model(card) if card.model else only, []).append(card)
+        return found
+
+    def _mixed(self, chosen: list[int]) -> list[str]:
+        models = self._by_model(chosen)
+        if len(models) < 2:
+            return []
+        told = ", ".join(f"{_cards(c.index for c in cards)} {model or 'unknown'}" for model, cards in models.items())
+        return [f"the job names cards of different models ({told}): the gang is as fast as the slowest of them"]
+
+    def _too_few(
+        self,
+        wanted: int,
+        everything: Mapping[str, list[Card]],
+        free: Mapping[str, list[Card]],
+        fit: Mapping[str, list[Card]],
+        unfit: Mapping[int, Condition],
+    ) -> NoSuchCard | CardBusy | NodeUnhealthy:
+        several = len(everything) > 1
+        if all(len(cards) < wanted for cards in everything.values()):
+            text = f"{wanted} cards of one model: this node has {_counts(everything)}"
+            return NoSuchCard(f"{text}; name the cards (--cards 0,1,...) to use different models together")
+        models = f" ({_counts(fit)})" if several else ""
+        for model, cards in free.items():
+            if wanted <= len(cards):
+                sick = [unfit[card.index] for card in cards if card.index in unfit]
+                of = f"cards{f' of {model}' if several and model else ''}"
+                text = f"{wanted} {of}: {len(fit[model])} are free and fit"
+                return NodeUnhealthy(f"{text}{models}; {sick[0].sentence()}")
         jobs = sorted({job for i, job in self._holder.items() if i in self._found})
-        text = f"{wanted} cards: {len(free)} of {len(self._found)} are free, the others are held by "
+        number = sum(map(len, free.values()))
+        text = f"{wanted} cards{' of one model' if several else ''}: {number} of {len(self._found)} are free"
+        text += f" ({_counts(free)})" if several else ""
+        text += ", the others are held by "
         text += f"{', '.join(jobs[:8])}{', ...' if len(jobs) > 8 else ''}"
         lingering = [self._told(index) for index in sorted(self._held_by)]
         return CardBusy("; ".join([text, *lingering[:2]]))
+
+
+def _model(card: Card) -> str:
+    return f"{card.model} (MIG)" if card.mig else card.model
+
+
+def _best(cards: list[Card], count: int, doubts: Mapping[int, Doubt]) -> tuple[list[int], nearness.Cost, list[int]]:
+    """Of the cards of one model: the grades of those that are taken, the worst first, what it costs that they are not
+    nearer to one another, and their indices."""
+    grades = {card.index: doubts[card.index].grade if card.index in doubts else 0 for card in cards}
+    taken: list[Card] = []
+    for grade in sorted(set(grades.values())):
+        alike = [card for card in cards if grades[card.index] == grade]
+        missing = count - len(taken)
+        if missing < len(alike):
+            near = nearness.choose(alike, missing, taken) if missing else []
+            alike = [card for card in alike if card.index in near]
+        taken += alike
+    worst = sorted((grades[card.index] for card in taken), reverse=True)
+    return worst, nearness.cost(cards, taken), sorted(card.index for card in taken)
+
+
+def _doubted(chosen: list[int], doubts: Mapping[int, Doubt], why: str) -> list[str]:
+    """A sentence for all cards about which the same is to be said, those with the gravest first."""
+    alike: dict[Doubt, list[int]] = {}
+    for index in sorted(chosen):
+        if index in doubts:
+            alike.setdefault(doubts[index], []).append(index)
+    order = sorted(alike, key=lambda doubt: -doubt.grade)
+    return [f"{_cards(alike[doubt])}: {doubt.text}; given to the job because {why}" for doubt in order]
+
+
+def _counts(models: Mapping[str, list[Card]]) -> str:
+    return ", ".join(f"{len(cards)} of {model or 'an unknown model'}" for model, cards in models.items())
+
+
+def _cards(indices: Iterable[int]) -> str:
+    text = numbers(indices)
+    return f"card {text}" if text.isdigit() else f"cards {text}"
 
 
 def _shown(indices: list[int]) -> str:

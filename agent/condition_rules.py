@@ -41,6 +41,11 @@ def refuses(condition: Condition, cards: Collection[int], wants_cards: bool) -> 
     return wants_cards or condition.item not in _OF_CARDS
 
 
+def doubtful(condition: Condition) -> bool:
+    """Whether a job should rather get another card than the one that this condition is about."""
+    return not condition.elsewhere
+
+
 def still(item: str, device: str, code: Code, results: Sequence[CheckResult]) -> bool | None:
     """Whether a look finds a condition again; None where it does not tell.
 

@@ -11,8 +11,9 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from agent import placement, release
-from agent.cards import Cards, Lease
+from agent.cards import Cards, Given, Lease
 from agent.config import Config
+from agent.doubts import doubts
 from agent.entry import Entry
 from agent.errors import CardBusy, NodeDraining, NodeUnhealthy
 from agent.events import Event, EventStore
@@ -72,8 +73,8 @@ class Leasing:
         while self.held_by(job_id) == []:
             await self._freed.wait()
 
-    async def lease(self, job_id: str, spec: JobSpec) -> tuple[str, list[int]]:
-        """The kind and indices of the cards that a job gets; waits a little for such as are being freed.
+    async def lease(self, job_id: str, spec: JobSpec) -> Given:
+        """The cards that a job gets; waits a little for such as are being freed.
 
         Raises NoSuchCard, CardBusy, NodeUnhealthy, NodeDraining; it holds nothing then.
         """
@@ -89,7 +90,8 @@ class Leasing:
             self._cards.refresh(self._driver.view.cards)
             self._refuse_unknown(spec)
             try:
-                kind, indices = self._cards.lease(job_id, spec, self._health.unfit_cards())
+                unsure = doubts(self._health.conditions, self._driver.view)
+                given = self._cards.lease(job_id, spec, self._health.unfit_cards(), unsure)
                 break
             except CardBusy:
                 if anyio.current_time() >= end or not any(self.held_by(ended) == [] for ended in self._freeing):
@@ -98,11 +100,11 @@ class Leasing:
                 await self._freed.wait()
         try:
             # What is in use now is no leftover of this job.
-            await self._driver.refresh(What.READINGS, indices, deadline_s=FRESH_S)
+            await self._driver.refresh(What.READINGS, given.devices, deadline_s=FRESH_S)
         except BaseException:
             self.give_up(job_id)
             raise
-        return kind, indices
+        return given
 
     def _refuse_unknown(self, spec: JobSpec) -> None:
         """Of a driver that does not say which cards there are. Raises NodeUnhealthy."""

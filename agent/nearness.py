@@ -4,9 +4,13 @@ from collections.abc import Sequence
 
 from probes.accelerator import Card
 
+#: What a choice of cards costs, the least is the best; see `choose`.
+Cost = tuple[int, int, int, list[int]]
 
-def choose(free: Sequence[Card], count: int) -> list[int]:
-    """Indices of `count` of these cards, ascending.
+
+def choose(free: Sequence[Card], count: int, begun: Sequence[Card] = ()) -> list[int]:
+    """Indices of `count` of these cards, ascending. `begun`: cards that the job gets in any case, to which the others
+    are to be near.
 
     Wanted, in this order: as many pairs with a direct link as can be, as few NUMA nodes, as few free cards left over on
     the nodes and in the linked groups that are begun, the lowest numbers. Every card is tried as the first one, and the
@@ -17,16 +21,27 @@ def choose(free: Sequence[Card], count: int) -> list[int]:
     if count > len(free):
         raise ValueError(f"{count} of {len(free)} cards")
     cards = sorted(free, key=lambda card: card.index)
-    if not any(card.peers or card.numa_node is not None for card in cards):
+    if not any(card.peers or card.numa_node is not None for card in (*cards, *begun)):
         return [card.index for card in cards[:count]]
-    groups = [_grown(cards, first, count) for first in cards]
-    best = min(groups, key=lambda group: _cost(cards, group))
-    return sorted(card.index for card in best)
+    starts = [list(begun)] if begun else [[first] for first in cards]
+    groups = [_grown(cards, start, len(begun) + count) for start in starts]
+    best = min(groups, key=lambda group: cost(cards, group))
+    return sorted({card.index for card in best} - {card.index for card in begun})
 
 
-def _grown(cards: Sequence[Card], first: Card, count: int) -> list[Card]:
-    group = [first]
-    rest = [card for card in cards if card is not first]
+def cost(free: Sequence[Card], group: Sequence[Card]) -> Cost:
+    """What it costs to give a job this group, by what `choose` wants, among cards that are free."""
+    taken = {card.index for card in group}
+    linked = sum(_links(group, card) for card in group)
+    nodes = {card.numa_node for card in group}
+    begun = {peer for card in group for peer in card.peers}
+    left = sum(card.index not in taken and (card.numa_node in nodes or card.index in begun) for card in free)
+    return -linked, len(nodes), left, sorted(taken)
+
+
+def _grown(cards: Sequence[Card], start: Sequence[Card], count: int) -> list[Card]:
+    group = list(start)
+    rest = [card for card in cards if card not in group]
     while len(group) < count:
         nearest = min(rest, key=lambda card: (-_links(group, card), -_neighbours(group, card), card.index))
         rest.remove(nearest)
@@ -40,12 +55,3 @@ def _links(group: Sequence[Card], card: Card) -> int:
 
 def _neighbours(group: Sequence[Card], card: Card) -> int:
     return sum(card.numa_node is not None and other.numa_node == card.numa_node for other in group)
-
-
-def _cost(cards: Sequence[Card], group: Sequence[Card]) -> tuple[int, int, int, list[int]]:
-    taken = {card.index for card in group}
-    linked = sum(_links(group, card) for card in group)
-    nodes = {card.numa_node for card in group}
-    begun = {peer for card in group for peer in card.peers}
-    left = sum(card.index not in taken and (card.numa_node in nodes or card.index in begun) for card in cards)
-    return -linked, len(nodes), left, sorted(taken)

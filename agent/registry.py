@@ -240,7 +240,7 @@ class Registry:
 
     async def _accept(self, asked: JobSpec, by: str) -> Entry:
         spec = admission.resolved(asked, self._config())
-        kind, devices = await self.leasing.lease(spec.job_id, spec)
+        given = await self.leasing.lease(spec.job_id, spec)
         try:
             accepted: Record = {
                 "kind": Kind.ACCEPTED,
@@ -249,12 +249,13 @@ class Registry:
                 "digest": asked.digest(),
                 "boot": process.boot_id(),
                 "up": process.uptime(),
-                "card_kind": kind,
+                "card_kind": given.kind,
+                "doubts": list(given.warnings),
                 "master_addr": spec.master_addr or "127.0.0.1",
                 "master_port": spec.master_port or admission.free_port(self._ports()),
                 "by": by,
-                **placed(spec, devices),
-                **self.leasing.on_cards(spec, devices if spec.wants_cards else []),
+                **placed(spec, given.devices),
+                **self.leasing.on_cards(spec, given.devices if spec.wants_cards else []),
             }
             held: Held = await self._thread(job_folder.create, self._root, spec, accepted)
         except BaseException:

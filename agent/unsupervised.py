@@ -11,6 +11,7 @@ import structlog
 from anyio import to_thread
 
 from agent import job_folder, placement, rank_tables
+from agent.cards import Given
 from agent.config import Config
 from agent.control import Pause
 from agent.entry import Entry, Told
@@ -106,6 +107,7 @@ class Unsupervised:
         with anyio.CancelScope() as self._checking:
             if self._order is not None:
                 return
+            await self._warn()
             if self._entry.spec.rank_table and not job.planned:
                 await self._plan()
             while not job.state.final:
@@ -125,9 +127,10 @@ class Unsupervised:
         try:
             table = await rank_tables.wait(entry.spec)
             here = placement.server_of(entry.spec, table) if table.size else 0
-            kind, cards = await self._lease(table.servers[here] if table.servers else None)
-            planned = placement.planned(entry.spec, entry.job, table, here, kind, cards, entry.paths.rank_table)
-            planned |= self._around.leasing.on_cards(entry.spec, cards)
+            given = await self._lease(table.servers[here] if table.servers else None)
+            cards = given.devices
+            planned = placement.planned(entry.spec, entry.job, table, here, given.kind, cards, entry.paths.rank_table)
+            planned |= self._around.leasing.on_cards(entry.spec, cards) | {"doubts": list(given.warnings)}
             count, allowed = len(planned["devices"]), self._around.config().jobs.max_ranks
             if count > allowed:
                 raise RankTableError(
@@ -140,20 +143,28 @@ class Unsupervised:
             await self._thread(job_folder.set_logs_aside, self._around.root, entry.job_id, place)
             await self._thread(self._held.writer.reserve, count)
             await self._write([planned])
+            await self._warn()
         except (RankTableError, MusterError) as error:
             await self._end_unplaced(str(error))
         except OSError as error:
             what = f"{error.filename or entry.paths.rank_table}: cannot be written: {error.strerror}"
             await self._end_unplaced(what)
 
-    async def _lease(self, server: ranktable.Server | None) -> tuple[str, list[int]]:
+    async def _warn(self) -> None:
+        """Of cards that the job has and that are not as good as others."""
+        job = self._entry.job
+        if new := [text for text in job.doubts if text not in job.warnings]:
+            await self._write([{"kind": Kind.WARNING, "text": text} for text in new], sync=False)
+            await self._say(*(f"warning: {text}" for text in new))
+
+    async def _lease(self, server: ranktable.Server | None) -> Given:
         """The cards that the job has already, or those that the table names for this node, where it has such.
 
         Raises CardBusy, NoSuchCard, NodeUnhealthy, NodeDraining.
         """
         entry, leasing = self._entry, self._around.leasing
         if entry.job.cards or server is None or leasing.kind != ASCEND:
-            return entry.job.card_kind, list(entry.job.cards)
+            return Given(entry.job.card_kind, list(entry.job.cards))
         wanted = replace(entry.spec, ranks=0, card_indices=tuple(int(device.device_id) for device in server.devices))
         return await leasing.lease(entry.job_id, wanted)
 

@@ -145,6 +145,8 @@ class Job:
     restart_at: float = 0.0
     checks: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    #: Sentences about cards of the job that are not as good as others; each becomes a warning before the job begins.
+    doubts: list[str] = field(default_factory=list)
     stop: Stop | None = None
     #: A person has asked for the end: there is no other attempt.
     halted: bool = False

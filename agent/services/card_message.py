@@ -1,13 +1,11 @@
 """The cards of the node as messages."""
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from anyio import to_thread
 
-from agent import holders
-from agent.conditions import Condition
+from agent import doubts, holders
 from agent.config import TelemetryTable
 from agent.convert import timestamp
 from agent.freshness import latest
@@ -16,7 +14,6 @@ from agent.spec_message import plain
 from muster.v1 import node_pb2
 from probes.accelerator import Health, Holder, Reading
 from probes.driver import Seen, View
-from probes.result import Status
 from supervisors import cpus
 
 
@@ -58,7 +55,7 @@ async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
             numa_node=card.numa_node,
             cpus=cpus.shown(card.cpus),
             peers=card.peers,
-            health=str(_health(context.health.conditions, view, card.index)),
+            health=str(doubts.status(context.health.conditions, view, card.index)),
             held_by=plain(lease.held_by),
             mig=card.mig,
         )
@@ -66,15 +63,6 @@ async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
             message.reading.CopyFrom(reading)
         messages.append(message)
     return messages
-
-
-def _health(conditions: Iterable[Condition], view: View, index: int) -> Status:
-    """The gravest of its conditions. A card that does not answer is not OK before a check has found that out."""
-    statuses = {condition.status for condition in conditions if condition.card == index}
-    if view.driver is not None or index in view.sick:
-        statuses.add(Status.UNKNOWN)
-    order = (Status.CRITICAL, Status.UNKNOWN, Status.WARN)
-    return next((status for status in order if status in statuses), Status.OK)
 
 
 def _reading(told: _Told, known: dict[int, holders.Who]) -> node_pb2.CardReading | None:

@@ -16,6 +16,7 @@ from muster import client
 from muster.v1 import job_pb2, node_pb2, probe_pb2
 from tests.conftest import Daemon, alive, eventually, running
 from tests.fakes import FakeCards
+from tests.fakes.models import MODELS
 
 #: Health is looked at often, so that no test waits long for it.
 CONFIG = """
@@ -81,6 +82,40 @@ def test_a_job_gets_cards_that_are_close(daemon: Daemon, cards: FakeCards):
     assert len({by_node[i] for i in devices(four)}) == 1
     assert not set(devices(first)) & set(devices(four))
     assert by_node[devices(first)[0]] not in {by_node[i] for i in devices(four)}
+
+
+def test_a_card_that_hangs_is_taken_last_and_the_job_says_why(make_daemon: Callable[..., Daemon], cards: FakeCards):
+    daemon = make_daemon(CONFIG.replace("[cards]", "[cards]\ndriver_deadline_s = 1"), cards.env)
+    eventually(lambda: len(node(daemon).cards) == 8)
+    cards[0].hang()
+    eventually(lambda: node(daemon).cards[0].health == "UNKNOWN")
+    assert devices(start(daemon, "sleep", "100", count=4)) == [4, 5, 6, 7]
+    assert devices(start(daemon, "sleep", "100", count=3)) == [1, 2, 3]
+    last = start(daemon, "sleep", "100", count=1)
+    assert devices(last) == [0]
+    warnings = eventually(lambda: list(daemon.get(last.job_id).warnings))
+    assert warnings[0].startswith("card 0: it does not answer") or warnings[0].startswith("card 0: DRIVER_HANG")
+    assert "no better one of its model is free" in warnings[0]
+    told = [e.message for e in daemon.event_list() if e.kind == "job.warning" and e.job_id == last.job_id]
+    assert told == warnings
+    assert "no better one" in daemon.cli("status", last.job_id).stdout
+
+
+def test_a_job_gets_cards_of_one_model(make_daemon: Callable[..., Daemon], cards: FakeCards):
+    for place in (0, 2, 4):
+        cards[place].become(MODELS["NVIDIA H200"])
+    daemon = make_daemon(CONFIG, cards.env)
+    models = eventually(lambda: len({c.model for c in node(daemon).cards if c.model}) == 2 and node(daemon).cards)
+    old, new = models[0].model, models[1].model
+    reason, message = refused(daemon, count=6)
+    assert reason == "NO_SUCH_CARD"
+    assert f"3 of {old}, 5 of {new}" in message
+    first = start(daemon, "sleep", "100", count=3)
+    assert len({models[i].model for i in devices(first)}) == 1
+    both = [next(i for i in range(8) if models[i].model == name and i not in devices(first)) for name in (old, new)]
+    mixed = start(daemon, "sleep", "100", indices=both)
+    warnings = eventually(lambda: list(daemon.get(mixed.job_id).warnings))
+    assert "different models" in warnings[0] and old in warnings[0] and new in warnings[0]
 
 
 def test_a_rank_is_bound_to_the_cpus_near_its_card(make_daemon: Callable[..., Daemon], cards: FakeCards):

@@ -2,8 +2,9 @@
 
 import pytest
 
-from agent.cards import Cards, Lease
+from agent.cards import Cards, Given, Lease
 from agent.conditions import Condition
+from agent.doubts import Doubt
 from agent.errors import CardBusy, NodeUnhealthy, NoSuchCard
 from probes.accelerator import Card
 from probes.result import Action, Status
@@ -37,11 +38,11 @@ def sick(card: int) -> Condition:
 
 def test_a_count_takes_the_lowest_free_ones_of_equal_cards():
     cards = node(*range(4))
-    assert cards.lease("a", wants(indices=(1,)), {}) == ("nvidia", [1])
-    assert cards.lease("b", wants(2), {}) == ("nvidia", [0, 2])
+    assert cards.lease("a", wants(indices=(1,)), {}) == Given("nvidia", [1])
+    assert cards.lease("b", wants(2), {}) == Given("nvidia", [0, 2])
     assert [(x.card.index, x.job_id) for x in cards.all()] == [(0, "b"), (1, "a"), (2, "b"), (3, "")]
     cards.release("b")
-    assert cards.lease("c", wants(indices=(3, 0)), {}) == ("nvidia", [3, 0])
+    assert cards.lease("c", wants(indices=(3, 0)), {}) == Given("nvidia", [3, 0])
 
 
 def test_held_cards_name_their_holder_and_nothing_is_taken():
@@ -66,7 +67,7 @@ def test_cards_that_are_not_there():
 
 def test_a_job_without_cards_holds_nothing():
     cards = node(0)
-    assert cards.lease("x", JobSpec("x", ("true",), ranks=3), {0: sick(0)}) == ("slot", [0, 1, 2])
+    assert cards.lease("x", JobSpec("x", ("true",), ranks=3), {0: sick(0)}) == Given("slot", [0, 1, 2])
     assert cards.held("x") == []
 
 
@@ -81,7 +82,7 @@ def test_a_lease_outlives_the_card_and_is_taken_up_again():
 
 def test_an_unfit_card_is_not_given_away():
     cards = node(0, 1, 2)
-    assert cards.lease("a", wants(1), {0: sick(0)}) == ("nvidia", [1])
+    assert cards.lease("a", wants(1), {0: sick(0)}) == Given("nvidia", [1])
     with pytest.raises(NodeUnhealthy, match=r"card 0.*GPU_LOST"):
         cards.lease("b", wants(indices=(0,)), {0: sick(0)})
     with pytest.raises(NodeUnhealthy, match=r"card 0.*GPU_LOST"):
@@ -101,5 +102,106 @@ def test_who_is_still_on_the_card_of_an_ended_job_is_named():
     with pytest.raises(CardBusy, match=r"1 of 2 are free.*process 4711"):
         cards.lease("x", wants(2), {})
     cards.release("gone")
-    assert cards.lease("x", wants(2), {}) == ("nvidia", [0, 1])
+    assert cards.lease("x", wants(2), {}) == Given("nvidia", [0, 1])
     assert cards.all()[0].held_by == ""
+
+
+# --- doubtful cards, and models ---------------------------------------------------------------------------------------
+
+HOT = Doubt(Status.WARN, "GPU_TEMPERATURE: it is too hot")
+HANGS = Doubt(Status.UNKNOWN, "it does not answer (HANG): a call has not returned for 12 s")
+
+
+def mixed(*models: str, **more: object) -> Cards:
+    """Cards of these models, by index."""
+    made = Cards()
+    made.refresh({i: Card(i, "nvidia", model=model, **more) for i, model in enumerate(models)})  # type: ignore[arg-type]
+    return made
+
+
+def test_healthy_cards_first_then_those_with_warnings_and_last_those_that_do_not_answer():
+    cards = node(*range(8))
+    doubts = {0: HANGS, 1: HOT, 2: HANGS, 5: HOT}
+    assert cards.lease("a", wants(4), {}, doubts) == Given("nvidia", [3, 4, 6, 7])
+    hot = cards.lease("b", wants(2), {}, doubts)
+    assert hot.devices == [1, 5]
+    assert hot.warnings == (
+        "cards 1,5: GPU_TEMPERATURE: it is too hot; given to the job because no better one of its model is free",
+    )
+    last = cards.lease("c", wants(1), {}, doubts)
+    assert last.devices == [0]
+    assert "card 0: it does not answer (HANG)" in last.warnings[0]
+
+
+def test_as_few_doubtful_cards_as_can_be_and_the_gravest_is_told_first():
+    cards = node(*range(4))
+    given = cards.lease("a", wants(3), {}, {0: HANGS, 1: HOT, 2: HOT})
+    assert given.devices == [1, 2, 3]
+    cards.release("a")
+    given = cards.lease("a", wants(4), {}, {0: HOT, 3: HANGS})
+    assert [text.partition(":")[0] for text in given.warnings] == ["card 3", "card 0"]
+
+
+def test_nearness_decides_among_cards_of_the_same_health():
+    made = Cards()
+    # Pairs 0-1, 2-3, 4-5, 6-7; of the first two one card each is doubtful.
+    made.refresh({i: Card(i, "nvidia", model="H100", peers=(i ^ 1,)) for i in range(8)})
+    doubts = {1: HOT, 3: HANGS}
+    assert made.lease("a", wants(2), {}, doubts).devices == [4, 5]
+    # All healthy ones, and with them the neighbour of one of them.
+    made.release("a")
+    assert made.lease("b", wants(7), {}, doubts).devices == [0, 1, 2, 4, 5, 6, 7]
+    made.release("b")
+    two = dict.fromkeys((0, 1, 2, 3, 5), HOT)
+    assert made.lease("c", wants(4), {}, two).devices == [4, 5, 6, 7]
+
+
+def test_a_job_that_names_a_doubtful_card_gets_it_and_a_warning():
+    given = node(0, 1).lease("a", wants(indices=(1,)), {}, {1: HANGS})
+    assert given.devices == [1]
+    assert given.warnings == (f"card 1: {HANGS.text}; given to the job because the job names it",)
+
+
+def test_a_gang_has_cards_of_one_model():
+    cards = mixed("A100", "H100", "H100", "A100", "H100")
+    assert cards.lease("a", wants(2), {}).devices == [0, 3]
+    assert cards.lease("b", wants(3), {}) == Given("nvidia", [1, 2, 4])
+
+
+def test_the_model_with_the_healthier_cards():
+    cards = mixed("A100", "A100", "H100", "H100")
+    assert cards.lease("a", wants(2), {}, {0: HOT}).devices == [2, 3]
+    assert cards.lease("b", wants(2), {}, {0: HOT}).devices == [0, 1]
+
+
+def test_a_number_that_no_model_has_says_how_many_of_each_are_free():
+    cards = mixed("A100", "A100", "H100", "H100", "H100")
+    with pytest.raises(NoSuchCard, match=r"4 cards of one model: this node has 2 of A100, 3 of H100; name the cards"):
+        cards.lease("x", wants(4), {})
+    cards.lease("a", wants(indices=(2,)), {})
+    with pytest.raises(CardBusy, match=r"3 cards of one model: 4 of 5 are free \(2 of A100, 2 of H100\).*held by a"):
+        cards.lease("x", wants(3), {})
+    cards.release("a")
+    with pytest.raises(NodeUnhealthy, match=r"3 cards of H100: 2 are free and fit \(2 of A100, 2 of H100\); card 4"):
+        cards.lease("x", wants(3), {4: sick(4)})
+    assert cards.held("x") == []
+
+
+def test_cards_of_different_models_that_the_job_names_are_given_with_a_warning():
+    given = mixed("A100", "H100", "H100").lease("a", wants(indices=(0, 2)), {})
+    assert given.devices == [0, 2]
+    assert "different models (card 0 A100, card 2 H100)" in given.warnings[0]
+
+
+def test_a_card_that_has_not_said_what_it_is_counts_as_the_others_where_these_are_alike():
+    cards = mixed("H100", "", "H100")
+    assert cards.lease("a", wants(3), {}, {1: HANGS}).devices == [0, 1, 2]
+    cards = mixed("H100", "", "A100")
+    with pytest.raises(NoSuchCard, match=r"1 of H100, 1 of an unknown model, 1 of A100"):
+        cards.lease("a", wants(2), {})
+
+
+def test_a_card_that_is_cut_into_instances_is_of_another_model():
+    cards = Cards()
+    cards.refresh({i: Card(i, "nvidia", model="H100", mig=i == 0) for i in range(3)})
+    assert cards.lease("a", wants(2), {}).devices == [1, 2]
