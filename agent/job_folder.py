@@ -14,7 +14,8 @@ from agent import log_keeping_files
 from agent.entry import Entry
 from agent.errors import JobNotEnded, NoRoom
 from agent.state_folder import sync_folder
-from supervisors import journal, supervisor
+from supervisors import journal
+from supervisors import lock as job_lock
 from supervisors.errors import AlreadySupervised
 from supervisors.journal import Contents, Record, Writer
 from supervisors.lifecycle import Job
@@ -29,13 +30,13 @@ from supervisors.tee import INDEX_RECORD
 class Held:
     """A job that no supervisor has yet: the daemon has its lock, and writes its journal."""
 
-    lock: int
+    lock: job_lock.Lock
     writer: Writer
 
     def close(self) -> None:
         """Lets go: from here on only a supervisor writes."""
         self.writer.close()
-        os.close(self.lock)
+        self.lock.close()
 
 
 def tidy(paths: JobPaths) -> None:
@@ -78,11 +79,11 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
     try:
         folder.mkdir()
         folder.chmod(0o711)  # whatever the umask is: the job's user passes through it to the working folder
-        lock = supervisor.take_lock(temporary.lock)
+        lock = job_lock.take(temporary.lock, folder)
         try:
             held = Held(lock, Writer(temporary.journal, Contents([], 0, torn=False)))
         except OSError:
-            os.close(lock)
+            lock.close()
             raise
         _write(temporary.spec, spec.to_json().encode())
         held.writer.reserve(spec.local_ranks)
@@ -109,18 +110,18 @@ def reclaim(paths: JobPaths) -> Held | None:
     Raises JournalDamaged, IllegalTransition, OSError.
     """
     try:
-        lock = supervisor.take_lock(paths.lock)
+        lock = job_lock.take(paths.lock, paths.folder)
     except AlreadySupervised:
         return None
     try:
         contents = journal.read(paths.journal)
         job = replay(contents.records)
         if job.supervisor_pid or job.state.final:
-            os.close(lock)
+            lock.close()
             return None
         return Held(lock, Writer(paths.journal, contents))
     except BaseException:
-        os.close(lock)
+        lock.close()
         raise
 
 
@@ -130,7 +131,7 @@ def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
     The log files go first: should the daemon be killed meanwhile, the job is still there and can be deleted again.
     Raises JobNotEnded for one whose journal is damaged while its supervisor lives, OSError with the job still there.
     """
-    if entry.damaged and supervisor.lock_holder(entry.paths.lock):
+    if entry.damaged and job_lock.holder(entry.paths.lock):
         raise JobNotEnded(entry.job_id)
     if not keep_logs:
         for _ in range(2):  # a segment that was compressed meanwhile has another name by then

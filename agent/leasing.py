@@ -19,7 +19,7 @@ from agent.errors import CardBusy, NodeDraining, NodeUnhealthy
 from agent.events import Event, EventStore
 from agent.node_health import NodeHealth
 from probes.driver import Driver, What
-from supervisors import process, supervisor
+from supervisors import lock, process
 from supervisors.spec import JobSpec
 
 #: Seconds that a start waits for cards whose job has ended and which are being looked at.
@@ -174,7 +174,7 @@ class Leasing:
             entry.wake()
 
         if entry.damaged:
-            while pid := await to_thread.run_sync(supervisor.lock_holder, entry.paths.lock):
+            while pid := await to_thread.run_sync(lock.holder, entry.paths.lock):
                 text = f"job {entry.job_id}, whose journal is damaged, is still supervised (pid {pid})"
                 if not late:
                     tell(dict.fromkeys(self._cards.held(entry.job_id), text))

@@ -30,7 +30,7 @@ from agent.registry import Registry
 from probes import watched
 from probes.result import one_line
 from probes.script import Script
-from supervisors import gzip_members, log_segments, rotation, supervisor
+from supervisors import gzip_members, lock, log_segments, rotation
 from supervisors.paths import Root
 from supervisors.settings import LogSettings
 from supervisors.settings import write as write_settings
@@ -178,7 +178,7 @@ class LogKeeping:
             return False
         if self._style() != "off" and not entry.damaged and _key(entry) not in self._written:
             return False
-        return not (entry.damaged and supervisor.lock_holder(entry.paths.lock))
+        return not (entry.damaged and lock.holder(entry.paths.lock))
 
     # --- what goes ----------------------------------------------------------------------------------------------------
 

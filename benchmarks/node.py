@@ -23,7 +23,7 @@ from muster.v1 import (
     node_pb2,
     node_pb2_grpc,
 )
-from supervisors import supervisor
+from supervisors import lock
 from supervisors.paths import Root
 
 BIN = Path(sys.executable).parent
@@ -117,7 +117,7 @@ class Node:
 
     @property
     def nursery_pid(self) -> int:
-        return supervisor.lock_holder(self.root.nursery_lock)
+        return lock.holder(self.root.nursery_lock)
 
     def spec(self, command: Sequence[str], ranks: int, **fields: Any) -> job_pb2.JobSpec:
         """A job without pre-checks, unless `fields` say otherwise."""

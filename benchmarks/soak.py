@@ -25,7 +25,7 @@ import grpc
 from benchmarks import node, processes, soak_loops
 from benchmarks.node import ENDED, BenchmarkFailed, Node
 from muster.v1 import job_pb2
-from supervisors import supervisor
+from supervisors import lock
 
 #: Seconds between two kills of a daemon; seconds after the last call until everything of the jobs must be gone.
 KILL_S = 20.0, 40.0
@@ -84,7 +84,7 @@ class Soaked:
         node.until(lambda: not self._unsettled(), GONE_S, f"{self.name}: only the job that stays is there")
         watched = {
             "nursery": self.here.nursery_pid,
-            "supervisor": supervisor.lock_holder(self.here.root.job(self.resident).lock),
+            "supervisor": lock.holder(self.here.root.job(self.resident).lock),
         }
         if not self.killed:
             watched["daemon"] = self.here.pid

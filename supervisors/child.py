@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from supervisors import boot, limits
+from supervisors import boot, limits, lock
 from supervisors.errors import NotStartable
 from supervisors.journal import set_aside
 
@@ -117,6 +117,7 @@ def fork(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> int:
 
 def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoReturn:
     os.close(gate_write)
+    lock.close_inherited()
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in range(1, signal.NSIG):

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from supervisors import limits, scope, supervisor
+from supervisors import limits, lock, scope
 from supervisors.control import Client, Server, listen
 from supervisors.errors import AlreadySupervised
 from supervisors.loop import Loop
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--nofile", type=int, help="the soft limit of open files that ranks get; default: our own")
     args = parser.parse_args()
     root = Root(args.run, args.state, args.log)
-    at, lock = root.run / f"{args.name}.sock", root.run / f"{args.name}.lock"
+    at = root.run / f"{args.name}.sock"
     limits.close_all_but({0, 1, 2})
     limits.raise_descriptors(args.nofile)
     read, write = os.pipe()
@@ -86,7 +86,7 @@ def main() -> int:
     os.setsid()
     try:
         # Held for the nursery's life; a forked supervisor does not inherit it.
-        supervisor.take_lock(lock)
+        lock.take(root.run / f"{args.name}.lock")
         become_subreaper()
         listener = listen(at)
     except AlreadySupervised:

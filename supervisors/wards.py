@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisors import journal, keyring, limits, process, supervisor, wire
+from supervisors import journal, keyring, limits, lock, process, supervisor, wire
 from supervisors.control import Client
 from supervisors.errors import ProtocolError, SupervisionError
 from supervisors.link import FDS, pair
@@ -96,7 +96,7 @@ class Wards:
         paths = self._root.job(job_id)
         if not paths.journal.exists():
             raise FileNotFoundError(f"{paths.journal}: there is no such job")
-        holder = supervisor.lock_holder(paths.lock)
+        holder = lock.holder(paths.lock)
         stat = process.read_stat(holder) if holder else None
         pidfd = process.open_pidfd(holder, stat.start) if stat is not None else None
         if pidfd is None:

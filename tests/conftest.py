@@ -25,7 +25,7 @@ from muster.v1 import (
     probe_pb2_grpc,
     telemetry_pb2_grpc,
 )
-from supervisors import supervisor
+from supervisors import lock
 from supervisors.paths import Root
 
 BIN = Path(sys.executable).parent
@@ -176,11 +176,11 @@ class Daemon:
 
     def nursery_pid(self) -> int:
         """Of the one that lives, if one does; its name goes by the code that this daemon runs."""
-        locks = self.root.run.glob("nursery*.lock")
-        return next((pid for lock in locks if (pid := supervisor.lock_holder(lock))), 0)
+        files = self.root.run.glob("nursery*.lock")
+        return next((pid for file in files if (pid := lock.holder(file))), 0)
 
     def supervisor_pid(self, job_id: str) -> int:
-        return supervisor.lock_holder(self.root.job(job_id).lock)
+        return lock.holder(self.root.job(job_id).lock)
 
     def cli(self, *args: str, **kwargs: Any) -> "subprocess.CompletedProcess[str]":
         env = dict(os.environ, MUSTER_ROOT=str(self.folder), NO_COLOR="1") | self.env

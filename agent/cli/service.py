@@ -181,7 +181,7 @@ def _few(names: list[str]) -> str:
 
 def _living(root: Root) -> list[str]:
     """Jobs of which anything lives, whether or not a daemon is there: somebody has their lock, or they have a scope."""
-    from supervisors.supervisor import lock_holder
+    from supervisors.lock import holder as lock_holder
 
     units = _run("systemctl", "list-units", "--plain", "--no-legend", "--state=active", "muster-*.scope")
     scopes = {line.split()[0] for line in units.splitlines()}

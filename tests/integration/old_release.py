@@ -10,7 +10,7 @@ import venv
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from supervisors import supervisor
+from supervisors import lock
 from tests.conftest import BIN, Daemon, alive, eventually
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -62,11 +62,11 @@ class Node(Daemon):
 
     def nurseries(self) -> set[int]:
         """Pids of those that live."""
-        return {pid for lock in self.root.run.glob("nursery*.lock") if (pid := supervisor.lock_holder(lock))}
+        return {pid for file in self.root.run.glob("nursery*.lock") if (pid := lock.holder(file))}
 
     def close(self) -> None:
         self.musterd = (BIN / "musterd",)
-        supervisors = {path: supervisor.lock_holder(path) for path in self.root.jobs.glob("*/lock")}
+        supervisors = {path: lock.holder(path) for path in self.root.jobs.glob("*/lock")}
         super().close()
         for pid in self.nurseries() | (set(supervisors.values()) - {0}):
             with contextlib.suppress(ProcessLookupError):

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from muster.v1 import exec_pb2, exec_pb2_grpc, job_pb2
-from supervisors import supervisor
+from supervisors import lock
 from supervisors.paths import Root
 from tests.conftest import alive, eventually
 from tests.integration.old_release import LAST, Node, Release, nodes
@@ -261,7 +261,7 @@ def test_a_running_daemon_of_the_first_release_finds_a_nursery_of_this_code(tmp_
         folder.mkdir()
     places: list[str | Path] = ["--run", root.run, "--state", root.state, "--log", root.log, "--nofile", "1024"]
     subprocess.run([sys.executable, "-I", "-m", "supervisors.nursery", *places], check=True, timeout=30)
-    pid = supervisor.lock_holder(root.run / "nursery.lock")
+    pid = lock.holder(root.run / "nursery.lock")
     assert pid and (root.run / "nursery.sock").is_socket()
     eventually(lambda: not alive(pid), 30, "without jobs and without a daemon it ends")
 

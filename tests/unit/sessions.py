@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Self
 
-from supervisors import PROTOCOL, frames, journal, process, supervisor, wire
+from supervisors import PROTOCOL, frames, journal, lock, process, wire
 from supervisors.frames import FROM_SESSION, TO_SESSION, Frame, Parser
 from supervisors.journal import Contents, Writer
 from supervisors.lifecycle import Job
@@ -66,13 +66,13 @@ class Node:
 
     def close(self) -> None:
         """Ends all that there is."""
-        nursery = supervisor.lock_holder(self.root.nursery_lock)
+        nursery = lock.holder(self.root.nursery_lock)
         stats = process.all_stats()
         doomed = {nursery} - {0}
         ours = f"{zlib.crc32(os.fsencode(self.root.state)):08x}-"  # somebody else may have a job of that name
         doomed |= {s.pid for s in stats.values() if read_environ(s.pid).get("MUSTER_NONCE", "").startswith(ours)}
         for path in self.root.jobs.iterdir():
-            doomed.add(supervisor.lock_holder(path / "lock"))
+            doomed.add(lock.holder(path / "lock"))
         for pid in (nursery, *doomed):  # the nursery first: it would make successors
             if pid and pid in stats:
                 with contextlib.suppress(ProcessLookupError):
@@ -92,7 +92,7 @@ class Running:
 
     @property
     def supervisor(self) -> int:
-        return supervisor.lock_holder(self.paths.lock)
+        return lock.holder(self.paths.lock)
 
     def until_state(self, *states: str) -> Job:
         until(lambda: self.job.state in states, f"the job is {' or '.join(states)}; it is {self.job.state}")
