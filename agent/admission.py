@@ -80,6 +80,13 @@ def resolved(spec: JobSpec, config: Config) -> JobSpec:
     return replace(spec, grace_steps=config.jobs.grace_steps)
 
 
+def as_asked(spec: JobSpec, digest: str) -> JobSpec:
+    """The request behind a spec that is carried out: the inverse of `resolved`, whatever this node's default was then.
+    `digest`: of the request."""
+    asked = replace(spec, grace_steps=())
+    return asked if asked.has_digest(digest) else spec
+
+
 def free_port(taken: set[int]) -> int:
     """A TCP port on which nobody listens and that is not in `taken`. Raises NoRoom where there is none."""
     for _ in range(64):

@@ -6,12 +6,17 @@ raises these needs no gRPC.
 """
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from supervisors.spec import Violation
 
 if TYPE_CHECKING:
     from agent.node_file import DrainState
+
+
+#: Fields that a conflict names.
+_MAX_NAMED = 8
 
 
 class MusterError(Exception):
@@ -53,19 +58,22 @@ class JobNotFound(MusterError):
 
 
 class JobIdConflict(MusterError):
-    """Raised when a job id is in use by a job with another spec."""
+    """Raised when a job id is in use by a job with another spec. `fields`: in which fields the two differ; never their
+    values, some of which are secrets."""
 
     code = "ALREADY_EXISTS"
     reason = "JOB_ID_CONFLICT"
 
-    def __init__(self, job_id: str) -> None:
-        super().__init__(
-            f"job {_shown(job_id)} is there already, with another spec: choose another id, or delete that job"
-        )
+    def __init__(self, job_id: str, fields: Sequence[str] = ()) -> None:
+        more = len(fields) - _MAX_NAMED
+        self.fields = ", ".join(fields[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+        where = f", which differs in {self.fields}" if fields else ""
+        remedy = "choose another id, or stop and remove that job (`muster stop`, `muster rm`)"
+        super().__init__(f"job {_shown(job_id)} exists with another spec{where}: {remedy}")
         self.job_id = job_id
 
     def metadata(self) -> dict[str, str]:
-        return {"job_id": _shown(self.job_id)}
+        return {"job_id": _shown(self.job_id)} | ({"fields": self.fields} if self.fields else {})
 
 
 class CardBusy(MusterError):

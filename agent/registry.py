@@ -228,8 +228,9 @@ class Registry:
             if there is not None:
                 if there.damaged:
                     raise JournalUnreadable(spec.job_id, there.damaged)
-                if there.job.digest != spec.digest():
-                    raise JobIdConflict(spec.job_id)
+                if not spec.has_digest(there.job.digest):
+                    asked = admission.as_asked(there.spec, there.job.digest)
+                    raise JobIdConflict(spec.job_id, spec.differences(asked))
                 return there, True
             with self._one_more():
                 await self._thread(admission.refuse_unfit, spec)

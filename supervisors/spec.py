@@ -3,7 +3,7 @@
 import enum
 import json
 import re
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 MAX_RANKS = 4096
@@ -146,10 +146,42 @@ class JobSpec:
         return cls(**{name: value for name, value in raw.items() if name in cls.__slots__})
 
     def digest(self) -> str:
-        """SHA-256 over all fields, hexadecimal: what makes a second start the same or another job."""
-        import hashlib
+        """SHA-256 over all fields, hexadecimal: what makes a second start the same or another job. One rank that is
+        asked for is the one that a job has by default."""
+        return _sha256(replace(self, ranks=0) if self._one_rank else self)
 
-        return hashlib.sha256(self.to_json().encode("utf-8", "surrogateescape")).hexdigest()
+    def has_digest(self, digest: str) -> bool:
+        """Whether a record with this digest is of the same spec."""
+        if digest == self.digest():
+            return True
+        # Earlier versions gave one rank that was asked for another digest.
+        return self._one_rank and digest == _sha256(replace(self, ranks=1))
+
+    @property
+    def _one_rank(self) -> bool:
+        """With a rank table, `ranks` says how many devices the table must have: 0 is another request then."""
+        return self.ranks in (0, 1) and not self.wants_cards and not self.rank_table
+
+    def differences(self, other: "JobSpec") -> list[str]:
+        """The fields of the API in which two specs differ, without their values: "ranks", "env['A']"."""
+        found: dict[str, None] = {}
+        for name in _FIELDS:
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours == theirs or (name == "ranks" and self._one_rank and other._one_rank):
+                continue
+            if isinstance(ours, dict) and isinstance(theirs, dict):
+                form = "limits.{}" if name == "limits" else name + "[{!r}]"
+                keys = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+                found.update(dict.fromkeys(form.format(key[:40]) for key in keys))
+            else:
+                found[_API_NAMES.get(name, name)] = None
+        return list(found)
+
+
+def _sha256(spec: JobSpec) -> str:
+    import hashlib
+
+    return hashlib.sha256(spec.to_json().encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _defaults() -> dict[str, Any]:
@@ -163,3 +195,12 @@ def _defaults() -> dict[str, Any]:
 
 
 _DEFAULTS = _defaults()
+_FIELDS = tuple(f.name for f in fields(JobSpec))
+#: Names in the API (proto/muster/v1/job.proto) of fields that are called otherwise here.
+_API_NAMES = {
+    "card_count": "cards",
+    "card_indices": "cards",
+    "notify_webhook": "notify.webhook",
+    "notify_events": "notify.events",
+    "notify_secret": "notify.secret",
+}

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from muster import client
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, alive, eventually
 
@@ -312,6 +314,26 @@ def test_start_is_idempotent(daemon: Daemon) -> None:
         daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
     assert info.value.code() == grpc.StatusCode.ALREADY_EXISTS
     assert reason(info.value) == "JOB_ID_CONFLICT"
+
+
+def test_a_conflict_names_what_differs(make_daemon: Callable[..., Daemon]) -> None:
+    """Not what this node's own default of the grace made of the spec, and no values."""
+    daemon = make_daemon("[jobs]\ngrace_steps = [1, 2]\n")
+    spec = job_pb2.JobSpec(job_id="same", command=["true"], env={"TOKEN": "hunter2", "SAME": "x"})
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
+    spec.ranks = 1
+    assert daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20).already_existed
+    spec.env["TOKEN"], spec.nice = "swordfish", 5
+    with pytest.raises(grpc.RpcError) as info:
+        daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
+    assert reason(info.value) == "JOB_ID_CONFLICT"
+    assert client.facts(info.value)["fields"] == "env['TOKEN'], nice"
+    told = info.value.details() or ""
+    assert "differs in env['TOKEN'], nice: " in told
+    assert "hunter2" not in told and "swordfish" not in told
+    cli = daemon.cli("start", "--job-id", "same", "--env", "SAME=x", "--env", "TOKEN=hunter2", "--", "false")
+    assert (cli.returncode, cli.stdout) == (5, "")
+    assert "differs in command" in cli.stderr
 
 
 def test_max_runtime(daemon: Daemon) -> None:

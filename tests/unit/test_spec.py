@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import json
 from typing import Any
 
@@ -117,6 +118,35 @@ def test_every_field_is_in_the_text_and_in_the_digest(name):
 
 def test_digests_of_all_single_changes_differ_from_each_other():
     assert len({spec(**{name: OTHER[name]}).digest() for name in FIELDS}) == len(FIELDS)
+
+
+def test_one_rank_is_the_default_also_where_it_is_asked_for():
+    assert spec(ranks=1).digest() == GOOD.digest()
+    assert spec(ranks=1).differences(GOOD) == []
+    # As earlier versions wrote it into a journal.
+    recorded = "7ed38fadde0f3ee71e4e3a00acd108e7d413fc4d3e1106be45acd65eb3cda439"
+    assert hashlib.sha256(spec(ranks=1).to_json().encode()).hexdigest() == recorded
+    assert spec(ranks=1).has_digest(recorded) and GOOD.has_digest(recorded)
+    assert not spec(ranks=2).has_digest(recorded) and not spec(nice=1).has_digest(recorded)
+    # A table with two devices is what one asks for, and not what the other does.
+    assert spec(ranks=1, rank_table="/t").digest() != spec(rank_table="/t").digest()
+    assert not spec(rank_table="/t").has_digest(spec(ranks=1, rank_table="/t").digest())
+    assert spec(ranks=1, rank_table="/t").differences(spec(rank_table="/t")) == ["ranks"]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_difference_names_its_field_and_no_value(name):
+    (found,) = spec(**{name: OTHER[name]}).differences(GOOD)
+    shown = {"card_count": "cards", "card_indices": "cards", "limits": "limits.nofile", "hang": "hang['hung_s']"}
+    shown |= {"env": f"env[{next(iter(OTHER['env']))!r}]", "labels": "labels['team']"}
+    assert found == shown.get(name, name.replace("notify_", "notify."))
+    assert GOOD.differences(spec(**{name: OTHER[name]})) == [found]
+
+
+def test_all_differences_are_named():
+    ours = spec(env={"A": "1", "B": "2", "C": "3"}, nice=1)
+    theirs = spec(env={"A": "1", "B": "3", "D": "4"}, nice=2, card_count=1)
+    assert ours.differences(theirs) == ["env['B']", "env['C']", "env['D']", "cards", "nice"]
 
 
 def test_what_has_its_default_is_left_out():

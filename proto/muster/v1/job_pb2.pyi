@@ -12,7 +12,7 @@ Errors. Every failed call has a gRPC status and, in the status details, a google
   INVALID_ARGUMENT     INVALID_REQUEST; google.rpc.BadRequest names each field, what it was and what is allowed
   NOT_FOUND            JOB_NOT_FOUND, SESSION_NOT_FOUND, CONDITION_NOT_FOUND
   PERMISSION_DENIED    ROLE_NOT_ALLOWED, NO_ROLE
-  ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec
+  ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec; metadata `fields` names what differs
   FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED, RANK_NOT_RUNNING; NODE_UNHEALTHY (the message names the
                        condition and the card), NODE_DRAINING
   RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo
@@ -278,7 +278,9 @@ class JobSpec(_message.Message):
     job_id: _builtins.str
     """1 to 128 of [A-Za-z0-9._-], starting with a letter or a digit. Empty: the daemon makes one."""
     ranks: _builtins.int
-    """Processes on a host without cards: 1 to 4096. Exactly one of `ranks` and `cards` or none (one rank)."""
+    """Processes on a host without cards: 1 to 4096. Exactly one of `ranks` and `cards` or none (one rank: the same spec as
+    `ranks = 1`, unless there is a rank table).
+    """
     workdir: _builtins.str
     """Working folder of every rank; absolute, must exist. Empty: `workspace/device<N>` in the job's folder, created,
     one per rank.

@@ -12,7 +12,7 @@ Errors. Every failed call has a gRPC status and, in the status details, a google
   INVALID_ARGUMENT     INVALID_REQUEST; google.rpc.BadRequest names each field, what it was and what is allowed
   NOT_FOUND            JOB_NOT_FOUND, SESSION_NOT_FOUND, CONDITION_NOT_FOUND
   PERMISSION_DENIED    ROLE_NOT_ALLOWED, NO_ROLE
-  ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec
+  ALREADY_EXISTS       JOB_ID_CONFLICT: the id is in use by a job with another spec; metadata `fields` names what differs
   FAILED_PRECONDITION  CARD_BUSY, NO_SUCH_CARD, PORT_IN_USE, JOB_NOT_ENDED, RANK_NOT_RUNNING; NODE_UNHEALTHY (the message names the
                        condition and the card), NODE_DRAINING
   RESOURCE_EXHAUSTED   TOO_MANY_JOBS, TOO_MANY_STREAMS, NO_ROOM, with google.rpc.RetryInfo
