@@ -4,7 +4,6 @@ What the keys mean for an operator is told in docs/configuration.md.
 """
 
 import difflib
-import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -272,9 +271,9 @@ def load(path: Path, *, own: bool = False) -> Config:
     """Reads a file. `own`: to do what it says, programs that it names included, so it must be nobody else's. Raises
     StartupError that names file, key, value and what is allowed."""
     try:
+        if own:
+            refuse_others(path)
         with path.open(encoding="utf-8") as file:
-            if own:
-                refuse_others(path, os.fstat(file.fileno()))
             raw = tomllib.loads(file.read())
     except OSError as error:
         raise StartupError(f"{path}: cannot be read: {error.strerror}") from error

@@ -15,7 +15,7 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskStatus
 
-from agent import build, config, heap, lockfile, log_setup, state_folder, systemd
+from agent import build, config, heap, lockfile, log_setup, ownership, state_folder, systemd
 from agent.config import Config
 from agent.errors import MusterError, StartupError
 from supervisors.paths import Root
@@ -112,9 +112,21 @@ class LiveConfig:
     default="",
     help="Append the telemetry records of all jobs to FILE, a JSON object a line, for `muster hang replay`.",
 )
+@click.option(
+    "--trust-environment",
+    is_flag=True,
+    help="Start as root although other users can change the Python environment that musterd runs from, and so what "
+    "root runs.",
+)
 @click.option("--owner-fd", type=click.IntRange(min=0), hidden=True)
 def main(
-    root: Path | None, config_file: Path | None, check_config: bool, version: bool, record: str, owner_fd: int | None
+    root: Path | None,
+    config_file: Path | None,
+    check_config: bool,
+    version: bool,
+    record: str,
+    trust_environment: bool,
+    owner_fd: int | None,
 ) -> None:
     """The node agent: takes jobs over gRPC on a unix socket and keeps them.
 
@@ -127,10 +139,13 @@ def main(
     places = Root.under(root.absolute()) if root is not None else Root.system()
     failure: StartupError | None = None
     try:
+        if not trust_environment and owner_fd is None:  # who brings a daemon of their own has run all this already
+            ownership.refuse_environment_of_others()
         settings = LiveConfig(places, config_file, record and os.path.abspath(record))
         if check_config:
             from agent import server
 
+            state_folder.check(places)
             server.check(places, settings.now)
             click.echo(settings.origin)
             return

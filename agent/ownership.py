@@ -1,31 +1,62 @@
-"""Whose the folders and files are that the daemon trusts: who can change them can have it do what he likes."""
+"""Whose the folders and files are that the daemon trusts: who can change them can have it do what they like.
+
+The rule is in supervisors/trust.py. Here is what it is asked about when the daemon starts, and for `muster service`.
+"""
 
 import os
-import pwd
-import stat
+import sys
+import sysconfig
 from pathlib import Path
 
+import agent
 from agent.errors import StartupError
+from supervisors import trust
+from supervisors.errors import Untrusted
+
+#: What to do about an environment that others can change.
+OWN_ENVIRONMENT = "Make the environment as root, for instance in /opt/muster"
 
 
-def refuse_others(path: Path, found: os.stat_result) -> None:
-    """Raises StartupError where `path`, whose status is `found`, belongs neither to the daemon's user nor to root, or
-    where everybody may write to it. A sticky folder passes: nobody replaces what is another's in it."""
-    if found.st_uid not in (0, os.geteuid()):
-        raise StartupError(
-            f"{path}: belongs to {_name(found.st_uid)}, who could have this musterd, which runs as "
-            f"{_name(os.geteuid())}, do what he likes: choose another path, or change its owner if its content is good"
-        )
-    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-    if found.st_mode & stat.S_IWOTH and not sticky:
-        raise StartupError(
-            f"{path}: belongs to {_name(found.st_uid)}, and its mode {stat.S_IMODE(found.st_mode):04o} lets everybody "
-            f"write: chmod o-w {path}"
-        )
-
-
-def _name(uid: int) -> str:
+def refuse_others(path: Path) -> None:
+    """Raises StartupError where another user than root and the daemon's can change `path` or put another file or folder
+    in its place; what is not there yet is fine. Raises OSError."""
     try:
-        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
-    except KeyError:
-        return f"uid {uid}"
+        trust.check(path)
+    except Untrusted as error:
+        raise StartupError(str(error)) from None
+
+
+def refuse_contents_of_others(folder: Path) -> None:
+    """Raises StartupError for a file or folder in `folder` that belongs to another user. Raises OSError."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                trust.refuse_foreign(folder / entry.name, entry.stat(follow_symlinks=False))
+    except Untrusted as error:
+        raise StartupError(str(error)) from None
+
+
+def programs() -> Path:
+    """The folder of `musterd`, in the environment that this runs in."""
+    return Path(sysconfig.get_path("scripts"))
+
+
+def refuse_environment_of_others() -> None:
+    """Raises StartupError where we are root and another user can change what we run."""
+    try:
+        trouble = environment_of_others() if os.geteuid() == 0 else ""
+    except OSError as error:
+        raise StartupError(f"{error.filename}: cannot be looked at: {error.strerror}") from error
+    if trouble:
+        raise StartupError(f"{trouble}. {OWN_ENVIRONMENT}, or start musterd with --trust-environment")
+
+
+def environment_of_others() -> str:
+    """Why another user than root can change what this process runs, and what to do; empty for nobody. Raises
+    OSError."""
+    try:
+        for path in (Path(sys.executable), programs() / "musterd", Path(agent.__file__), Path(sys.base_prefix)):
+            trust.check(path)
+    except Untrusted as error:
+        return str(error)
+    return ""

@@ -9,7 +9,9 @@ from pathlib import Path
 import msgspec
 
 from agent.errors import StartupError
-from agent.ownership import refuse_others
+from agent.ownership import refuse_contents_of_others, refuse_others
+from supervisors import trust
+from supervisors.errors import Untrusted
 from supervisors.paths import Root
 
 #: First line of `<state>/version`: the name, and the number of the format. It is raised when a musterd of before would
@@ -35,19 +37,40 @@ def prepare(root: Root) -> None:
             f"{root.socket}: the path of the socket has {size} bytes, and the kernel allows {MAX_SOCKET}: "
             "choose a shorter --root"
         )
+    check(root)
     if root != Root.system():
-        _make(root.run.parent)
+        _make(root.run.parent, 0o755)
     _make(root.state, 0o711)
     _check_version(root)
     for folder, mode in ((root.run, 0o755), (root.log, 0o755), (root.jobs, 0o711), (root.events, 0o700)):
         _make(folder, mode)
 
 
+def check(root: Root) -> None:
+    """Looks whether another user than root and ours can change these folders or what the daemon reads there, or put
+    other folders in their place, and changes nothing. Raises StartupError.
+
+    A folder for logs that is reached by a link may be anybody's, as the volumes of containers are: see
+    `trust.open_logs`."""
+    try:
+        for folder in (root.run, root.state, root.log.parent if root.log.is_symlink() else root.log):
+            refuse_others(folder)
+        for folder in (root.state, root.events):
+            if folder.is_dir():
+                refuse_contents_of_others(folder)
+        if root.log.is_dir():
+            os.close(trust.open_logs(root.log))
+    except Untrusted as error:
+        raise StartupError(str(error)) from None
+    except OSError as error:
+        raise StartupError(f"{error.filename}: cannot be looked at: {error.strerror}") from error
+
+
 def event_epoch(events: Path) -> str:
     """The name of this history of events, 16 hexadecimal digits; a cursor of another one is refused. Raises OSError."""
     path = events / "epoch"
     try:
-        epoch = path.read_text().strip()
+        epoch = trust.read(path).decode(errors="replace").strip()
         if len(epoch) == 16:
             return epoch
     except FileNotFoundError:
@@ -62,7 +85,7 @@ def digest_key(state: Path) -> bytes:
     folder is there. Where it cannot be kept: for as long as this daemon is."""
     path = state / "digest.key"
     with contextlib.suppress(OSError, ValueError):
-        key = bytes.fromhex(path.read_text(encoding="ascii"))
+        key = bytes.fromhex(trust.read(path).decode("ascii"))
         if len(key) == _KEY_BYTES:
             return key
     key = secrets.token_bytes(_KEY_BYTES)
@@ -96,21 +119,20 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _make(folder: Path, mode: int | None = None) -> None:
-    """Raises StartupError. Without a `mode` that of a new folder is 0755 less the umask."""
+def _make(folder: Path, mode: int) -> None:
+    """Raises StartupError."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        trust.make_folder(folder.parent)
         try:
-            folder.mkdir(0o755)
-            if mode is not None:
-                folder.chmod(mode)  # the umask is not asked
+            folder.mkdir(0o700)
+            folder.chmod(mode)  # the umask is not asked
         except FileExistsError:
             if not folder.is_dir():
                 raise StartupError(f"{folder}: is no folder; move it away, or choose another --root") from None
-        if (
-            not folder.is_symlink()
-        ):  # where it leads was chosen by whom the folder above belongs to: logs of a container
-            refuse_others(folder, folder.stat())
+            if not folder.is_symlink():  # made since `check`, in a folder like /tmp
+                trust.check(folder)
+    except Untrusted as error:
+        raise StartupError(str(error)) from None
     except OSError as error:
         raise StartupError(
             f"{error.filename or folder}: cannot make the folder {folder}: {error.strerror}; "
@@ -122,7 +144,7 @@ def _make(folder: Path, mode: int | None = None) -> None:
 
 def _check_version(root: Root) -> None:
     try:
-        found = root.version.read_text(encoding="utf-8", errors="replace").strip()
+        found = trust.read(root.version).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         if root.jobs.exists():
             raise StartupError(

@@ -1,5 +1,6 @@
 """Errors of the per-job side. Each says what went wrong with which file, value or process, and what to do about it."""
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,3 +37,14 @@ class AlreadySupervised(SupervisionError):
 
 class NotStartable(SupervisionError):
     """Raised when a job cannot be prepared: a folder, a FIFO, a user. The message is the job's verdict."""
+
+
+class Untrusted(SupervisionError, PermissionError):
+    """Raised when somebody else than root and muster's own user could have put a file or folder there, or changed it.
+    An OSError, so that whoever cannot work with a file says this like any other reason."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(errno.EACCES, why, path)
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"

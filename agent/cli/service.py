@@ -1,13 +1,10 @@
 """`muster service`: the daemon as a systemd service on this node, out of the environment that this command runs in."""
 
-import grp
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +17,7 @@ from click.shell_completion import get_completion_class
 import agent
 from agent.cli.errors import Exit, Failure
 from agent.cli.output import emit, note
+from agent.ownership import OWN_ENVIRONMENT, environment_of_others, programs
 from supervisors import scope
 from supervisors.paths import Root
 
@@ -64,13 +62,14 @@ def install(no_start: bool, force: bool) -> None:
     daemon is restarted if anything was changed. Where it does not start, all is put back as it was.
     """
     _need_systemd()
-    programs = _programs(force)
+    place = _programs(force)
+    options = ("--trust-environment",) if environment_of_others() else ()
     # Before anything is changed: whether it runs at all, and whether the configuration is one.
-    _run(str(programs / "musterd"), "--check-config")
+    _run(str(place / "musterd"), "--check-config", *options)
     with _installed() as files:
         was_active, was_enabled = _is("active"), _is("enabled")
         try:
-            changed = files.put(_wanted(programs), force=force)
+            changed = files.put(_wanted(place, options), force=force)
             new_config = files.add(_CONFIG_FILE, _CONFIG, 0o640)
             changed += [_CONFIG_FILE] if new_config else []
             for path in changed:
@@ -209,14 +208,16 @@ def _remove(folder: Path) -> None:
         note("; ".join(filter(None, troubles)) or f"removed {folder}")
 
 
-def _wanted(programs: Path) -> "dict[Path, Content]":
-    """What is installed, by path."""
+def _wanted(place: Path, options: tuple[str, ...] = ()) -> "dict[Path, Content]":
+    """What is installed, by path; `options`: with which musterd of this folder is started."""
     from agent.cli import manual
     from agent.cli.main import cli
     from agent.musterd import main as musterd
 
     source = _source()
-    unit = (source / "musterd.service").read_text().replace("/opt/muster/bin/", f"{programs}/")
+    unit = (source / "musterd.service").read_text()
+    unit = unit.replace("/opt/muster/bin/musterd\n", " ".join(("/opt/muster/bin/musterd", *options)) + "\n")
+    unit = unit.replace("/opt/muster/bin/", f"{place}/")
     files = {
         _UNITS / "musterd.service": unit,
         _UNITS / "muster.slice": (source / "muster.slice").read_text(),
@@ -234,7 +235,7 @@ def _wanted(programs: Path) -> "dict[Path, Content]":
         kind = get_completion_class(shell)
         assert kind is not None  # click has these
         files[place] = kind(cli, {}, "muster", "_MUSTER_COMPLETE").source() + "\n"
-    links = {Path("/usr/local/bin", name): programs / name for name in ("muster", "musterd")}
+    links = {Path("/usr/local/bin", name): place / name for name in ("muster", "musterd")}
     return {path: text.encode() for path, text in files.items()} | links
 
 
@@ -247,40 +248,14 @@ def _source() -> Path:
 def _programs(force: bool) -> Path:
     """The folder of `musterd`, of the environment that this runs in. Raises Failure where it cannot serve: root would
     run what somebody else can change."""
-    folder = Path(sysconfig.get_path("scripts"))
+    folder = programs()
     if not (folder / "musterd").exists():
         raise Failure(f"{folder}/musterd is not there: install muster-agent into a virtual environment with pip")
     if not _PLAIN.fullmatch(str(folder)):
         raise Failure(f"{folder}: a unit takes letters, digits and /_.+@- only: make an environment of another name")
-    for place in (folder / "musterd", Path(agent.__file__), Path(sys.base_prefix)):
-        # The way that the unit names, and the one that is gone where a part of it is a link.
-        for way in (place, place.resolve()):
-            for path in (way, *way.parents):
-                if (trouble := _who_else_changes(path)) and not force:
-                    raise Failure(f"{path}: {trouble}, or take it with --force", Exit.REFUSED)
+    if (trouble := environment_of_others()) and not force:
+        raise Failure(f"{trouble}. {OWN_ENVIRONMENT}, or take it with --force", Exit.REFUSED)
     return folder
-
-
-def _who_else_changes(path: Path) -> str:
-    """Who but root can change it, and what to do; empty for nobody."""
-    found = path.lstat()
-    # A link's mode says nothing, and in a sticky folder nobody replaces what is another's.
-    mode = 0 if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX else found.st_mode
-    if found.st_uid != 0 or mode & stat.S_IWOTH:
-        return (
-            "others than root can change it, and so what root runs: make the environment as root, for instance in "
-            "/opt/muster"
-        )
-    if not mode & stat.S_IWGRP or found.st_gid == 0:
-        return ""
-    try:
-        group = grp.getgrgid(found.st_gid).gr_name
-    except KeyError:
-        group = str(found.st_gid)
-    # Debian gives /usr/local to it, and with that what root finds in its $PATH: whoever is in it is root already.
-    if (found.st_gid, group) == (50, "staff"):
-        return ""
-    return f"the group {group} can change it, and so what root runs: `chmod g-w {path}`"
 
 
 def _need_systemd() -> None:

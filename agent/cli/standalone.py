@@ -16,8 +16,8 @@ from pathlib import Path
 from agent.cli.address import Address
 from agent.cli.errors import Exit, Failure, NoDaemon
 from agent.cli.output import note
-from supervisors import journal
-from supervisors.errors import SupervisionError
+from supervisors import journal, trust
+from supervisors.errors import SupervisionError, Untrusted
 from supervisors.paths import JobPaths, Root
 from supervisors.replay import replay
 
@@ -31,6 +31,8 @@ _SYSTEM_CONFIG = Path("/etc/muster/musterd.toml")
 #: Bytes that `Root.socket` and what is beside it need below the folder, and the limit for a socket's path.
 _SOCKET_BYTES = len("/run/nursery-12345678.sock")
 _MAX_PATH = 107
+#: Where it is tried behind $TMPDIR: a container's /tmp may be everybody's, and not sticky.
+_FOLDERS = ("/tmp", "/var/tmp")
 
 
 @dataclass(slots=True)
@@ -105,15 +107,22 @@ def bring(log_dir: str | None) -> Iterator[Standalone]:
 
 
 def _new_root() -> Path:
-    for folder in (tempfile.gettempdir(), "/tmp"):
-        if len(os.fsencode(folder)) + len("/muster-12345678") + _SOCKET_BYTES <= _MAX_PATH:
-            try:
-                return Path(tempfile.mkdtemp(prefix="muster-", dir=folder))
-            except OSError as error:
-                raise Failure(
-                    f"{folder}: {error.strerror}: set TMPDIR to a folder with room", Exit.MUSTER_FAILED
-                ) from None
-    raise Failure("no folder for temporary files with a short enough name: set TMPDIR", Exit.MUSTER_FAILED)
+    """In the first of the usual folders that serves. Raises Failure."""
+    trouble = ""
+    for folder in dict.fromkeys((tempfile.gettempdir(), *_FOLDERS)):
+        if len(os.fsencode(folder)) + len("/muster-12345678") + _SOCKET_BYTES > _MAX_PATH:
+            trouble = trouble or f"{folder}: the name is too long for sockets below it"
+            continue
+        try:
+            trust.check(Path(folder))
+            return Path(tempfile.mkdtemp(prefix="muster-", dir=folder))
+        except Untrusted as error:
+            trouble = trouble or str(error)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise Failure(f"{folder}: {error.strerror}: set TMPDIR to a folder with room", Exit.MUSTER_FAILED) from None
+    raise Failure(f"no folder for temporary files serves: {trouble}; or set TMPDIR", Exit.MUSTER_FAILED)
 
 
 def _link_logs(root: Path, log_dir: Path) -> None:
