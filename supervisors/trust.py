@@ -259,10 +259,10 @@ def _group_name(gid: int) -> str:
 def _is_unmapped(uid: int) -> bool:
     """Whether this stands for users whom our user namespace does not know: whoever made it answers for them."""
     try:
-        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
+        with open("/proc/sys/kernel/overflowuid", "rb") as file:
             if int(file.read()) != uid:
                 return False
-        with open("/proc/self/uid_map", encoding="ascii") as file:
+        with open("/proc/self/uid_map", "rb") as file:
             spans = [tuple(map(int, line.split())) for line in file]
     except (OSError, ValueError):
         return False
