@@ -7,6 +7,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,10 @@ from tests.unit.supervision import in_own_process
 NOBODY = 65534
 
 
-def as_nobody(work: Callable[[], object]) -> object:
+def as_nobody(work: Callable[[], Any]) -> Any:
     """What `work` returns (as JSON has it) in a process of that user."""
 
-    def inside() -> object:
+    def inside() -> Any:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
@@ -167,7 +168,7 @@ def test_a_user_trusts_root_and_nobody_else(open_path: Path) -> None:
                 found.append(str(error))
         return found
 
-    mine, roots, anothers = as_nobody(look)  # type: ignore[misc]
+    mine, roots, anothers = as_nobody(look)
     assert mine == roots == "" and "uid 1" in anothers and "root and nobody (uid 65534) alone" in anothers
 
 
