@@ -40,6 +40,7 @@ class DaemonTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
+    stop_jobs: Literal["auto", "always", "never"] = "auto"
 
 
 class JobsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -17,23 +16,18 @@ from anyio.abc import TaskStatus
 
 from agent import build, config, heap, lockfile, log_setup, ownership, state_folder, systemd
 from agent.config import Config
-from agent.errors import MusterError, StartupError
+from agent.errors import StartupError
+from agent.init import is_init, leave_when_asked
 from supervisors.paths import Root
-from supervisors.spec import DEFAULT_GRACE_STEPS
 
 if TYPE_CHECKING:
+    from agent.ending import Ending
     from agent.events import EventStore
     from agent.leasing import Leasing
     from agent.log_keeping import LogKeeping
     from agent.metrics import Metrics
-    from agent.notify import Notifier
     from agent.registry import Registry
     from probes.driver import Driver
-
-#: Seconds over a job's grace that an orphaned daemon (--owner-fd) waits for its jobs to end.
-ORPHAN_S = 60.0
-#: Seconds that it then has to tell of their ends: there is no next daemon that would. (Its owner waits 5 s in silence.)
-LAST_WORDS_S = 3.0
 
 #: For GRPC_SSL_CIPHER_SUITES: gRPC has no setting for the oldest version of TLS. TLS 1.3 has ciphers of its own, which
 #: this does not touch; of those of TLS 1.2 it leaves one that needs a pre-shared key, which nobody has.
@@ -130,11 +124,14 @@ def main(
 ) -> None:
     """The node agent: takes jobs over gRPC on a unix socket and keeps them.
 
-    SIGTERM ends the daemon and leaves the jobs running; SIGHUP reads the configuration again.
+    SIGTERM ends the daemon and leaves the jobs running; as PID 1 of a container it stops them first, with their grace
+    (daemon.stop_jobs). SIGHUP reads the configuration again.
     """
     if version:
         click.echo(f"musterd {build.FULL}")
         return
+    if is_init():
+        leave_when_asked()
     # Absolute: the nursery, which outlives us, works in another folder.
     places = Root.under(root.absolute()) if root is not None else Root.system()
     failure: StartupError | None = None
@@ -193,6 +190,8 @@ def _first(group: ExceptionGroup[StartupError]) -> StartupError:
 
 async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None:
     """Everything between start and end. Raises StartupError, alone or in groups."""
+    from agent import orphans
+    from agent.ending import Ending
     from agent.events import Event, EventStore
     from agent.hang_watch import HangWatch
     from agent.leasing import Leasing
@@ -225,6 +224,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         hangs = HangWatch(settings, events, registry, telemetry.records, stacks.take)
         metrics = Metrics(settings, registry, driver, telemetry, health, events)
         keeping = LogKeeping(root, settings, events, registry)
+        ending = Ending(settings, registry, notifier, stopping, owned=owner_fd is not None)
         await notifier.load()
         await health.load()
         await registry.load()
@@ -254,8 +254,10 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
 
     try:
         async with anyio.create_task_group() as tasks:
-            await tasks.start(_heed_signals, settings, events, registry, metrics, keeping, stopping)
+            await tasks.start(_handle_signals, settings, events, registry, metrics, keeping, ending)
             tasks.start_soon(heap.trim)
+            if is_init():
+                tasks.start_soon(orphans.reap, registry)
             await tasks.start(events.run)
             await tasks.start(nursery.run)
             await tasks.start(keeping.run)
@@ -272,12 +274,13 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
                 note("node.started", f"musterd {build.FULL} started")
                 systemd.notify("READY=1")
                 if owner_fd is not None:
-                    tasks.start_soon(_end_with_owner, owner_fd, registry, notifier, stopping)
+                    tasks.start_soon(ending.end_with_owner, owner_fd)
                 tasks.start_soon(systemd.feed_watchdog, events, root.nursery_socket)
                 await stopping.wait()
                 systemd.notify("STOPPING=1")
                 registry.close()
-                note("node.stopping", "musterd is ending; jobs run on")
+                running = "" if ending.stops_jobs else "; jobs run on"
+                note("node.stopping", f"musterd is ending{running}")
             tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
@@ -291,61 +294,31 @@ async def _open(driver: "Driver", leasing: "Leasing") -> None:
     leasing.known.set()
 
 
-async def _heed_signals(
+async def _handle_signals(
     settings: LiveConfig,
     events: "EventStore",
     registry: "Registry",
     metrics: "Metrics",
     keeping: "LogKeeping",
-    stopping: anyio.Event,
+    ending: "Ending",
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+    with anyio.open_signal_receiver(*ending.signals()) as signals:
         task_status.started()
-        async for number in signals:
-            if number != signal.SIGHUP:
-                _log.info("ending", signal=number.name)
-                stopping.set()
-                continue
-            systemd.notify("RELOADING=1")
-            await to_thread.run_sync(settings.reload)
-            log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
-            events.keep_bytes = settings.now.jobs.keep_events_bytes
-            registry.reload(settings.trouble)
-            metrics.reload()
-            keeping.reload()
-            systemd.notify("READY=1")
-
-
-async def _end_with_owner(fd: int, registry: "Registry", notifier: "Notifier", stopping: anyio.Event) -> None:
-    """For `muster run --standalone`: when whoever holds the other end of this pipe is gone, so are the jobs."""
-    while True:
-        await anyio.wait_readable(fd)
-        if not os.read(fd, 4096):
-            break
-    _log.info("owner.gone")
-    registry.close()
-    jobs = [entry for entry in registry.entries() if not entry.job.state.final]
-    grace = max((sum(entry.spec.grace_steps or DEFAULT_GRACE_STEPS) for entry in jobs), default=0.0)
-    with anyio.move_on_after(grace + ORPHAN_S):
         async with anyio.create_task_group() as tasks:
-            for entry in jobs:
-                tasks.start_soon(_end_job, registry, entry.job_id)
-    with anyio.move_on_after(LAST_WORDS_S):
-        await notifier.told()
-    stopping.set()
-
-
-async def _end_job(registry: "Registry", job_id: str) -> None:
-    while True:
-        try:
-            await registry.stop(job_id, None, "musterd", "whoever had started it is gone")
-            await registry.wait_ended(job_id)
-            return
-        except MusterError as error:
-            _log.warning("orphan.not_stopped", job=job_id, error=str(error))
-            await anyio.sleep(1)
+            async for number in signals:
+                if ending.is_meant(number):
+                    ending.take(number, tasks)
+                    continue
+                systemd.notify("RELOADING=1")
+                await to_thread.run_sync(settings.reload)
+                log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
+                events.keep_bytes = settings.now.jobs.keep_events_bytes
+                registry.reload(settings.trouble)
+                metrics.reload()
+                keeping.reload()
+                systemd.notify("READY=1")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from anyio.abc import TaskStatus
 from agent import control
 from agent.control import Connection, LinkLost, OtherProtocol, Pause, Refused
 from agent.errors import StartupError
-from supervisors import wire
+from probes import children
+from supervisors import process, wire
 from supervisors.paths import Root
 
 #: Seconds: a new nursery is up, it then answers, a supervisor listens, a connection counts as one that held.
@@ -179,7 +180,7 @@ def _spawn(root: Root) -> int:
     # Ours too, but from now on everybody can see what ranks get (probes/ulimits.py): the nursery raises its own.
     argv += ["--nofile", str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])]
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    return os.posix_spawn(
+    return children.spawn(
         sys.executable,
         argv,
         {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
@@ -189,8 +190,9 @@ def _spawn(root: Root) -> int:
             (os.POSIX_SPAWN_OPEN, 2, str(root.nursery_log), log_flags, 0o640),
         ],
         setsid=True,
-        # This thread's mask and the daemon's ignored signals are not the nursery's.
-        setsigmask=[],
+        # This thread's mask and the daemon's ignored signals are not the nursery's. None ends it before it
+        # ignores those that go to everybody.
+        setsigmask=process.END_SIGNALS,
         setsigdef=sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}),
     )
 
@@ -206,11 +208,5 @@ async def _ended(pid: int) -> int:
         raise
     finally:
         os.close(pidfd)
-        code = _reap(pid)
+        code = os.waitstatus_to_exitcode(children.wait(pid))
     return code
-
-
-def _reap(pid: int) -> int:
-    """Of a child that has ended, or was killed in this moment."""
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status)

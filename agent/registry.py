@@ -159,8 +159,13 @@ class Registry:
         await self._apart(lambda: self._delete(job_id, keep_logs))
 
     def close(self) -> None:
-        """From now on no job is accepted."""
+        """From now on no job is accepted; one that is being accepted counts as `starting`."""
         self._closing = True
+
+    @property
+    def starting(self) -> int:
+        """How many jobs are being accepted at this moment."""
+        return self._starting
 
     def reload(self, trouble: str) -> None:
         """`trouble`: what an operator should know of a new configuration."""
@@ -221,8 +226,6 @@ class Registry:
                 del self._tasks[task.entry.job_id]
 
     async def _start(self, spec: JobSpec, by: str) -> tuple[Entry, bool]:
-        if self._closing:
-            raise ShuttingDown
         async with self.alone(spec.job_id):
             there = self._entries.get(spec.job_id)
             if there is not None:
@@ -232,6 +235,8 @@ class Registry:
                     asked = admission.as_asked(there.spec, there.job.digest)
                     raise JobIdConflict(spec.job_id, spec.differences(asked))
                 return there, True
+            if self._closing:
+                raise ShuttingDown
             with self._one_more():
                 await self._thread(admission.refuse_unfit, spec)
                 live = self._entries.values()

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from probes import children
+
 #: In bytes: what is kept of each of stdout and stderr unless somebody wants more, and how much is read and thrown away
 #: before the script is ended.
 KEPT = 4096
@@ -91,7 +93,7 @@ class Script:
             stdin.write(self._stdin)
             stdin.seek(0)
             with _usual_priority():
-                pid = os.posix_spawn(
+                pid = children.spawn(
                     self._argv[0],
                     self._argv,
                     self._env,
@@ -129,7 +131,7 @@ class Script:
             with self._lock:
                 self._kill_group()
                 self._pid = 0
-            _, status = os.waitpid(pid, 0)
+            status = children.wait(pid)
         return Ended(os.waitstatus_to_exitcode(status), bytes(outputs[out]), bytes(outputs[err]), flooded)
 
 

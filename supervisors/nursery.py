@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from supervisors import limits, lock, scope
+from supervisors import limits, lock, process, scope
 from supervisors.control import Client, Server, listen
 from supervisors.errors import AlreadySupervised
 from supervisors.loop import Loop
@@ -38,7 +38,6 @@ class Nursery:
         self._wards = Wards(root, self._loop)
         self._server = Server(self._loop, listener, {"tend": self._tend})
         self._busy_at = time.monotonic()
-        signal.signal(signal.SIGTERM, lambda *_: None)  # jobs are worth more than the wish to end us
 
     def run(self) -> None:
         """Until there is nothing left to do."""
@@ -71,6 +70,9 @@ def main() -> int:
     parser.add_argument("--name", default="nursery", help="of its socket and its lock in the run folder")
     parser.add_argument("--nofile", type=int, help="the soft limit of open files that ranks get; default: our own")
     args = parser.parse_args()
+    for number in process.END_SIGNALS:  # jobs are worth more than the wish to end us
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, process.END_SIGNALS)
     root = Root(args.run, args.state, args.log)
     at = root.run / f"{args.name}.sock"
     limits.close_all_but({0, 1, 2})
@@ -96,8 +98,6 @@ def main() -> int:
         os.write(write, f"{error.filename or at}: {error.strerror}".encode())
         return 1
     os.chdir("/")
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     if scope.is_available():  # out of the daemon's unit, which may be stopped, upgraded and limited on its own
         trouble = scope.enter(scope.of_nursery(root, os.getpid()), "muster: keeps supervisors and their ranks")
         if trouble:

@@ -24,6 +24,9 @@ _PF_FORKNOEXEC = 0x40
 _PIDFD_INFO_EXIT = 1 << 3
 #: _IOWR(0xFF, 11, 64 bytes); include/uapi/linux/pidfd.h.
 _PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
+#: Signals that ask a process to end. They go to whole groups, containers and steps of Slurm, so muster's own processes
+#: get them as well as the ranks.
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 

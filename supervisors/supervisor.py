@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 
-from supervisors import journal, lock
+from supervisors import journal, lock, process
 from supervisors.errors import AlreadySupervised, SupervisionError
 from supervisors.gang import Gang
 from supervisors.paths import Root
@@ -23,7 +23,7 @@ def supervise(root: Root, job_id: str, sock: socket.socket) -> int:
     Raises OSError where the job's files cannot be read or written: the nursery then tries again.
     """
     os.setsid()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in process.END_SIGNALS:
         # Nothing but the job's end or a SIGKILL ends a supervisor; jobs are stopped over the control socket.
         signal.signal(number, signal.SIG_IGN)
     paths = root.job(job_id)

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import click
 
+from agent import end_signals
 from agent.text import clean
 from supervisors.spec import Violation
 
@@ -101,6 +102,11 @@ class NoDaemon(Failure):
     def __init__(self, message: str, why: "Why") -> None:
         super().__init__(message, Exit.NO_DAEMON)
         self.why = why
+
+
+def not_started(number: int) -> Failure:
+    """For a job that a signal has stopped before there was one."""
+    return Failure(f"{end_signals.name(number)}: stopped before the job was started", 128 + number)
 
 
 class Why(enum.Enum):

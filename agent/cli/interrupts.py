@@ -1,33 +1,45 @@
-"""Ctrl-C while a job runs in the foreground."""
+"""Ctrl-C, SIGTERM and a closed terminal while a job runs in the foreground."""
 
 import queue
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
-_END = 0
+from agent.end_signals import Ask, EndSignals
+
+#: Called with what is asked for and the number of the signal.
+Stop = Callable[[Ask, int], None]
 
 
 class Interrupts:
-    """Takes SIGINT and SIGTERM inside a `with`: calls `stop(False)` for the first and `stop(True)`, kill, for the
-    second, in a thread; the third is a KeyboardInterrupt here.
+    """Handles SIGINT and SIGTERM inside a `with`, and SIGHUP if asked: none of them ends the process there. A signal
+    that is ignored stays so (a shell ignores SIGINT for what it starts in the background, nohup SIGHUP).
 
-    Before `begin` signals are only remembered, for then there is no job yet. A signal that is ignored stays so (a
-    shell ignores SIGINT for what it starts in the background).
+    Outside of `calling` signals are only remembered: there is no job yet, or no job any more.
     """
 
-    def __init__(self, stop: Callable[[bool], None]) -> None:
-        self._stop = stop
+    def __init__(self, *, hangup: bool = False) -> None:
+        """`hangup`: SIGHUP as well, for a job that does not outlive this process."""
+        self._numbers = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hangup else ()))
+        self._signals = EndSignals()
         # The one queue whose `put` a signal handler may call, whatever the interrupted code was doing.
-        self._asked: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._count = 0
+        self._asked: queue.SimpleQueue[tuple[Ask, int] | None] = queue.SimpleQueue()
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
-        self._thread = threading.Thread(target=self._serve, name="interrupts", daemon=True)
+        self._calling = False
+        #: How often something was asked for.
+        self.asked = 0
+
+    @property
+    def first(self) -> int:
+        """Number of the signal that came first; 0: none did."""
+        return self._signals.first
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self._numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._handle)
         return self
@@ -37,22 +49,31 @@ class Interrupts:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._asked.put(_END)
-        if kind is None and self._thread.ident is not None:
-            self._thread.join(5)  # a stop that is being sent
 
-    def begin(self) -> None:
-        """There is a job now."""
-        self._thread.start()
+    @contextmanager
+    def calling(self, stop: Stop) -> Iterator[None]:
+        """Inside, `stop` is called in a thread for what is asked for, and was before. The third is a KeyboardInterrupt
+        here."""
+        thread = threading.Thread(target=self._serve, args=(stop,), name="interrupts", daemon=True)
+        thread.start()
+        self._calling = True
+        try:
+            yield
+        finally:
+            self._calling = False
+            self._asked.put(None)
+            thread.join(5)  # a stop that is being sent
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
-        if self._count > 2:
+        ask = self._signals.take(number, time.monotonic())
+        if ask is None:
+            return
+        self.asked += 1
+        if ask is not Ask.LEAVE:
+            self._asked.put((ask, number))
+        elif self._calling:
             raise KeyboardInterrupt
-        self._asked.put(number)
 
-    def _serve(self) -> None:
-        kill = False
-        while self._asked.get() != _END:
-            self._stop(kill)
-            kill = True
+    def _serve(self, stop: Stop) -> None:
+        while (asked := self._asked.get()) is not None:
+            stop(*asked)

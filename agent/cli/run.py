@@ -1,23 +1,27 @@
 """`muster run`: a job in the foreground."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
+from agent import end_signals
 from agent.cli.address import Address, pass_address
-from agent.cli.errors import CallFailed, Exit, Failure, NoDaemon, StdoutFailed, Why
+from agent.cli.errors import CallFailed, Exit, Failure, NoDaemon, StdoutFailed, Why, not_started
 from agent.cli.output import note, on_terminal, write
 from agent.cli.spec import Draft
 from agent.cli.spec_options import spec_options
+from agent.end_signals import Ask
 from supervisors import modelarts
-from supervisors.spec import Boot, JobSpec
+from supervisors.spec import DEFAULT_GRACE_STEPS, Boot, JobSpec
 
 if TYPE_CHECKING:
     from agent.cli.connection import Connection
     from agent.cli.follow import Sink
+    from agent.cli.interrupts import Interrupts
     from muster.v1 import job_pb2, log_pb2
 
 #: Seconds for which a daemon whose socket is there is given time to answer: it may be being restarted.
@@ -41,8 +45,9 @@ def run(
 ) -> None:
     """Run a job and show its output; end with its exit code.
 
-    The output of the ranks goes to stdout, line by line behind `[rank N] ` when there are several. Ctrl-C (or SIGTERM)
-    stops the job, a second one kills it.
+    The output of the ranks goes to stdout, line by line behind `[rank N] ` when there are several. Ctrl-C and SIGTERM
+    stop the job, with its grace. A second Ctrl-C kills it, and so does a SIGTERM that comes more than 4 s after the
+    first: until then it counts as the same one, since schedulers send it twice.
 
     The ranks get a small default environment and what --env names. Where there is no daemon, or with --standalone,
     muster brings one of its own for the time of the job; the ranks then get the whole environment from here and run
@@ -60,10 +65,12 @@ def run(
         code = _standalone(draft.spec(), log_dir, show, quiet, not no_label)
     else:
         from agent.cli.connection import connect
+        from agent.cli.interrupts import Interrupts
 
         spec = draft.spec()
-        with connect(address) as connection:
-            code = _Attached(connection, spec, show=show, quiet=quiet, label=not no_label, own=False).run()
+        with Interrupts() as interrupts, connect(address) as connection:
+            job = _Attached(connection, interrupts, spec, show=show, quiet=quiet, label=not no_label, own=False)
+            code = job.run()
     raise click.exceptions.Exit(code)
 
 
@@ -136,17 +143,20 @@ def _is_utf8(text: str) -> bool:
 
 def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, label: bool) -> int:
     from agent.cli import standalone
+    from agent.cli.interrupts import Interrupts
 
-    with standalone.bring(log_dir) as own:
+    grace_s = sum(spec.grace_steps or DEFAULT_GRACE_STEPS)
+    with Interrupts(hangup=True) as interrupts, standalone.bring(log_dir, grace_s, interrupts) as own:
         from agent.cli.connection import connect  # takes a while, during which the daemon starts
 
         own.wait_ready()
         with connect(own.address) as connection:
-            code = _Attached(connection, spec, show=show, quiet=quiet, label=label, own=True).run()
+            job = _Attached(connection, interrupts, spec, show=show, quiet=quiet, label=label, own=True)
+            code = job.run()
         # msrun leaves a file of each worker, too, whatever the end was.
-        own.keep_logs = code != 0 or spec.boot == Boot.MSRUN
-        if own.keep_logs and log_dir is None and not quiet:
-            note(f"the logs of the ranks are kept in {own.log_dir}")
+        own.keep_logs = not job.succeeded or spec.boot == Boot.MSRUN
+        if own.keep_logs and (log_dir is None or interrupts.first) and not quiet:
+            note(f"the logs of the ranks are kept in {own.log_dir.resolve()}")
     return code
 
 
@@ -180,23 +190,37 @@ class _Attached:
     """A job and the terminal (or pipe) that it runs at."""
 
     def __init__(
-        self, connection: "Connection", spec: JobSpec, *, show: bool, quiet: bool, label: bool, own: bool
+        self,
+        connection: "Connection",
+        interrupts: "Interrupts",
+        spec: JobSpec,
+        *,
+        show: bool,
+        quiet: bool,
+        label: bool,
+        own: bool,
     ) -> None:
         self._connection = connection
+        self._interrupts = interrupts
         self._spec = spec
         self._show = show
         self._quiet = quiet
         self._label = label
         self._own = own
+        #: Whether the job has ended, and well.
+        self.succeeded = False
 
     def run(self) -> int:
         """The exit code. Raises Failure: before the job is accepted as for any command, later with exit code 125."""
-        from agent.cli.interrupts import Interrupts
         from agent.cli.submit import submit
 
-        with Interrupts(self._stop) as interrupts:
+        try:
             answer = submit(self._connection, self._spec)
-            interrupts.begin()
+        except CallFailed as failure:
+            if self._own and failure.reason == "SHUTTING_DOWN":  # it got the signal that we got, or only it did
+                raise not_started(self._interrupts.first or signal.SIGTERM) from None
+            raise
+        with self._interrupts.calling(self._stop):
             if self._show:
                 note(f"job {answer.job.job_id} {'is there already' if answer.already_existed else 'accepted'}")
             try:
@@ -207,7 +231,7 @@ class _Attached:
                 raise Failure(f"{failure.message}\n{self._goes_on()}", Exit.MUSTER_FAILED) from None
             except KeyboardInterrupt:
                 note(f"not waiting any longer; {self._goes_on()}")
-                return Exit.INTERRUPTED
+                return 128 + self._interrupts.first
 
     def _follow(self, job: "job_pb2.Job") -> int:
         from agent.cli import follow
@@ -238,14 +262,15 @@ class _Attached:
             request = job_pb2.WaitRequest(job_id=self._spec.job_id)
             job = self._connection.patiently(self._connection.jobs.Wait, request, None).job
             verdict, state = job.verdict, job.state
+        self.succeeded = state == job_pb2.JOB_STATE_SUCCEEDED and verdict.exit_code == 0
         name = job_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
-        if self._show or (state != job_pb2.JOB_STATE_SUCCEEDED and not self._quiet):
+        if self._show or ((not self.succeeded or self._interrupts.first) and not self._quiet):
             note(f"job {self._spec.job_id} {name}: {verdict.summary}")
         return verdict.exit_code
 
     def _nobody_reads(self, failure: StdoutFailed) -> int:
         if self._own:
-            self._stop(kill=False, wait=True)
+            self._order("stdout closed", kill=False, wait=True)
         if not self._quiet:
             note(f"{failure.message}; {self._goes_on()}")
         return failure.exit_code if failure.exit_code == Exit.PIPE_CLOSED else Exit.MUSTER_FAILED
@@ -256,14 +281,24 @@ class _Attached:
             return f"job {job_id} was stopped with its daemon"
         return f"job {job_id} goes on: see `muster logs -f {job_id}`, end it with `muster stop {job_id}`"
 
-    def _stop(self, kill: bool, wait: bool = False) -> None:
-        """Called in the thread of `Interrupts`, and here."""
+    def _stop(self, ask: Ask, number: int) -> None:
+        """Called in the thread of `Interrupts`."""
+        name = end_signals.name(number)
+        kill = ask is not Ask.STOP
+        if not self._quiet:
+            again = (
+                "press Ctrl-C again to kill it"
+                if number == signal.SIGINT
+                else f"another {name} after {end_signals.SAME_S:g} s kills it"
+            )
+            note(f"{name}: killing the job" if kill else f"{name}: stopping the job; {again}")
+        self._order(name, kill, wait=False)
+
+    def _order(self, reason: str, kill: bool, wait: bool) -> None:
         from agent.cli.connection import proto_duration
         from muster.v1 import job_pb2
 
-        if not self._quiet and not wait:
-            note("killing the job" if kill else "stopping the job; press Ctrl-C again to kill it")
-        request = job_pb2.StopRequest(job_id=self._spec.job_id, reason="stdout closed" if wait else "Ctrl-C")
+        request = job_pb2.StopRequest(job_id=self._spec.job_id, reason=reason)
         if not wait:
             request.timeout.CopyFrom(proto_duration(0))
         if kill:

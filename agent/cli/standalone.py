@@ -3,29 +3,34 @@
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.cli.address import Address
-from agent.cli.errors import Exit, Failure, NoDaemon
+from agent.cli.errors import Exit, Failure, NoDaemon, not_started
+from agent.cli.interrupts import Interrupts
 from agent.cli.output import note
-from supervisors import journal, trust
+from supervisors import journal, process, trust
 from supervisors.errors import SupervisionError, Untrusted
 from supervisors.paths import JobPaths, Root
 from supervisors.replay import replay
 
-#: Seconds within which the daemon must answer after its start, and end when we have gone (longer than a usual grace).
+#: Seconds within which the daemon must answer after its start, and, over the job's grace, end when we have gone. (It
+#: gives itself less: MARGIN_S and LAST_WORDS_S in agent/ending.py.)
 START_S = 30.0
-END_S = 120.0
+END_S = 90.0
+#: Seconds between two starts of a daemon that ends again and again.
+AGAIN_S = 1.0
 #: Seconds that a daemon without a job may take to end; for so long nothing disturbs us.
 TIDY_S = 5.0
+LOOK_S = 0.2
 #: What a service's daemon on this node would be told is true for ours too.
 _SYSTEM_CONFIG = Path("/etc/muster/musterd.toml")
 #: Bytes that `Root.socket` and what is beside it need below the folder, and the limit for a socket's path.
@@ -35,34 +40,72 @@ _MAX_PATH = 107
 _FOLDERS = ("/tmp", "/var/tmp")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _OwnAddress(Address):
+    """Whoever asks whether the daemon is there has it looked after first."""
+
+    look_after: Callable[[], None] = lambda: None
+
+    def probe(self, timeout: float = 5.0) -> None:
+        """See Address."""
+        self.look_after()
+        Address.probe(self, timeout)
+
+
 class Standalone:
     """The daemon and its folder. Set `keep_logs` for a job whose logs somebody will want to read."""
 
-    root: Path
-    address: Address
-    process: subprocess.Popen[bytes]
-    keep_logs: bool = True
+    def __init__(self, root: Path, owner_fd: int, interrupts: Interrupts) -> None:
+        """Starts it; `owner_fd` is the end of the pipe that it reads. Raises OSError."""
+        self.root = root
+        self.keep_logs = True
+        self.address: Address = _OwnAddress(Root.under(root).socket, look_after=self._look_after)
+        self._interrupts = interrupts
+        self._owner_fd = owner_fd
+        self._lock = threading.Lock()
+        self._revived_at: float | None = None  # None: it is not to be started again
+        self.process = _spawn(root, owner_fd)
 
     @property
     def log_dir(self) -> Path:
         return Root.under(self.root).log
 
     def wait_ready(self) -> None:
-        """Returns when the daemon listens. Raises Failure (125) with its last words when it ends or takes too long."""
+        """Returns when the daemon listens. Raises Failure: 125 with its last words when it ends or takes too long, and
+        where a signal came before."""
         end = time.monotonic() + START_S
         while True:
+            if self._interrupts.first:
+                raise not_started(self._interrupts.first)
             try:
                 self.address.probe()
+                self._revived_at = 0.0
                 return
             except NoDaemon:
                 pass
-            if self.process.poll() is not None:
-                code = self.process.returncode
+            if (code := self.process.poll()) is not None:
+                if -code in process.END_SIGNALS:
+                    raise not_started(-code)
                 raise Failure(f"its own daemon ended with code {code}:\n{self._last_words()}", Exit.MUSTER_FAILED)
             if time.monotonic() > end:
                 raise Failure(f"its own daemon does not answer:\n{self._last_words()}", Exit.MUSTER_FAILED)
             time.sleep(0.01)
+
+    def close(self) -> None:
+        """It is not needed any more, and is not started again."""
+        with self._lock:
+            self._revived_at = None
+
+    def _look_after(self) -> None:
+        """The daemon was killed: its jobs run on, and another one takes them over, as that of a node does."""
+        with self._lock:
+            if self._revived_at is None or (code := self.process.poll()) is None:
+                return
+            if time.monotonic() - self._revived_at < AGAIN_S:
+                return
+            self._revived_at = time.monotonic()
+            note(f"its own daemon (pid {self.process.pid}) ended with code {code}: starting another one")
+            self.process = _spawn(self.root, self._owner_fd)
 
     def _last_words(self) -> str:
         lines = _own_log(self.root).read_text("utf-8", "replace").splitlines()
@@ -74,35 +117,32 @@ def _own_log(root: Path) -> Path:
 
 
 @contextmanager
-def bring(log_dir: str | None) -> Iterator[Standalone]:
+def bring(log_dir: str | None, grace_s: float, interrupts: Interrupts) -> Iterator[Standalone]:
     """Starts a daemon in a new folder below $TMPDIR and ends it afterwards.
 
-    The daemon holds one end of a pipe whose other end is ours: if this process is killed, the daemon notices and stops
-    its job. Afterwards everything but the logs is removed (the spec in it holds the caller's environment), and the
-    logs too unless they are to be kept. `log_dir`: a folder for the logs, made if need be, always kept. Raises Failure.
+    The daemon reads a pipe whose other end is ours: if this process is killed, the daemon notices and stops its job.
+    Afterwards everything but the logs is removed (the spec in it holds the caller's environment), and the logs too
+    unless they are to be kept. `log_dir`: a folder for the logs, made if need be, always kept. `grace_s`: of the job.
+    Raises Failure.
     """
     root = _new_root()
     read_end, write_end = os.pipe()
     try:
         if log_dir is not None:
             _link_logs(root, Path(log_dir))
-        process = _spawn(root, read_end)
+        own = Standalone(root, read_end, interrupts)
     except BaseException:
+        os.close(read_end)
         os.close(write_end)
         shutil.rmtree(root, ignore_errors=True)
         raise
-    finally:
-        os.close(read_end)
-    own = Standalone(root, Address(Root.under(root).socket), process)
     try:
         yield own
     finally:
+        own.close()
         os.close(write_end)
-        with _deaf():
-            ended = _ends(process, TIDY_S)
-        if not ended:
-            _end(process)
-        with _deaf():
+        os.close(read_end)
+        if _end(own.process, grace_s, interrupts):
             _tidy(own, log_dir is not None)
 
 
@@ -144,7 +184,7 @@ def _spawn(root: Path, owner_fd: int) -> subprocess.Popen[bytes]:
         (root / "musterd.toml").write_text('[checks]\npolicy = "warn"\n[health]\npolicy = "warn"\n')
     # A service manager that started us must not hear of this one.
     env = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
-    with open(_own_log(root), "wb") as log:
+    with open(_own_log(root), "ab") as log:
         # A process group of its own: Ctrl-C at the terminal is for us, and we stop the job.
         return subprocess.Popen(
             command,
@@ -157,32 +197,25 @@ def _spawn(root: Path, owner_fd: int) -> subprocess.Popen[bytes]:
         )
 
 
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM do nothing: one Ctrl-C too many must not keep us from tidying up."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Waits for a daemon that has a job to stop, which takes the job's grace. The pipe is closed already."""
+def _end(daemon: "subprocess.Popen[bytes]", grace_s: float, interrupts: Interrupts) -> bool:
+    """Waits for the end of a daemon whose pipe is closed; one that has a job stops it first, which takes its grace. A
+    signal that asks for something new ends that: false, and the daemon goes on."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        daemon.wait(TIDY_S)
+        return True
     note("waiting for its own daemon, which stops the job")
-    if not _ends(process, END_S):
-        note(f"its own daemon (pid {process.pid}) did not end within {END_S:g} s: killing it")
-        process.kill()
-        process.wait()
+    asked, end = interrupts.asked, time.monotonic() + grace_s + END_S
+    while time.monotonic() < end:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            daemon.wait(LOOK_S)
+            return True
+        if interrupts.asked > asked:
+            note(f"not waiting any longer: its own daemon (pid {daemon.pid}) stops the job and ends by itself")
+            return False
+    note(f"its own daemon (pid {daemon.pid}) did not end within {grace_s + END_S:g} s: killing it")
+    daemon.kill()
+    daemon.wait()
+    return True
 
 
 def _tidy(own: Standalone, logs_elsewhere: bool) -> None:

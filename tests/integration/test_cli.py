@@ -123,7 +123,10 @@ def test_ctrl_c_stops_the_job_and_shows_its_last_words(daemon, number):
         out, err = process.communicate(timeout=30)
     job = daemon.wait("x")
     assert out.endswith(b"bye\n")  # the shell may add a word about its own child
-    assert b"press Ctrl-C again" in err
+    said = b"Ctrl-C: stopping the job" if number == signal.SIGINT else b"SIGTERM: stopping the job"
+    assert said in err and (b"Ctrl-C" in err) == (number == signal.SIGINT)
+    reason = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    assert job.verdict.summary.endswith(f": {reason}")
     assert process.returncode == job.verdict.exit_code
     assert daemon.cli("ps", "-a", "-o", "json").stdout.count("JOB_STATE_STOPPED") == 1
 

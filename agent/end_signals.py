@@ -1,0 +1,46 @@
+"""What SIGTERM, SIGINT and SIGHUP ask of a process that has jobs to end: the command `muster run`, and the daemon.
+
+Nobody sends one signal: Slurm sends SIGTERM, SIGCONT and SIGTERM within 4 ms at a time limit, an init signals every
+process of a container, a script forwards what its process group got as well. So what comes right behind a signal is the
+same wish. Ctrl-C pressed twice is not.
+"""
+
+import enum
+import signal
+
+#: Seconds for which a further signal counts as the one before.
+SAME_S = 4.0
+
+
+class Ask(enum.IntEnum):
+    """What is asked for, in the order in which it is."""
+
+    STOP = 1  # end the jobs, with their grace
+    KILL = 2  # end them now
+    LEAVE = 3  # wait for their end no longer
+
+
+class EndSignals:
+    """Counts the signals of one process."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._at = 0.0
+        self._interrupted = False
+        #: Number of the signal that came first; 0: none did.
+        self.first = 0
+
+    def take(self, number: int, now: float) -> Ask | None:
+        """What this signal asks for; None for what was asked already. `now`: seconds of a monotonic clock."""
+        again = number == signal.SIGINT and self._interrupted
+        self._interrupted |= number == signal.SIGINT
+        if self._asked and not again and now - self._at < SAME_S:
+            return None
+        self.first = self.first or number
+        self._asked, self._at = min(self._asked + 1, Ask.LEAVE), now
+        return Ask(self._asked)
+
+
+def name(number: int) -> str:
+    """As people read it: "SIGTERM"; SIGINT is Ctrl-C."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

@@ -1,0 +1,130 @@
+"""How the daemon comes to its end, and what becomes of its jobs.
+
+A daemon of a node leaves its jobs running: the next daemon finds them. Where no next one can find them they are stopped
+first, with their grace, while the daemon goes on to answer: as PID 1 of a container, whose end is that of all processes
+in it, and with an owner (`muster run --standalone`).
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from agent import end_signals
+from agent.config import Config
+from agent.end_signals import Ask
+from agent.errors import JobNotFound, MusterError
+from agent.init import is_init
+from supervisors.spec import DEFAULT_GRACE_STEPS
+
+if TYPE_CHECKING:
+    from agent.notify import Notifier
+    from agent.registry import Registry
+
+#: Seconds over the jobs' grace until the daemon ends although a job has not.
+MARGIN_S = 60.0
+#: Seconds that it then has to tell of their ends: there is no next daemon that would. (Its owner waits 5 s in silence.)
+LAST_WORDS_S = 3.0
+#: Seconds between two looks for a job that is being accepted while the daemon ends, and between two tries of a stop.
+_LOOK_S = 0.02
+_AGAIN_S = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Ending:
+    """Sets `stopping` when the daemon is to end."""
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        registry: "Registry",
+        notifier: "Notifier",
+        stopping: anyio.Event,
+        owned: bool,
+    ) -> None:
+        """`owned`: the daemon is that of one `muster run --standalone`, and ends when that has gone."""
+        self._config = config
+        self._registry = registry
+        self._notifier = notifier
+        self._stopping = stopping
+        self._owned = owned
+        self._signals = end_signals.EndSignals()
+
+    @property
+    def stops_jobs(self) -> bool:
+        """Whether jobs end with this daemon."""
+        setting = self._config().daemon.stop_jobs
+        return self._owned or setting == "always" or (setting == "auto" and is_init())
+
+    def signals(self) -> tuple[signal.Signals, ...]:
+        """Those that are handled. Who has an owner was started by a command, and ignores what that was told to ignore
+        (nohup; a shell, of what it starts in the background)."""
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        return tuple(n for n in numbers if not self._owned or signal.getsignal(n) is not signal.SIG_IGN)
+
+    def is_meant(self, number: signal.Signals) -> bool:
+        """Whether a signal asks for the end: SIGHUP does so where a terminal was closed, not in a service."""
+        return number != signal.SIGHUP or self._owned
+
+    def take(self, number: signal.Signals, tasks: TaskGroup) -> None:
+        """Does what a signal asks for, in a task of `tasks`."""
+        ask = self._signals.take(number, anyio.current_time())
+        _log.info("ending", signal=number.name, asks=ask.name.lower() if ask is not None else "nothing new")
+        if ask is Ask.LEAVE or not self.stops_jobs:
+            self._stopping.set()
+        elif ask is not None:
+            tasks.start_soon(self._end_jobs, ask, end_signals.name(number))
+
+    async def end_with_owner(self, fd: int) -> None:
+        """Ends jobs and daemon when nobody holds the other end of the pipe `fd` any more."""
+        while True:
+            await anyio.wait_readable(fd)
+            if not os.read(fd, 4096):
+                break
+        _log.info("owner.gone")
+        await self._end_jobs(Ask.STOP, "the command that started it has ended")
+        self._stopping.set()
+
+    async def _end_jobs(self, ask: Ask, reason: str) -> None:
+        """Returns when all have ended, or cannot be ended. Without an owner that is the daemon's end, too: an owner
+        still wants to know how they ended, and leaves then."""
+        self._registry.close()
+        await self._stop_all((0.0,) if ask is Ask.KILL else None, reason)
+        with anyio.move_on_after(LAST_WORDS_S):
+            await self._notifier.told()
+        if not self._owned:
+            self._stopping.set()
+
+    async def _stop_all(self, steps: tuple[float, ...] | None, reason: str) -> None:
+        registry = self._registry
+        jobs = [entry for entry in registry.entries() if not entry.job.state.final]
+        grace = max((sum(steps or entry.spec.grace_steps or DEFAULT_GRACE_STEPS) for entry in jobs), default=0.0)
+        with anyio.move_on_after(grace + MARGIN_S) as waiting:
+            # A start that was accepted in the same moment adds one.
+            while jobs or registry.starting:
+                async with anyio.create_task_group() as tasks:
+                    for entry in jobs:
+                        tasks.start_soon(self._stop, entry.job_id, steps, reason)
+                if not jobs:
+                    await anyio.sleep(_LOOK_S)
+                jobs = [entry for entry in registry.entries() if not entry.job.state.final]
+        if waiting.cancelled_caught:
+            left = [entry.job_id for entry in registry.entries() if not entry.job.state.final]
+            _log.error("jobs.not_ended", jobs=left, seconds=grace + MARGIN_S)
+
+    async def _stop(self, job_id: str, steps: tuple[float, ...] | None, reason: str) -> None:
+        while True:
+            try:
+                await self._registry.stop(job_id, steps, "musterd", reason)
+                await self._registry.wait_ended(job_id)
+                return
+            except JobNotFound:  # somebody has removed it
+                return
+            except MusterError as error:
+                _log.warning("job.not_stopped", job=job_id, error=str(error))
+                await anyio.sleep(_AGAIN_S)
