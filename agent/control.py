@@ -77,17 +77,25 @@ class Connection:
 
 
 @asynccontextmanager
-async def connect(path: Path) -> AsyncIterator[Connection]:
-    """A connection that has said hello. Raises LinkLost, OtherProtocol."""
-    try:
-        with anyio.fail_after(HELLO_S):
-            # The path may be longer than a socket's address: wire.SocketAt makes it short for the time of the call.
-            with wire.SocketAt(path) as name:
-                stream = await anyio.connect_unix(name)
-    except TimeoutError:
-        raise LinkLost(f"{path}: does not accept a connection within {HELLO_S:g} s") from None
-    except OSError as error:
-        raise LinkLost(f"{path}: {error.strerror}") from error
+async def connect(*paths: Path) -> AsyncIterator[Connection]:
+    """A connection that has said hello, to the first of these sockets that somebody listens on. Raises LinkLost,
+    OtherProtocol."""
+    path = paths[0]
+    stream: ByteStream | None = None
+    troubles = []
+    for path in paths:
+        try:
+            with anyio.fail_after(HELLO_S):
+                # The path may be longer than a socket's address: wire.SocketAt makes it short for the time of the call.
+                with wire.SocketAt(path) as name:
+                    stream = await anyio.connect_unix(name)
+            break
+        except TimeoutError:
+            raise LinkLost(f"{path}: does not accept a connection within {HELLO_S:g} s") from None
+        except OSError as error:
+            troubles.append(LinkLost(f"{path}: {error.strerror}"))
+    if stream is None:
+        raise troubles[0]
     async with stream:
         connection = Connection(stream)
         try:

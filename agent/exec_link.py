@@ -1,6 +1,6 @@
 """A session in a job's supervisor, the daemon's end: a line that opens it, then the frames of supervisors/frames.py."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +71,9 @@ class SessionLink:
 
 
 @asynccontextmanager
-async def session(control_socket: Path, order: wire.Message, body: bytes = b"") -> AsyncIterator[SessionLink]:
+async def session(sockets: Sequence[Path], order: wire.Message, body: bytes = b"") -> AsyncIterator[SessionLink]:
     """Begins a session or attaches to one, as `order` says, for the length of a `with`. Raises LinkLost, Refused."""
-    async with control.connect(control_socket) as connection:
+    async with control.connect(*sockets) as connection:
         answer, rest = await _ask(connection.stream, order, body)
         started = Started(
             connection.pid,
@@ -86,16 +86,16 @@ async def session(control_socket: Path, order: wire.Message, body: bytes = b"") 
         yield SessionLink(connection.stream, started, rest)
 
 
-async def ask(control_socket: Path, order: wire.Message) -> wire.Message:
+async def ask(sockets: Sequence[Path], order: wire.Message) -> wire.Message:
     """One answer. Raises LinkLost, Refused."""
-    async with control.connect(control_socket) as connection:
+    async with control.connect(*sockets) as connection:
         answer, _ = await _ask(connection.stream, order)
     return answer
 
 
-async def supervisor_pid(control_socket: Path) -> int:
+async def supervisor_pid(sockets: Sequence[Path]) -> int:
     """Of the supervisor that lives now. Raises LinkLost, Refused."""
-    async with control.connect(control_socket) as connection:
+    async with control.connect(*sockets) as connection:
         return connection.pid
 
 

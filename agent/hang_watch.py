@@ -281,7 +281,7 @@ class HangWatch:
         for _ in range(TRIES):
             try:
                 await supervisor_client.hung(
-                    entry.paths.control,
+                    entry.paths.controls,
                     watched.attempt[1],
                     change.ranks,
                     sentence(change),

@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from agent import log_keeping_files
 from agent.entry import Entry
 from agent.errors import JobNotEnded, NoRoom
 from agent.state_folder import sync_folder
-from supervisors import journal
+from supervisors import journal, stop_order
 from supervisors import lock as job_lock
 from supervisors.errors import AlreadySupervised
 from supervisors.journal import Contents, Record, Writer
@@ -39,9 +39,11 @@ class Held:
         self.lock.close()
 
 
-def tidy(paths: JobPaths) -> None:
+def tidy(root: Root, paths: JobPaths) -> None:
     """Removes what a supervisor that was killed right behind its job's last record could not. Raises OSError."""
-    paths.control.unlink(missing_ok=True)
+    stop_order.remove(root.stop_order(paths.folder.name))
+    for path in paths.controls:
+        path.unlink(missing_ok=True)
 
 
 def set_logs_aside(root: Root, job_id: str, job: Job) -> None:
@@ -105,7 +107,7 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
 
 
 def reclaim(paths: JobPaths) -> Held | None:
-    """Takes a job up whose daemon ended before a supervisor had it; None where a supervisor has or had it.
+    """Takes a job up that no supervisor has, and of which nothing ever ran; None for others.
 
     Raises JournalDamaged, IllegalTransition, OSError.
     """
@@ -116,13 +118,34 @@ def reclaim(paths: JobPaths) -> Held | None:
     try:
         contents = journal.read(paths.journal)
         job = replay(contents.records)
-        if job.supervisor_pid or job.state.final:
+        if job.state.final or (job.supervisor_pid and job.has_run):
             lock.close()
             return None
         return Held(lock, Writer(paths.journal, contents))
     except BaseException:
         lock.close()
         raise
+
+
+def note(paths: JobPaths, due: Callable[[Job], list[Record]]) -> None:
+    """Records what is `due`, by what the journal says, in the place of a supervisor; nothing where one lives. Raises
+    JournalDamaged, IllegalTransition, OSError."""
+    try:
+        lock = job_lock.take(paths.lock, paths.folder)
+    except AlreadySupervised:
+        return
+    writer: Writer | None = None
+    try:
+        contents = journal.read(paths.journal)
+        job, now = replay(contents.records), time.time()
+        records = [{"t": now} | record for record in due(job)]
+        if records and not job.state.final:
+            writer = Writer(paths.journal, contents)
+            writer.append(records)
+    finally:
+        if writer is not None:
+            writer.close()
+        lock.close()
 
 
 def remove(root: Root, entry: Entry, keep_logs: bool) -> str:

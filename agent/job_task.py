@@ -8,17 +8,19 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from agent import control, job_folder, supervisor_client
+from agent import control, job_folder, last_resort, supervisor_client
 from agent.control import LinkLost, Pause, Refused
 from agent.entry import Entry, Told, fetch
-from agent.errors import JournalUnreadable, SupervisorUnreachable
+from agent.errors import JournalUnreadable
 from agent.holds import Holds
 from agent.job_folder import Held
+from agent.last_resort import LastResort
 from agent.unsupervised import Surroundings, Unsupervised
 from supervisors.errors import SupervisionError
+from supervisors.spec import DEFAULT_GRACE_STEPS
 
-#: Seconds until: a stop is in the journal, over takeovers; a supervisor leaves after its job's end; a link has held.
-STOP_S = 10.0
+#: Seconds until: a supervisor has taken a stop, else it is passed over; it leaves after its job's end; a link has held.
+STOP_S = 3.0
 LEAVE_S = 5.0
 HELD_S = 1.0
 
@@ -31,73 +33,90 @@ class JobTask:
     def __init__(self, entry: Entry, around: Surroundings, held: Held | None) -> None:
         """`held`: a job that was accepted just now; None for one that was there when the daemon started."""
         self.entry = entry
-        #: A sentence for an operator while something keeps the job from being supervised or followed.
-        self.trouble = ""
+        #: A sentence for an operator while something keeps the job from being followed.
+        self._trouble = ""
         self.done = anyio.Event()
         self._around = around
         self._before = Unsupervised(entry, around, held, self._tell)
         self._holds = Holds(entry.paths)
+        self._last = LastResort(around.root, entry, lambda: self._catch_up(None))
+        self._supervising = anyio.CancelScope()
+
+    @property
+    def troubles(self) -> list[str]:
+        """Sentences for an operator while something keeps the job from being supervised, followed or stopped."""
+        return [text for text in (self._trouble, self._last.trouble) if text]
 
     async def run(self) -> None:
         """To the job's end; whatever goes wrong is tried again."""
-        pause = Pause(0.2, 30.0)
         try:
-            while not self.entry.job.state.final:
-                try:
-                    if self._before.ours:
-                        await self._before_supervision()
-                    if not self.entry.job.state.final:
-                        await self._hold()
-                        await self._supervise()
-                except SupervisionError as error:
-                    self._give_up(error)
-                except OSError as error:
-                    self.trouble = f"job {self.entry.job_id}: {error}; trying again"
-                    _log.warning("job.trouble", job=self.entry.job_id, error=str(error))
-                    await pause.wait()
-                except Exception as error:
-                    # A defect in following one job must not end the daemon, which serves all of them.
-                    _log.exception("job.defect", job=self.entry.job_id)
-                    self.trouble = f"job {self.entry.job_id}: {error!r}; trying again"
-                    await pause.wait()
-            self.trouble = ""
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._last.run)
+                await self._live()
+                tasks.cancel_scope.cancel()
             with contextlib.suppress(OSError):
-                await self._thread(job_folder.tidy, self.entry.paths)
+                await self._thread(job_folder.tidy, self._around.root, self.entry.paths)
         finally:
             self._before.release()
             self._holds.release()
             self.done.set()
 
-    async def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
-        """Returns when the stop is in the journal, or the job has ended.
+    async def _live(self) -> None:
+        pause = Pause(0.2, 30.0)
+        while not self.entry.job.state.final:
+            try:
+                if self._before.ours:
+                    await self._before_supervision()
+                if not self.entry.job.state.final:
+                    await self._hold()
+                    with anyio.CancelScope() as self._supervising:
+                        await self._supervise()
+            except SupervisionError as error:
+                self._give_up(error)
+            except OSError as error:
+                self._trouble = f"job {self.entry.job_id}: {error}; trying again"
+                _log.warning("job.trouble", job=self.entry.job_id, error=str(error))
+                await pause.wait()
+            except Exception as error:
+                # A defect in following one job must not end the daemon, which serves all of them.
+                _log.exception("job.defect", job=self.entry.job_id)
+                self._trouble = f"job {self.entry.job_id}: {error!r}; trying again"
+                await pause.wait()
+        self._trouble = ""
 
-        Raises SupervisorUnreachable, JournalUnreadable.
-        """
-        why = "no answer"
+    async def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
+        """Returns when the stop is in force, or the job has ended. It is in the journal then, or is carried out by the
+        daemon itself, because no supervisor takes it. Raises JournalUnreadable."""
+        entry = self.entry
+        await self._thread(last_resort.wake_up, self._around.root, entry.job.supervisor_pid)
         pause = Pause(0.02, 0.5)
-        try:
-            with anyio.fail_after(STOP_S):
-                while not self.entry.job.state.final:
-                    if self._before.ours:
+        with anyio.move_on_after(STOP_S):
+            while not entry.job.state.final:
+                if self._before.ours:
+                    self._before.stop(steps, by, reason)
+                    await entry.changed.wait()
+                    continue
+                try:
+                    await supervisor_client.stop(entry.paths.controls, steps, by, reason)
+                except LinkLost as error:
+                    _log.warning("supervisor.stop_not_taken", job=entry.job_id, error=str(error))
+                    if not entry.job.has_run:  # there is nothing to be ended: no supervisor is needed
+                        self._before.take_back()
                         self._before.stop(steps, by, reason)
-                        await self.entry.changed.wait()
-                        continue
-                    try:
-                        await supervisor_client.stop(self.entry.paths.control, steps, by, reason)
-                    except (LinkLost, Refused) as error:
-                        why = str(error)
-                        await pause.wait()
-                        continue
-                    # A job that only has its epilog left is not being stopped any more, but this ends sooner.
-                    while self.entry.job.stop is None and not (self.entry.job.concluded or self.entry.job.state.final):
-                        await self.entry.changed.wait()
+                        self._supervising.cancel()
+                    await pause.wait()
+                    continue
+                except Refused as error:  # a journal that takes no record, say
+                    _log.warning("supervisor.stop_refused", job=entry.job_id, error=str(error))
                     break
-        except TimeoutError:
-            raise SupervisorUnreachable(
-                f"job {self.entry.job_id}: its supervisor did not take the stop in {STOP_S:g} s ({why}): try again"
-            ) from None
-        if self.entry.damaged:
-            raise JournalUnreadable(self.entry.job_id, self.entry.damaged)
+                # A job that only has its epilog left is not being stopped any more, but this ends sooner.
+                while entry.job.stop is None and not (entry.job.concluded or entry.job.state.final):
+                    await entry.changed.wait()
+                return
+        if entry.damaged:
+            raise JournalUnreadable(entry.job_id, entry.damaged)
+        if not entry.job.state.final and not self._before.ours:
+            self._last.take(steps if steps is not None else entry.spec.grace_steps or DEFAULT_GRACE_STEPS, by, reason)
 
     async def _before_supervision(self) -> None:
         before = self._before
@@ -127,7 +146,7 @@ class JobTask:
             error: Exception
             try:
                 generation = await self._around.nursery.tend(self.entry.job_id)
-                async with control.connect(self.entry.paths.control) as connection:
+                async with control.connect(*self.entry.paths.controls) as connection:
                     error = await self._follow(connection, generation)
             except (LinkLost, Refused) as lost:
                 error = lost
@@ -137,7 +156,7 @@ class JobTask:
             await self._catch_up(None)
             if self.entry.job.state.final:
                 return
-            self.trouble = f"job {self.entry.job_id}: no supervisor: {error}; seeking one"
+            self._trouble = f"job {self.entry.job_id}: no supervisor: {error}; seeking one"
             _log.warning("supervisor.lost", job=self.entry.job_id, error=str(error))
             if anyio.current_time() - since > HELD_S:
                 pause.reset()
@@ -152,7 +171,7 @@ class JobTask:
             tasks.start_soon(self._make_known, generation)
             try:
                 await supervisor_client.watch(connection)
-                self.trouble = ""
+                self._trouble = ""
                 while not self.entry.job.state.final:
                     await self._catch_up(await supervisor_client.next_size(connection))
                 with anyio.move_on_after(LEAVE_S):
@@ -192,7 +211,7 @@ class JobTask:
             self._publish(entry.absorb(records, end))
 
     def _tell(self, trouble: str) -> None:
-        self.trouble = trouble
+        self._trouble = trouble
 
     def _publish(self, told: Told) -> None:
         self._around.publish(self.entry, told)

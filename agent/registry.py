@@ -111,7 +111,7 @@ class Registry:
     def warnings(self) -> list[str]:
         """Sentences for an operator: what is wrong at this moment."""
         found = [self._config_trouble, self._nursery.trouble, *self._events.trouble, *self._found]
-        found += [task.trouble for task in self._tasks.values()]
+        found += [text for task in self._tasks.values() for text in task.troubles]
         found += [f"job {e.job_id}: {e.damaged}" for e in self._entries.values() if e.damaged]
         return [text for text in found if text]
 
@@ -195,7 +195,7 @@ class Registry:
                 _log.error("journal.damaged", job=job_id, error=entry.damaged)
             if entry.job.state.final:
                 with contextlib.suppress(OSError):
-                    await self._thread(job_folder.tidy, entry.paths)
+                    await self._thread(job_folder.tidy, self._root, entry.paths)
             for key, event in self._untold(entry, told):
                 missed.append((len(missed), event))
                 keys[len(missed) - 1] = key

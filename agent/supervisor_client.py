@@ -28,27 +28,37 @@ async def next_size(connection: Connection) -> int:
             raise LinkLost(f"the supervisor refused: {message.get('error')}")
 
 
-async def stop(path: Path, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
+async def stop(
+    paths: Sequence[Path],
+    steps: tuple[float, ...] | None,
+    by: str,
+    reason: str,
+    *,
+    up: float | None = None,
+    sent: Sequence[str] = (),
+) -> None:
     """Orders a stop over a connection of its own; returns when it is in the journal.
 
-    `steps` are those of the grace in seconds, None for the job's own. Raises LinkLost, Refused.
+    `steps` are those of the grace in seconds, None for the job's own. `up`: when the daemon itself began it (seconds of
+    CLOCK_BOOTTIME), and `sent`: the signals that it sent; the supervisor goes on from there. Raises LinkLost, Refused.
     """
-    await _order(path, {"op": "stop", "steps": None if steps is None else list(steps), "by": by, "reason": reason})
+    order = {"op": "stop", "steps": None if steps is None else list(steps), "by": by, "reason": reason}
+    await _order(paths, order if up is None else order | {"up": up, "sent": list(sent)})
 
 
-async def hung(path: Path, attempt: int, ranks: Sequence[int], reason: str, *, again: bool) -> None:
+async def hung(paths: Sequence[Path], attempt: int, ranks: Sequence[int], reason: str, *, again: bool) -> None:
     """Has an attempt ended because it hangs; returns when that is in the journal.
 
     `ranks` are to blame (none: all of them); `again`: it is to be started again, where its budget allows. Raises
     LinkLost, Refused, where that attempt does not run any more.
     """
-    await _order(path, {"op": "hung", "attempt": attempt, "ranks": list(ranks), "reason": reason, "again": again})
+    await _order(paths, {"op": "hung", "attempt": attempt, "ranks": list(ranks), "reason": reason, "again": again})
 
 
-async def _order(path: Path, order: Message) -> None:
+async def _order(paths: Sequence[Path], order: Message) -> None:
     try:
         with anyio.fail_after(STOP_S):
-            async with control.connect(path) as connection:
+            async with control.connect(*paths) as connection:
                 await connection.ask(order)
     except TimeoutError:
         raise LinkLost(f"the supervisor did not take the order in {STOP_S:g} s") from None

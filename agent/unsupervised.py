@@ -83,6 +83,10 @@ class Unsupervised:
             self._held = await self._thread(job_folder.reclaim, self._entry.paths)
         return self._held is not None
 
+    def take_back(self) -> None:
+        """Of a job that was handed over and that no supervisor took: it is `ours` if nobody else has it by then."""
+        self.ours = True
+
     def release(self) -> None:
         if self._held is not None:
             self._held.close()

@@ -21,9 +21,17 @@ from supervisors.process import Stat
 class Containment:
     """The processes of one job."""
 
-    def __init__(self, cgroup: str, ranks: Callable[[], list[Rank]], nonce: str, adopted: bool) -> None:
+    def __init__(
+        self,
+        cgroup: str,
+        ranks: Callable[[], list[Rank]],
+        nonce: str,
+        adopted: bool,
+        parent: Callable[[], int] = os.getpid,
+    ) -> None:
         """`ranks` gives what runs at the moment: the ranks, or a step. `adopted`: this supervisor is not the parent of
-        them, so that orphans may be anywhere."""
+        them, so that orphans may be anywhere. `parent`: the supervisor, where it is not us who ask; 0 for none."""
+        self._parent = parent
         self._cgroup = Path(cgroup) if cgroup else None
         self._ranks = ranks
         self._entry = b"MUSTER_NONCE=" + nonce.encode()
@@ -53,7 +61,8 @@ class Containment:
         for stat in stats.values():
             children.setdefault(stat.ppid, []).append(stat.pid)
         found = set(self._cgroup_pids())
-        found.update(children.get(os.getpid(), ()))
+        parent = self._parent()
+        found.update(children.get(parent, ()) if parent else ())
         found.update(r.pid for r in self._ranks() if r.pid in stats and stats[r.pid].start == r.start)
         if self._adopted:
             oldest = min((r.start for r in self._ranks() if r.start), default=0)
@@ -64,7 +73,7 @@ class Containment:
                 if pid not in found:
                     found.add(pid)
                     todo.append(pid)
-        found.discard(os.getpid())
+        found -= {os.getpid(), parent}
         for pid in found - stats.keys():  # born since /proc was listed
             born = process.read_stat(pid)
             if born is not None:
@@ -101,7 +110,7 @@ class Containment:
             with contextlib.suppress(OSError):
                 (self._cgroup / "cgroup.kill").write_text("1")
         members = self.members()
-        for group in {stat.pgrp for stat in members} - {os.getpgrp(), 0}:
+        for group in {stat.pgrp for stat in members} - {os.getpgrp(), self._parent(), 0}:
             _killpg(group, signal.SIGKILL)
         for stat in members:
             process.send(stat.pid, stat.start, signal.SIGKILL)

@@ -6,7 +6,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisors import PROTOCOL, wire
@@ -50,8 +50,10 @@ def listen(path: Path) -> socket.socket:
 class Client:
     """One connection. What is sent to one that has gone is dropped."""
 
-    def __init__(self, loop: Loop, sock: socket.socket, on_gone: Callable[["Client"], None]) -> None:
+    def __init__(self, loop: Loop, sock: socket.socket, on_gone: Callable[["Client"], None], pid: int = 0) -> None:
+        """`pid`: of the process that connected."""
         self.sock = sock
+        self.pid = pid
         self.lines = wire.Lines()
         self.greeted = False
         self._loop = loop
@@ -161,22 +163,29 @@ Handler = Callable[[wire.Message, Client], wire.Message | None]
 class Server:
     """Serves a listening socket on a `Loop`. Every client has its own buffer, and none can make us wait."""
 
-    def __init__(self, loop: Loop, sock: socket.socket, handlers: dict[str, Handler]) -> None:
+    def __init__(self, loop: Loop, sock: socket.socket | None, handlers: dict[str, Handler]) -> None:
         self._loop = loop
         self._sock = sock
         self._handlers = handlers
         self.clients: set[Client] = set()
-        loop.add(sock.fileno(), self._accept)
+        if sock is not None:
+            self._begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._loop.add(sock.fileno(), self._accept)
 
     def close(self) -> None:
         """Lets clients have what is still in their buffers, for a second at most, then closes."""
         deadline = time.monotonic() + CLOSE_S
         for client in list(self.clients):
             client.finish(max(0.0, deadline - time.monotonic()))
-        self._loop.remove(self._sock.fileno())
-        self._sock.close()
+        if self._sock is not None:
+            self._loop.remove(self._sock.fileno())
+            self._sock.close()
 
     def _accept(self) -> None:
+        assert self._sock is not None
         try:
             sock, _ = self._sock.accept()
         except BlockingIOError:
@@ -184,12 +193,12 @@ class Server:
         except OSError:  # no descriptor to be had
             self._loop.rest(self._sock.fileno(), REST_S)
             return
-        _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid not in (0, os.geteuid()):
             sock.close()
             return
         sock.setblocking(False)
-        client = Client(self._loop, sock, self.clients.discard)
+        client = Client(self._loop, sock, self.clients.discard, pid)
         self.clients.add(client)
         self._loop.add(sock.fileno(), lambda: self._serve(client))
 
@@ -239,19 +248,45 @@ class JournalServer(Server):
     def __init__(
         self,
         loop: Loop,
-        path: Path,
+        paths: Sequence[Path],
         stop: Callable[[wire.Message], wire.Message],
         hung: Callable[[wire.Message], wire.Message],
         sessions: dict[str, Handler],
     ) -> None:
-        """Raises OSError where the socket cannot be made."""
+        """Listens at the first of these paths where a socket can be made; tries again for as long as there is none."""
         orders: dict[str, Handler] = {
             "stop": lambda message, _: stop(message),
             "hung": lambda message, _: hung(message),
         }
-        super().__init__(loop, listen(path), {"watch": self._watch} | orders | sessions)
+        super().__init__(loop, None, {"watch": self._watch} | orders | sessions)
         self._watchers: set[Client] = set()
         self._size = 0
+        self._paths = paths
+        self._path: Path | None = None
+        loop.attempt(self._listen)
+
+    def _listen(self) -> None:
+        """Raises OSError where there is no such path."""
+        trouble: OSError | None = None
+        for path in self._paths:
+            try:
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                sock = listen(path)
+            except OSError as error:
+                trouble = trouble or error
+                continue
+            self._path = path
+            self._begin(sock)
+            return
+        if trouble is not None:
+            raise trouble
+
+    def close(self) -> None:
+        super().close()
+        self._paths = ()
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
 
     def publish(self, size: int) -> None:
         self._size = size

@@ -78,6 +78,11 @@ class Ends:
         self._wait_for([self._rank(number) for number in numbers])
         return numbers
 
+    @property
+    def pending(self) -> bool:
+        """Whether ranks are known to have ended that `collect` has not committed."""
+        return bool(self._readable)
+
     def lose(self, ranks: list[Rank], detail: str) -> None:
         """Commits that nobody can tell how these ended. Raises OSError."""
         records = [

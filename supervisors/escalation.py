@@ -12,6 +12,7 @@ from supervisors.ledger import Ledger
 from supervisors.loop import Loop
 from supervisors.process import Stat
 from supervisors.states import Cause, Kind
+from supervisors.stop_order import SAME_S
 
 
 class Escalation:
@@ -43,22 +44,30 @@ class Escalation:
         steps: tuple[float, ...],
         ranks: tuple[int, ...] = (),
         again: bool = False,
+        up: float | None = None,
+        sent: tuple[str, ...] = (),
     ) -> None:
-        """Begins a stop, or shortens one that is under way. `ranks`, `again`: see lifecycle.Stop.
+        """Begins a stop, or shortens one that is under way. `ranks`, `again`: see lifecycle.Stop. `up`: when it began,
+        if the daemon has begun it already (seconds of CLOCK_BOOTTIME), and `sent`: the signals that it sent.
 
         Raises OSError where it cannot be recorded.
         """
         job = self._ledger.job
         if job.state.final:
             return
-        stop = {"cause": cause, "by": by, "reason": reason, "steps": steps, "up": process.uptime()}
+        now = process.uptime()
+        up = now if up is None else min(up, now)
+        left = sum(steps) - (now - up)
+        stop = {"cause": cause, "by": by, "reason": reason, "steps": steps, "up": up}
         if job.stop is None:
             hang = {"ranks": ranks, "again": again} if cause is Cause.HUNG else {}
             self._ledger.commit({"kind": Kind.STOPPING} | stop | hang)
+            for name in sent:
+                self._record(name, 0)
             self.go_on()
-        elif time.monotonic() + sum(steps) < self._climb.kill_at:
+        elif time.monotonic() + left < self._climb.kill_at - SAME_S:
             self._ledger.commit({"kind": Kind.STOPPING} | stop)
-            self._climb.shorten(sum(steps))
+            self._climb.shorten(left)
         elif cause is Cause.REQUESTED and not job.halted:  # it ends no sooner for it, but it is not started again
             self._ledger.commit({"kind": Kind.STOPPING} | stop | {"steps": job.stop.steps, "up": job.stop.up})
 

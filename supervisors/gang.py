@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from supervisors import child, environment, hardware, oom, process, restart, scope, steps, tee, verdict
+from supervisors import child, environment, hardware, oom, process, restart, scope, steps, stop_order, tee, verdict
 from supervisors.cgroups import enter_scope, is_leaf, limit_cgroup, make_cgroup
 from supervisors.containment import Containment
 from supervisors.control import JournalServer
@@ -55,7 +55,7 @@ class Gang:
         loop.on_child, loop.after = self._wait_for_orphans, self._after
         self._sessions = Sessions(loop, spec.boot, lambda: self.job, lambda: self._containment, self._beside)
         self._control = JournalServer(
-            loop, self._paths.control, self._on_stop, self._on_hung, self._sessions.handlers()
+            loop, self._paths.controls, self._on_stop, self._on_hung, self._sessions.handlers()
         )
         self._ledger = ledger = Ledger(self._paths, contents, self._control.publish)
         self.job = ledger.job
@@ -74,6 +74,7 @@ class Gang:
         )  # fmt: skip
         self._alarm = Alarm(loop)  # the end of max_runtime, or of the pause before a restart
         self._stuck = False
+        self._order_due = True
         self._takeover = Takeover(self._paths.unborn, loop, ledger, self._ends, self._link, self._carry_on)
         self._begun = False
         self._look_due = True
@@ -176,7 +177,11 @@ class Gang:
                 self._step.end("was ended by a stop", grace)
             return {"ok": True}
         try:
-            self._stop(Cause.REQUESTED, str(message.get("by", "")), str(message.get("reason", "")), steps)
+            up, sent = message.get("up"), message.get("sent", [])
+            self._stop(
+                Cause.REQUESTED, str(message.get("by", "")), str(message.get("reason", "")), steps,
+                up if isinstance(up, float) else None, tuple(map(str, sent)) if isinstance(sent, list) else (),
+            )  # fmt: skip
         except OSError as error:
             return {"ok": False, "error": f"the stop cannot be recorded: {error}"}
         return {"ok": True}
@@ -315,6 +320,8 @@ class Gang:
         """Raises OSError where the journal cannot be written."""
         if self._undecided():
             return
+        if self._order_due or self._ends.pending or look:  # else an end that it caused would be judged without it
+            self._take_order()
         for number in self._ends.collect(look=look):
             rank = self.job.rank(number)
             if number != STEP and rank.status != 0:
@@ -414,11 +421,28 @@ class Gang:
     def _look_again(self) -> None:
         self._look_due = True
 
-    def _stop(self, cause: Cause, by: str, reason: str, steps: list[float] | None) -> None:
+    def _stop(
+        self,
+        cause: Cause,
+        by: str,
+        reason: str,
+        steps: list[float] | None,
+        up: float | None = None,
+        sent: tuple[str, ...] = (),
+    ) -> None:
         own = tuple(self._spec.grace_steps) or DEFAULT_GRACE_STEPS
         if cause is Cause.REQUESTED and self.job.stop is None:
             self._output.say(f"is stopped by {by or 'somebody'}" + (f": {reason}" if reason else ""))
-        self._escalation.begin(cause, by, reason, own if steps is None else tuple(float(s) for s in steps))
+        grace = own if steps is None else tuple(float(s) for s in steps)
+        self._escalation.begin(cause, by, reason, grace, up=up, sent=sent)
+
+    def _take_order(self) -> None:
+        """A stop that the daemon has begun while no supervisor took it. Raises OSError where it cannot be recorded."""
+        job = self.job
+        order = stop_order.read(self._root.stop_order(self._spec.job_id), self._nonce())
+        if order is not None and job.concluded is None and not stop_order.covers(job, order):
+            self._stop(Cause.REQUESTED, order.by, order.reason, list(order.steps), order.up, order.sent)
+        self._order_due = False
 
     def _give_up(self, left: list[Stat]) -> None:
         """Each is waited for in the kernel (state D, mostly); only the driver or a reboot can end them."""
@@ -479,6 +503,7 @@ class Gang:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
         self._containment.remove()
+        stop_order.remove(self._root.stop_order(self._spec.job_id))
         for path in (self._paths.unborn, self._paths.lost, self._paths.exports):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
@@ -497,13 +522,13 @@ class Gang:
         self._link.tell("done")
         self._sessions.close()
         self._control.close()
-        with contextlib.suppress(FileNotFoundError):
-            self._paths.control.unlink()
         self.loop.stop()
 
     def _contain(self) -> Containment:
-        mark = environment.nonce(self._root, self._spec.job_id, self.job)
-        return Containment(self.job.cgroup, self.job.processes, mark, self._adopted)
+        return Containment(self.job.cgroup, self.job.processes, self._nonce(), self._adopted)
+
+    def _nonce(self) -> str:
+        return environment.nonce(self._root, self._spec.job_id, self.job)
 
 
 def _fields(end: Verdict) -> dict[str, object]:

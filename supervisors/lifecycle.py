@@ -177,6 +177,11 @@ class Job:
         return self.step is not None and self.step.outcome is None
 
     @property
+    def has_run(self) -> bool:
+        """Whether anything of it ever existed: a rank or a step, in this attempt or before."""
+        return self.spawned or self.step is not None or bool(self.past)
+
+    @property
     def has_table(self) -> bool:
         """Whether the ranks are given a rank table."""
         return bool(self.table)

@@ -35,7 +35,7 @@ class Nursery:
 
     def __init__(self, root: Root, listener: socket.socket) -> None:
         self._loop = Loop(say)
-        self._wards = Wards(root, self._loop)
+        self._wards = Wards(root, self._loop, lambda: {client.pid for client in self._server.clients})
         self._server = Server(self._loop, listener, {"tend": self._tend})
         self._busy_at = time.monotonic()
 

@@ -20,6 +20,8 @@ class JobPaths:
     """Files of one job, in `<state>/jobs/<id>/` (mode 0700, owned by the daemon's user)."""
 
     folder: Path
+    #: The node's run folder.
+    run: Path | None = None
 
     @property
     def spec(self) -> Path:
@@ -40,6 +42,11 @@ class JobPaths:
     def control(self) -> Path:
         """Unix socket of the supervisor."""
         return self.folder / "control"
+
+    @property
+    def controls(self) -> tuple[Path, ...]:
+        """Where that socket may be: in the run folder, if it cannot be made in this one (read-only, full)."""
+        return (self.control, self.run / "controls" / self.folder.name) if self.run is not None else (self.control,)
 
     @property
     def unborn(self) -> Path:
@@ -172,6 +179,10 @@ class Root:
         """What of the daemon's configuration supervisors go by; see `settings.py`."""
         return self.state / "settings.json"
 
+    def stop_order(self, job_id: str) -> Path:
+        """A stop that no supervisor took; see `stop_order.py`."""
+        return self.run / "stops" / job_id
+
     @property
     def version(self) -> Path:
         """One line: the format of the state folder."""
@@ -186,7 +197,7 @@ class Root:
         return self.state / "events"
 
     def job(self, job_id: str) -> JobPaths:
-        return JobPaths(self.jobs / job_id)
+        return JobPaths(self.jobs / job_id, self.run)
 
     def rank_log(self, job_id: str, rank: int, device: int) -> Path:
         """The file that a rank's output goes to."""

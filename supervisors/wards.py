@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,7 +51,9 @@ class Ward:
 class Wards:
     """All jobs of one nursery."""
 
-    def __init__(self, root: Root, loop: Loop) -> None:
+    def __init__(self, root: Root, loop: Loop, daemons: Callable[[], set[int]]) -> None:
+        """`daemons`: pids of the daemons that are connected, which hold a job's lock for moments only."""
+        self._daemons = daemons
         self._root = root
         self._loop = loop
         loop.on_child = self.reap
@@ -96,10 +99,12 @@ class Wards:
         paths = self._root.job(job_id)
         if not paths.journal.exists():
             raise FileNotFoundError(f"{paths.journal}: there is no such job")
-        holder = lock.holder(paths.lock)
+        holder = self._holder(job_id)
         stat = process.read_stat(holder) if holder else None
         pidfd = process.open_pidfd(holder, stat.start) if stat is not None else None
-        if pidfd is None:
+        if pidfd is None or holder in self._daemons():
+            if pidfd is not None:
+                os.close(pidfd)
             return self._fork(job_id)
         ward = Ward(job_id, holder, pidfd, own=False, started=time.monotonic(), ready=True)
         self._adopt(ward)
@@ -219,7 +224,8 @@ class Wards:
         if ward.done or code in (supervisor.DONE, supervisor.UNUSABLE) or self._has_ended(ward.job_id):
             self._close(ward, "the journal cannot be used" if code == supervisor.UNUSABLE else "the job has ended")
             return
-        if code == supervisor.BUSY:  # lost a race against another nursery's: look who has the job
+        if code == supervisor.BUSY and self._holder(ward.job_id) not in (0, *self._daemons()):
+            # Lost a race against another nursery's: look who has the job.
             self._wards.pop(ward.job_id)
             self.tend(ward.job_id, None)
             for client in ward.waiting:
@@ -245,6 +251,14 @@ class Wards:
             say(f"cannot fork a supervisor for {ward.job_id}: {error}")
             self._loop.later(PAUSES_S[-2], lambda: self._succeed(ward))
 
+    def _holder(self, job_id: str) -> int:
+        """Pid of the supervisor that has a job; 0 for none that can be seen."""
+        try:
+            return lock.holder(self._root.job(job_id).lock)
+        except OSError as error:
+            say(f"{job_id}: {error}")
+            return 0
+
     def _has_ended(self, job_id: str) -> bool:
         """Read from the journal, since a killed supervisor cannot say it. A damaged one is not worked with either."""
         try:
@@ -262,8 +276,9 @@ class Wards:
         self._wards.pop(ward.job_id, None)
         for fd in ward.holds + ward.fresh:
             os.close(fd)
-        with contextlib.suppress(OSError):  # left by a supervisor that was killed behind its job's last record
-            self._root.job(ward.job_id).control.unlink()
+        for path in self._root.job(ward.job_id).controls:
+            with contextlib.suppress(OSError):  # left by a supervisor that was killed behind its job's last record
+                path.unlink()
         for client in ward.waiting:
             client.send({"op": "tend", "job": ward.job_id, "ok": False, "error": why})
         self.reap()

@@ -153,7 +153,7 @@ class ExecService(ExecServiceServicer):
         """Raises what Exec raises."""
         link: SessionLink | None = None
         try:
-            async with exec_link.session(entry.paths.control, order, body) as link:
+            async with exec_link.session(entry.paths.controls, order, body) as link:
                 yield link
         except Refused as refused:
             raise self._refusal(entry, order, refused) from None
@@ -164,7 +164,7 @@ class ExecService(ExecServiceServicer):
 
     async def _ask(self, entry: Entry, order: Message) -> Message:
         try:
-            return await exec_link.ask(entry.paths.control, order)
+            return await exec_link.ask(entry.paths.controls, order)
         except Refused as refused:
             raise self._refusal(entry, order, refused) from None
         except LinkLost as lost:
@@ -197,7 +197,7 @@ class ExecService(ExecServiceServicer):
         with anyio.move_on_after(LOOK_S):
             while not entry.job.state.final:
                 try:
-                    pid = await exec_link.supervisor_pid(entry.paths.control)
+                    pid = await exec_link.supervisor_pid(entry.paths.controls)
                 except (LinkLost, Refused) as error:
                     problem = str(error)
                     await pause.wait()

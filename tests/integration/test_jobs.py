@@ -184,11 +184,12 @@ def test_the_first_failure_of_one_batch_is_the_same_for_every_reader(daemon: Dae
     os.kill(supervisor, signal.SIGSTOP)
     asked = job_pb2.StopRequest(job_id="batch", timeout=Duration(), grace=Duration(seconds=600))
     try:
-        call = daemon.jobs.Stop.future(asked, timeout=60) if stopped else None
         for rank in (3, 1):
             pid = daemon.rank_pid("batch", rank)
             os.kill(pid, signal.SIGKILL)
             eventually(partial(_is_zombie, Path(f"/proc/{pid}/stat")))
+        # Last: a stop continues a supervisor that somebody has stopped.
+        call = daemon.jobs.Stop.future(asked, timeout=60) if stopped else None
     finally:
         os.kill(supervisor, signal.SIGCONT)
     job = eventually(lambda: (job := daemon.get("batch")).verdict.HasField("first_failed_rank") and job)

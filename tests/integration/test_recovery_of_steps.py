@@ -223,7 +223,7 @@ def test_a_stop_between_two_attempts_for_whose_end_there_was_no_room(daemon: Dae
 
     def order(job_id: str) -> None:
         with contextlib.suppress(supervisor_client.Refused, supervisor_client.LinkLost):
-            asyncio.run(supervisor_client.stop(daemon.root.job(job_id).control, (0.0,), "me", "enough"))
+            asyncio.run(supervisor_client.stop(daemon.root.job(job_id).controls, (0.0,), "me", "enough"))
 
     for job_id in ("y", "x"):
         start(daemon, "exit 3", job_id=job_id, backoff_ms=FOR_EVER_MS, max_restarts=3)

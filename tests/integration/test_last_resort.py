@@ -1,0 +1,162 @@
+"""`stop` ends a job's processes where no supervisor can live or answer; the next supervisor records what happened."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from muster.v1 import job_pb2
+from supervisors import lock
+from tests.conftest import Daemon, alive, eventually
+
+#: Ignores SIGTERM, and so does what it starts in a session of its own.
+STRAY = 'trap "" TERM; echo $$ > stray; while :; do sleep 3600; done'
+DEAF = f"trap '' TERM; setsid sh -c '{STRAY}' & wait; wait"
+
+
+def start(daemon: Daemon) -> list[int]:
+    """A running job that SIGTERM does not end; its processes."""
+    daemon.run("sh", "-c", DEAF, job_id="job")
+    daemon.until_running("job")
+    job = daemon.get("job")
+    stray = daemon.root.job("job").workspace / "device0" / "stray"
+    eventually(lambda: stray.exists() and stray.read_text().endswith("\n"))
+    return [int(job.ranks[0].pid), int(stray.read_text())]
+
+
+def order(daemon: Daemon, grace_s: float = 0.5) -> job_pb2.StopResponse:
+    request = job_pb2.StopRequest(job_id="job", reason="a test")
+    request.grace.FromMilliseconds(int(grace_s * 1000))
+    request.timeout.FromSeconds(0)
+    return daemon.jobs.Stop(request, timeout=20)
+
+
+@contextlib.contextmanager
+def no_nursery(daemon: Daemon) -> Iterator[None]:
+    """Nursery and supervisors are killed, and no nursery can start."""
+    sockets = list(daemon.root.run.glob("nursery*.sock"))
+    pids = [daemon.nursery_pid(), *(pid for path in daemon.root.jobs.glob("*/lock") if (pid := lock.holder(path)))]
+    for path in sockets:
+        path.unlink()
+        path.mkdir()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    try:
+        yield
+    finally:
+        for path in sockets:
+            path.rmdir()
+
+
+def expect_stopped(daemon: Daemon) -> None:
+    job = daemon.wait("job")
+    assert job.state in (job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_LOST), job
+    assert job.verdict.exit_code != 0
+    assert not daemon.root.stop_order("job").exists()
+
+
+def test_without_a_nursery_the_daemon_ends_the_processes_itself(daemon: Daemon) -> None:
+    pids = start(daemon)
+    with no_nursery(daemon):
+        order(daemon)
+        eventually(lambda: not any(map(alive, pids)), 30)
+        eventually(lambda: daemon.get("job").state == job_pb2.JOB_STATE_STOPPING)
+    expect_stopped(daemon)
+    assert daemon.get("job").verdict.stopped_by
+
+
+def test_a_job_that_waits_for_a_nursery_is_stopped_at_once(daemon: Daemon) -> None:
+    daemon.run("true", job_id="before")
+    daemon.wait("before")
+    with no_nursery(daemon):
+        daemon.run("sleep", "3600", job_id="job")
+        order(daemon)
+        job = eventually(lambda: (j := daemon.get("job")).state == job_pb2.JOB_STATE_STOPPED and j, 5)
+        assert "before its ranks were made" in job.verdict.summary
+
+
+def test_a_stopped_supervisor_is_continued(daemon: Daemon) -> None:
+    pids = start(daemon)
+    os.kill(daemon.supervisor_pid("job"), signal.SIGSTOP)
+    daemon.stop("job", grace_s=0.2)
+    assert not any(map(alive, pids))
+    assert daemon.get("job").state == job_pb2.JOB_STATE_STOPPED
+
+
+@pytest.fixture
+def frozen(daemon: Daemon) -> Iterator[list[int]]:
+    """Whatever is in the list is stopped again as soon as somebody continues it."""
+    victims: list[int] = []
+    over = threading.Event()
+
+    def freeze() -> None:
+        while not over.wait(0.005):
+            for pid in list(victims):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+
+    thread = threading.Thread(target=freeze)
+    thread.start()
+    yield victims
+    over.set()
+    thread.join()
+
+
+def test_a_supervisor_that_hangs_is_passed_over_and_records_the_same_stop_later(
+    daemon: Daemon, frozen: list[int]
+) -> None:
+    pids = start(daemon)
+    supervisor = daemon.supervisor_pid("job")
+    frozen.append(supervisor)
+    began = time.monotonic()
+    order(daemon)
+    eventually(lambda: not any(map(alive, pids)), 30)
+    assert time.monotonic() - began < 35
+    frozen.clear()
+    os.kill(supervisor, signal.SIGCONT)
+    job = daemon.wait("job")
+    assert (job.state, job.verdict.stopped_by != "") == (job_pb2.JOB_STATE_STOPPED, True), job
+    assert job.ranks[0].outcome == job_pb2.RANK_OUTCOME_STOPPED
+    assert job.ranks[0].signal == signal.SIGKILL
+
+
+def test_a_supervisor_that_never_answers_is_replaced_once_nothing_is_left(daemon: Daemon, frozen: list[int]) -> None:
+    start(daemon)
+    frozen.append(daemon.supervisor_pid("job"))
+    order(daemon, 0.0)
+    assert daemon.wait("job").state == job_pb2.JOB_STATE_STOPPED
+
+
+def test_the_order_outlives_the_daemon(daemon: Daemon, frozen: list[int]) -> None:
+    pids = start(daemon)
+    frozen += [daemon.supervisor_pid("job")]
+    order(daemon, 6.0)
+    eventually(daemon.root.stop_order("job").exists)
+    daemon.kill()
+    assert all(map(alive, pids))
+    daemon.start()
+    eventually(lambda: not any(map(alive, pids)), 30)
+    assert daemon.wait("job").state == job_pb2.JOB_STATE_STOPPED
+
+
+def test_after_its_stop_was_recorded_a_supervisor_without_a_successor(daemon: Daemon) -> None:
+    pids = start(daemon)
+    order(daemon, 3.0)
+    eventually(lambda: daemon.get("job").state == job_pb2.JOB_STATE_STOPPING)
+    with no_nursery(daemon):
+        assert all(map(alive, pids))
+        eventually(lambda: not any(map(alive, pids)), 30)
+    expect_stopped(daemon)
+
+
+def test_an_order_for_another_job_of_the_same_name_is_passed_over(daemon: Daemon) -> None:
+    path: Path = daemon.root.stop_order("job")
+    path.parent.mkdir()
+    path.write_text('{"nonce": "of another", "steps": [0], "by": "", "reason": "", "up": 0, "sent": []}')
+    daemon.run("true", job_id="job")
+    assert daemon.wait("job").state == job_pb2.JOB_STATE_SUCCEEDED
