@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ from agent.entry import Entry
 from agent.errors import CardBusy, NodeDraining, NodeUnhealthy
 from agent.events import Event, EventStore
 from agent.node_health import NodeHealth
+from probes import visible
 from probes.driver import Driver, What
 from supervisors import lock, process
 from supervisors.spec import JobSpec
@@ -57,6 +59,10 @@ class Leasing:
         """Of the cards of this node."""
         return self._driver.view.kind
 
+    def has(self, indices: Sequence[int]) -> bool:
+        """Whether all of these are cards of this node."""
+        return self._driver.view.cards.keys() >= set(indices)
+
     def holder(self, index: int) -> str:
         """The job that holds this card; "" for none."""
         return next((lease.job_id for lease in self._cards.all() if lease.card.index == index), "")
@@ -74,7 +80,7 @@ class Leasing:
             await self._freed.wait()
 
     async def lease(self, job_id: str, spec: JobSpec) -> Given:
-        """The cards that a job gets; waits a little for such as are being freed.
+        """The cards that a job gets, in the order of its ranks; waits a little for such as are being freed.
 
         Raises NoSuchCard, CardBusy, NodeUnhealthy, NodeDraining; it holds nothing then.
         """
@@ -104,7 +110,7 @@ class Leasing:
         except BaseException:
             self.give_up(job_id)
             raise
-        return given
+        return replace(given, devices=visible.in_order([self._cards.get(index) for index in given.devices]))
 
     def _refuse_unknown(self, spec: JobSpec) -> None:
         """Of a driver that does not say which cards there are. Raises NodeUnhealthy."""
@@ -121,10 +127,12 @@ class Leasing:
         """What the journal is to know of the cards that a job was given; see placement.on_cards."""
         readings = self._driver.view.readings
         used = {i: readings[i].value.mem_used for i in indices if i in readings}
+        view, cards = self._driver.view, [self._cards.get(index) for index in indices]
         return placement.on_cards(
             spec,
-            [self._cards.get(index) for index in indices],
+            cards,
             {index: value for index, value in used.items() if value is not None},
+            visible.words(cards, view.cards.values(), view.sick, spec.env),
             bind=self._config().cards.bind_cpus == "affinity",
         )
 

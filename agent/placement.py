@@ -38,10 +38,12 @@ def placed(spec: JobSpec, devices: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def on_cards(spec: JobSpec, cards: Sequence[Card], used: Mapping[int, int], *, bind: bool) -> dict[str, Any]:
+def on_cards(
+    spec: JobSpec, cards: Sequence[Card], used: Mapping[int, int], visible: Mapping[int, str], *, bind: bool
+) -> dict[str, Any]:
     """For the records `accepted` and `planned`: what is to be known of the cards that a job was given, in the order of
-    its ranks. `used`: bytes of their memory in use now, where that is told; `bind`: ranks are bound to the CPUs near
-    their card (a launcher, which has all cards, to those near any of them)."""
+    its ranks. `used`: bytes of their memory in use now, where that is told; `visible`: what the job's processes call
+    them; `bind`: ranks are bound to the CPUs near their card (a launcher, which has all cards, to those near any)."""
     real = [card for card in cards if card.kind != SLOT]
     if not real:
         return {}
@@ -50,11 +52,12 @@ def on_cards(spec: JobSpec, cards: Sequence[Card], used: Mapping[int, int], *, b
     near = [mine & frozenset(card.cpus) if bind else frozenset() for card in real]
     if spec.boot != Boot.RANKS:
         near = [frozenset().union(*near) if all(near) else frozenset()] * spec.processes
+    words = {str(card): word for card, word in visible.items() if word != str(card)}
     return {
         "cpus": ["" if numbers >= mine else cpus.shown(numbers) for numbers in near],
         "card_nodes": {str(card.index): card.node for card in real if card.node and os.path.exists(card.node)},
         "card_used": {str(card.index): used[card.index] for card in real if card.index in used},
-    }
+    } | ({"card_visible": words} if words else {})
 
 
 def server_of(spec: JobSpec, table: RankTable) -> int:

@@ -20,12 +20,13 @@ from agent.job_folder import Held
 from agent.leasing import Leasing
 from agent.nursery_client import NurseryClient
 from probes.accelerator import ASCEND
-from probes.result import CheckResult, Status, final_line, log_lines
+from probes.result import CheckResult, Status, final_line, log_lines, numbers
 from supervisors import process, ranktable, replay, restart
 from supervisors.journal import Record
 from supervisors.lifecycle import Job
 from supervisors.output import job_log_files
 from supervisors.paths import Root
+from supervisors.ranktable import RankTable
 from supervisors.ranktable_json import RankTableError
 from supervisors.spec import DEFAULT_GRACE_STEPS, JobSpec
 from supervisors.states import Cause, Kind, State
@@ -131,7 +132,7 @@ class Unsupervised:
         try:
             table = await rank_tables.wait(entry.spec)
             here = placement.server_of(entry.spec, table) if table.size else 0
-            given = await self._lease(table.servers[here] if table.servers else None)
+            given = await self._lease(table, table.servers[here] if table.servers else None)
             cards = given.devices
             planned = placement.planned(entry.spec, entry.job, table, here, given.kind, cards, entry.paths.rank_table)
             planned |= self._around.leasing.on_cards(entry.spec, cards) | {"doubts": list(given.warnings)}
@@ -161,16 +162,29 @@ class Unsupervised:
             await self._write([{"kind": Kind.WARNING, "text": text} for text in new], sync=False)
             await self._say(*(f"warning: {text}" for text in new))
 
-    async def _lease(self, server: ranktable.Server | None) -> Given:
-        """The cards that the job has already, or those that the table names for this node, where it has such.
+    async def _lease(self, table: RankTable, server: ranktable.Server | None) -> Given:
+        """The cards of the job in the order of its ranks: those that the table names for this node. A job that has as
+        many others gives these back; where the table names cards that this node does not have, it keeps its own.
 
-        Raises CardBusy, NoSuchCard, NodeUnhealthy, NodeDraining.
+        Raises CardBusy, NoSuchCard, NodeUnhealthy, NodeDraining, RankTableError.
         """
         entry, leasing = self._entry, self._around.leasing
-        if entry.job.cards or server is None or leasing.kind != ASCEND:
-            return Given(entry.job.card_kind, list(entry.job.cards))
-        wanted = replace(entry.spec, ranks=0, card_indices=tuple(int(device.device_id) for device in server.devices))
-        return await leasing.lease(entry.job_id, wanted)
+        had = list(entry.job.cards)
+        if server is None or leasing.kind != ASCEND:
+            return Given(entry.job.card_kind, had)
+        # HCCL's device ids are physical numbers, as are the indices of Ascend cards.
+        named = [int(device.device_id) for device in server.devices]
+        if had and sorted(had) == sorted(named):
+            return Given(entry.job.card_kind, named)
+        if had and (len(had) != len(named) or not leasing.has(named)):
+            return Given(entry.job.card_kind, had)
+        if entry.spec.card_indices:
+            what = f"gives cards {numbers(named)} to server {server.server_id}, and the job asks for {numbers(had)}"
+            raise RankTableError(table.name, "", what)
+        if had:
+            leasing.give_up(entry.job_id)
+        wanted = replace(entry.spec, ranks=0, card_count=0, card_indices=tuple(named))
+        return replace(await leasing.lease(entry.job_id, wanted), devices=named)
 
     async def _end_unplaced(self, text: str) -> None:
         verdict = {

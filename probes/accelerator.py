@@ -39,13 +39,28 @@ class DriverError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """What drivers and tools call a card besides its index; None: not told, or there is nothing of the kind.
+
+    `physical` is N of its device node on the host (NVML's minor number), `logical` what CANN counts in this container,
+    `board` and `chip` are npu-smi's NPU and chip.
+    """
+
+    physical: int | None = None
+    logical: int | None = None
+    board: int | None = None
+    chip: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """What does not change while the card is there.
 
-    `index` is the number by which CUDA_VISIBLE_DEVICES or ASCEND_RT_VISIBLE_DEVICES knows it, and jobs lease it; `uuid`
-    is the same over reboots and in another slot; `bus_id` is as sysfs spells it ("0000:9d:00.0"). `cpus` are those near
-    it (empty: not told), `peers` the cards with a direct link of the vendor's fabric (NVLink, HCCS). `node` is its
-    device node ("/dev/nvidia0"), empty where none is known. `mig`: it is cut into instances.
+    `index` is the number by which jobs lease it and muster shows it: NVML's, or the physical one of an Ascend chip;
+    what the processes of a job are given instead: probes/visible.py. `uuid` is the same over reboots and in another
+    slot; `bus_id` is as sysfs spells it ("0000:9d:00.0"). `cpus` are those near it (empty: not told), `peers` the cards
+    with a direct link of the vendor's fabric (NVLink, HCCS). `node` is its device node ("/dev/nvidia0"), empty where
+    none is known. `mig`: it is cut into instances.
     """
 
     index: int
@@ -64,6 +79,7 @@ class Card:
     power_max_w: float | None = None
     slowdown_c: float | None = None
     mem_max_c: float | None = None
+    numbers: Numbers = Numbers()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,32 @@
 """Ascend cards, asked through the driver's libdcmi.so, or through `npu-smi` where that library is not there.
 
-A card (a chip, where a board has several) has its physical number, N of /dev/davinciN.
+A card is a chip, where a board has several. Its numbers: probes/ascend_numbers.py.
 """
 
-import os
 import queue
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from probes import ascend_program, pci
-from probes.accelerator import ASCEND, Backend, Card, CardEvent, DriverError, Health, Holder, Reading, Trouble
+from probes import ascend_numbers, ascend_program, pci
+from probes.accelerator import (
+    ASCEND,
+    Backend,
+    Card,
+    CardEvent,
+    DriverError,
+    Health,
+    Holder,
+    Numbers,
+    Reading,
+    Trouble,
+)
 from probes.ascend_chip import Chip
+from probes.ascend_numbers import Seat, Told
 from probes.ascend_program import NpuSmi
-from probes.dcmi import Dcmi, Fault, Listing, Seat
+from probes.dcmi import Dcmi, Fault, Listing
 from probes.dcmi_library import LIBRARIES, load
 
 T = TypeVar("T")
@@ -30,9 +40,10 @@ _EVENTS = 256
 @dataclass(frozen=True, slots=True)
 class _Open:
     """What an open library shows. `lost`: cards that are known to be there, and do not tell which of the numbers is
-    theirs, with why."""
+    theirs, with why. `cards` are both, with their numbers."""
 
     dcmi: Dcmi
+    cards: Mapping[int, Card]
     chips: Mapping[int, Chip]
     lost: Mapping[int, tuple[Seat | None, DriverError]]
 
@@ -77,32 +88,46 @@ class Ascend(Backend):
         if not path:
             text = f"{missing}, and neither is npu-smi: install the driver's, or give them to the container"
             raise DriverError(Trouble.NO_LIBRARY, text, of_driver=True) from None
-        program = NpuSmi(path)
+        program = NpuSmi(path, self._dev)
         program.open()
         self._open, self._program = None, program
 
     def _arranged(self, dcmi: Dcmi, listing: Listing, known: Mapping[int, Chip] = MappingProxyType({})) -> _Open:
+        nodes = ascend_numbers.nodes(self._dev)
+        places = ascend_numbers.places(listing.found, nodes, privileged=ascend_numbers.privileged())
         chips: dict[int, Chip] = {}
-        for number, (seat, logical) in listing.found.items():
-            chip = known.get(number)
-            same = chip is not None and (chip.seat, chip.logical) == (seat, logical)
-            chips[number] = chip if chip and same else Chip(dcmi, number, seat, logical, sysfs=self._sysfs)
-        self._numbers |= {seat: number for number, (seat, _) in listing.found.items()}
+        cards: dict[int, Card] = {}
+        for told in listing.found:
+            if (place := places.get(told.seat)) is None:
+                continue  # another container's
+            chip = known.get(place.index)
+            if chip is None or (chip.seat, chip.logical) != (told.seat, told.logical):
+                chip = Chip(dcmi, place.index, told.seat, told.logical, sysfs=self._sysfs)
+            chips[place.index] = chip
+            cards[place.index] = _card(told, place)
+        self._numbers |= {seat: place.index for seat, place in places.items()}
         lost: dict[int, tuple[Seat | None, DriverError]] = {}
-        nodes = _nodes(self._dev)
+        here = nodes.keys() - {place.node for place in places.values()}
         # The numbers of a host are without gaps. Which of several lost cards has which may be guessed wrongly here:
         # each is lost all the same, and is listed anew before it is asked.
-        free = iter(sorted((nodes or set(range(len(chips) + len(listing.lost)))) - chips.keys()))
+        free = iter(sorted((here if nodes else set(range(len(chips) + len(listing.lost)))) - chips.keys()))
         for seat, trouble in sorted(listing.lost.items()):
             own = self._numbers.get(seat)
             if own is None or own in chips or own in lost:
                 own = next((one for one in free if one not in lost), None)
             if own is not None:
                 lost[own] = (seat, trouble)
-        for number in nodes - chips.keys() - lost.keys():
+        for number in here - chips.keys() - lost.keys():
             text = f"{self._dev}/davinci{number} is there, but the driver lists no such card"
             lost[number] = (None, DriverError(Trouble.ABSENT, text))
-        return _Open(dcmi, chips, lost)
+        # CANN counts a card on which the driver has given up in its place, as the others' numbers show.
+        order = sorted(chips.keys() | {number for number, (seat, _) in lost.items() if seat is not None})
+        counted = all(cards[number].numbers.logical == order.index(number) for number in chips)
+        for number, (its_seat, _) in lost.items():
+            rank = order.index(number) if counted and its_seat is not None else None
+            numbers = Numbers(number, rank, *_board(its_seat or ()))
+            cards[number] = Card(number, ASCEND, node=f"/dev/davinci{number}", numbers=numbers)
+        return _Open(dcmi, cards, chips, lost)
 
     def close(self) -> None:
         # The library stays, as DCMI has no end of it; nothing of it is in use any more.
@@ -116,8 +141,7 @@ class Ascend(Backend):
     def cards(self) -> list[Card]:
         if self._program is not None:
             return self._program.cards()
-        opened = self._opened()
-        return [Card(number, ASCEND, node=f"/dev/davinci{number}") for number in sorted({*opened.chips, *opened.lost})]
+        return [card for _, card in sorted(self._opened().cards.items())]
 
     def describe(self, card: Card) -> Card:
         return card if self._program is not None else self._chip(card.index).describe(card)
@@ -218,11 +242,15 @@ class Ascend(Backend):
         return DriverError(Trouble.NO_DRIVER, text, trouble.number, of_driver=True)
 
 
-def _nodes(dev: Path) -> set[int]:
-    try:
-        return {int(match[1]) for name in os.listdir(dev) if (match := re.fullmatch(r"davinci([0-9]{1,3})", name))}
-    except OSError:
-        return set()
+def _card(told: Told, place: ascend_numbers.Place) -> Card:
+    physical = told.physical if told.physical is not None else place.index
+    numbers = Numbers(physical, place.logical, *_board(told.seat))
+    return Card(place.index, ASCEND, node=f"/dev/davinci{place.node}", numbers=numbers)
+
+
+def _board(seat: Seat) -> tuple[int | None, int | None]:
+    """Board and chip of a seat; the newer dialect has none."""
+    return (seat[0], seat[1]) if len(seat) > 1 else (None, None)
 
 
 def _by_board(chips: Iterable[Chip]) -> dict[int, tuple[int, ...]]:

@@ -10,7 +10,8 @@ from typing import TypeVar
 from probes import pci
 from probes.accelerator import Card, DriverError, Health, Holder, Reading, Trouble
 from probes.ascend_network import Network
-from probes.dcmi import Dcmi, Fault, Seat
+from probes.ascend_numbers import Seat
+from probes.dcmi import Dcmi, Fault
 from probes.dcmi_codes import FOR_GOOD
 from probes.dcmi_layouts import ChipInfo, DieId, EccInfo, HbmInfo, Label, PcieInfo, PortStatistics, UbStatus, die_text
 from probes.dcmi_layouts import words as line

@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from probes import npu_smi, pci
-from probes.accelerator import ASCEND, Card, CardEvent, DriverError, Health, Holder, Reading, Trouble
+from probes import ascend_numbers, npu_smi, pci
+from probes.accelerator import ASCEND, Card, CardEvent, DriverError, Health, Holder, Numbers, Reading, Trouble
+from probes.ascend_numbers import Place, Seat, Told
 from probes.script import Script
 
 #: Folders of npu-smi, over those of PATH; those of the libraries that it needs, over those of LD_LIBRARY_PATH.
@@ -96,23 +98,25 @@ _Details = tuple[Mapping[str, float], float | None]
 
 
 class NpuSmi:
-    """A Backend over the program at `path`."""
+    """A Backend over the program at `path`; `dev` is where device nodes are."""
 
     kind = ASCEND
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, dev: Path = Path("/dev")) -> None:
         self._path = path
+        self._dev = dev
         self._lock = threading.Lock()
         self._told = _Told()
-        self._numbers: dict[npu_smi.Seat, int] = {}
+        self._places: dict[Seat, Place] = {}
+        self._physical: dict[Seat, int | None] = {}
         #: Of each chip, by boards, and when the board was asked (monotonic seconds).
         self._details: dict[int, tuple[float, Mapping[int, _Details]]] = {}
 
     def open(self) -> None:
         """Raises DriverError where the program fails, or prints what cannot be understood."""
-        numbers, refused = None, None
+        ids, refused = None, None
         try:
-            numbers = npu_smi.mapping(run(self._path, "info", "-m"))
+            ids = npu_smi.mapping(run(self._path, "info", "-m"))
         except DriverError as error:
             if error.trouble is not Trouble.FAILED:
                 raise
@@ -121,14 +125,21 @@ class NpuSmi:
         info = self._info()
         if refused is not None and not info.rows:
             raise refused
-        if numbers is None:
+        if ids is None:
             # Older programs have no mapping, and some end with an error when they are asked for it. The table has the
-            # physical numbers in newer layouts; in the others a chip's line is the one of its number.
-            numbers = {row.seat: line if row.number is None else row.number for line, row in enumerate(info.rows)}
-        self._numbers = numbers
+            # physical numbers in newer layouts; a chip's line is its logical number.
+            ids = {row.seat: npu_smi.Ids(line, row.number) for line, row in enumerate(info.rows)}
+        order = sorted(ids, key=lambda seat: (ids[seat].physical or 0, seat))
+        told = [
+            Told(seat, order.index(seat) if one.logical is None else one.logical, one.physical)
+            for seat, one in ids.items()
+        ]
+        nodes = ascend_numbers.nodes(self._dev)
+        self._places = ascend_numbers.places(told, nodes, privileged=ascend_numbers.privileged())
+        self._physical = {seat: one.physical for seat, one in ids.items()}
 
     def close(self) -> None:
-        self._numbers = {}
+        self._places = {}
 
     def version(self) -> str:
         return self._told.info.version if self._told.info else ""
@@ -136,13 +147,16 @@ class NpuSmi:
     def cards(self) -> list[Card]:
         rows = {row.seat: row for row in self._info().rows}
         return [
-            self._card(number, rows.get(seat)) for seat, number in sorted(self._numbers.items(), key=lambda i: i[1])
+            self._card(seat, place, rows.get((seat[0], seat[1])))
+            for seat, place in sorted(self._places.items(), key=lambda i: i[1].index)
         ]
 
-    def _card(self, number: int, row: npu_smi.Row | None) -> Card:
-        node = f"/dev/davinci{number}"
+    def _card(self, seat: Seat, place: Place, row: npu_smi.Row | None) -> Card:
+        number, node = place.index, f"/dev/davinci{place.node}"
+        physical = self._physical.get(seat)
+        numbers = Numbers(number if physical is None else physical, place.logical, *seat)
         if row is None:
-            return Card(number, ASCEND, node=node)
+            return Card(number, ASCEND, node=node, numbers=numbers)
         board = row.seat[0]
         return Card(
             number,
@@ -154,8 +168,9 @@ class NpuSmi:
             numa_node=pci.numa_node(row.bus_id),
             cpus=pci.cpus(row.bus_id),
             # The chips of a board are next to each other; of the boards nothing is told.
-            peers=tuple(sorted(n for seat, n in self._numbers.items() if seat[0] == board and n != number)),
+            peers=tuple(sorted(p.index for s, p in self._places.items() if s[0] == board and p.index != number)),
             node=node,
+            numbers=numbers,
         )
 
     def read(self, index: int) -> Reading:
@@ -196,7 +211,7 @@ class NpuSmi:
         raise DriverError(Trouble.NOT_TOLD, "npu-smi has no events to wait for", of_driver=True)
 
     def _row(self, index: int) -> npu_smi.Row:
-        seat = next((seat for seat, number in self._numbers.items() if number == index), None)
+        seat = next((seat for seat, place in self._places.items() if place.index == index), None)
         if seat is None:
             raise DriverError(Trouble.ABSENT, f"npu-smi lists no card {index}")
         rows = self._info().rows
@@ -231,7 +246,7 @@ class NpuSmi:
 
     def _detailed(self, seat: npu_smi.Seat) -> _Details:
         board, chip = seat
-        asked = {one: self._details.get(one, (-math.inf, {}))[0] for one, _ in self._numbers}
+        asked = {one: self._details.get(one, (-math.inf, {}))[0] for one, *_ in self._places}
         now = time.monotonic()
         # Cards are asked for their health one by one: each time another board has its turn, the one that waits longest.
         if now - max(asked.values(), default=0.0) >= _PAUSE_S and asked.get(board) == min(asked.values()):

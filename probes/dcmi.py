@@ -12,6 +12,7 @@ from ctypes import POINTER, byref, c_char, c_int, c_uint
 from dataclasses import dataclass, field
 
 from probes.accelerator import DriverError, Trouble
+from probes.ascend_numbers import Seat, Told
 from probes.dcmi_codes import UNSUPPORTED, error
 from probes.dcmi_layouts import Event, EventFilter, Label, Process, words
 
@@ -27,9 +28,6 @@ _FAULTS = 1024
 #: Recovered, as opposed to raised (1) and happened once (2).
 _RECOVERED = 0
 _SEVERITIES = {0: "warning", 1: "minor", 2: "major", 3: "critical"}
-
-#: A chip: its board and place, or its logical number.
-Seat = tuple[int, ...]
 
 #: Function by what it tells: in the older dialect, and in the newer one ("" where that has none).
 _FUNCTIONS = {
@@ -68,9 +66,9 @@ class Fault:
 
 @dataclass(slots=True)
 class Listing:
-    """The chips: seat and logical number by physical number, and those that do not tell their numbers, with why."""
+    """The chips with their numbers, and those that do not tell these, with why."""
 
-    found: dict[int, tuple[Seat, int]] = field(default_factory=dict)
+    found: list[Told] = field(default_factory=list)
     lost: dict[Seat, DriverError] = field(default_factory=dict)
 
 
@@ -175,28 +173,27 @@ class Dcmi:
         except DriverError:
             pass
         try:
-            number, logical = self.numbers(seat)
+            listing.found.append(self.numbers(seat))
         except DriverError as trouble:
             if trouble.number == UNSUPPORTED:
                 raise
             listing.lost[seat] = trouble
-        else:
-            listing.found[number] = (seat, logical)
 
-    def numbers(self, seat: Seat) -> tuple[int, int]:
-        """The chip's physical and its logical number. Raises DriverError."""
+    def numbers(self, seat: Seat) -> Told:
+        """The chip's numbers. The way back, from the physical number to the logical one, is not to be trusted in a
+        container. Raises DriverError."""
         logical, number = c_int(seat[0]), c_uint()
         if self.second:
             self._call("dcmiv2_get_chip_phy_id_by_dev_id", *seat, byref(number))
-            return number.value, logical.value
+            return Told(seat, logical.value, number.value)
         self._call("dcmi_get_device_logic_id", byref(logical), *seat)
         try:
             self._call("dcmi_get_device_phyid_from_logicid", c_uint(logical.value), byref(number))
         except DriverError as trouble:
             if trouble.trouble is not Trouble.NOT_TOLD:
                 raise
-            return logical.value, logical.value  # the same, where nothing hides cards
-        return number.value, logical.value
+            return Told(seat, logical.value)
+        return Told(seat, logical.value, number.value)
 
     def _call(self, function: str, *args: object) -> None:
         try:

@@ -131,25 +131,34 @@ def _process(cells: list[str]) -> Running | None:
     return Running((board, chip), pid, _natural(cells[3]))
 
 
-def mapping(text: str) -> dict[Seat, int] | None:
-    """Physical numbers of the chips in the output of `npu-smi info -m`; None where it has no table of them.
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Logical and physical number of a chip; None where this layout does not have it."""
 
-    Columns are two or more spaces apart and go by their names; newer drivers have the physical number, older
-    ones the logical one alone, which on a host is the same. Rows of management chips have a dash there.
+    logical: int | None = None
+    physical: int | None = None
+
+
+def mapping(text: str) -> dict[Seat, Ids] | None:
+    """Numbers of the chips in the output of `npu-smi info -m`; None where it has no table of them.
+
+    Columns are two or more spaces apart and go by their names; newer drivers have the physical number, older ones the
+    logical one alone. Rows of management chips have a dash there.
     """
-    columns: tuple[int, int, int] | None = None
+    columns: dict[str, int] | None = None
     width = 0
-    found: dict[Seat, int] = {}
+    found: dict[Seat, Ids] = {}
     for line in text.splitlines():
         cells = re.split(r"\s{2,}", line.strip())
         if columns is None:
-            number = next((name for name in ("Chip Phy-ID", "Chip Logic ID") if name in cells), None)
-            if number and "NPU ID" in cells and "Chip ID" in cells:
-                columns, width = (cells.index("NPU ID"), cells.index("Chip ID"), cells.index(number)), len(cells)
+            if {"NPU ID", "Chip ID"} <= set(cells) and {"Chip Phy-ID", "Chip Logic ID"} & set(cells):
+                columns, width = {name: column for column, name in enumerate(cells)}, len(cells)
         elif len(cells) == width:
-            board, chip, physical = (_natural(cells[column]) for column in columns)
-            if board is not None and chip is not None and physical is not None:
-                found[(board, chip)] = physical
+            told = {name: _natural(cells[column]) for name, column in columns.items()}
+            board, chip = told["NPU ID"], told["Chip ID"]
+            ids = Ids(told.get("Chip Logic ID"), told.get("Chip Phy-ID"))
+            if board is not None and chip is not None and ids != Ids():
+                found[(board, chip)] = ids
     return found if columns is not None else None
 
 

@@ -56,19 +56,34 @@ def common(root: Root, spec: JobSpec, job: Job, account: Account) -> dict[str, s
         "MUSTER_NONCE": nonce(root, spec.job_id, job),
     }
     if job.cards:
-        cards = ",".join(map(str, job.cards))
+        words = visible(job)
         if job.card_kind == "nvidia":
-            env["CUDA_VISIBLE_DEVICES"] = cards
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(words)
             # Else CUDA counts the fastest card first, and the driver, by which cards are leased, by the bus.
             env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         elif job.card_kind == "ascend":
-            env["ASCEND_RT_VISIBLE_DEVICES"] = cards
+            env["ASCEND_RT_VISIBLE_DEVICES"] = ",".join(words)
     if job.has_table:
         converted = job.table == str(root.job(spec.job_id).rank_table)
         env["RANK_TABLE_FILE"] = (modelarts.table_path(spec.env) if converted else "") or job.table
     elif spec.rank_table:
         env.pop("RANK_TABLE_FILE", None)  # a table without devices: as ModelArts' launcher does
     return env
+
+
+def visible(job: Job) -> list[str]:
+    """What the job's processes call its cards (the daemon decided that: probes/visible.py), in the order in which CUDA
+    or CANN is to count them. CANN takes ascending numbers alone."""
+    words = [job.card_visible.get(card, str(card)) for card in job.cards]
+    return sorted(words, key=int) if job.card_kind == "ascend" else words
+
+
+def device(job: Job, rank: Rank) -> int:
+    """Which of the visible devices is the rank's own: that of its card, which a rank table may name in any order."""
+    if job.card_kind != "ascend" or rank.local_rank >= len(job.cards):
+        return rank.local_rank
+    card = job.cards[rank.local_rank]
+    return visible(job).index(job.card_visible.get(card, str(card)))
 
 
 def changed(env: dict[str, str], changes: Changes) -> dict[str, str]:
@@ -99,7 +114,7 @@ def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, common: Mapping[str
         "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
     }
     if job.has_table or (job.cards and job.card_kind == "ascend"):
-        env |= modelarts.of_rank(root, spec, job, rank, env)
+        env |= modelarts.of_rank(root, spec, job, rank, env, device(job, rank))
     elif local > 1:
         env.setdefault(
             "OMP_NUM_THREADS", "1"

@@ -106,9 +106,10 @@ class Job:
     world_size: int = 0
     cards: tuple[int, ...] = ()
     #: By card: its device node (None: the journal is of an earlier version and does not tell), and the bytes of its
-    #: memory that were in use before the job.
+    #: memory that were in use before the job; what CUDA or CANN calls it, where that is not its index.
     card_nodes: dict[int, str] | None = None
     card_used: dict[int, int] = field(default_factory=dict)
+    card_visible: dict[int, str] = field(default_factory=dict)
     #: Name of this node in the job, where it is known; the rank table as HCCL reads it: the one that was given, or
     #: `JobPaths.rank_table`; empty for none.
     node_name: str = ""

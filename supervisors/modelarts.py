@@ -114,16 +114,16 @@ def job_name(job_id: str, env: Mapping[str, str]) -> str:
     return name if JOB_ID.fullmatch(name) else job_id
 
 
-def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the Ascend launcher sets per process."""
+def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, env: Mapping[str, str], device: int) -> dict[str, str]:
+    """The variables that the Ascend launcher sets per process. `device`: which of the visible devices it is to use."""
     name = job_name(spec.job_id, env)
     # A daemon that stands in for the launcher has a link there: the path is to be the launcher's, letter by letter.
     logs = os.path.join(root.log.parent, os.readlink(root.log) if root.log.is_symlink() else root.log.name)
     plog = os.path.join(logs, name, "ascend", "process_log", f"rank_{rank.rank}")
     return {
         "JOB_ID": name,
-        "ASCEND_DEVICE_ID": str(rank.local_rank),
-        "DEVICE_ID": str(rank.local_rank),
+        "ASCEND_DEVICE_ID": str(device),
+        "DEVICE_ID": str(device),
         "RANK_ID": str(rank.rank),
         "RANK_SIZE": str(job.world_size),
         "HCCL_CONNECT_TIMEOUT": env.get("HCCL_CONNECT_TIMEOUT", "1800"),

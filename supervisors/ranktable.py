@@ -72,11 +72,11 @@ def path_of(given: str) -> Path:
 
     What is not there yet is a file if its name ends in .json, else a folder; so ask again at each look.
     """
-    if os.path.isdir(given):
-        return Path(given, TABLE_NAME)
-    if os.path.exists(given) or given.endswith(".json"):
-        return Path(given)
-    return Path(given, TABLE_NAME)
+    try:
+        folder = stat.S_ISDIR(os.stat(given).st_mode)  # one look: it may come between two
+    except (OSError, ValueError):
+        folder = not given.endswith(".json")
+    return Path(given, TABLE_NAME) if folder else Path(given)
 
 
 def read(path: Path) -> RankTable | None:

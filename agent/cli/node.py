@@ -99,9 +99,14 @@ def _show(found: "node_pb2.Node", as_json: bool) -> None:
         text += "\n" + (_coloured(shown) if coloured() else shown)
     cards = [card for card in found.cards if card.kind != "slot" or card.job_id]
     if cards:
-        head = ["CARD", "KIND", "MODEL", "BUS", "NUMA", "UTIL", "MEMORY", "HEALTH", "JOB"]
+        head = ["CARD", "KIND", "DEVICE", "VISIBLE AS", "MODEL", "BUS", "NUMA", "UTIL", "MEMORY", "HEALTH", "JOB"]
         health = [drills.health(card, found.conditions) for card in cards]
-        text += "\n" + table(head, [_card(card, word) for card, word in zip(cards, health, strict=True)])
+        rows = [_card(card, word) for card, word in zip(cards, health, strict=True)]
+        if any(card.HasField("card_id") for card in cards):
+            head.insert(3, "NPU/CHIP")
+            for card, row in zip(cards, rows, strict=True):
+                row.insert(3, f"{card.card_id}/{card.chip_id}" if card.HasField("card_id") else "")
+        text += "\n" + table(head, rows)
         text += drills.FOOT if any(word.endswith(drills.STAR) for word in health) else ""
         text += "".join(f"card {card.index}: {clean(card.held_by)}\n" for card in cards if card.held_by)
     emit(text)
@@ -114,6 +119,8 @@ def _card(card: "node_pb2.Card", health: str) -> list[str]:
     return [
         str(card.index),
         card.kind + (" (MIG)" if card.mig else ""),
+        card.device_node.removeprefix("/dev/"),
+        card.visible_as,
         card.model,
         card.bus_id,
         str(card.numa_node) if card.HasField("numa_node") else "",

@@ -1,18 +1,22 @@
 """The cards of the node as messages."""
 
+import contextlib
 import time
 from dataclasses import dataclass
 
 from anyio import to_thread
 
 from agent import doubts, holders
+from agent.cards import Lease
 from agent.config import TelemetryTable
 from agent.convert import timestamp
+from agent.errors import MusterError
 from agent.freshness import latest
 from agent.services import ServerContext
 from agent.spec_message import plain
 from muster.v1 import node_pb2
-from probes.accelerator import Health, Holder, Reading
+from probes import visible
+from probes.accelerator import SLOT, Health, Holder, Reading
 from probes.driver import Seen, View
 from supervisors import cpus
 
@@ -58,11 +62,25 @@ async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
             health=str(doubts.status(context.health.conditions, view, card.index)),
             held_by=plain(lease.held_by),
             mig=card.mig,
+            visible_as=_visible(context, view, lease),
+            device_node=card.node,
+            physical_id=card.numbers.physical,
+            logical_id=card.numbers.logical,
+            card_id=card.numbers.board,
+            chip_id=card.numbers.chip,
         )
         if card.index in told and (reading := _reading(told[card.index], known)) is not None:
             message.reading.CopyFrom(reading)
         messages.append(message)
     return messages
+
+
+def _visible(context: ServerContext, view: View, lease: Lease) -> str:
+    """What the job that holds the card calls it; of a free one, what a job would."""
+    if lease.job_id and lease.card.kind != SLOT:
+        with contextlib.suppress(MusterError):
+            return context.registry.get(lease.job_id).job.card_visible.get(lease.card.index, str(lease.card.index))
+    return visible.word(lease.card, view.cards.values(), view.sick)
 
 
 def _reading(told: _Told, known: dict[int, holders.Who]) -> node_pb2.CardReading | None:

@@ -285,7 +285,7 @@ def test_what_is_set_is_understood_again():
 def test_what_the_launcher_sets_for_each_process():
     """Section 1 of the facts: numbers are this node's for the device, the job's for the rank."""
     for rank in job().ranks:
-        env = modelarts.of_rank(ROOT, JobSpec("train", ("x",)), job(), rank, {})
+        env = modelarts.of_rank(ROOT, JobSpec("train", ("x",)), job(), rank, {}, rank.local_rank)
         assert env == {
             "JOB_ID": "train",
             "ASCEND_DEVICE_ID": str(rank.local_rank),
@@ -299,7 +299,7 @@ def test_what_the_launcher_sets_for_each_process():
 
 def test_what_the_launcher_leaves_as_it_is_set():
     given_env = {"HCCL_CONNECT_TIMEOUT": "600", "ASCEND_PROCESS_LOG_PATH": "/plog", "RANK_ID": "99", "DEVICE_ID": "99"}
-    env = modelarts.of_rank(ROOT, JobSpec("j", ("x",)), job(), job().ranks[3], given_env)
+    env = modelarts.of_rank(ROOT, JobSpec("j", ("x",)), job(), job().ranks[3], given_env, 3)
     assert (env["HCCL_CONNECT_TIMEOUT"], env["ASCEND_PROCESS_LOG_PATH"]) == ("600", "/plog")
     assert (env["RANK_ID"], env["DEVICE_ID"]) == ("11", "3")
 
@@ -308,10 +308,10 @@ def test_logs_behind_a_link_are_named_as_the_link_says(tmp_path):
     """A daemon of one's own that stands in for the launcher: the path is to be the launcher's, letter by letter."""
     root = Root.under(tmp_path)
     root.log.symlink_to("/mnt/./log")
-    env = modelarts.of_rank(root, JobSpec("j", ("x",)), job(), job().ranks[0], {})
+    env = modelarts.of_rank(root, JobSpec("j", ("x",)), job(), job().ranks[0], {}, 0)
     assert env["ASCEND_PROCESS_LOG_PATH"] == "/mnt/./log/j/ascend/process_log/rank_8"
     plain = Root.under(tmp_path / "other")
-    env = modelarts.of_rank(plain, JobSpec("j", ("x",)), job(), job().ranks[0], {})
+    env = modelarts.of_rank(plain, JobSpec("j", ("x",)), job(), job().ranks[0], {}, 0)
     assert env["ASCEND_PROCESS_LOG_PATH"] == f"{tmp_path}/other/log/j/ascend/process_log/rank_8"
 
 

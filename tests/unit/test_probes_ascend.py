@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from probes import ascend_network, ascend_program
-from probes.accelerator import Card, CardEvent, DriverError, Health, Holder, Reading, Trouble
+from probes import ascend_network, ascend_numbers, ascend_program
+from probes.accelerator import Card, CardEvent, DriverError, Health, Holder, Numbers, Reading, Trouble
 from probes.ascend import Ascend
 from probes.ascend_network import Network
 from tests.conftest import eventually
@@ -69,6 +69,7 @@ def test_a_card_tells_of_itself(make):
         cpus=(0, 1, 2, 3, 48, 50),
         node="/dev/davinci1",
         serial=cards[1].serial,
+        numbers=Numbers(physical=1, logical=1, board=1, chip=0),
     )
 
 
@@ -310,6 +311,84 @@ def test_a_node_without_a_card_is_told(make, tmp_path):
     assert caught.value.trouble is Trouble.ABSENT
 
 
+def numbered(backend):
+    """Index, CANN's number, node, board and chip of each card."""
+    cards = opened(backend).cards()
+    return [(c.index, c.numbers.logical, c.node[5:], c.numbers.board, c.numbers.chip) for c in cards]
+
+
+def mount(folder, *nodes):
+    for number in nodes:
+        (folder / f"dev/davinci{number}").touch()
+
+
+def test_a_container_whose_library_shows_the_mounted_cards(make, tmp_path):
+    cards, backend = make(2)
+    for card, number in zip(cards, (4, 5), strict=True):
+        card.minor = card.board = number
+    mount(tmp_path / "cards0", 4, 5)
+    assert numbered(backend) == [(4, 0, "davinci4", 4, 0), (5, 1, "davinci5", 5, 0)]
+    cards[1].util = 77
+    assert backend.read(5).util == 77.0
+    # One that is lost keeps both numbers.
+    cards[0].lose()
+    backend.close()
+    assert numbered(backend) == [(4, 0, "davinci4", 4, 0), (5, 1, "davinci5", 5, 0)]
+    with pytest.raises(DriverError) as caught:
+        backend.read(4)
+    assert caught.value.trouble is Trouble.LOST
+
+
+@pytest.mark.parametrize(("privileged", "logical"), [(False, (0, 1)), (True, (4, 5))])
+def test_a_container_whose_library_shows_the_whole_host(make, tmp_path, monkeypatch, privileged, logical):
+    monkeypatch.setattr(ascend_numbers, "privileged", lambda: privileged)
+    _, backend = make(8)
+    mount(tmp_path / "cards0", 4, 5)
+    assert numbered(backend) == [(4, logical[0], "davinci4", 4, 0), (5, logical[1], "davinci5", 5, 0)]
+    with pytest.raises(DriverError, match="lists no card 0"):
+        backend.read(0)
+
+
+def test_a_container_with_the_second_board_of_two_chips(make, tmp_path):
+    cards, backend = make(2, "Ascend910")
+    for card, number in zip(cards, (6, 7), strict=True):
+        card.minor, card.board = number, 3
+    mount(tmp_path / "cards0", 6, 7)
+    assert numbered(backend) == [(6, 0, "davinci6", 3, 0), (7, 1, "davinci7", 3, 1)]
+
+
+def test_boards_whose_numbers_are_not_those_of_their_chips(make):
+    """A 310P Duo: boards 1 and 24, two chips each."""
+    cards, backend = make(4, "Ascend910")
+    for card in cards:
+        card.board = (1, 24)[card.place // 2]
+    assert numbered(backend) == [
+        (0, 0, "davinci0", 1, 0), (1, 1, "davinci1", 1, 1), (2, 2, "davinci2", 24, 0), (3, 3, "davinci3", 24, 1),
+    ]  # fmt: skip
+
+
+def test_a_container_of_the_newer_dialect(make, tmp_path):
+    cards, backend = make(2, "Ascend950")
+    cards[0].minor, cards[1].minor = 2, 6
+    mount(tmp_path / "cards0", 2, 6)
+    assert numbered(backend) == [(2, 0, "davinci2", None, None), (6, 1, "davinci6", None, None)]
+
+
+def test_virtual_cards_that_are_a_part_of_one(make, tmp_path):
+    """Their library tells the number of the chip that they are cut from."""
+    cards, backend = make(2)
+    for card in cards:
+        card.minor = 3
+    mount(tmp_path / "cards0", 148, 149)
+    assert [it[:3] for it in numbered(backend)] == [(148, 0, "davinci148"), (149, 1, "davinci149")]
+
+
+def test_a_library_that_tells_no_physical_numbers_in_a_container(make, tmp_path):
+    _, backend = make(2, without=("dcmi_get_device_phyid_from_logicid",))
+    mount(tmp_path / "cards0", 4, 5)
+    assert [it[:3] for it in numbered(backend)] == [(4, 0, "davinci4"), (5, 1, "davinci5")]
+
+
 def test_a_driver_that_is_not_loaded_and_then_is(make, tmp_path):
     cards, backend = make(1)
     cards.unload(-8005)
@@ -549,7 +628,8 @@ def test_npu_smi_serves_where_the_library_is_not(smi, tmp_path):
     assert backend.version() == "23.0.5"
     assert backend.cards() == [
         Card(
-            index, "ascend", bus, "Ascend 910B3", 65536 * MIB, bus_id=bus, node=f"/dev/davinci{index}"
+            index, "ascend", bus, "Ascend 910B3", 65536 * MIB, bus_id=bus, node=f"/dev/davinci{index}",
+            numbers=Numbers(index, index, 6 + index, 0),
         )
         for index, bus in enumerate(("0000:41:00.0", "0000:42:00.0"))
     ]  # fmt: skip
@@ -637,6 +717,16 @@ def test_without_the_command_for_the_mapping_the_table_has_the_cards(smi):
     with pytest.raises(DriverError, match=r"npu-smi info ended with 87: dcmi module") as caught:
         backend.open()
     assert caught.value.trouble is Trouble.FAILED and caught.value.of_driver
+
+
+def test_npu_smi_in_a_container(smi, tmp_path):
+    (tmp_path / "dev").mkdir()
+    for number in (6, 7):
+        (tmp_path / "dev" / f"davinci{number}").touch()
+    backend = Ascend(("/nonexistent/libdcmi.so",), program=f"{tmp_path}/npu-smi", dev=tmp_path / "dev")
+    smi()
+    assert numbered(backend) == [(6, 0, "davinci6", 6, 0), (7, 1, "davinci7", 7, 0)]
+    assert backend.read(7).util == 0.0
 
 
 def test_neither_a_mapping_nor_a_table_with_cards(smi):

@@ -9,6 +9,7 @@ import pytest
 
 from probes import dcmi_codes, dcmi_layouts, dcmi_library
 from probes.accelerator import DriverError, Trouble
+from probes.ascend_numbers import Told
 from probes.dcmi import Dcmi
 from tests.fakes import build
 from tests.fakes.cards import FakeCards
@@ -141,9 +142,9 @@ def make(tmp_path):
 @pytest.mark.parametrize(
     ("model", "seats", "second"),
     [
-        ("Ascend910B3", {0: ((0, 0), 0), 1: ((1, 0), 1), 2: ((2, 0), 2), 3: ((3, 0), 3)}, False),
-        ("Ascend910", {0: ((0, 0), 0), 1: ((0, 1), 1), 2: ((1, 0), 2), 3: ((1, 1), 3)}, False),
-        ("Ascend950", {0: ((0,), 0), 1: ((1,), 1), 2: ((2,), 2), 3: ((3,), 3)}, True),
+        ("Ascend910B3", [Told((n, 0), n, n) for n in range(4)], False),
+        ("Ascend910", [Told((n // 2, n % 2), n, n) for n in range(4)], False),
+        ("Ascend950", [Told((n,), n, n) for n in range(4)], True),
     ],
 )
 def test_the_dialect_of_the_chips_is_found(make, model, seats, second):
@@ -151,13 +152,13 @@ def test_the_dialect_of_the_chips_is_found(make, model, seats, second):
     assert library.start().found == seats
     assert library.second is second
     assert library.driver_version() == "24.1.rc3"
-    assert library.health(seats[3][0]) == 0
+    assert library.health(seats[3].seat) == 0
 
 
 def test_physical_numbers_are_not_logical_ones(make):
     cards, library = make(2)
     cards[0].minor, cards[1].minor = 5, 4
-    assert library.start().found == {5: ((0, 0), 0), 4: ((1, 0), 1)}
+    assert library.start().found == [Told((0, 0), 0, 5), Told((1, 0), 1, 4)]
 
 
 def test_the_library_is_initialized_once(make):
@@ -165,7 +166,7 @@ def test_the_library_is_initialized_once(make):
     library.start()
     cards.fail("dcmi_init", -8005)
     library.start()
-    assert Dcmi(library._library).start().found == {0: ((0, 0), 0)}
+    assert Dcmi(library._library).start().found == [Told((0, 0), 0, 0)]
 
 
 def test_a_driver_that_was_unloaded_is_initialized_anew(make):
@@ -179,7 +180,7 @@ def test_a_driver_that_was_unloaded_is_initialized_anew(make):
         library.answers()
     assert caught.value.of_driver
     cards.load()
-    assert library.start().found == {0: ((0, 0), 0)}
+    assert library.start().found == [Told((0, 0), 0, 0)]
     library.answers()
 
 
@@ -193,13 +194,13 @@ def test_a_card_that_does_not_tell_its_number_hides_no_other(make):
     cards, library = make(3)
     cards[1].lose()
     listing = library.start()
-    assert listing.found == {0: ((0, 0), 0), 2: ((2, 0), 2)}
+    assert listing.found == [Told((0, 0), 0, 0), Told((2, 0), 2, 2)]
     assert listing.lost[(1, 0)].trouble is Trouble.LOST
 
 
 def test_a_library_that_lacks_functions(make):
     _, library = make(1, without=("dcmi_get_device_phyid_from_logicid", "dcmi_get_device_health"))
-    assert library.start().found == {0: ((0, 0), 0)}
+    assert library.start().found == [Told((0, 0), 0)]
     with pytest.raises(DriverError, match="lacks dcmi_get_device_health") as caught:
         library.health((0, 0))
     assert caught.value.trouble is Trouble.NOT_TOLD

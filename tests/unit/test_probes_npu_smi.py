@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes import npu_smi
-from probes.npu_smi import Row, Running
+from probes.npu_smi import Ids, Row, Running
 
 #: 910_93: two chips to a board, with a physical number.
 PAIRS = """\
@@ -156,14 +156,14 @@ SLOTS = (
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        (LOGICAL, {(6, 0): 0, (7, 0): 1}),
-        (PHYSICAL, {(0, 0): 8, (0, 1): 9}),
-        (SLOTS, {(3, 0): 4}),
+        (LOGICAL, {(6, 0): Ids(0), (7, 0): Ids(1)}),
+        (PHYSICAL, {(0, 0): Ids(0, 8), (0, 1): Ids(1, 9)}),
+        (SLOTS, {(3, 0): Ids(None, 4)}),
         ("There is no NPU card on this server.\n", None),
         ("NPU ID  Name\n0  x\n", None),
     ],
 )
-def test_physical_numbers(text, numbers):
+def test_numbers_of_chips(text, numbers):
     assert npu_smi.mapping(text) == numbers
 
 

@@ -261,8 +261,19 @@ class Card(_message.Message):
     READING_FIELD_NUMBER: _builtins.int
     HELD_BY_FIELD_NUMBER: _builtins.int
     MIG_FIELD_NUMBER: _builtins.int
+    VISIBLE_AS_FIELD_NUMBER: _builtins.int
+    DEVICE_NODE_FIELD_NUMBER: _builtins.int
+    PHYSICAL_ID_FIELD_NUMBER: _builtins.int
+    LOGICAL_ID_FIELD_NUMBER: _builtins.int
+    CARD_ID_FIELD_NUMBER: _builtins.int
+    CHIP_ID_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
+    GPU_INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    COMPUTE_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """The number by which CUDA_VISIBLE_DEVICES or ASCEND_RT_VISIBLE_DEVICES knows it."""
+    """The number by which jobs lease it and everything here shows it: NVML's; the physical one of an Ascend chip; of a
+    MIG instance 1000 + 100 * `parent` + its number on that card.
+    """
     kind: _builtins.str
     """"nvidia", "ascend", or "slot" on a host without cards."""
     job_id: _builtins.str
@@ -283,7 +294,23 @@ class Card(_message.Message):
     held_by: _builtins.str
     """A sentence, while the job that held it has ended and the driver still shows somebody on it: who that is."""
     mig: _builtins.bool
-    """It is cut into instances (MIG): several readings are not set then."""
+    """It is cut into instances (MIG), which are cards of their own: jobs get these, and several readings are not set."""
+    visible_as: _builtins.str
+    """What CUDA_VISIBLE_DEVICES or ASCEND_RT_VISIBLE_DEVICES calls it in the job that holds it, or in one that would get it
+    now: its index, CANN's number in this container, or a UUID. Empty: it is a slot, or no job gets it.
+    """
+    device_node: _builtins.str
+    """"/dev/davinci4", "/dev/nvidia0"; empty: none is known."""
+    physical_id: _builtins.int
+    """N of its device node on the host."""
+    logical_id: _builtins.int
+    """Ascend: CANN's number in this container; npu-smi's NPU and chip."""
+    card_id: _builtins.int
+    chip_id: _builtins.int
+    parent: _builtins.int
+    """Of a MIG instance: index of its card, and the driver's numbers of the instance."""
+    gpu_instance_id: _builtins.int
+    compute_instance_id: _builtins.int
     @_builtins.property
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Cards with a direct link of the vendor's fabric (NVLink, HCCS)."""
@@ -307,19 +334,56 @@ class Card(_message.Message):
         reading: Global___CardReading | None = ...,
         held_by: _builtins.str = ...,
         mig: _builtins.bool = ...,
+        visible_as: _builtins.str = ...,
+        device_node: _builtins.str = ...,
+        physical_id: _builtins.int | None = ...,
+        logical_id: _builtins.int | None = ...,
+        card_id: _builtins.int | None = ...,
+        chip_id: _builtins.int | None = ...,
+        parent: _builtins.int | None = ...,
+        gpu_instance_id: _builtins.int | None = ...,
+        compute_instance_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "memory_bytes", b"memory_bytes", "numa_node", b"numa_node", "reading", b"reading"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_card_id", b"_card_id", "_chip_id", b"_chip_id", "_compute_instance_id", b"_compute_instance_id", "_gpu_instance_id", b"_gpu_instance_id", "_logical_id", b"_logical_id", "_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "_parent", b"_parent", "_physical_id", b"_physical_id", "card_id", b"card_id", "chip_id", b"chip_id", "compute_instance_id", b"compute_instance_id", "gpu_instance_id", b"gpu_instance_id", "logical_id", b"logical_id", "memory_bytes", b"memory_bytes", "numa_node", b"numa_node", "parent", b"parent", "physical_id", b"physical_id", "reading", b"reading"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "bus_id", b"bus_id", "cpus", b"cpus", "health", b"health", "held_by", b"held_by", "index", b"index", "job_id", b"job_id", "kind", b"kind", "memory_bytes", b"memory_bytes", "mig", b"mig", "model", b"model", "numa_node", b"numa_node", "peers", b"peers", "reading", b"reading", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_card_id", b"_card_id", "_chip_id", b"_chip_id", "_compute_instance_id", b"_compute_instance_id", "_gpu_instance_id", b"_gpu_instance_id", "_logical_id", b"_logical_id", "_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "_parent", b"_parent", "_physical_id", b"_physical_id", "bus_id", b"bus_id", "card_id", b"card_id", "chip_id", b"chip_id", "compute_instance_id", b"compute_instance_id", "cpus", b"cpus", "device_node", b"device_node", "gpu_instance_id", b"gpu_instance_id", "health", b"health", "held_by", b"held_by", "index", b"index", "job_id", b"job_id", "kind", b"kind", "logical_id", b"logical_id", "memory_bytes", b"memory_bytes", "mig", b"mig", "model", b"model", "numa_node", b"numa_node", "parent", b"parent", "peers", b"peers", "physical_id", b"physical_id", "reading", b"reading", "uuid", b"uuid", "visible_as", b"visible_as"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__card_id: _TypeAlias = _typing.Literal["card_id"]  # noqa: Y015
+    _WhichOneofArgType__card_id: _TypeAlias = _typing.Literal["_card_id", b"_card_id"]  # noqa: Y015
+    _WhichOneofReturnType__chip_id: _TypeAlias = _typing.Literal["chip_id"]  # noqa: Y015
+    _WhichOneofArgType__chip_id: _TypeAlias = _typing.Literal["_chip_id", b"_chip_id"]  # noqa: Y015
+    _WhichOneofReturnType__compute_instance_id: _TypeAlias = _typing.Literal["compute_instance_id"]  # noqa: Y015
+    _WhichOneofArgType__compute_instance_id: _TypeAlias = _typing.Literal["_compute_instance_id", b"_compute_instance_id"]  # noqa: Y015
+    _WhichOneofReturnType__gpu_instance_id: _TypeAlias = _typing.Literal["gpu_instance_id"]  # noqa: Y015
+    _WhichOneofArgType__gpu_instance_id: _TypeAlias = _typing.Literal["_gpu_instance_id", b"_gpu_instance_id"]  # noqa: Y015
+    _WhichOneofReturnType__logical_id: _TypeAlias = _typing.Literal["logical_id"]  # noqa: Y015
+    _WhichOneofArgType__logical_id: _TypeAlias = _typing.Literal["_logical_id", b"_logical_id"]  # noqa: Y015
     _WhichOneofReturnType__memory_bytes: _TypeAlias = _typing.Literal["memory_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_bytes: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes"]  # noqa: Y015
     _WhichOneofReturnType__numa_node: _TypeAlias = _typing.Literal["numa_node"]  # noqa: Y015
     _WhichOneofArgType__numa_node: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node"]  # noqa: Y015
+    _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
+    _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
+    _WhichOneofReturnType__physical_id: _TypeAlias = _typing.Literal["physical_id"]  # noqa: Y015
+    _WhichOneofArgType__physical_id: _TypeAlias = _typing.Literal["_physical_id", b"_physical_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__card_id) -> _WhichOneofReturnType__card_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chip_id) -> _WhichOneofReturnType__chip_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compute_instance_id) -> _WhichOneofReturnType__compute_instance_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_instance_id) -> _WhichOneofReturnType__gpu_instance_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logical_id) -> _WhichOneofReturnType__logical_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bytes) -> _WhichOneofReturnType__memory_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__numa_node) -> _WhichOneofReturnType__numa_node | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parent) -> _WhichOneofReturnType__parent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__physical_id) -> _WhichOneofReturnType__physical_id | None: ...
 
 Global___Card: _TypeAlias = Card  # noqa: Y015
 
