@@ -29,6 +29,14 @@ def rule(code: str) -> Rule:
     return Rule(str(meaning.clears), meaning.age_s, meaning.condition, meaning.steady)
 
 
+def of_presence(code: str) -> bool:
+    """Whether it tells which cards there are, and nothing of those that a job can get."""
+    try:
+        return codes.EXPLANATIONS[Code(code)].presence
+    except (KeyError, ValueError):
+        return False
+
+
 def refuses(condition: Condition, cards: Collection[int], wants_cards: bool) -> bool:
     """Whether it keeps a job away that is to get these cards, or (`wants_cards`) some that are not chosen yet.
 
@@ -38,12 +46,14 @@ def refuses(condition: Condition, cards: Collection[int], wants_cards: bool) -> 
         return False
     if condition.card is not None:
         return condition.card in cards
+    if of_presence(condition.code):
+        return False
     return wants_cards or condition.item not in _OF_CARDS
 
 
 def doubtful(condition: Condition) -> bool:
     """Whether a job should rather get another card than the one that this condition is about."""
-    return not condition.elsewhere
+    return not condition.elsewhere and not of_presence(condition.code)
 
 
 def still(item: str, device: str, code: Code, results: Sequence[CheckResult]) -> bool | None:

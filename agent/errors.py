@@ -140,6 +140,17 @@ class ConditionNotFound(MusterError):
         super().__init__(f"no condition {_shown(code)}{whose} on this node: {has}; see `muster node`")
 
 
+class NothingToAccept(MusterError):
+    """Raised when a card is to be accepted that is as it was, or that nobody knows."""
+
+    code = "NOT_FOUND"
+    reason = "NOTHING_TO_ACCEPT"
+
+    def __init__(self, card: str, there: list[str]) -> None:
+        has = f"there are {', '.join(there[:8])}{', ...' if len(there) > 8 else ''}" if there else "there is nothing"
+        super().__init__(f"card {_shown(card)}: there is nothing about it to accept; {has} to accept on this node")
+
+
 class JobNotEnded(MusterError):
     """Raised when something is asked that only a job that has ended allows."""
 

@@ -16,6 +16,7 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskStatus
 
+from agent.condition_rules import of_presence
 from agent.conditions import Condition, Moment, clock
 from agent.node_file import Fault
 from probes.result import Status
@@ -40,7 +41,7 @@ def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iter
     def told(card: int | None) -> list[str]:
         return node if card is None else cards.setdefault(str(card), [])
 
-    grave = [c for c in conditions if c.status is Status.CRITICAL and not c.elsewhere]
+    grave = [c for c in conditions if c.status is Status.CRITICAL and not c.elsewhere and not _nobodys(c)]
     latched = {(c.code, c.card, c.reason) for c in grave}
     for fault in sorted(faults, key=lambda fault: -fault.at):
         if (fault.code, fault.card, fault.sentence) not in latched:
@@ -59,6 +60,11 @@ def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iter
         "node": node[:_MAX_SENTENCES],
         "cards": {card: sentences[:_MAX_SENTENCES] for card, sentences in cards.items()},
     }
+
+
+def _nobodys(condition: Condition) -> bool:
+    """It is about a card that no job has: that one is missing since days is no reason why another's rank failed."""
+    return condition.card is None and of_presence(condition.code)
 
 
 class FaultsFile:

@@ -18,6 +18,7 @@ from anyio.abc import TaskStatus
 from agent.conditions import Latched
 from agent.errors import NoRoom
 from agent.state_folder import refuse_newer, write_synced
+from probes.node_checks import InventoryState
 
 VERSION = 1
 #: Seconds between two writes, unless somebody waits for one; and between two tries where it does not work.
@@ -51,8 +52,9 @@ class Fault:
 
 @dataclass(slots=True)
 class NodeState:
-    """What the file holds. `kernel_seq` is the last line of this boot's kernel log that was told as an event, and
-    `xids` the boots in which a card (by its bus id) had an Xid, by "bus/xid", the newest last."""
+    """What the file holds. `kernel_seq` is the last line of this boot's kernel log that was told as an event, `xids`
+    the boots in which a card (by its bus id) had an Xid, by "bus/xid", the newest last, `inventory` the cards that the
+    node had."""
 
     version: int = VERSION
     boot: str = ""
@@ -61,6 +63,25 @@ class NodeState:
     conditions: list[Latched] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     xids: dict[str, list[str]] = field(default_factory=dict)
+    inventory: InventoryState = field(default_factory=InventoryState)
+
+
+def read_inventory(path: Path) -> InventoryState | None:
+    """The cards that the file remembers, for somebody who only looks; None where there is no file. Raises OSError, and
+    ValueError for a file that cannot be understood."""
+    try:
+        return _decoded(path.read_bytes()).inventory
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _decoded(data: bytes) -> NodeState:
+    state = msgspec.json.decode(data, type=NodeState)
+    if state.version != VERSION:
+        raise msgspec.ValidationError(f"it is of version {state.version}, and this musterd reads {VERSION}")
+    return state
 
 
 class NodeFile:
@@ -93,16 +114,14 @@ class NodeFile:
             return NodeState()
         refuse_newer(self._path, data, VERSION)
         try:
-            state = msgspec.json.decode(data, type=NodeState)
-            if state.version != VERSION:
-                raise msgspec.ValidationError(f"it is of version {state.version}, and this musterd reads {VERSION}")
-            return state
+            return _decoded(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
             await to_thread.run_sync(self._path.rename, aside, limiter=self._limiter)
             self._aside = (
                 f"{self._path}: cannot be understood ({error}) and was set aside as {aside.name}: conditions of before "
-                "are found again by the checks, but a drain is forgotten; drain the node again if it was drained"
+                "are found again by the checks, but a drain and the inventory of the cards are forgotten; drain the "
+                "node again if it was drained, and look whether all of its cards are there"
             )
             _log.error("node_file.damaged", path=str(self._path), aside=aside.name, error=str(error))
             return NodeState()

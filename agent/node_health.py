@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import TaskStatus
 
+from agent import acceptance
 from agent.check_results import CheckResults
 from agent.condition_rules import explained, refuses, rule, still
 from agent.conditions import XID, Change, Condition, Conditions, Moment, said
@@ -24,13 +25,15 @@ from agent.node_notes import Notes
 from agent.node_watch import Looks, NodeWatch
 from agent.xid_memory import XidMemory
 from probes.driver import Driver
-from probes.node_checks import Finding, Looker, NodeCheck, NodeSettings, Position
+from probes.node_checks import Finding, Inventory, InventoryState, Looker, NodeCheck, NodeSettings, Position
 from probes.result import CheckResult, Status
 from supervisors import process
 from supervisors.paths import Root
 
 __all__ = ["Clock", "Condition", "DrainState", "NodeHealth"]
 
+#: The item of the node's cards as they were.
+INVENTORY = "inventory"
 #: Seconds between two rounds of upkeep, in which what is old goes.
 UPKEEP_S = 5.0
 
@@ -77,6 +80,8 @@ class NodeHealth:
         self._results = CheckResults()
         self._told: Position | None = None
         self._drain: DrainState | None = None
+        #: Changes of the inventory that the file has, or will have.
+        self._remembered = 0
         self._looker: Looks | None = None
         self._watch: NodeWatch | None = None
 
@@ -184,6 +189,33 @@ class NodeHealth:
         await self._file.written()
         return [change.condition for change in changes]
 
+    async def accept(self, cards: Sequence[str], by: str) -> list[tuple[str, str, str]]:
+        """Takes what the checks find to differ about these cards (by number, uuid, serial number or bus id; none: all
+        cards) for how the node is to be. Returns what was accepted: codes, devices and reasons.
+
+        Raises NothingToAccept, InvalidRequest, NoRoom (done, but not kept).
+        """
+        _, looker = self._ready()
+        results = await self.look([INVENTORY])
+        found = acceptance.pending(self._conditions.all, results)
+        shown = self._driver.view.cards
+        pairs = acceptance.chosen(found, cards, lambda device: looker.inventory.names_of(device, shown))
+        changes: list[Change] = []
+        for code, device in pairs:
+            await looker.accept(code, device)
+            gone = self._conditions.clear(str(code), device, f"it was accepted by {by}")
+            changes += gone
+            self._notes.accepted(str(code), device, found[code, device], by, self._clock.moment())
+        if pairs:
+            here = shown.keys() | {card.index for card in looker.inventory.cards}
+            for old in [c for c in self._conditions.all if c.card is not None and c.card not in here]:
+                changes += self._conditions.clear(old.code, old.device, f"{by} accepted that the card is gone")
+            self._changed(changes, by)
+            self._remember()
+            await self.look([INVENTORY])
+        await self._file.written()
+        return [(str(code), device, found[code, device]) for code, device in pairs]
+
     async def inject(self, code: str, card: int | None, reason: str, by: str) -> Condition:
         """Makes a condition for a drill, of a card or (None) of the node. It ends with `clear`, a reboot, or after
         [health] inject_s. Raises InvalidRequest; NoRoom (done, but not kept)."""
@@ -207,7 +239,11 @@ class NodeHealth:
             self._faults.add(state.faults)
             self._told = Position(self._boot, state.kernel_seq) if state.kernel_seq >= 0 else None
         self._looker = self._make_looker(
-            self._node_settings, self._driver, after=self._told, earlier_boots=self._xids.earlier
+            self._node_settings,
+            self._driver,
+            after=self._told,
+            earlier_boots=self._xids.earlier,
+            inventory=Inventory(state.inventory),
         )
         self._watch = NodeWatch(self._settings, self._driver, self._looker, self._held, self._looked, self._happened)
         self._changed(self._conditions.restore(state.conditions, same_boot, self._clock.moment()))
@@ -244,6 +280,7 @@ class NodeHealth:
         # What happened was latched as it happened: a look tells of it again, and would keep it young for ever.
         periodic = {item for item, check in self._ready()[0].catalogue.items() if check.interval_s > 0}
         lasting = [result for result in results if result.item in periodic]
+        self._remember()
         self._changed(self._conditions.look(lasting, cards, self._clock.moment()))
 
     def _happened(self, findings: Sequence[Finding], of_kernel: bool) -> None:
@@ -272,6 +309,13 @@ class NodeHealth:
             self._file.changed()
         self._faults.put(self._conditions.all, now)
 
+    def _remember(self) -> None:
+        """Sees to it that the file has the cards that are remembered now."""
+        changes = self._ready()[1].inventory.changes
+        if changes != self._remembered:
+            self._remembered = changes
+            self._file.changed()
+
     def _snapshot(self) -> NodeState:
         seq = self._told.seq if self._told is not None else -1
         return NodeState(
@@ -281,6 +325,7 @@ class NodeHealth:
             conditions=self._conditions.kept(),
             faults=self._faults.faults,
             xids=self._xids.kept(),
+            inventory=self._looker.inventory.state() if self._looker is not None else InventoryState(),
         )
 
     def _names(self, finding: Finding) -> list[str]:

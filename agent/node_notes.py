@@ -17,6 +17,7 @@ from probes.result import Status
 
 CONDITION, CLEARED, EVENT = "node.condition", "node.condition_cleared", "node.event"
 DRAINED, UNDRAINED = "node.drained", "node.undrained"
+ACCEPTED = "node.card_accepted"
 #: Seconds in which the same event is told once.
 FLOOD_S = 60.0
 #: Different events remembered for that; beyond it the oldest are told and forgotten.
@@ -97,6 +98,12 @@ class Notes:
         """The node was taken into service again."""
         message = f"the node was taken into service again by {by}; it had been drained for: {drain.reason}"
         self._append(Event(now.at, UNDRAINED, message=message, attributes={"by": by, "reason": drain.reason}))
+
+    def accepted(self, code: str, device: str, reason: str, by: str, now: Moment) -> None:
+        """An operator took a difference among the cards for how the node is to be."""
+        message = f"{device or 'the node'}: {code}: accepted by {by}: {said(reason, device)}"
+        attributes = {"by": by, "code": code, "device": device}
+        self._append(Event(now.at, ACCEPTED, message=message, attributes=attributes))
 
     def _tell_rest(self, told: _Told) -> None:
         if told.last is not None:

@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from agent import admission, job_folder
 from agent.cards import Lease
+from agent.condition_rules import of_presence
 from agent.config import Config
 from agent.entry import Entry, Told, load
 from agent.errors import (
@@ -320,9 +321,12 @@ class Registry:
         periodic = [check.item for check, why in self._health.checks() if check.interval_s and not why]
         found = await self._health.look(periodic, cards) if periodic else []
         told = [result for result in found if result.status not in (Status.OK, Status.NOT_APPLICABLE)]
-        if policy == "enforce":
-            return told
-        return [replace(r, status=Status.WARN) if r.status is Status.CRITICAL else r for r in told]
+        # A card that is missing is no reason against those that are there.
+        soft = [policy != "enforce" or (of_presence(r.code) and r.card not in cards) for r in told]
+        return [
+            replace(r, status=Status.WARN) if r.status is Status.CRITICAL and eased else r
+            for r, eased in zip(told, soft, strict=True)
+        ]
 
     def _ports(self) -> set[int]:
         """Where live jobs meet."""

@@ -32,7 +32,8 @@ class Explanation:
 
     `condition` tells whether a result with this code is something that is wrong *now*; without it the code is that of
     an event, or says that nothing is wrong. `age_s` (seconds) counts with `clears` AGE alone. `steady`: it does not
-    come and go, so that one look which does not find it ends it.
+    come and go, so that one look which does not find it ends it. `presence`: it is about which cards there are; it
+    says nothing of those that a job can get.
     """
 
     what: str
@@ -43,6 +44,7 @@ class Explanation:
     condition: bool = True
     age_s: float = 0.0
     steady: bool = False
+    presence: bool = False
 
 
 _DAY = 86_400.0
@@ -76,6 +78,10 @@ def _event(what: str, remedy: str, action: Action = Action.INVESTIGATE, status: 
 
 def _aged(what: str, remedy: str, age_s: float = _DAY) -> Explanation:
     return Explanation(what, remedy, Status.WARN, Action.INVESTIGATE, Clears.AGE, age_s=age_s)
+
+
+def _differs(what: str, remedy: str, status: Status = Status.WARN) -> Explanation:
+    return Explanation(what, remedy, status, Action.INVESTIGATE, steady=True, presence=True)
 
 
 _MEND_SCRIPT = "Mend the script; its exit code must be 0, 1, 2 or 3 (OK, WARN, CRITICAL, UNKNOWN)."
@@ -207,13 +213,53 @@ _CARDS: dict[Code, Explanation] = {
         "Look for processes in state D (`muster check d-state`) and for Xids; a reboot usually ends it.",
         steady=True,
     ),
+    Code.CARD_MISSING: _differs(
+        "A card that the node had is not there any more: the driver does not show it. It is remembered over restarts"
+        " and reboots, until it is back or an operator accepts that it is gone. Jobs that want other cards still come.",
+        "Look for it in `lspci` and in the kernel's log; reboot, else have the hardware looked at. If it was taken out,"
+        " `muster node accept CARD`.",
+        Status.CRITICAL,
+    ),
+    Code.CARD_REPLACED: _differs(
+        "Another card is in the place of one that the node had.",
+        "If that is meant, `muster node accept CARD`; else find out who changed the hardware.",
+    ),
+    Code.CARD_MOVED: _differs(
+        "A card that the node had is in another place on the PCI bus, as after a change of slots or firmware settings.",
+        "If that is meant, `muster node accept CARD`; it has no other effect.",
+    ),
+    Code.CARD_NEW: _differs(
+        "A card is there that the node did not have, in a place where none was.",
+        "If that is meant, `muster node accept CARD`; it can be used all the same.",
+    ),
+    Code.CARD_NOT_SHOWN: _differs(
+        "The PCI bus has a card of the maker that the driver's library does not show. WARN where it may be meant so: a"
+        " display adapter without a driver, or one that is seen from within a container. Cards that are kept for"
+        " virtual machines (vfio) are not muster's and no finding.",
+        "The kernel's log says why the driver did not start the card; reload the driver, or reboot. If that is meant,"
+        " `muster node accept CARD`.",
+        Status.CRITICAL,
+    ),
+    Code.CARD_DRIVER_GONE: _differs(
+        "The node had cards, and no driver shows any: its library was removed, its kernel module is not loaded, or all"
+        " cards are gone. WARN where the driver of another maker answers, and in a container that was not given them.",
+        "Install or load the driver. If the node is to have no cards any more, `muster node accept --all`.",
+        Status.CRITICAL,
+    ),
+    Code.CARD_COUNT: _bad(
+        "No card is there, and no driver of one, but `expected_cards` says that there should be some.",
+        "Install or load the driver; look for the cards in `lspci`.",
+        Action.INVESTIGATE,
+        steady=True,
+    ),
     Code.GPU_LOST: _bad(
-        "The driver says that the card fell off the bus, or a card that was there since the boot is gone.",
+        "The driver says that the card fell off the bus.",
         "Reboot; when it happens again have card, riser and power looked at.",
         Action.REBOOT,
     ),
     Code.GPU_COUNT: _bad(
-        "The host has another number of cards than it should: than `expected_cards` says, or than its PCI bus shows.",
+        "The host has another number of cards than it should: than `expected_cards` says, or than there are device"
+        " nodes.",
         "Look for the missing one in `lspci` and in the kernel's log; reboot, else have the hardware looked at.",
         Action.INVESTIGATE,
     ),
@@ -357,12 +403,13 @@ _CARDS: dict[Code, Explanation] = {
     ),
     Code.NVSWITCH_ERROR: _event("An NVSwitch reports an error that is not fatal (SXid).", "Watch it."),
     Code.NPU_LOST: _bad(
-        "The driver says that the card is gone, or a card that was there since the boot is.",
+        "The driver says that the card is gone.",
         "Reset the card (`npu-smi set -t reset -i CARD -c CHIP`), or reboot.",
         Action.REBOOT,
     ),
     Code.NPU_COUNT: _bad(
-        "The host has another number of cards than it should: than `expected_cards` says, or than its PCI bus shows.",
+        "The host has another number of cards than it should: than `expected_cards` says, or than there are device"
+        " nodes.",
         "Look for the missing one in `lspci` and `npu-smi info -m`; reboot, else have the hardware looked at.",
         Action.INVESTIGATE,
     ),

@@ -5,12 +5,13 @@ import difflib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 
-from probes import kmsg, watched
+from probes import kmsg, pci, watched
 from probes.accelerator import NVIDIA, CardEvent
 from probes.codes import EXPLANATIONS, Clears
 from probes.driver import Driver, What
@@ -20,6 +21,7 @@ from probes.node import (
     event_checks,
     filesystems,
     infiniband,
+    inventory,
     kernel_log,
     leftovers,
     links,
@@ -31,6 +33,7 @@ from probes.node.check import About, Look, NodeCheck, Roots, Rule, everywhere, f
 from probes.node.finding import Finding, Findings
 from probes.node.kernel_log import Following
 from probes.node.memory import Memory
+from probes.node.remembered import Inventory, InventoryState, Remembered
 from probes.node.results import folded, still
 from probes.node.settings import NodeSettings, words
 from probes.precheck import UnknownItem
@@ -38,10 +41,13 @@ from probes.result import CheckResult, Code
 
 __all__ = [
     "Finding",
+    "Inventory",
+    "InventoryState",
     "Looker",
     "NodeCheck",
     "NodeSettings",
     "Position",
+    "Remembered",
     "UnknownItem",
     "catalogue",
     "folded",
@@ -50,6 +56,7 @@ __all__ = [
 
 _PERIODIC: tuple[Rule, ...] = (
     *presence.RULES,
+    *inventory.RULES,
     *card_health.RULES,
     *links.RULES,
     *leftovers.RULES,
@@ -96,18 +103,20 @@ class Looker:
         log: Path = kmsg.PATH,
         after: Position | None = None,
         earlier_boots: Callable[[str, int], int] = lambda _card, _xid: 0,
+        inventory: Inventory | None = None,
     ) -> None:
         """`after`: what of the kernel's log was read before. `earlier_boots`: in how many boots before this one a card
-        (its uuid, or its bus id) had an Xid."""
+        (its uuid, or its bus id) had an Xid. `inventory`: the cards that the node had; none are known by default."""
         self._settings = settings
         self._driver = driver
         self._roots = Roots(proc, sys, dev)
-        self._memory = Memory()
+        self._memory = Memory(inventory)
         self._rules = {rule.check.item: rule for rule in self._all_rules()}
         self._following = Following(KernelLog(log, after))
         # A card that is gone is still known by its place on the bus.
+        remembered = self._memory.inventory
         self._findings = Findings(
-            settings, lambda: [*driver.view.cards.values(), *self._memory.cards.values()], earlier_boots
+            settings, lambda: [*driver.view.cards.values(), *remembered.absent(driver.view.cards)], earlier_boots
         )
         #: What happened, by code and device, and how often; event items tell of it.
         self._happened: dict[tuple[str, Code, str], Finding] = {}
@@ -227,6 +236,17 @@ class Looker:
         already."""
         now = time.clock_gettime(time.CLOCK_MONOTONIC)
         return self._note(self._findings.of_events(events, now, time.time()))
+
+    @property
+    def inventory(self) -> Inventory:
+        """The cards that the node had."""
+        return self._memory.inventory
+
+    async def accept(self, code: Code, device: str) -> None:
+        """Takes what the item `inventory` found for how the node is to be. Raises watched.StillHanging."""
+        view = self._driver.view
+        slots = await watched.call("read the PCI bus", partial(pci.slots, self._roots.sys))
+        self.inventory.accept(code, device, view.cards, view.kind, slots, time.time())
 
     def forget(self, code: Code, device: str) -> None:
         """After somebody cleared a condition: a look does not tell again of what had happened before that."""

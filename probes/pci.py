@@ -1,6 +1,11 @@
-"""What the kernel tells of a device on the PCI bus, in sysfs. What it does not tell is None or empty."""
+"""What the kernel tells of a device on the PCI bus, in sysfs. What it does not tell is None or empty.
 
+Only what the kernel itself remembers is read where devices are looked for: a card that fell off the bus is not woken.
+"""
+
+import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +36,51 @@ class Link:
     width_max: int | None = None
     gen: int | None = None
     gen_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device on the bus. `kind` is its class ("0x0302"), `driver` the kernel's that has taken it ("": none has)."""
+
+    bus_id: str
+    kind: str
+    device: str
+    driver: str
+
+
+def devices(vendor: str, kinds: Collection[str], sysfs: Path = SYSFS) -> list[Device]:
+    """The devices of a maker ("0x10de") and of these classes ("0x0302"), by bus id; without the virtual functions of
+    others, which are their parts."""
+    found = []
+    for bus_id in _listed(sysfs / "bus/pci/devices"):
+        if _read(bus_id, "vendor", sysfs) != vendor or (kind := _read(bus_id, "class", sysfs)[:6]) not in kinds:
+            continue
+        folder = sysfs / "bus/pci/devices" / bus_id
+        if (folder / "physfn").exists():
+            continue
+        driver = folder / "driver"
+        taken = driver.resolve().name if driver.exists() else ""
+        found.append(Device(bus_id, kind, _read(bus_id, "device", sysfs), taken))
+    return found
+
+
+def slots(sysfs: Path = SYSFS) -> dict[str, str]:
+    """The labels of the places on the board, by what is in them ("0000:9d:00"). Empty where the firmware tells none."""
+    found: dict[str, str] = {}
+    for label in _listed(sysfs / "bus/pci/slots"):
+        try:
+            address = (sysfs / "bus/pci/slots" / label / "address").read_text(errors="replace").strip()
+        except OSError:
+            continue
+        found[address] = label
+    return found
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
 
 
 def name(domain: int, bus: int, device: int, function: int) -> str:

@@ -19,11 +19,15 @@ from agent.text import table
 
 if TYPE_CHECKING:
     from agent.config import Config
+    from probes.node_checks import Inventory
     from probes.precheck import Wanted
     from probes.result import CheckResult
+    from supervisors.paths import Root
 
 #: A daemon that does not answer by then (in seconds) is told of, and done without.
 _ANSWER_S = 5.0
+#: Exit codes with --gate.
+_GATE = {"CRITICAL": 1, "UNKNOWN": 2}
 _UCRED = struct.Struct("iII")
 
 
@@ -76,6 +80,9 @@ def check() -> None:
     type=Parsed("cards", parse_cards),
     help="Ask for so many cards, or just these (3, is card 3 alone); default: all that there are.",
 )
+@click.option(
+    "--gate", is_flag=True, help="Say whether the node is fit, by the exit code: 0 fit, 1 not fit, 2 unknown."
+)
 @click.option("--user", metavar="NAME", default="", help="Whom the ranks would run as; default: the daemon's user.")
 @format_option
 @click.pass_context
@@ -90,6 +97,7 @@ def run(
     hosts: tuple[str, ...],
     cards: int | list[int] | None,
     user: str,
+    gate: bool,
     as_json: bool,
 ) -> None:
     """Check this node, with or without a daemon: `muster check [ITEM]...`.
@@ -98,7 +106,8 @@ def run(
     check has to see several times in a row (a port that flaps, a clock that is slowed down) only a daemon finds.
 
     Exit code: 0 OK, 1 WARN, 2 CRITICAL, 3 UNKNOWN, of several the gravest in the order CRITICAL, UNKNOWN, WARN, OK.
-    (Wrong usage is 2 too, with a line on stderr that begins with `Error:` or `muster:`.)
+    (Wrong usage is 2 too, with a line on stderr that begins with `Error:` or `muster:`.) With --gate, for a scheduler's
+    health check: 0 fit (OK, WARN), 1 not fit (CRITICAL), 2 unknown, also for wrong usage.
     """
     import anyio
 
@@ -120,7 +129,7 @@ def run(
     if user:
         _refuse_unknown(user)
     daemon, nursery = _parents(address) if _has_ulimit(items) else (0, 0)
-    asked = _Asked(items, cards, hosts, user, daemon, nursery)
+    asked = _Asked(items, cards, hosts, user, daemon, nursery, _remembered(named_root(context.find_root())))
     try:
         results = anyio.run(_checked, settings, asked)
     except node_checks.UnknownItem as error:
@@ -135,7 +144,7 @@ def run(
         left_out = sum(r.status is result.Status.NOT_APPLICABLE for r in results)
         if left_out and not everything:
             note(f"{left_out} checks do not apply here: --all shows why")
-    raise click.exceptions.Exit(worst.exit_code)
+    raise click.exceptions.Exit(_GATE.get(worst, 0) if gate else worst.exit_code)
 
 
 for _word in (check_words.explain, check_words.clear, check_words.inject):
@@ -150,6 +159,8 @@ class _Asked:
     user: str
     daemon: int
     nursery: int
+    #: The cards that the node had, as far as that may be read.
+    inventory: "Inventory"
 
 
 def _list(settings: "Config", as_json: bool) -> None:
@@ -176,7 +187,7 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
 
     deadline_s = min(settings.cards.driver_deadline_s, settings.checks.deadline_s)
     driver = Driver(lambda: DriverSettings(deadline_s, settings.cards.slots))
-    looker = node_checks.Looker(settings.health.settings, driver)
+    looker = node_checks.Looker(settings.health.settings, driver, inventory=asked.inventory)
     request = precheck.Request(
         cards=_wanted(asked.cards),
         driver=driver,
@@ -192,6 +203,20 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
     finally:
         with anyio.CancelScope(shield=True):
             await driver.close()
+
+
+def _remembered(root: "Root") -> "Inventory":
+    """What the daemon of this root has written of its cards; nothing where there is none, or none that may be read."""
+    from agent.node_file import read_inventory
+    from probes.node_checks import Inventory
+
+    path = root.state / "node.json"
+    try:
+        return Inventory(read_inventory(path))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        note(f"{path}: cannot be read ({why}): whether a card is missing that the node had is not checked")
+        return Inventory()
 
 
 def _refuse_unknown(user: str) -> None:

@@ -44,6 +44,8 @@ def explain(code: str, as_json: bool) -> None:
         ("action", str(found.action)),
         ("remedy", found.remedy),
     ]
+    if found.presence:
+        facts[4] = ("goes", "when the cards are as they were again, or by `muster node accept`")
     if as_json:
         emit_json({name: value for name, value in facts if value} | {"clears": str(found.clears)})
     else:

@@ -6,7 +6,7 @@ import click
 
 from agent.cli import drills
 from agent.cli.address import Address, pass_address
-from agent.cli.output import as_dict, coloured, emit, emit_json, format_option
+from agent.cli.output import as_dict, coloured, emit, emit_json, format_option, note
 from agent.text import clean, size, table
 
 if TYPE_CHECKING:
@@ -61,6 +61,36 @@ def undrain(address: Address, as_json: bool) -> None:
 
     with connect(address) as connection:
         _show(connection.call(connection.nodes.Undrain, node_pb2.UndrainRequest()).node, as_json)
+
+
+@node.command()
+@pass_address
+@click.argument("cards", nargs=-1, metavar="[CARD]...")
+@click.option("--all", "everything", is_flag=True, help="All cards that differ from what is remembered.")
+@format_option
+def accept(address: Address, cards: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Take the node's cards as they are now for how they are to be.
+
+    The daemon remembers the cards over restarts and reboots. One that is missing, new, replaced, in another place, or
+    on the PCI bus alone is a condition until it is accepted here. CARD is a number, a UUID, a serial number or a bus
+    id.
+    """
+    from agent.cli.connection import connect, utf8
+    from muster.v1 import node_pb2
+
+    if bool(cards) is everything:
+        raise click.UsageError("name the cards, or give --all; `muster node` shows what differs")
+    with connect(address) as connection:
+        request = node_pb2.AcceptCardsRequest(cards=[utf8(card, "CARD") for card in cards], all=everything)
+        answer = connection.call(connection.nodes.AcceptCards, request)
+    if as_json:
+        emit_json({"accepted": [as_dict(one) for one in answer.accepted]})
+        return
+    rows = [[one.device or "node", one.code, one.reason] for one in answer.accepted]
+    if not rows:
+        note("there is nothing to accept: the cards are those that are remembered")
+    else:
+        emit(table(["WHERE", "CODE", "REASON"], rows))
 
 
 def _show(found: "node_pb2.Node", as_json: bool) -> None:

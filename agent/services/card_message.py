@@ -68,6 +68,7 @@ async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
             logical_id=card.numbers.logical,
             card_id=card.numbers.board,
             chip_id=card.numbers.chip,
+            serial=plain(card.serial),
         )
         if card.index in told and (reading := _reading(told[card.index], known)) is not None:
             message.reading.CopyFrom(reading)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 API_VERSION = "muster.v1"
 MAX_REASON = 1000
+#: Cards that one request may name.
+MAX_CARDS = 256
 
 
 class NodeService(node_pb2_grpc.NodeServiceServicer):
@@ -51,6 +53,21 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         """See node.proto."""
         await self._server.health.undrain(caller(context))
         return node_pb2.UndrainResponse(node=await self._node())
+
+    async def AcceptCards(
+        self, request: node_pb2.AcceptCardsRequest, context: "_Context"
+    ) -> node_pb2.AcceptCardsResponse:
+        """See node.proto. Raises InvalidRequest, NothingToAccept, NoRoom."""
+        if bool(request.cards) is request.all:
+            raise InvalidRequest([Violation("cards", "name the cards, or set `all`, and not both")])
+        if len(request.cards) > MAX_CARDS:
+            raise InvalidRequest([Violation("cards", f"{len(request.cards)} of them: allowed are {MAX_CARDS}")])
+        done = await self._server.health.accept(list(request.cards), caller(context))
+        accepted = [
+            node_pb2.AcceptedCard(code=code, device=plain(device), reason=plain(reason))
+            for code, device, reason in done
+        ]
+        return node_pb2.AcceptCardsResponse(accepted=accepted, node=await self._node())
 
     async def _node(self) -> node_pb2.Node:
         server = self._server

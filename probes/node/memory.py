@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
-from probes.accelerator import Card
+from probes.node.remembered import Inventory
 
 #: The name of the check, and what of it is counted.
 Key = tuple[Hashable, ...]
@@ -83,14 +83,15 @@ class Rate:
 
 
 class Memory:
-    """Everything that the checks of one node remember; lives as long as its Looker."""
+    """Everything that the checks of one node remember; lives as long as its Looker. The inventory alone is kept for
+    longer."""
 
-    def __init__(self) -> None:
+    def __init__(self, inventory: Inventory | None = None) -> None:
         self.streaks = Streaks()
         self._shares: dict[Key, Share] = {}
         self._rates: dict[Key, Rate] = {}
-        #: Cards that were there, by uuid.
-        self.cards: dict[str, Card] = {}
+        #: Cards that were there.
+        self.inventory = Inventory() if inventory is None else inventory
         #: The most links of each card that were up at one time, by what it is.
         self.links: dict[str, int] = {}
         #: What was in order once: networks of cards, file systems that were writable.

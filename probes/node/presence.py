@@ -1,15 +1,14 @@
 """Is the driver there, and are all cards?"""
 
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 from probes import watched
 from probes.accelerator import ASCEND, NVIDIA, SLOT, Card, Trouble
 from probes.codes import EXPLANATIONS
 from probes.driver import Sick, What
 from probes.node.check import About, CardFacts, Look, NodeCheck, Roots, Rule, about, counted, for_kinds
-from probes.node.files import listed, text
+from probes.node.files import listed
 from probes.result import CheckResult, Code, Status
 
 DRIVER = NodeCheck(
@@ -54,9 +53,7 @@ _DRIVER_CODES = {
     Trouble.HANG: Code.DRIVER_HANG,
     Trouble.NOT_TOLD: Code.NODE_NOT_TOLD,
 }
-#: PCI's number of each maker, the classes of its cards (display and 3D controllers; processing accelerators), the
-#: device nodes.
-_PCI = {NVIDIA: ("0x10de", ("0x0300", "0x0302")), ASCEND: ("0x19e5", ("0x1200",))}
+#: The device nodes of each kind.
 _NODES = {NVIDIA: re.compile(r"nvidia[0-9]+"), ASCEND: re.compile(r"davinci[0-9]+")}
 _CODES = {
     NVIDIA: (Code.GPU_LOST, Code.GPU_COUNT, Code.GPU_NO_ANSWER),
@@ -90,49 +87,27 @@ async def driver(look: Look) -> list[CheckResult]:
 
 
 def _in_trouble(say: About, sick: Sick, look: Look) -> CheckResult:
-    """CRITICAL where there are cards, or should be: a library without any may be nothing but a part of an image."""
+    """CRITICAL where there are cards, were, or should be: a library alone may be nothing but a part of an image."""
     code = _DRIVER_CODES.get(sick.trouble, Code.DRIVER_FAILED)
     reason, status = sick.text, None
-    if not look.view.cards and not look.settings.expected_cards and EXPLANATIONS[code].status is Status.CRITICAL:
+    expected = look.view.cards or look.settings.expected_cards or look.memory.inventory.cards
+    if not expected and EXPLANATIONS[code].status is Status.CRITICAL:
         reason, status = f"{reason}; no card was seen here", Status.WARN
     return say.found(code, reason, sick.trouble, "the driver answers", status=status)
 
 
 async def lost(look: Look, kind: str, check: NodeCheck) -> list[CheckResult]:
-    """Cards that the driver calls lost, that were there earlier in this boot, that it has but the bus has not."""
+    """Cards that the driver calls lost, or that fail, and how many there are."""
     lost_code, count_code, no_answer = _CODES[kind]
     if look.view.driver is not None:
         # What the driver does not tell is not gone.
         return [About(check.item).not_told("the driver as a whole does not answer")]
     present = look.cards(kind)
     results = [_one(about(check.item, facts), facts, look, lost_code, no_answer, check) for facts in present]
-    gone = _gone(look, kind)
-    for card in gone:
-        # Those behind a card that is gone may have got its number: then only its place on the bus names it.
-        taken = card.index in look.view.cards
-        say = (
-            About(check.item, card.bus_id or card.uuid)
-            if taken
-            else About(check.item, f"card {card.index}", card.index)
-        )
-        if look.only is None or card.index in look.only:
-            results.append(
-                say.found(lost_code, f"it was there ({_name(card)}) and the driver shows it no more", "absent")
-            )
-    unbound, nodes = await watched.call("read the PCI bus", lambda: _on_the_bus(look.roots, kind))
-    return [*results, count(look, kind, About(check.item), count_code, unbound, nodes - len(gone))]
-
-
-def _gone(look: Look, kind: str) -> list[Card]:
-    """Cards that were there earlier in this boot, by index. A card is known by its uuid, as numbers may change."""
-    there = look.view.cards
-    uuids = {card.uuid for card in there.values()}
-    # One that has not told yet who it is may be the one that is missed.
-    nameless = {index for index, card in there.items() if not card.uuid}
-    known = look.memory.cards
-    known.update({card.uuid: card for card in there.values() if card.kind == kind and card.uuid})
-    missed = [card for card in known.values() if card.kind == kind and card.uuid not in uuids]
-    return sorted((card for card in missed if card.index not in nameless), key=lambda card: card.index)
+    # Those that are missing are the inventory's; a node of theirs may still be there.
+    gone = len(look.memory.inventory.compare(look.view.cards.values(), kind, {}).missing)
+    nodes = await watched.call("list the device nodes", lambda: _nodes(look.roots, kind))
+    return [*results, count(look, kind, About(check.item), count_code, nodes - gone)]
 
 
 def _one(say: About, facts: CardFacts, look: Look, lost: Code, no_answer: Code, check: NodeCheck) -> CheckResult:
@@ -154,40 +129,21 @@ def _one(say: About, facts: CardFacts, look: Look, lost: Code, no_answer: Code, 
     return say.not_told(sick.text)
 
 
-def count(look: Look, kind: str, say: About, code: Code, unbound: Sequence[str], nodes: int) -> CheckResult:
-    """Judges how many cards the driver has. `unbound` are bus ids without a driver, `nodes` the number of device
-    nodes."""
+def count(look: Look, kind: str, say: About, code: Code, nodes: int) -> CheckResult:
+    """Judges how many cards the driver has; `nodes` is the number of device nodes."""
     have, wanted = sum(1 for card in look.view.cards.values() if card.kind == kind), look.settings.expected_cards
-    observed, threshold = counted(have, "card"), counted(wanted, "card") if wanted else "as many as the bus shows"
+    observed, threshold = counted(have, "card"), counted(wanted, "card") if wanted else "as many as there are nodes"
     if wanted and have != wanted:
         reason = f"the driver has {observed}, {wanted} {'is' if wanted == 1 else 'are'} expected"
         return say.found(code, reason, observed, threshold)
-    if unbound:
-        reason = f"no driver has taken the cards at {', '.join(unbound)}: the kernel's log says why"
-        return say.found(code, reason, observed, threshold, status=Status.WARN)
     if nodes > have:
         reason = f"there are {nodes} device nodes, and the driver has {observed}"
         return say.found(code, reason, observed, threshold, status=Status.WARN)
     return say.ok(f"the driver has {observed}", observed, threshold)
 
 
-def _on_the_bus(roots: Roots, kind: str) -> tuple[list[str], int]:
-    return _without_driver(roots.sys, kind), sum(1 for node in listed(roots.dev) if _NODES[kind].fullmatch(node.name))
-
-
-def _without_driver(sys: Path, kind: str) -> list[str]:
-    """Bus ids of the maker's cards that no driver is bound to. A container sees its host's bus, so that the mere number
-    of cards there says nothing; but a card without a driver serves nobody."""
-    vendor, classes = _PCI[kind]
-    found = []
-    for device in listed(sys / "bus/pci/devices"):
-        if (
-            text(device / "vendor") == vendor
-            and text(device / "class")[:6] in classes
-            and not (device / "driver").exists()
-        ):
-            found.append(device.name)
-    return found
+def _nodes(roots: Roots, kind: str) -> int:
+    return sum(1 for node in listed(roots.dev) if _NODES[kind].fullmatch(node.name))
 
 
 async def recovery(look: Look) -> list[CheckResult]:
@@ -252,8 +208,8 @@ def _lost_applies(kind: str) -> Callable[[Look], str]:
     """Also where the last card is gone."""
 
     def applies(look: Look) -> str:
-        known = [*look.view.cards.values(), *look.memory.cards.values()]
-        return "" if any(card.kind == kind for card in known) else f"there are no {kind} cards"
+        there = any(card.kind == kind for card in look.view.cards.values())
+        return "" if there or look.memory.inventory.of(kind) else f"there are no {kind} cards"
 
     return applies
 

@@ -19,7 +19,7 @@ from agent.node_health import Clock, NodeHealth
 from agent.node_notes import FLOOD_S
 from probes.accelerator import NVIDIA, Card, CardEvent
 from probes.driver import View
-from probes.node_checks import Finding, NodeCheck, NodeSettings, Position
+from probes.node_checks import Finding, Inventory, NodeCheck, NodeSettings, Position
 from probes.precheck import UnknownItem
 from probes.result import Action, CheckResult, Code, Status
 from supervisors.paths import Root
@@ -79,14 +79,22 @@ class FakeLooker:
         self.earlier_boots: Callable[[str, int], int] = lambda name, xid: -1
         self.kernel: asyncio.Queue[list[Finding] | Exception] = asyncio.Queue()
         self.closed = False
+        self.known = Inventory()
         self.of_driver: list[Finding] = []
 
     def made(
-        self, settings: Callable[[], NodeSettings], driver: Any, *, after: Any, earlier_boots: Any
+        self, settings: Callable[[], NodeSettings], driver: Any, *, after: Any, earlier_boots: Any, inventory: Inventory
     ) -> "FakeLooker":
         assert isinstance(settings(), NodeSettings)
-        self.after, self.earlier_boots = after, earlier_boots
+        self.after, self.earlier_boots, self.known = after, earlier_boots, inventory
         return self
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.known
+
+    async def accept(self, code: Code, device: str) -> None:
+        self.known.accept(code, device, {}, NVIDIA, {}, START)
 
     def applicable(self, item: str) -> str:
         return "it has no ECC" if item == "ecc" else ""

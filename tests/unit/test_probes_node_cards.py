@@ -265,41 +265,6 @@ async def test_a_card_that_is_lost(trouble, card, item, code, tmp_path):
     assert found[1].status is Status.CRITICAL and "fell off" in found[1].reason
 
 
-async def test_a_card_that_was_there_and_is_not_listed_any_more(tmp_path):
-    memory = Memory()
-    await judged("gpu-lost", view([gpu(0), gpu(1)]), memory, tmp=tmp_path)
-    found = await judged("gpu-lost", view([gpu(0)]), memory, tmp=tmp_path)
-    assert [(r.device, r.code) for r in found] == [
-        ("card 0", Code.NODE_OK),
-        ("card 1", Code.GPU_LOST),
-        ("", Code.NODE_OK),
-    ]
-    assert "GPU-1" in found[1].reason
-    back = await judged("gpu-lost", view([gpu(0), gpu(1)]), memory, tmp=tmp_path)
-    assert set(codes(back)) == {Code.NODE_OK}
-
-
-async def test_when_numbers_fall_the_missing_card_is_named_by_its_place(tmp_path):
-    memory = Memory()
-    await judged("gpu-lost", view([gpu(0), gpu(1), gpu(2)]), memory, tmp=tmp_path)
-    renumbered = view([gpu(0), replace(gpu(2), index=1)])
-    found = await judged("gpu-lost", renumbered, memory, tmp=tmp_path)
-    assert [(r.device, r.card, r.code) for r in found] == [
-        ("card 0", 0, Code.NODE_OK),
-        ("card 1", 1, Code.NODE_OK),
-        ("0000:01:00.0", None, Code.GPU_LOST),
-        ("", None, Code.NODE_OK),
-    ]
-
-
-async def test_a_card_that_has_not_told_who_it_is_is_not_missed(tmp_path):
-    memory = Memory()
-    await judged("gpu-lost", view([gpu(0)]), memory, tmp=tmp_path)
-    nameless = view([gpu(0, uuid="")], sick={0: sick(Trouble.HANG)})
-    assert codes(await judged("gpu-lost", nameless, memory, tmp=tmp_path)) == [Code.NODE_NOT_TOLD, Code.NODE_OK]
-    assert set(codes(await judged("gpu-lost", view([gpu(0)]), memory, tmp=tmp_path))) == {Code.NODE_OK}
-
-
 async def test_a_card_that_fails_counts_after_looks_in_a_row(tmp_path):
     memory = Memory()
     shown = view([gpu(0)], sick={0: sick(Trouble.FAILED, "NVML says unknown error (999)")})
@@ -320,16 +285,6 @@ def on_bus(tmp, bus_id, vendor="0x10de", kind="0x030200", driver=True):
     (folder / "class").write_text(f"{kind}\n")
     if driver:
         (folder / "driver").mkdir()
-
-
-async def test_a_card_on_the_bus_that_no_driver_took(tmp_path):
-    on_bus(tmp_path, "0000:00:00.0")
-    on_bus(tmp_path, "0000:01:00.0", driver=False)
-    on_bus(tmp_path, "0000:02:00.0", kind="0x040300", driver=False)  # the sound of a card
-    on_bus(tmp_path, "0000:03:00.0", vendor="0x8086", driver=False)
-    found = await judged("gpu-lost", view([gpu(0)]), tmp=tmp_path)
-    assert (found[-1].code, found[-1].status) == (Code.GPU_COUNT, Status.WARN)
-    assert "0000:01:00.0:" in found[-1].reason and "0000:02" not in found[-1].reason
 
 
 async def test_a_container_with_some_of_the_cards_is_fine(tmp_path):

@@ -130,6 +130,84 @@ class UndrainResponse(_message.Message):
 Global___UndrainResponse: _TypeAlias = UndrainResponse  # noqa: Y015
 
 @_typing.final
+class AcceptCardsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CARDS_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
+    all: _builtins.bool
+    """All of them, instead of `cards`."""
+    @_builtins.property
+    def cards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Cards by number, uuid, serial number or bus id; at most 256."""
+
+    def __init__(
+        self,
+        *,
+        cards: _abc.Iterable[_builtins.str] | None = ...,
+        all: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "cards", b"cards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptCardsRequest: _TypeAlias = AcceptCardsRequest  # noqa: Y015
+
+@_typing.final
+class AcceptCardsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def accepted(self) -> _containers.RepeatedCompositeFieldContainer[Global___AcceptedCard]:
+        """What was accepted; empty where nothing differed."""
+
+    @_builtins.property
+    def node(self) -> Global___Node: ...
+    def __init__(
+        self,
+        *,
+        accepted: _abc.Iterable[Global___AcceptedCard] | None = ...,
+        node: Global___Node | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptCardsResponse: _TypeAlias = AcceptCardsResponse  # noqa: Y015
+
+@_typing.final
+class AcceptedCard(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """CARD_MISSING, CARD_REPLACED, CARD_MOVED, CARD_NEW, CARD_NOT_SHOWN, CARD_DRIVER_GONE, and of what: "card 3", "0000:9d:00.0"."""
+    device: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        device: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "device", b"device", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptedCard: _TypeAlias = AcceptedCard  # noqa: Y015
+
+@_typing.final
 class Node(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -270,6 +348,7 @@ class Card(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     GPU_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     COMPUTE_INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    SERIAL_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """The number by which jobs lease it and everything here shows it: NVML's; the physical one of an Ascend chip; of a
     MIG instance 1000 + 100 * `parent` + its number on that card.
@@ -311,6 +390,8 @@ class Card(_message.Message):
     """Of a MIG instance: index of its card, and the driver's numbers of the instance."""
     gpu_instance_id: _builtins.int
     compute_instance_id: _builtins.int
+    serial: _builtins.str
+    """The maker's serial number; all cards of a board may have the same."""
     @_builtins.property
     def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Cards with a direct link of the vendor's fabric (NVLink, HCCS)."""
@@ -343,10 +424,11 @@ class Card(_message.Message):
         parent: _builtins.int | None = ...,
         gpu_instance_id: _builtins.int | None = ...,
         compute_instance_id: _builtins.int | None = ...,
+        serial: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_card_id", b"_card_id", "_chip_id", b"_chip_id", "_compute_instance_id", b"_compute_instance_id", "_gpu_instance_id", b"_gpu_instance_id", "_logical_id", b"_logical_id", "_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "_parent", b"_parent", "_physical_id", b"_physical_id", "card_id", b"card_id", "chip_id", b"chip_id", "compute_instance_id", b"compute_instance_id", "gpu_instance_id", b"gpu_instance_id", "logical_id", b"logical_id", "memory_bytes", b"memory_bytes", "numa_node", b"numa_node", "parent", b"parent", "physical_id", b"physical_id", "reading", b"reading"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_card_id", b"_card_id", "_chip_id", b"_chip_id", "_compute_instance_id", b"_compute_instance_id", "_gpu_instance_id", b"_gpu_instance_id", "_logical_id", b"_logical_id", "_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "_parent", b"_parent", "_physical_id", b"_physical_id", "bus_id", b"bus_id", "card_id", b"card_id", "chip_id", b"chip_id", "compute_instance_id", b"compute_instance_id", "cpus", b"cpus", "device_node", b"device_node", "gpu_instance_id", b"gpu_instance_id", "health", b"health", "held_by", b"held_by", "index", b"index", "job_id", b"job_id", "kind", b"kind", "logical_id", b"logical_id", "memory_bytes", b"memory_bytes", "mig", b"mig", "model", b"model", "numa_node", b"numa_node", "parent", b"parent", "peers", b"peers", "physical_id", b"physical_id", "reading", b"reading", "uuid", b"uuid", "visible_as", b"visible_as"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_card_id", b"_card_id", "_chip_id", b"_chip_id", "_compute_instance_id", b"_compute_instance_id", "_gpu_instance_id", b"_gpu_instance_id", "_logical_id", b"_logical_id", "_memory_bytes", b"_memory_bytes", "_numa_node", b"_numa_node", "_parent", b"_parent", "_physical_id", b"_physical_id", "bus_id", b"bus_id", "card_id", b"card_id", "chip_id", b"chip_id", "compute_instance_id", b"compute_instance_id", "cpus", b"cpus", "device_node", b"device_node", "gpu_instance_id", b"gpu_instance_id", "health", b"health", "held_by", b"held_by", "index", b"index", "job_id", b"job_id", "kind", b"kind", "logical_id", b"logical_id", "memory_bytes", b"memory_bytes", "mig", b"mig", "model", b"model", "numa_node", b"numa_node", "parent", b"parent", "peers", b"peers", "physical_id", b"physical_id", "reading", b"reading", "serial", b"serial", "uuid", b"uuid", "visible_as", b"visible_as"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__card_id: _TypeAlias = _typing.Literal["card_id"]  # noqa: Y015
     _WhichOneofArgType__card_id: _TypeAlias = _typing.Literal["_card_id", b"_card_id"]  # noqa: Y015

@@ -49,6 +49,11 @@ class NodeServiceStub(object):
                 request_serializer=muster_dot_v1_dot_node__pb2.UndrainRequest.SerializeToString,
                 response_deserializer=muster_dot_v1_dot_node__pb2.UndrainResponse.FromString,
                 _registered_method=True)
+        self.AcceptCards = channel.unary_unary(
+                '/muster.v1.NodeService/AcceptCards',
+                request_serializer=muster_dot_v1_dot_node__pb2.AcceptCardsRequest.SerializeToString,
+                response_deserializer=muster_dot_v1_dot_node__pb2.AcceptCardsResponse.FromString,
+                _registered_method=True)
 
 
 class NodeServiceServicer(object):
@@ -76,6 +81,15 @@ class NodeServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AcceptCards(self, request, context):
+        """Takes the cards as they are now for how they are to be: one that is missing is forgotten, a new, replaced or moved one
+        is remembered, one that the driver does not show is passed over. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
+        no check of the item "inventory" found anything.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +107,11 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     servicer.Undrain,
                     request_deserializer=muster_dot_v1_dot_node__pb2.UndrainRequest.FromString,
                     response_serializer=muster_dot_v1_dot_node__pb2.UndrainResponse.SerializeToString,
+            ),
+            'AcceptCards': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcceptCards,
+                    request_deserializer=muster_dot_v1_dot_node__pb2.AcceptCardsRequest.FromString,
+                    response_serializer=muster_dot_v1_dot_node__pb2.AcceptCardsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +195,33 @@ class NodeService(object):
             '/muster.v1.NodeService/Undrain',
             muster_dot_v1_dot_node__pb2.UndrainRequest.SerializeToString,
             muster_dot_v1_dot_node__pb2.UndrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcceptCards(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.v1.NodeService/AcceptCards',
+            muster_dot_v1_dot_node__pb2.AcceptCardsRequest.SerializeToString,
+            muster_dot_v1_dot_node__pb2.AcceptCardsResponse.FromString,
             options,
             channel_credentials,
             insecure,

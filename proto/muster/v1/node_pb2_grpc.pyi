@@ -39,6 +39,11 @@ class NodeServiceStub:
     """
     Undrain: _grpc.UnaryUnaryMultiCallable[_node_pb2.UndrainRequest, _node_pb2.UndrainResponse]
     """Takes it into service again; conditions stay what they are. Idempotent."""
+    AcceptCards: _grpc.UnaryUnaryMultiCallable[_node_pb2.AcceptCardsRequest, _node_pb2.AcceptCardsResponse]
+    """Takes the cards as they are now for how they are to be: one that is missing is forgotten, a new, replaced or moved one
+    is remembered, one that the driver does not show is passed over. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
+    no check of the item "inventory" found anything.
+    """
 
 @_typing.type_check_only
 class NodeServiceAsyncStub(NodeServiceStub):
@@ -51,6 +56,11 @@ class NodeServiceAsyncStub(NodeServiceStub):
     """
     Undrain: _aio.UnaryUnaryMultiCallable[_node_pb2.UndrainRequest, _node_pb2.UndrainResponse]  # type: ignore[assignment]
     """Takes it into service again; conditions stay what they are. Idempotent."""
+    AcceptCards: _aio.UnaryUnaryMultiCallable[_node_pb2.AcceptCardsRequest, _node_pb2.AcceptCardsResponse]  # type: ignore[assignment]
+    """Takes the cards as they are now for how they are to be: one that is missing is forgotten, a new, replaced or moved one
+    is remembered, one that the driver does not show is passed over. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
+    no check of the item "inventory" found anything.
+    """
 
 class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -78,5 +88,16 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_node_pb2.UndrainResponse, _abc.Awaitable[_node_pb2.UndrainResponse]]:
         """Takes it into service again; conditions stay what they are. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def AcceptCards(
+        self,
+        request: _node_pb2.AcceptCardsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_pb2.AcceptCardsResponse, _abc.Awaitable[_node_pb2.AcceptCardsResponse]]:
+        """Takes the cards as they are now for how they are to be: one that is missing is forgotten, a new, replaced or moved one
+        is remembered, one that the driver does not show is passed over. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
+        no check of the item "inventory" found anything.
+        """
 
 def add_NodeServiceServicer_to_server(servicer: NodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,203 @@
+"""The cards that the node had: remembered over restarts of a real daemon, missed, accepted; and health gates."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from muster import client
+from muster.v1 import job_pb2, node_pb2, probe_pb2
+from tests.conftest import Daemon, eventually
+from tests.fakes.cards import FakeCards
+from tests.fakes.models import MODELS
+
+CONFIG = """
+[health]
+skip = "kernel-log,storage,kernel,memory-errors,oom,disk-free,mounts,nfs,d-state,zombies,pids,file-descriptors,ib"
+"""
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Iterator[FakeCards]:
+    with FakeCards.for_test(tmp_path / "cards", "nvidia", 4) as made:
+        yield made
+
+
+@pytest.fixture
+def daemon(make_daemon: Callable[..., Daemon], cards: FakeCards) -> Daemon:
+    """One that has remembered its four cards."""
+    made = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(remembered(made)) == 4)
+    return made
+
+
+def remembered(daemon: Daemon) -> list[Any]:
+    path = daemon.root.state / "node.json"
+    return list(json.loads(path.read_bytes())["inventory"]["cards"]) if path.exists() else []
+
+
+def look(daemon: Daemon) -> list[Any]:
+    return list(daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["inventory"]), timeout=60).results)
+
+
+def conditions(daemon: Daemon) -> dict[tuple[str, str], Any]:
+    found = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.conditions
+    return {(c.code, c.device): c for c in found if c.item == "inventory"}
+
+
+def again(daemon: Daemon, number: int = 15) -> None:
+    daemon.kill(number)
+    daemon.restart()
+
+
+def accept(daemon: Daemon, *names: str) -> list[tuple[str, str]]:
+    request = node_pb2.AcceptCardsRequest(cards=names, all=not names)
+    return [(one.code, one.device) for one in daemon.nodes.AcceptCards(request, timeout=30).accepted]
+
+
+@pytest.mark.parametrize("number", [9, 15])
+def test_a_card_that_is_missing_after_a_restart_is_a_condition_until_it_is_accepted(
+    daemon: Daemon, cards: FakeCards, number: int
+):
+    daemon.kill(number)
+    cards[2].remove()
+    daemon.restart()
+    key = ("CARD_MISSING", cards[2].bus_id)
+    condition = eventually(lambda: conditions(daemon).get(key))
+    assert condition.status == "CRITICAL"
+    assert cards[2].uuid in condition.reason and f"serial {cards[2].serial}" in condition.reason
+    # It stays over the next restart, and what is there is leased all the same.
+    again(daemon)
+    assert conditions(daemon)[key].since == condition.since
+    spec = job_pb2.JobSpec(command=["true"], cards=job_pb2.CardRequest(count=3))
+    job = daemon.wait(daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job.job_id)
+    assert job.verdict.exit_code == 0 and not job.warnings
+    # An operator accepts it; then it is forgotten for good.
+    done = daemon.cli("node", "accept", cards[2].serial)
+    assert done.returncode == 0 and "CARD_MISSING" in done.stdout
+    assert conditions(daemon) == {} and len(remembered(daemon)) == 3
+    (event,) = [e for e in daemon.event_list() if e.kind == "node.card_accepted"]
+    assert event.attributes["code"] == "CARD_MISSING" and event.attributes["by"]
+    audit = (daemon.root.log / "audit.log").read_text().splitlines()
+    assert any("AcceptCards" in line for line in audit)
+    again(daemon)
+    eventually(lambda: look(daemon))
+    assert conditions(daemon) == {}
+
+
+def test_a_card_that_comes_back_clears_its_condition(daemon: Daemon, cards: FakeCards):
+    daemon.kill()
+    cards[1].remove()
+    daemon.restart()
+    eventually(lambda: ("CARD_MISSING", cards[1].bus_id) in conditions(daemon))
+    daemon.kill()
+    cards[1].insert()
+    daemon.restart()
+    eventually(lambda: conditions(daemon) == {})
+    gone = [e for e in daemon.event_list() if e.kind == "node.condition_cleared"]
+    assert "CARD_MISSING" in gone[-1].message
+
+
+def test_replaced_moved_and_new_cards_are_told_apart(daemon: Daemon, cards: FakeCards):
+    daemon.kill()
+    cards[0].uuid, cards[0].serial = "GPU-11111111-2222-3333-4444-555555555555", "999"
+    cards[3].bus_id = "0000:f9:00.0"
+    daemon.restart()
+    found = eventually(lambda: len(conditions(daemon)) == 2 and conditions(daemon))
+    assert {key: c.status for key, c in found.items()} == {
+        ("CARD_REPLACED", "card 0"): "WARN",
+        ("CARD_MOVED", "card 3"): "WARN",
+    }
+    # They say nothing of the cards' health.
+    spec = job_pb2.JobSpec(command=["true"], cards=job_pb2.CardRequest(count=1))
+    job = daemon.wait(daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job.job_id)
+    assert job.ranks[0].device == 0 and not job.warnings
+    assert sorted(accept(daemon)) == [("CARD_MOVED", "card 3"), ("CARD_REPLACED", "card 0")]
+    assert conditions(daemon) == {} and accept(daemon) == []
+    daemon.kill()
+    cards.state.all.card_count = 5
+    cards[4].become(MODELS[cards[0].model])
+    daemon.restart()
+    eventually(lambda: ("CARD_NEW", "card 4") in conditions(daemon))
+
+
+def test_cards_that_do_not_answer_are_not_missing(daemon: Daemon, cards: FakeCards):
+    daemon.kill()
+    cards.unload()
+    daemon.restart()
+    eventually(lambda: look(daemon)[0].code == "NODE_NOT_TOLD")
+    assert conditions(daemon) == {}
+    cards.load()
+    eventually(lambda: look(daemon)[0].code == "NODE_OK", 60)
+    for card in cards:
+        card.lose()
+    look(daemon)
+    assert conditions(daemon) == {}
+
+
+def test_a_library_that_is_gone_is_one_finding_and_an_end_of_it_is_the_driver_back(
+    make_daemon: Callable[..., Daemon], cards: FakeCards
+):
+    daemon = make_daemon(CONFIG, cards.env)
+    eventually(lambda: len(remembered(daemon)) == 4)
+    daemon.kill()
+    library = cards.folder / "libnvidia-ml.so.1"
+    library.rename(library.with_suffix(".away"))
+    daemon.restart()
+    eventually(lambda: list(conditions(daemon)) == [("CARD_DRIVER_GONE", "")])
+    gate = daemon.cli("check", "--gate", "inventory", "driver", "gpu-lost")
+    assert gate.returncode == 1
+    library.with_suffix(".away").rename(library)
+    again(daemon)
+    eventually(lambda: conditions(daemon) == {})
+    assert len(remembered(daemon)) == 4
+
+
+def test_a_damaged_file_is_set_aside_and_told(daemon: Daemon, cards: FakeCards):
+    daemon.kill()
+    (daemon.root.state / "node.json").write_text("{")
+    daemon.restart()
+    warnings = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.warnings
+    assert any("set aside" in text and "inventory of the cards" in text for text in warnings)
+    eventually(lambda: len(remembered(daemon)) == 4)
+
+
+def test_what_cannot_be_accepted(daemon: Daemon, cards: FakeCards):
+    with pytest.raises(grpc.RpcError) as caught:
+        accept(daemon, "2")
+    assert client.failure(caught.value).reason == "NOTHING_TO_ACCEPT"
+    with pytest.raises(grpc.RpcError) as caught:
+        daemon.nodes.AcceptCards(node_pb2.AcceptCardsRequest(cards=["2"], all=True), timeout=10)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert daemon.cli("node", "accept").returncode == 2
+    done = daemon.cli("node", "accept", "--all")
+    assert done.returncode == 0 and "nothing to accept" in done.stderr
+    reader = daemon.cli("node", "accept", "--all", "--address", f"unix:{daemon.root.reader_socket}")
+    assert reader.returncode == 5 or "ROLE_NOT_ALLOWED" in reader.stderr or "operator" in reader.stderr
+
+
+def test_a_check_without_a_daemon_knows_the_cards_that_the_node_had(daemon: Daemon, cards: FakeCards):
+    daemon.kill()
+    before = (daemon.root.state / "node.json").read_bytes()
+    cards[3].remove()
+    done = daemon.cli("check", "inventory", "-o", "json")
+    assert done.returncode == 2
+    assert "CARD_MISSING" in [r["code"] for r in json.loads(done.stdout)["checks"]]
+    assert daemon.cli("check", "--gate", "inventory").returncode == 1
+    assert (daemon.root.state / "node.json").read_bytes() == before
+    cards[3].insert()
+    assert daemon.cli("check", "--gate", "inventory", "gpu-lost").returncode == 0
+
+
+def test_a_gate_does_not_pass_a_node_without_any_card(make_daemon: Callable[..., Daemon]):
+    daemon = make_daemon(CONFIG.replace("[health]", "[health]\nexpected_cards = 8"))
+    condition = eventually(lambda: conditions(daemon).get(("CARD_COUNT", "")))
+    assert condition.status == "CRITICAL"
+    config = str(daemon.config)
+    for items in ([], ["inventory"]):
+        assert daemon.cli("check", "--gate", "--config", config, *items).returncode == 1
+    fits = daemon.cli("check", "--gate", "--config", config, "--set", "expected_cards=0", "inventory")
+    assert fits.returncode == 0, fits.stdout + fits.stderr
