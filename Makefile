@@ -20,7 +20,7 @@ MINDSPORE ?= mindspore==2.7.*
 
 CODE := $(wildcard agent supervisors probes proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test test-system test-msrun fuzz lint format proto check-proto corpus corpus-acted bench soak lock clean
+.PHONY: help setup run test chaos test-system test-msrun fuzz lint format proto check-proto corpus corpus-acted bench soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -31,11 +31,16 @@ run: $(READY)  ## the quick start: a daemon and a small job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/run.sh
 
 # A test's daemon would else compile each of its modules, where the environment forbids to keep what was compiled.
-test: export PYTHONDONTWRITEBYTECODE :=
+test chaos: export PYTHONDONTWRITEBYTECODE :=
 # Tests fork next to gRPC's threads; its handlers for that are for programs that go on to use it.
-test: export GRPC_ENABLE_FORK_SUPPORT := 0
+test chaos: export GRPC_ENABLE_FORK_SUPPORT := 0
 test: $(READY)  ## the tests; PYTEST_ARGS="-k name -x" selects
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal --ignore=tests/system $(PYTEST_ARGS)
+
+chaos: $(READY)  ## two faults at once, again and again: POINTS=1000; ONLY=17: one point; SEED, FAULTS: which ones
+	@MUSTER_CHAOS_POINTS=$(or $(POINTS),100) $(if $(SEED),MUSTER_CHAOS_SEED=$(SEED)) $(if $(ONLY),MUSTER_CHAOS_ONLY=$(ONLY)) $(if $(FAULTS),MUSTER_CHAOS_FAULTS='$(FAULTS)') \
+		$(BIN)/python -m pytest -q -n $(if $(ONLY),0,auto) --dist worksteal \
+		$(if $(ONLY),tests/chaos/test_pairs.py::test_pair,tests/chaos) $(PYTEST_ARGS)
 
 test-system: $(READY)  ## the service under a real systemd, in a container; needs root, systemd-nspawn and debootstrap
 	@$(BIN)/python -m pytest -q tests/system $(PYTEST_ARGS)

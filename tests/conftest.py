@@ -110,6 +110,8 @@ class Daemon:
         health = "" if "[health]" in config else '[health]\npolicy = "off"\n'
         self.config.write_text('[checks]\npolicy = "off"\n' + health + config)
         self.stderr = folder / "musterd.stderr"
+        #: Seconds within which it answers; the limit is for defects.
+        self.starts_in = 30.0
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: grpc.Channel | None = None
 
@@ -133,7 +135,7 @@ class Daemon:
                 env=os.environ | self.env,
             )
         self.connect()
-        eventually(self._answers, 30, f"musterd answers; it said: {self.stderr.read_text()[-2000:]}")
+        eventually(self._answers, self.starts_in, f"musterd answers; it said: {self.stderr.read_text()[-2000:]}")
         return self
 
     def connect(self) -> None:

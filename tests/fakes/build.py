@@ -1,4 +1,4 @@
-"""Builds the fake libraries: with zig, which comes as a Python package, else with the compiler `cc` of the machine.
+"""Builds the fake libraries, and a program: with zig, which comes as a Python package, else with the machine's `cc`.
 
 What was built lies in the virtual environment, in a folder for each state of the sources and of the compiler.
 """
@@ -18,11 +18,12 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 #: The source of each library, and the name under which it is looked for.
-SOURCES = {"nvidia": ("nvml.c", "libnvidia-ml.so.1"), "ascend": ("dcmi.c", "libdcmi.so")}
-_FLAGS = (
-    *("-std=gnu11", "-Wall", "-Wextra", "-O2", "-fno-sanitize=undefined"),
-    *("-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-s"),
-)
+SOURCES = {
+    "nvidia": ("nvml.c", "libnvidia-ml.so.1"),
+    "ascend": ("dcmi.c", "libdcmi.so"),
+    "clock": ("clock.c", "libfakeclock.so"),
+}
+_FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-O2", "-fno-sanitize=undefined", "-fvisibility=hidden", "-pthread", "-s")
 #: A first build of zig's takes some seconds; on a loaded machine some more.
 _LIMIT_S = 300.0
 
@@ -32,14 +33,23 @@ class NoCompiler(RuntimeError):
 
 
 def library(kind: str) -> Path:
-    """The built library of a kind ("nvidia", "ascend"), from the cache where it is there.
+    """The built library of a kind ("nvidia", "ascend", "clock"), from the cache where it is there.
 
     Processes that want it at the same time wait for the one that builds it. Raises NoCompiler, and RuntimeError with
     the compiler's words.
     """
     source, name = SOURCES[kind]
+    return _built(source, name, (*_FLAGS, "-shared", "-fPIC", f"-Wl,-soname,{name}"))
+
+
+def program(name: str) -> Path:
+    """The built program whose source is `name`.c, from the cache where it is there. Raises as `library`."""
+    return _built(f"{name}.c", name, _FLAGS)
+
+
+def _built(source: str, name: str, flags: tuple[str, ...]) -> Path:
     command, version = _compiler()
-    key = hashlib.sha256("\0".join((version, platform.machine(), source, *_FLAGS)).encode())
+    key = hashlib.sha256("\0".join((version, platform.machine(), source, *flags)).encode())
     for file in (_HERE / source, *sorted(_HERE.glob("*.h")), *sorted((_HERE / source).with_suffix("").glob("*.h"))):
         key.update(file.read_bytes())
     folder = cache() / key.hexdigest()[:16]
@@ -53,7 +63,7 @@ def library(kind: str) -> Path:
             unfinished = folder / f"{name}.unfinished"
             zig = cache() / "zig"
             ended = subprocess.run(
-                [*command, *_FLAGS, f"-Wl,-soname,{name}", "-o", unfinished, _HERE / source],
+                [*command, *flags, "-o", unfinished, _HERE / source],
                 check=False,
                 capture_output=True,
                 text=True,
