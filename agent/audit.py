@@ -17,6 +17,7 @@ import structlog
 from google.protobuf.message import Message
 
 from agent.access import Caller
+from muster.v1 import node_pb2
 
 #: Bytes; then the file is put aside as `.1`, in the place of the one before.
 MAX_BYTES = 64 << 20
@@ -105,4 +106,6 @@ def _named(request: Any) -> dict[str, str]:
     program = getattr(request, "argv", None) or getattr(spec, "command", None)
     if program:
         found["program"] = str(program[0])[:200]
+    if isinstance(request, node_pb2.AcceptCardsRequest):
+        found["cards"] = "all" if request.all else ",".join(request.cards)[:200]
     return found

@@ -138,6 +138,20 @@ class Driver:
                 self._view = replace(self._view, cards=_linked(self._view.cards, links))
         return self._view
 
+    async def relist(self, *, anew: bool = False) -> View:
+        """Asks which cards there are, and opens the driver anew where these are others than are known, or with `anew`
+        in any case: some libraries see a card that came back only then. For a driver that is well.
+
+        Cards may have other numbers then: not while a job holds one.
+        """
+        backend, generation = self._backend, self._generation
+        if backend is None or self._view.driver is not None or self._opening.locked():
+            return self._view
+        if not anew:
+            outcome = (await self._crew.run({_WHOLE: backend.cards}, self._settings().deadline_s))[_WHOLE]
+            anew = isinstance(outcome, Answer) and {card.index for card in outcome.value} != self._view.cards.keys()
+        return await self.open() if anew and generation == self._generation and not self._closed else self._view
+
     async def wait_events(self) -> list[CardEvent]:
         """What the driver has reported since the last call; empty after a while where there is nothing, or nobody to
         report. For a task that does nothing else."""

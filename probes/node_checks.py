@@ -1,6 +1,7 @@
 """The checks of the node and its cards: which there are, and how they are looked at, by period, on demand and at
 events."""
 
+import contextlib
 import difflib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -148,6 +149,8 @@ class Looker:
         """
         chosen = self._choose(items) if items else [c.item for c in catalogue(self._settings())]
         only = None if cards is None else frozenset(cards)
+        if inventory.INVENTORY.item in chosen and held is not None and only is None:
+            await self._look_for_missing(held, anew=max_age_s == 0.0)
         before = self._look(only, held)
         needs = {what for item in chosen if not self._rules[item].applies(before) for what in self._rules[item].needs}
         await self._freshen(needs, only, max_age_s)
@@ -163,6 +166,12 @@ class Looker:
             for item in chosen:
                 group.start_soon(one, item)
         return [result for item in chosen for result in results[item]]
+
+    async def _look_for_missing(self, held: Mapping[int, str], *, anew: bool) -> None:
+        """A card that is missing may have come back. The numbers of cards do not change under a job."""
+        view = self._driver.view
+        if view.driver is None and not held and self.inventory.compare(view.cards.values(), view.kind, {}).missing:
+            await self._driver.relist(anew=anew)
 
     async def _guarded(self, rule: Rule, look: Look) -> list[CheckResult]:
         """Its results with their time; UNKNOWN where it hangs, or is itself broken."""
@@ -243,9 +252,10 @@ class Looker:
         return self._memory.inventory
 
     async def accept(self, code: Code, device: str) -> None:
-        """Takes what the item `inventory` found for how the node is to be. Raises watched.StillHanging."""
-        view = self._driver.view
-        slots = await watched.call("read the PCI bus", partial(pci.slots, self._roots.sys))
+        """Takes what the item `inventory` found for how the node is to be."""
+        view, slots = self._driver.view, dict[str, str]()
+        with contextlib.suppress(watched.StillHanging), anyio.move_on_after(self._settings().look_deadline_s):
+            slots = await watched.call("read the slots of the PCI bus", partial(pci.slots, self._roots.sys))
         self.inventory.accept(code, device, view.cards, view.kind, slots, time.time())
 
     def forget(self, code: Code, device: str) -> None:

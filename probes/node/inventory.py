@@ -9,7 +9,7 @@ from probes import pci, watched
 from probes.accelerator import ASCEND, NVIDIA, SLOT
 from probes.driver import What
 from probes.node.check import About, Look, NodeCheck, Roots, Rule, counted, everywhere
-from probes.node.files import text
+from probes.node.files import listed, text
 from probes.node.remembered import Comparison, Difference, Inventory, Remembered
 from probes.pci import Device
 from probes.result import CheckResult, Code, Status, numbers
@@ -51,6 +51,8 @@ class Bus:
     devices: Mapping[str, tuple[Device, ...]]
     slots: Mapping[str, str]
     own: bool
+    #: Whether there is any device of whatever kind: a container may show none.
+    told: bool
 
     @classmethod
     def read(cls, roots: Roots) -> "Bus":
@@ -59,7 +61,7 @@ class Bus:
             kind: tuple(d for d in pci.devices(vendor, classes, roots.sys) if not ids or d.device in ids)
             for kind, (vendor, classes, ids) in _MAKERS.items()
         }
-        return cls(devices, pci.slots(roots.sys), _own(roots))
+        return cls(devices, pci.slots(roots.sys), _own(roots), bool(listed(roots.sys / "bus/pci/devices")))
 
     def find(self, bus_id: str) -> Device | None:
         every = (device for devices in self.devices.values() for device in devices)
@@ -139,8 +141,8 @@ def _missing(was: Remembered, bus: Bus, shown: Iterable[int]) -> CheckResult:
     accept = f"{_ACCEPT} {was.place}`"
     device, status = bus.find(was.bus_id), None
     if device is None:
-        where = "and neither does the PCI bus: card, riser or power" if bus.devices.get(was.kind) else ""
-        reason = f"{was} was here, and the driver does not show it any more{', ' if where else ''}{where}; {accept}"
+        where = ", and neither does the PCI bus: look at card, riser and power" if bus.told and was.bus_id else ""
+        reason = f"{was} was here, and the driver does not show it any more{where}; {accept}"
     elif kept_aside(device.driver):
         status = Status.WARN
         reason = f"{was} is kept for a virtual machine ({device.driver}); {accept}"

@@ -37,5 +37,10 @@ def test_a_driver_that_does_not_answer_casts_doubt_on_each_card():
     assert {doubt.status for doubt in found.values()} == {Status.UNKNOWN} and len(found) == 4
 
 
+def test_which_cards_there_are_says_nothing_of_those_that_are_there():
+    new = replace(HOT, item="inventory", code="CARD_NEW", reason="it was not there before")
+    assert doubts([new], VIEW) == {}
+
+
 def test_a_condition_of_the_node_casts_no_doubt_on_a_card():
     assert doubts([replace(HOT, device="", card=None)], VIEW) == {}

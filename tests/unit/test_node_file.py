@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,17 @@ async def test_supervisors_find_what_is_grave_and_nothing_else(tmp_path: Path):
     assert found["cards"]["5"][0].endswith("(injected for a drill)")
     (node,) = found["node"]
     assert node.startswith("/data: is not mounted (FS_NOT_MOUNTED) since ")
+
+
+async def test_a_card_that_is_missing_is_a_fault_of_who_has_it_and_of_nobody_else(tmp_path: Path):
+    path = tmp_path / "faults.json"
+    faults = FaultsFile(path, "one")
+    missing = Condition("inventory", "0000:9d:00.0", Status.CRITICAL, "CARD_MISSING", "it was here", NOW, NOW)
+    mine = replace(missing, device="0000:9e:00.0", card=6)
+    async with running(faults):
+        faults.put([missing, mine], Moment(NOW, 100.0))
+        found = await read(path)
+    assert found["node"] == [] and found["cards"].keys() == {"6"}
 
 
 async def test_a_fatal_event_counts_for_an_hour_or_until_it_is_cleared(tmp_path: Path):

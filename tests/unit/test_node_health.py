@@ -406,6 +406,16 @@ async def test_what_is_wrong_with_all_cards_refuses_no_job_without_cards(house: 
         assert found is not None and found.code == "FS_READ_ONLY"
 
 
+async def test_a_card_that_is_missing_refuses_nobody_who_gets_others(house: House):
+    missing = CheckResult("gpu-lost", Status.CRITICAL, Code.CARD_MISSING, "it was here", device="0000:9d:00.0")
+    house.looker.results["gpu-lost"] = [missing, replace(missing, device="0000:9e:00.0", card=7)]
+    async with house.running() as health:
+        await health.look()
+        assert len(health.conditions) == 2
+        assert health.refusal([0, 3]) is None and health.refusal([]) is None
+        assert health.refusal([7]) is not None
+
+
 async def test_what_happened_is_not_kept_young_by_looks_that_tell_of_it_again(house: House):
     async with house.running() as health:
         await house.looker.kernel.put([xid(79, Code.GPU_OFF_BUS)])

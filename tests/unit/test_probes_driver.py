@@ -187,6 +187,28 @@ async def test_a_library_without_cards_is_closed_again(make, backend):
     assert not none.is_open
 
 
+async def test_a_card_that_comes_back_is_listed_when_somebody_asks(make, backend):
+    driver = make(backend)
+    await driver.open()
+    backend.count = 5
+    await driver.refresh(What.READINGS)
+    assert len(driver.view.cards) == 4
+    assert len((await driver.relist()).cards) == 5
+    opened = len(backend.asked("open"))
+    await driver.relist()
+    assert len(backend.asked("open")) == opened
+    await driver.relist(anew=True)
+    assert len(backend.asked("open")) == opened + 1 and len(driver.view.cards) == 5
+
+
+async def test_who_asks_a_driver_that_does_not_answer_which_cards_there_are_changes_nothing(make, backend):
+    driver = make(backend)
+    await driver.open()
+    backend.says["cards", None] = DriverError(Trouble.FAILED, "unknown error", 999)
+    assert len((await driver.relist()).cards) == 4
+    assert driver.view.driver is None
+
+
 async def test_a_host_without_cards_has_slots(make, backend):
     backend.says["open", None] = DriverError(Trouble.NO_LIBRARY, "none", 12, of_driver=True)
     driver = make(backend, slots=3)
