@@ -42,6 +42,13 @@ class Entry:
     reading: int = field(default_factory=_readings.__next__)
     changed: anyio.Event = field(default_factory=anyio.Event)
     story: Story = field(default_factory=Story)
+    #: What is wrong at this moment and in no journal: a sentence by source.
+    notes: dict[str, str] | None = None
+
+    def note(self, source: str, text: str) -> None:
+        """Sets the sentence of a source, or (empty) takes it away."""
+        notes = {**(self.notes or {}), source: text}
+        self.notes = {name: said for name, said in notes.items() if said} or None
 
     def absorb(self, records: list[Record], end: int) -> Told:
         """Applies the journal's next records, which reach to `end`; returns what is to be told of them.

@@ -33,19 +33,12 @@ class JobTask:
     def __init__(self, entry: Entry, around: Surroundings, held: Held | None) -> None:
         """`held`: a job that was accepted just now; None for one that was there when the daemon started."""
         self.entry = entry
-        #: A sentence for an operator while something keeps the job from being followed.
-        self._trouble = ""
         self.done = anyio.Event()
         self._around = around
         self._before = Unsupervised(entry, around, held, self._tell)
         self._holds = Holds(entry.paths)
         self._last = LastResort(around.root, entry, lambda: self._catch_up(None))
         self._supervising = anyio.CancelScope()
-
-    @property
-    def troubles(self) -> list[str]:
-        """Sentences for an operator while something keeps the job from being supervised, followed or stopped."""
-        return [text for text in (self._trouble, self._last.trouble) if text]
 
     async def run(self) -> None:
         """To the job's end; whatever goes wrong is tried again."""
@@ -69,20 +62,22 @@ class JobTask:
                     await self._before_supervision()
                 if not self.entry.job.state.final:
                     await self._hold()
+                    if self._before.ours:  # a stop has taken it back meanwhile
+                        continue
                     with anyio.CancelScope() as self._supervising:
                         await self._supervise()
             except SupervisionError as error:
                 self._give_up(error)
             except OSError as error:
-                self._trouble = f"job {self.entry.job_id}: {error}; trying again"
+                self._tell(f"{error}; trying again")
                 _log.warning("job.trouble", job=self.entry.job_id, error=str(error))
                 await pause.wait()
             except Exception as error:
                 # A defect in following one job must not end the daemon, which serves all of them.
                 _log.exception("job.defect", job=self.entry.job_id)
-                self._trouble = f"job {self.entry.job_id}: {error!r}; trying again"
+                self._tell(f"{error!r}; trying again")
                 await pause.wait()
-        self._trouble = ""
+        self._tell("")
 
     async def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
         """Returns when the stop is in force, or the job has ended. It is in the journal then, or is carried out by the
@@ -156,7 +151,7 @@ class JobTask:
             await self._catch_up(None)
             if self.entry.job.state.final:
                 return
-            self._trouble = f"job {self.entry.job_id}: no supervisor: {error}; seeking one"
+            self._tell(f"no supervisor: {error}; seeking one")
             _log.warning("supervisor.lost", job=self.entry.job_id, error=str(error))
             if anyio.current_time() - since > HELD_S:
                 pause.reset()
@@ -171,7 +166,7 @@ class JobTask:
             tasks.start_soon(self._make_known, generation)
             try:
                 await supervisor_client.watch(connection)
-                self._trouble = ""
+                self._tell("")
                 while not self.entry.job.state.final:
                     await self._catch_up(await supervisor_client.next_size(connection))
                 with anyio.move_on_after(LEAVE_S):
@@ -211,7 +206,8 @@ class JobTask:
             self._publish(entry.absorb(records, end))
 
     def _tell(self, trouble: str) -> None:
-        self._trouble = trouble
+        """While something keeps the job from being supervised or followed; empty: nothing does."""
+        self.entry.note("task", trouble)
 
     def _publish(self, told: Told) -> None:
         self._around.publish(self.entry, told)

@@ -56,10 +56,9 @@ class LastResort:
         self._order: StopOrder | None = None
         #: Which stop in the journal got its SIGTERM from us, by when it began.
         self._terminated_up = 0.0
+        self._replaced_up = 0.0
         # A look at a process that hangs in the kernel may hang as well, and must hold nobody else up.
         self._limiter = anyio.CapacityLimiter(2)
-        #: A sentence for an operator while a stop is carried out here.
-        self.trouble = ""
 
     def take(self, steps: tuple[float, ...], by: str, reason: str) -> None:
         """A stop that no supervisor takes: from now on it is carried out here. One under way is shortened by it."""
@@ -108,7 +107,15 @@ class LastResort:
             rung = ladder.due(process.uptime())
             left = await self._thread(contained.kill)
             if not left:
-                self.trouble = ""
+                self._say("")
+                unrecorded = any(rank.outcome is None for rank in job.processes())
+                if (
+                    unrecorded
+                    and late > sum(stop.steps) + REPLACE_S
+                    and process.uptime() > self._replaced_up + REPLACE_S
+                ):
+                    self._replaced_up = process.uptime()
+                    await self._thread(_replace, self._entry.paths, job.supervisor_pid)
                 return
             ladder.done(Rung.KILL, process.uptime())
             self._say(f"its supervisor is late with SIGKILL; musterd sends it to {process.names(left)}")
@@ -180,7 +187,8 @@ class LastResort:
                     await self._thread(_replace, self._entry.paths, self._entry.job.supervisor_pid)
             await anyio.sleep(2 * LOOK_S)
         if self._order is order:
-            self._order, self.trouble = None, ""
+            self._order = None
+            self._say("")
 
     # --- the record ---------------------------------------------------------------------------------------------------
 
@@ -227,7 +235,7 @@ class LastResort:
         return environment.nonce(self._root, self._entry.job_id, self._entry.job)
 
     def _say(self, text: str) -> None:
-        self.trouble = f"job {self._entry.job_id}: {text}"
+        self._entry.note("stop", text)
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
         # Given up when the daemon ends: what hangs in the kernel would hold up its end.

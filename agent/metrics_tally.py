@@ -33,6 +33,9 @@ RESTARTS = OWN.counter("muster_job_restarts_total", "Attempts of jobs that faile
 RANKS_ENDED = OWN.counter("muster_ranks_ended_total", "Ranks that ended, by how.", "outcome")
 PRECHECKS = OWN.counter("muster_prechecks_total", "Checks of the node before an attempt, by their result.", "result")
 TAKEOVERS = OWN.counter("muster_supervisor_takeovers_total", "Supervisors that took a job over from one that had died.")
+DEATHS = OWN.counter(
+    "muster_supervisor_deaths_total", "Deaths of supervisors and of nurseries, and forks of a successor that failed."
+)
 HANGS = OWN.counter(
     "muster_hang_verdicts_total", "Verdicts on jobs that hang, or were thought to, by how they hang.", "verdict", "kind"
 )
@@ -110,6 +113,8 @@ class Tally:
                 self._add(HANGS, 1, said.get("verdict", ""), said.get("kind", ""))
             case "job.recovered":
                 self._add(HANGS, 1, RECOVERED, "")
+            case "job.supervisor_died" | "node.nursery_died":
+                self._add(DEATHS, _whole(said.get("count", "1")))
             case "job.taken_over":
                 self._add(TAKEOVERS, 1)
             case "job.warning" if "bytes" in said:

@@ -191,6 +191,7 @@ def _first(group: ExceptionGroup[StartupError]) -> StartupError:
 async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None:
     """Everything between start and end. Raises StartupError, alone or in groups."""
     from agent import orphans
+    from agent.crashes import Crashes
     from agent.ending import Ending
     from agent.events import Event, EventStore
     from agent.hang_watch import HangWatch
@@ -218,6 +219,8 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         leasing = Leasing(settings, events, driver, health)
         health.holder = leasing.holder
         registry = Registry(root, settings, events, nursery, driver, leasing, health)
+        crashes = Crashes(events, health.found, registry.find)
+        nursery.died = crashes.died
         telemetry = Telemetry(root, settings, driver, registry)
         notifier = Notifier(root, settings, events, registry)
         stacks = Stacks(registry, driver)
@@ -256,6 +259,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         async with anyio.create_task_group() as tasks:
             await tasks.start(_handle_signals, settings, events, registry, metrics, keeping, ending)
             tasks.start_soon(heap.trim)
+            tasks.start_soon(crashes.run)
             if is_init():
                 tasks.start_soon(orphans.reap, registry)
             await tasks.start(events.run)

@@ -283,6 +283,11 @@ class NodeHealth:
         self._remember()
         self._changed(self._conditions.look(lasting, cards, self._clock.moment()))
 
+    def found(self, result: CheckResult) -> None:
+        """Latches what the daemon finds of itself."""
+        change = self._conditions.found(result, self._clock.moment())
+        self._changed([change] if change is not None else [])
+
     def _happened(self, findings: Sequence[Finding], of_kernel: bool) -> None:
         changes = []
         for finding in findings:

@@ -20,6 +20,8 @@ _HANG = {
     "job.hung": "hung",
     "job.recovered": "recovered",
 }
+#: Conditions of muster itself, which refuse no job and are worth somebody's look all the same.
+_OF_MUSTER = frozenset({"SUPERVISOR_CRASHING", "DAEMON_DEGRADED"})
 #: A lost job is one that failed for whoever waits for it.
 _ENDS = {State.FAILED: "failed", State.LOST: "failed", State.STOPPED: "stopped"}
 
@@ -63,6 +65,8 @@ def names(event: Event) -> tuple[str, ...]:
             return (_HANG[kind],)
         # One that was grave and is not any more is told, too: somebody was woken for it.
         case node_notes.CONDITION | node_notes.CLEARED if Status.CRITICAL in (said.get("status"), said.get("was")):
+            return ("node_condition",)
+        case node_notes.CONDITION | node_notes.CLEARED if said.get("code") in _OF_MUSTER:
             return ("node_condition",)
         case node_notes.DRAINED | node_notes.UNDRAINED:
             return ("node_drained",)

@@ -4,7 +4,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -43,11 +43,15 @@ class NurseryClient:
     """One connection for the whole daemon. `generation` counts the nurseries that this daemon was connected to: when it
     grows, every live job must be tended again, since the new one knows none."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, died: Callable[[str, str, str], None] = lambda *_: None) -> None:
+        """`died` is called for each death of a supervisor with its job's id, how, and the end of its traceback; for
+        that of a nursery without an id."""
         self._root = root
+        self.died = died
         self._connection: Connection | None = None
         self._waiting: dict[str, _Answer] = {}
         self._changed = anyio.Event()
+        self._explained = False
         self.generation = 0
         self.pid = 0
         #: A sentence for an operator while there is no nursery.
@@ -78,6 +82,9 @@ class NurseryClient:
             except (LinkLost, Refused, OSError) as error:
                 self.trouble = f"no nursery: {error}; trying again. Jobs run on, new ones wait"
                 _log.warning("nursery.lost", pid=self.pid, error=str(error))
+                if not self._explained:
+                    self.died("", f"(pid {self.pid}) died" if self.pid else "cannot be started", str(error))
+                self._explained = False
             finally:
                 self._lose()
             if not started:
@@ -137,10 +144,15 @@ class NurseryClient:
     async def _listen(self, connection: Connection) -> None:
         while True:
             message = await connection.receive()
-            answer = self._waiting.pop(str(message.get("job")), None)
-            if answer is not None and message["op"] == "tend":
-                answer.message = message
-                answer.done.set()
+            if message["op"] == "died":
+                said = [str(message.get(name, "")) for name in ("job", "how", "error")]
+                self._explained |= not said[0]
+                self.died(said[0], said[1], said[2])
+            elif message["op"] == "tend":
+                answer = self._waiting.pop(str(message.get("job")), None)
+                if answer is not None:
+                    answer.message = message
+                    answer.done.set()
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Connection]:

@@ -95,6 +95,10 @@ class Registry:
         except KeyError:
             raise JobNotFound(job_id) from None
 
+    def find(self, job_id: str) -> Entry | None:
+        """None where there is no such job."""
+        return self._entries.get(job_id)
+
     def entries(self) -> list[Entry]:
         """Newest accepted first."""
         return sorted(self._entries.values(), key=lambda e: (e.job.accepted_at, e.job_id), reverse=True)
@@ -112,7 +116,7 @@ class Registry:
     def warnings(self) -> list[str]:
         """Sentences for an operator: what is wrong at this moment."""
         found = [self._config_trouble, self._nursery.trouble, *self._events.trouble, *self._found]
-        found += [text for task in self._tasks.values() for text in task.troubles]
+        found += [f"job {e.job_id}: {text}" for e in self._entries.values() for text in (e.notes or {}).values()]
         found += [f"job {e.job_id}: {e.damaged}" for e in self._entries.values() if e.damaged]
         return [text for text in found if text]
 

@@ -34,6 +34,7 @@ _OF_JOB = frozenset(
         *HANG,
         "job.warning",
         "job.taken_over",
+        "job.supervisor_died",
         "job.stopping",
         "job.running",
         "job.restarting",

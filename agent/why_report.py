@@ -119,6 +119,7 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
     """The report of what was gathered."""
     job, entry = facts.job, facts.entry
     message = convert.job_to(entry, root)
+    message.warnings.extend(plain(text) for text in (entry.notes or {}).values())
     causes = why_cause.causes(facts)
     main = causes[0] if causes else None
     also = [one for one in causes[1:] if main is not None and _adds(main, one)][:MAX_ALSO]

@@ -504,6 +504,19 @@ _NODE: dict[Code, Explanation] = {
         Status.WARN,
         Action.INVESTIGATE,
     ),
+    Code.SUPERVISOR_CRASHING: _aged(
+        "The supervisor of a job, or the nursery, dies again and again, or gets no successor. The ranks live on, `stop`"
+        " works, and ends are recorded by the next supervisor that lives. It clears a minute after the last death.",
+        "The reason has the last error, the daemon's log and `muster events` the traceback. Mend what it names: a disk,"
+        " a limit. A defect is worth a report.",
+        60.0,
+    ),
+    Code.DAEMON_DEGRADED: _aged(
+        "The daemon cannot write one of its folders, or has no file descriptors left. It answers, shows, explains and"
+        " stops; new jobs are refused where they could not be recorded.",
+        "The reason names the folder and the error: make room, mount it writable, raise the limit. It heals by itself.",
+        20.0,
+    ),
     Code.KERNEL_LOG_UNREADABLE: _unsure(
         "The kernel's log cannot be read, so Xids, disk errors and OOM kills are not seen there. The reason says"
         " what is"

@@ -12,6 +12,7 @@ from pathlib import Path
 from supervisors import PROTOCOL, wire
 from supervisors.errors import ProtocolError
 from supervisors.loop import Loop
+from supervisors.spare import Spare
 
 #: A client that lets so many bytes pile up does not read; it is dropped.
 MAX_BACKLOG = 65536
@@ -163,8 +164,12 @@ Handler = Callable[[wire.Message, Client], wire.Message | None]
 class Server:
     """Serves a listening socket on a `Loop`. Every client has its own buffer, and none can make us wait."""
 
-    def __init__(self, loop: Loop, sock: socket.socket | None, handlers: dict[str, Handler]) -> None:
+    def __init__(
+        self, loop: Loop, sock: socket.socket | None, handlers: dict[str, Handler], spare: Spare | None = None
+    ) -> None:
+        """`spare`: descriptors that are given up for a client where there are no others."""
         self._loop = loop
+        self._spare = spare
         self._sock = sock
         self._handlers = handlers
         self.clients: set[Client] = set()
@@ -191,7 +196,8 @@ class Server:
         except BlockingIOError:
             return
         except OSError:  # no descriptor to be had
-            self._loop.rest(self._sock.fileno(), REST_S)
+            if self._spare is None or not self._spare.release():
+                self._loop.rest(self._sock.fileno(), REST_S)
             return
         pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         if uid not in (0, os.geteuid()):

@@ -7,17 +7,28 @@ import resource
 
 from supervisors.spec import UNLIMITED
 
-#: The soft limit that the nursery was started with; None until it was raised.
+#: The soft limit that the nursery was started with, and the hard one; None until it was raised.
 _given: int | None = None
+_hard: int | None = None
 
 
 def raise_descriptors(given: int | None = None) -> None:
     """To the hard limit. Remembers the limit that ranks are to have: `given`, or our own of before."""
-    global _given  # noqa: PLW0603  (a property of the process, inherited by fork)
+    global _given, _hard
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    _given = soft if given is None else given
+    _given, _hard = soft if given is None else given, hard
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def raise_again() -> None:
+    """In a supervisor to be: what somebody has lowered of the nursery since (prlimit) is not for its supervisors. As
+    far as this user may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in (hard if _hard is None else _hard, hard):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+            return
 
 
 def restore_descriptors() -> None:

@@ -5,6 +5,7 @@
     hold  + fds      keep these read ends of the FIFOs open, so that their content outlives this supervisor
     reap  pid        the status is in the journal: wait for it
     done             the job has ended and everything is put away
+    died  error      it ends by this error, the end of a traceback
 
 and what the nursery tells it:
 

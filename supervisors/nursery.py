@@ -17,17 +17,20 @@ import sys
 import time
 from pathlib import Path
 
-from supervisors import limits, lock, process, scope
+from supervisors import limits, lock, process, scope, supervisor
 from supervisors.control import Client, Server, listen
 from supervisors.errors import AlreadySupervised
 from supervisors.loop import Loop
 from supervisors.paths import Root
+from supervisors.spare import Spare
 from supervisors.subreaper import become_subreaper
 from supervisors.wards import Wards, say
 from supervisors.wire import Message
 
 #: Without jobs and without a daemon for so long, the nursery ends.
 IDLE_S = 5.0
+#: Descriptors in reserve: a client and two supervisors at the limit.
+SPARE = 16
 
 
 class Nursery:
@@ -35,14 +38,28 @@ class Nursery:
 
     def __init__(self, root: Root, listener: socket.socket) -> None:
         self._loop = Loop(say)
-        self._wards = Wards(root, self._loop, lambda: {client.pid for client in self._server.clients})
-        self._server = Server(self._loop, listener, {"tend": self._tend})
+        self._spare = Spare(SPARE)
+        self._wards = Wards(root, self._loop, self._daemons, self._tell, self._spare)
+        self._server = Server(self._loop, listener, {"tend": self._tend}, self._spare)
         self._busy_at = time.monotonic()
 
     def run(self) -> None:
         """Until there is nothing left to do."""
         self._loop.later(IDLE_S, self._check_idle)
-        self._loop.run()
+        try:
+            self._loop.run()
+        except BaseException as error:  # it ends us, and the next one goes on; the daemon is to say why
+            with contextlib.suppress(Exception):
+                self._tell({"op": "died", "job": "", "how": "ended by a defect", "error": supervisor.explain(error)})
+            raise
+
+    def _daemons(self) -> set[int]:
+        return {client.pid for client in self._server.clients}
+
+    def _tell(self, message: Message) -> None:
+        for client in list(self._server.clients):
+            if client.greeted:
+                client.send(message)
 
     def _tend(self, message: Message, client: Client) -> Message | None:
         job_id = message.get("job")
@@ -57,6 +74,7 @@ class Nursery:
         elif time.monotonic() - self._busy_at >= IDLE_S:
             self._loop.stop()
             return
+        self._spare.fill()
         self._loop.later(IDLE_S / 4, self._check_idle)
 
 

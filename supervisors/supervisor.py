@@ -15,6 +15,19 @@ from supervisors.spec import JobSpec
 
 #: How a supervisor leaves: the job has ended; another one has the job; the job's files cannot be worked with.
 DONE, BUSY, UNUSABLE = 0, 3, 4
+#: Characters of a traceback that the nursery is sent.
+MAX_TOLD = 4000
+
+
+def explain(error: BaseException) -> str:
+    """The end of the traceback, as the interpreter would print it: at most MAX_TOLD characters."""
+    try:
+        import traceback  # only here: it is memory in each supervisor
+
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # a disk that does not give the module, say
+        text = f"{type(error).__name__}: {error}"
+    return text[-MAX_TOLD:]
 
 
 def supervise(root: Root, job_id: str, sock: socket.socket) -> int:

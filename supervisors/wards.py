@@ -17,6 +17,7 @@ from supervisors.link import FDS, pair
 from supervisors.loop import AGAIN_S, Loop
 from supervisors.paths import Root
 from supervisors.replay import replay
+from supervisors.spare import FULL, Spare
 from supervisors.subreaper import become_subreaper
 from supervisors.tee import open_reader
 
@@ -45,15 +46,26 @@ class Ward:
     holds: list[int] = field(default_factory=list)
     fresh: list[int] = field(default_factory=list)
     short: bool = False
+    #: Why the supervisor before this one died, and what it said of that.
+    error: str = ""
+    death: wire.Message | None = None
     waiting: list[Client] = field(default_factory=list)
 
 
 class Wards:
     """All jobs of one nursery."""
 
-    def __init__(self, root: Root, loop: Loop, daemons: Callable[[], set[int]]) -> None:
-        """`daemons`: pids of the daemons that are connected, which hold a job's lock for moments only."""
-        self._daemons = daemons
+    def __init__(
+        self,
+        root: Root,
+        loop: Loop,
+        daemons: Callable[[], set[int]],
+        tell: Callable[[wire.Message], None],
+        spare: Spare,
+    ) -> None:
+        """`daemons`: pids of those that are connected, which hold a job's lock for moments only; `tell` sends them a
+        message. `spare`: given up where there is no descriptor for a fork."""
+        self._daemons, self._tell, self._spare = daemons, tell, spare
         self._root = root
         self._loop = loop
         loop.on_child = self.reap
@@ -91,6 +103,8 @@ class Wards:
                 return
         if client is not None:
             ward.waiting.append(client)
+            if ward.death is not None and not ward.ready:
+                client.send(ward.death)
         if ward.ready:
             self._announce(ward)
 
@@ -125,7 +139,7 @@ class Wards:
 
     def _fork(self, job_id: str, before: Ward | None = None) -> Ward:
         """Forks a supervisor; `before` is the ward of the one that it succeeds, whose holds go on. Raises OSError."""
-        ours, theirs = pair()
+        ours, theirs = self._pair()
         try:
             pid = os.fork()
         except OSError:
@@ -139,11 +153,26 @@ class Wards:
         ward = Ward(job_id, pid, os.pidfd_open(pid), own=True, started=time.monotonic(), sock=ours)
         if before is not None:
             ward.ranks, ward.holds = before.ranks, before.holds + before.fresh
-            ward.waiting, ward.failures = before.waiting, before.failures
+            ward.waiting, ward.failures, ward.death = before.waiting, before.failures, before.death
         elif any(self._root.job(job_id).folder.glob("*.fifo")):
             self._hold_by_path(ward)
         self._adopt(ward)
         return ward
+
+    def _pair(self) -> tuple[socket.socket, socket.socket]:
+        """As `pair`, with a descriptor left for the pidfd. Raises OSError."""
+        for last in (False, True):
+            try:
+                third = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    return pair()
+                finally:
+                    os.close(third)
+            except OSError as error:
+                if last or error.errno not in FULL or not self._spare.release():
+                    raise
+                say(f"{error.strerror}: descriptors in reserve are used for a supervisor")
+        raise AssertionError
 
     def _on_word(self, ward: Ward) -> None:
         """Takes what the supervisor has said; all of it, since it may be dead already."""
@@ -189,6 +218,8 @@ class Wards:
                 os.waitpid(message["pid"], os.WNOHANG)
         elif op == "done":
             ward.done = True
+        elif op == "died":
+            ward.error = str(message["error"])
 
     def _tell_ended(self, ward: Ward, children: set[int]) -> None:
         """What the supervisor of an adopted rank may not be able to read, its parent can: how it ended."""
@@ -238,6 +269,7 @@ class Wards:
                 for fd in ward.holds + ward.fresh:
                     os.close(fd)
             return
+        self._report(ward, _how(code), ward.error)
         early = time.monotonic() - ward.started < EARLY_S
         ward.failures = min(ward.failures + 1, len(PAUSES_S) - 1) if early else 0
         ward.ready = False
@@ -249,6 +281,7 @@ class Wards:
             self._fork(ward.job_id, before=ward)
         except OSError as error:  # EAGAIN, ENOMEM: the job's processes live on, and so we try until it works
             say(f"cannot fork a supervisor for {ward.job_id}: {error}")
+            self._report(ward, "has no successor", f"the nursery cannot fork one: {error.strerror}")
             self._loop.later(PAUSES_S[-2], lambda: self._succeed(ward))
 
     def _holder(self, job_id: str) -> int:
@@ -258,6 +291,11 @@ class Wards:
         except OSError as error:
             say(f"{job_id}: {error}")
             return 0
+
+    def _report(self, ward: Ward, how: str, error: str) -> None:
+        """Tells the daemons of the death of a supervisor, and keeps that for one that comes later."""
+        ward.death = {"op": "died", "job": ward.job_id, "how": how, "error": error}
+        self._tell(ward.death)
 
     def _has_ended(self, job_id: str) -> bool:
         """Read from the journal, since a killed supervisor cannot say it. A damaged one is not worked with either."""
@@ -284,6 +322,17 @@ class Wards:
         self.reap()
 
 
+def _how(code: int | None) -> str:
+    """`code`: as `os.waitstatus_to_exitcode` gives it; None: another nursery's."""
+    if code is None:
+        return "died"
+    return f"exited with code {code}" if code >= 0 else f"was killed by {_name(-code)}"
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
+
+
 def _children() -> list[int]:
     me = os.getpid()
     try:
@@ -298,13 +347,15 @@ def _become_supervisor(root: Root, job_id: str, sock: socket.socket) -> None:
     try:
         signal.set_wakeup_fd(-1)
         limits.close_all_but({0, 1, 2, sock.fileno()})
+        limits.raise_again()
         become_subreaper()
         keyring.begin_own()
         status = supervisor.supervise(root, job_id, sock)
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            # What the module traceback prints, without its memory in every supervisor.
-            sys.excepthook(type(error), error, error.__traceback__)
+        text = supervisor.explain(error)
+        with contextlib.suppress(OSError):  # first: it needs no disk
+            sock.send(wire.encode({"op": "died", "error": text}))
+        say(f"supervisor of {job_id}: {text}")
     finally:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()

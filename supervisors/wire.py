@@ -20,6 +20,11 @@ and the nursery:
     {"op": "tend", "job": "<id>"}             -> {"op": "tend", "job": "<id>", "ok": true, "pid": supervisor's pid}
                                                  once a supervisor for it listens on its control socket
 
+and, unasked, to each daemon that is connected:
+
+    {"op": "died", "job": "<id>", "how": "...", "error": "..."}  a supervisor died, or the nursery (job ""), or there is
+                                                 no successor; with the end of its traceback, if it had one
+
 A refusal is {"op": ..., "ok": false, "error": "a sentence"}, of sessions also with "reason": a word for programs.
 """
 
