@@ -71,6 +71,8 @@ class Driver:
         #: What an opening found that nobody had the time to wait for.
         self._found: Found | None = None
         self._ledger = Ledger()
+        #: The numbers of the cards as the driver listed them last.
+        self._listed: frozenset[int] = frozenset()
         #: Cards that have not told who they are.
         self._unknown: set[int] = set()
         #: The direct links were not told in time, or a card has said since then who it is.
@@ -149,7 +151,7 @@ class Driver:
             return self._view
         if not anew:
             outcome = (await self._crew.run({_WHOLE: backend.cards}, self._settings().deadline_s))[_WHOLE]
-            anew = isinstance(outcome, Answer) and {card.index for card in outcome.value} != self._view.cards.keys()
+            anew = isinstance(outcome, Answer) and {card.index for card in outcome.value} != self._listed
         return await self.open() if anew and generation == self._generation and not self._closed else self._view
 
     async def wait_events(self) -> list[CardEvent]:
@@ -213,6 +215,7 @@ class Driver:
         before = self._view
         same = before.kind == found.kind
         cards = {card.index: card for card in found.cards}
+        self._listed = frozenset(cards)
         if before.cards.keys() != cards.keys():
             self._ledger = Ledger()
         error = found.error

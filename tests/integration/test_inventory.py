@@ -15,6 +15,8 @@ from tests.fakes.cards import FakeCards
 from tests.fakes.models import MODELS
 
 CONFIG = """
+[cards]
+driver_deadline_s = 2.0
 [health]
 skip = "kernel-log,storage,kernel,memory-errors,oom,disk-free,mounts,nfs,d-state,zombies,pids,file-descriptors,ib"
 """
@@ -137,10 +139,17 @@ def test_cards_that_do_not_answer_are_not_missing(daemon: Daemon, cards: FakeCar
     assert conditions(daemon) == {}
     cards.load()
     eventually(lambda: look(daemon)[0].code == "NODE_OK", 60)
-    for card in cards:
-        card.lose()
+    cards[1].lose()
+    cards[2].hang()
     look(daemon)
     assert conditions(daemon) == {}
+    # Nor after a restart, with which neither says who it is.
+    again(daemon)
+    eventually(lambda: {r.device: r.code for r in look(daemon)}.get("card 1") == "NODE_NOT_TOLD", 60)
+    assert conditions(daemon) == {}
+    cards[1].back()
+    cards[2].clear()
+    eventually(lambda: {r.code for r in look(daemon)} == {"NODE_OK"}, 60)
 
 
 def test_a_library_that_is_gone_is_one_finding_and_an_end_of_it_is_the_driver_back(
