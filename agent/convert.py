@@ -20,7 +20,7 @@ from supervisors import lifecycle, modelarts, presets, verdict
 from supervisors.paths import Root, rank_log_name
 from supervisors.spec import JobSpec, Violation
 from supervisors.spec_rules import violations
-from supervisors.states import State
+from supervisors.states import JOB, State
 
 #: What a google.protobuf.Duration may hold, in seconds (about 10,000 years).
 MAX_DURATION_S = 315_576_000_000
@@ -150,11 +150,20 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
     logs = str(root.log)  # a Path for each of a thousand ranks would be a third of what a List takes
     for rank in job.ranks:
         made = rank_to(rank, job.state.final, f"{logs}/{rank_log_name(entry.job_id, rank.rank, rank.device)}")
+        if (gap := entry.gap(rank.rank)) is not None:
+            made.output_gap.CopyFrom(_gap(gap))
+            made.lost_log_bytes += gap.bytes - job.gaps[rank.rank].bytes
         made.command.extend(plain(word) for word in rank.argv or entry.spec.command)
         message.ranks.append(made)
+    if (gap := entry.gap(JOB)) is not None:
+        message.log_gap.CopyFrom(_gap(gap))
     for check in job.checks:
         message.checks.append(check_to(check))
     return message
+
+
+def _gap(gap: lifecycle.OpenGap) -> job_pb2.OutputGap:
+    return job_pb2.OutputGap(lost_bytes=gap.bytes, since=timestamp(gap.since), error=plain(gap.error))
 
 
 def add_present(message: job_pb2.Job, entry: Entry, held_by: Sequence[str] | None, found: Found | None) -> None:
@@ -287,9 +296,20 @@ def event_to(event: Event) -> event_pb2.Event:
 
 
 def _warnings(entry: Entry) -> list[str]:
+    job = entry.job
+    gaps = [
+        verdict.lost_output(None if rank == JOB else rank, gap.bytes, gap.since, gap.error, is_open=True)
+        for rank in job.gaps
+        if (gap := entry.gap(rank)) is not None
+    ]
     lost = [
         f"rank {rank.rank}: {rank.lost_bytes} bytes of output could not be written"
-        for rank in entry.job.ranks
-        if rank.lost_bytes
+        for rank in job.ranks
+        if rank.lost_bytes and rank.rank not in job.gaps
     ]
-    return [*([entry.damaged] if entry.damaged else []), *entry.job.warnings, *lost]
+    missing = [
+        f"{'the job' if rank == JOB else f'rank {rank}'}: its log does not say so yet, because it cannot be written: "
+        f"{line.strip()}"
+        for rank, line in job.missing_lines.items()
+    ]
+    return [*([entry.damaged] if entry.damaged else []), *job.warnings, *gaps, *lost, *missing]

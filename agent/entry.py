@@ -2,7 +2,7 @@
 
 import itertools
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -12,7 +12,7 @@ from agent.story import Story
 from supervisors import journal
 from supervisors.errors import IllegalTransition, JournalDamaged, SupervisionError
 from supervisors.journal import Record
-from supervisors.lifecycle import Job, Verdict
+from supervisors.lifecycle import Job, OpenGap, Verdict
 from supervisors.paths import JobPaths
 from supervisors.replay import apply
 from supervisors.spec import JobSpec
@@ -37,7 +37,11 @@ class Entry:
     #: How far the journal was read: bytes, records; and its record `checked`, if it came.
     end: int = 0
     records: int = 0
+    #: Records behind these that the supervisor has told of, but cannot write: the disk refuses them.
+    owed: list[Record] = field(default_factory=list)
     checked: Record | None = None
+    #: What the open gaps have lost by now, by rank; the journal is told more rarely.
+    lost_now: dict[int, int] = field(default_factory=dict)
     #: Which reading of which journal this is: the number of no other one.
     reading: int = field(default_factory=_readings.__next__)
     changed: anyio.Event = field(default_factory=anyio.Event)
@@ -53,8 +57,26 @@ class Entry:
     def absorb(self, records: list[Record], end: int) -> Told:
         """Applies the journal's next records, which reach to `end`; returns what is to be told of them.
 
-        Raises IllegalTransition.
+        Those that were owed are applied already. Raises IllegalTransition, also where others came in their place.
         """
+        known = self.owed[: len(records)]
+        if known != records[: len(known)]:
+            raise IllegalTransition(f"{self.paths.journal}: other records than the supervisor told of")
+        told = self._apply(records[len(known) :])
+        self.owed = self.owed[len(known) :]
+        self.records += len(records)
+        self.end = end
+        return told
+
+    def expect(self, record: Record) -> Told:
+        """Applies a record that the supervisor owes to the journal, unless it is known. Raises IllegalTransition."""
+        if record.get("n") != self.records + len(self.owed):
+            return []
+        told = self._apply([record])
+        self.owed.append(record)
+        return told
+
+    def _apply(self, records: list[Record]) -> Told:
         told: Told = []
         for record in records:
             try:
@@ -71,15 +93,18 @@ class Entry:
                 self.checked = None  # a node that was not fit is looked at again
             if event is not None:
                 told.append((record["n"], event))
-        self.records += len(records)
-        self.end = end
         return told
 
     def start_over(self) -> None:
         """Forgets what was read, for reading the journal from its begin."""
-        self.job, self.story, self.checked = Job(), Story(), None
+        self.job, self.story, self.checked, self.owed = Job(), Story(), None, []
         self.end = self.records = 0
         self.reading = next(_readings)
+
+    def gap(self, rank: int) -> OpenGap | None:
+        """The open gap of a rank (JOB: of the job's own log), with what it has lost by now."""
+        gap = self.job.gaps.get(rank)
+        return replace(gap, bytes=max(gap.bytes, self.lost_now.get(rank, 0))) if gap is not None else None
 
     def wake(self) -> None:
         """For whoever waits for a change."""

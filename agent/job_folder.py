@@ -23,7 +23,7 @@ from supervisors.output import job_line, job_log_files, set_aside
 from supervisors.paths import JobPaths, Root
 from supervisors.replay import place, replay
 from supervisors.spec import JOB_ID, JobSpec
-from supervisors.tee import INDEX_RECORD
+from supervisors.time_index import INDEX_RECORD
 
 
 @dataclass(slots=True)

@@ -17,12 +17,16 @@ from agent.job_folder import Held
 from agent.last_resort import LastResort
 from agent.unsupervised import Surroundings, Unsupervised
 from supervisors.errors import SupervisionError
+from supervisors.gaps import read_counts
 from supervisors.spec import DEFAULT_GRACE_STEPS
+from supervisors.states import JOB
 
 #: Seconds until: a supervisor has taken a stop, else it is passed over; it leaves after its job's end; a link has held.
 STOP_S = 3.0
 LEAVE_S = 5.0
 HELD_S = 1.0
+#: Seconds between two looks at what an open gap has lost.
+MEASURE_S = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -164,19 +168,37 @@ class JobTask:
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._make_known, generation)
+            tasks.start_soon(self._measure_gaps)
             try:
                 await supervisor_client.watch(connection)
                 self._tell("")
                 while not self.entry.job.state.final:
-                    await self._catch_up(await supervisor_client.next_size(connection))
+                    change = await supervisor_client.next_change(connection)
+                    if isinstance(change, int):
+                        await self._catch_up(change)
+                    else:
+                        self._publish(self.entry.expect(change))
                 with anyio.move_on_after(LEAVE_S):
                     while True:
-                        await supervisor_client.next_size(connection)
+                        await supervisor_client.next_change(connection)
             except (LinkLost, SupervisionError, OSError) as error:
                 return error
             finally:
                 tasks.cancel_scope.cancel()
         return LinkLost("the job has ended")
+
+    async def _measure_gaps(self) -> None:
+        """Reads what open gaps have lost by now, where the supervisor counts it; for ever."""
+        entry = self.entry
+        while True:
+            if not entry.job.gaps:
+                entry.lost_now = {}
+                await entry.changed.wait()
+                continue
+            counts = await self._thread(read_counts, entry.paths.lost)
+            numbers = [*(rank.rank for rank in entry.job.ranks), JOB]
+            entry.lost_now = {number: count.lost - count.told for number, count in zip(numbers, counts, strict=False)}
+            await anyio.sleep(MEASURE_S)
 
     async def _make_known(self, generation: int) -> None:
         """Tells each new nursery of a job whose supervisor lives: it is to hold its FIFOs and to see its end."""
@@ -197,7 +219,8 @@ class JobTask:
         """
         entry = self.entry
         # What is on disk for sure can be less than what was read without asking: its writer took a record back.
-        again = size is not None and 0 < size < entry.end
+        # Likewise what its writer owed is not known to be written once it is gone.
+        again = (size is not None and 0 < size < entry.end) or (size is None and bool(entry.owed))
         end, number = (0, 0) if again else (entry.end, entry.records)
         records, end = await self._thread(fetch, entry.paths.journal, end, number, size)
         if again:

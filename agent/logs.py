@@ -26,7 +26,7 @@ from agent.errors import OffsetOutOfRange
 from supervisors.gzip_members import open_read
 from supervisors.log_layout import Folder, Layout
 from supervisors.log_reader import Reader
-from supervisors.tee import INDEX_INTERVAL_S, INDEX_RECORD
+from supervisors.time_index import INDEX_INTERVAL_S, INDEX_RECORD
 
 #: Most bytes in a chunk; and most bytes and chunks in a batch, which is what one reader has in memory.
 CHUNK = 64 * 1024

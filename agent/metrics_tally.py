@@ -40,7 +40,7 @@ HANGS = OWN.counter(
     "muster_hang_verdicts_total", "Verdicts on jobs that hang, or were thought to, by how they hang.", "verdict", "kind"
 )
 LOST_BYTES = OWN.counter(
-    "muster_lost_log_bytes_total", "Bytes of output that could not be written, told when a gap ends."
+    "muster_lost_log_bytes_total", "Bytes of output that could not be written, counted while they are lost."
 )
 RAISED = OWN.counter("muster_conditions_raised_total", "Conditions that came, by code; drills are not counted.", "code")
 HARDWARE = OWN.counter("muster_hardware_events_total", "Events that kernel and drivers reported, by code.", "code")
@@ -117,7 +117,7 @@ class Tally:
                 self._add(DEATHS, _whole(said.get("count", "1")))
             case "job.taken_over":
                 self._add(TAKEOVERS, 1)
-            case "job.warning" if "bytes" in said:
+            case "job.output_lost":
                 self._add(LOST_BYTES, _whole(said["bytes"]))
             # One that was there and has another status now is not counted again, and a drill never.
             case "node.condition" if not said.keys() & {"was", "injected"}:

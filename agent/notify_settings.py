@@ -8,7 +8,7 @@ import msgspec
 from supervisors import notify_rules
 
 #: What somebody wants to be woken for.
-DEFAULT_EVENTS = ("failed", "hung", "suspected_hang", "recovered", "node_condition")
+DEFAULT_EVENTS = ("failed", "hung", "suspected_hang", "recovered", "output_lost", "node_condition")
 
 
 class NotifyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -95,12 +95,8 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
             return "job.taken_over", None, message, 0.0, {"pid": r["pid"]}
         case Kind.WARNING:
             return "job.warning", None, r["text"], 0.0, {}
-        case Kind.LOST_BYTES if r["rank"] == JOB:
-            message = f"{r['bytes']} bytes of the job's own log could not be written: {r['error']}"
-            return "job.warning", None, message, 0.0, {"bytes": r["bytes"]}
         case Kind.LOST_BYTES:
-            message = f"{r['bytes']} bytes of output of rank {r['rank']} could not be written: {r['error']}"
-            return "job.warning", r["rank"], message, 0.0, {"bytes": r["bytes"]}
+            return _output_lost(r)
         case Kind.ESCALATED if r["signal"] == "SIGKILL":
             message = f"the grace is over: SIGKILL was sent to {r['processes']} process(es)"
             return "job.warning", None, message, 0.0, {"processes": r["processes"]}
@@ -117,6 +113,17 @@ def _checked(r: Record, took: float) -> _Told:
     else:
         message = ("the node may be used: " if r["ok"] else "the node is not fit: ") + ", ".join(found)
     return "job.checked", None, message, took, {"ok": str(bool(r["ok"])).lower()}
+
+
+def _output_lost(r: Record) -> _Told:
+    """`bytes` is what was lost since the event before, `total` what the gap has lost in all."""
+    rank: int | None = None if r["rank"] == JOB else r["rank"]
+    total: int = r["total"] if "total" in r else r["bytes"]
+    is_open = bool(r.get("open"))
+    attributes = {"bytes": r["bytes"], "total": total, "since": f"{r['since']:.3f}", "error": r["error"]}
+    attributes["open"] = str(is_open).lower()
+    lost = verdict.lost_output(rank, total, r["since"], r["error"], is_open=is_open)
+    return "job.output_lost", rank, lost, 0.0, attributes
 
 
 def _step_ended(job: Job) -> _Told:

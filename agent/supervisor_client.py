@@ -7,6 +7,7 @@ import anyio
 
 from agent import control
 from agent.control import Connection, LinkLost, Refused
+from supervisors.journal import Record
 from supervisors.wire import Message
 
 #: Seconds in which a supervisor must have written a stop into its journal.
@@ -14,16 +15,19 @@ STOP_S = 5.0
 
 
 async def watch(connection: Connection) -> None:
-    """From now on `next_size` returns. Raises LinkLost."""
+    """From now on `next_change` returns. Raises LinkLost."""
     await connection.send({"op": "watch"})
 
 
-async def next_size(connection: Connection) -> int:
-    """Waits for the next change: bytes of the journal that are on disk. Raises LinkLost when the supervisor is gone."""
+async def next_change(connection: Connection) -> int | Record:
+    """Waits for the next change: bytes of the journal that are on disk, or a record that is owed to it. Raises LinkLost
+    when the supervisor has exited."""
     while True:
         message = await connection.receive()
         if message["op"] == "journal":
             return int(message["size"])
+        if message["op"] == "owed" and isinstance(record := message.get("record"), dict):
+            return record
         if message.get("ok") is False:
             raise LinkLost(f"the supervisor refused: {message.get('error')}")
 
@@ -37,7 +41,7 @@ async def stop(
     up: float | None = None,
     sent: Sequence[str] = (),
 ) -> None:
-    """Orders a stop over a connection of its own; returns when it is in the journal.
+    """Orders a stop over a connection of its own; returns when it has begun.
 
     `steps` are those of the grace in seconds, None for the job's own. `up`: when the daemon itself began it (seconds of
     CLOCK_BOOTTIME), and `sent`: the signals that it sent; the supervisor goes on from there. Raises LinkLost, Refused.
@@ -64,4 +68,4 @@ async def _order(paths: Sequence[Path], order: Message) -> None:
         raise LinkLost(f"the supervisor did not take the order in {STOP_S:g} s") from None
 
 
-__all__ = ["LinkLost", "Refused", "hung", "next_size", "stop", "watch"]
+__all__ = ["LinkLost", "Refused", "hung", "next_change", "stop", "watch"]

@@ -33,6 +33,7 @@ _OF_JOB = frozenset(
     {
         *HANG,
         "job.warning",
+        "job.output_lost",
         "job.taken_over",
         "job.supervisor_died",
         "job.stopping",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from supervisors import PROTOCOL, wire
 from supervisors.errors import ProtocolError
+from supervisors.journal import Record
 from supervisors.loop import Loop
 from supervisors.spare import Spare
 
@@ -249,7 +250,8 @@ class Server:
 
 
 class JournalServer(Server):
-    """A supervisor's: whoever watches is told how many bytes of the journal are on disk."""
+    """A supervisor's: watchers are sent how many bytes of the journal are on disk, and the records that are owed to it
+    (ledger.py)."""
 
     def __init__(
         self,
@@ -267,6 +269,8 @@ class JournalServer(Server):
         super().__init__(loop, None, {"watch": self._watch} | orders | sessions)
         self._watchers: set[Client] = set()
         self._size = 0
+        self._owed: list[Record] = []
+        self._sent = -1
         self._paths = paths
         self._path: Path | None = None
         loop.attempt(self._listen)
@@ -294,12 +298,21 @@ class JournalServer(Server):
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
-    def publish(self, size: int) -> None:
-        self._size = size
+    def publish(self, size: int, owed: list[Record]) -> None:
+        """`owed`: all that is owed now, in order; watchers are sent those records that are new."""
+        messages: list[wire.Message] = []
+        if size != self._size or not owed:
+            messages.append({"op": "journal", "size": size})
+        messages += [{"op": "owed", "record": record} for record in owed if record["n"] > self._sent]
+        self._size, self._owed = size, owed
+        self._sent = owed[-1]["n"] if owed else self._sent
         self._watchers &= self.clients
         for client in list(self._watchers):
-            client.send({"op": "journal", "size": size})
+            for message in messages:
+                client.send(message)
 
     def _watch(self, _: wire.Message, client: Client) -> None:
         self._watchers.add(client)
         client.send({"op": "journal", "size": self._size})
+        for record in self._owed:
+            client.send({"op": "owed", "record": record})

@@ -39,6 +39,8 @@ class Ends:
         #: What the kernel's log says of want of memory, as it was read for the ends that are collected now.
         self._victims: tuple[dict[int, str] | None] | None = None
         self._ask_until: dict[int, float] = {}
+        #: Their ends are known, but not on disk yet: until then they stay zombies, which keep their status.
+        self._unreaped: list[Rank] = []
         link.on_ended = self._told.__setitem__
         loop.add(self._ending.fileno(), self._note)
 
@@ -57,11 +59,11 @@ class Ends:
                 self._watch(rank.rank, pidfd)
 
     def collect(self, *, look: bool = False) -> list[int]:
-        """Commits how ranks ended, in the order in which the kernel reported it (`verdict.first_failure` goes by it);
-        then they are waited for.
+        """Records how ranks ended, in the order in which the kernel reported it (`verdict.first_failure` goes by it).
+        They are waited for (`reap`) once that is on disk; until then they stay zombies with their status.
 
-        `look`: at all of them, also where no event has told yet. Returns their numbers. Raises OSError where the
-        journal cannot be written; they stay zombies with their status then.
+        `look`: at all of them, also where no event has told yet. Returns their numbers. Raises OSError where /proc
+        cannot be read.
         """
         if look:
             self._note()
@@ -71,11 +73,12 @@ class Ends:
         # Whoever ended behind one whose status is still to be told is noted behind it, too.
         numbers = list(itertools.takewhile(lambda n: not self._may_yet_be_told(n, found[n]), self._readable))
         if numbers:
-            self._ledger.commit(*(self._record(self._rank(n), found[n]) for n in numbers))
+            self._ledger.owe(*(self._record(self._rank(n), found[n]) for n in numbers))
         self._readable = [n for n in self._readable if n not in numbers]
         for number in numbers:
             self.forget(number)
-        self._wait_for([self._rank(number) for number in numbers])
+        self._unreaped += [self._rank(number) for number in numbers]
+        self.reap()
         return numbers
 
     @property
@@ -83,14 +86,25 @@ class Ends:
         """Whether ranks are known to have ended that `collect` has not committed."""
         return bool(self._readable)
 
+    @property
+    def unreaped(self) -> list[Rank]:
+        """Ranks that have ended and are kept as zombies, because the journal takes no record."""
+        return self._unreaped
+
+    def reap(self) -> None:
+        """Waits for those whose ends are on disk."""
+        if self._unreaped and not self._ledger.owes:
+            ranks, self._unreaped = self._unreaped, []
+            self._wait_for(ranks)
+
     def lose(self, ranks: list[Rank], detail: str) -> None:
-        """Commits that nobody can tell how these ended. Raises OSError."""
+        """Records that nobody can tell how these ended."""
         records = [
             {"kind": Kind.EXITED, "rank": r.rank, "outcome": Outcome.LOST, "status": None, "detail": detail}
             for r in ranks
         ]
         if records:
-            self._ledger.commit(*records)
+            self._ledger.owe(*records)
 
     def forget_all(self) -> None:
         """Of ranks that are born again, or are no more."""

@@ -48,3 +48,29 @@ class Untrusted(SupervisionError, PermissionError):
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"
+
+
+#: What an operator can do about an errno; the one place that says so.
+_REMEDIES = {
+    errno.EMFILE: "raise the limit of open files (LimitNOFILE= of the service, `ulimit -n`)",
+    errno.ENFILE: "raise fs.file-max: the whole node is out of open files",
+    errno.ENOSPC: "make room on the file system",
+    errno.EDQUOT: "raise the quota, or make room",
+    errno.EROFS: "mount the file system read-write",
+    errno.EIO: "check the disk: `dmesg` tells what failed",
+    errno.EAGAIN: "raise the limit of processes (TasksMax= of the slice, `ulimit -u`)",
+    errno.ENOMEM: "the node is out of memory",
+    errno.EACCES: "give muster's user access",
+}
+
+
+def explain(error: OSError) -> str:
+    """An error with the file that it is about, and what to do."""
+    text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+    remedy = _REMEDIES.get(error.errno or 0)
+    return f"{text}: {remedy}" if remedy else text
+
+
+def remedy(error: OSError) -> str:
+    """What to do about an error; empty where it has no usual remedy."""
+    return _REMEDIES.get(error.errno or 0, "")

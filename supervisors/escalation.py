@@ -28,7 +28,7 @@ class Escalation:
         give_up: Callable[[list[Stat]], None],
     ) -> None:
         """`before_signal`: notes who has ended by itself by now. `look`: processes may be gone. `give_up`: these cannot
-        be killed; it raises OSError where that cannot be recorded, and is called again then."""
+        be killed; it is called again where it raises OSError."""
         self._ledger = ledger
         self._containment = containment
         self._before_signal = before_signal
@@ -50,7 +50,7 @@ class Escalation:
         """Begins a stop, or shortens one that is under way. `ranks`, `again`: see lifecycle.Stop. `up`: when it began,
         if the daemon has begun it already (seconds of CLOCK_BOOTTIME), and `sent`: the signals that it sent.
 
-        Raises OSError where it cannot be recorded.
+        A stop waits for no disk: where it cannot be recorded now, it is recorded later.
         """
         job = self._ledger.job
         if job.state.final:
@@ -61,15 +61,15 @@ class Escalation:
         stop = {"cause": cause, "by": by, "reason": reason, "steps": steps, "up": up}
         if job.stop is None:
             hang = {"ranks": ranks, "again": again} if cause is Cause.HUNG else {}
-            self._ledger.commit({"kind": Kind.STOPPING} | stop | hang)
+            self._ledger.owe({"kind": Kind.STOPPING} | stop | hang)
             for name in sent:
                 self._record(name, 0)
             self.go_on()
         elif time.monotonic() + left < self._climb.kill_at - SAME_S:
-            self._ledger.commit({"kind": Kind.STOPPING} | stop)
+            self._ledger.owe({"kind": Kind.STOPPING} | stop)
             self._climb.shorten(left)
         elif cause is Cause.REQUESTED and not job.halted:  # it ends no sooner for it, but it is not started again
-            self._ledger.commit({"kind": Kind.STOPPING} | stop | {"steps": job.stop.steps, "up": job.stop.up})
+            self._ledger.owe({"kind": Kind.STOPPING} | stop | {"steps": job.stop.steps, "up": job.stop.up})
 
     def halt(self) -> None:
         """All that was to be ended has ended. Another stop may begin later, of another attempt."""
@@ -85,7 +85,7 @@ class Escalation:
         self._climb.begin(left, terminated=job.terminated)
 
     def _terminate(self) -> None:
-        with contextlib.suppress(OSError):  # tried again behind this batch; the signal must not wait for it
+        with contextlib.suppress(OSError):  # /proc without a descriptor, say; the signal must not wait for it
             self._before_signal()
         self._record("SIGTERM", self._containment().signal(signal.SIGTERM))
 
@@ -99,7 +99,5 @@ class Escalation:
         self._give_up(self._containment().kill())
 
     def _record(self, name: str, processes: int) -> None:
-        """From here on whoever ends was ended by us, whether or not that could be written down."""
-        self._ledger.job.terminated = True
-        with contextlib.suppress(OSError):
-            self._ledger.commit({"kind": Kind.ESCALATED, "signal": name, "processes": processes}, sync=False)
+        """From here on whoever ends was ended by us."""
+        self._ledger.owe({"kind": Kind.ESCALATED, "signal": name, "processes": processes}, sync=False)

@@ -17,7 +17,7 @@ from supervisors.cgroups import enter_scope, is_leaf, limit_cgroup, make_cgroup
 from supervisors.containment import Containment
 from supervisors.control import JournalServer
 from supervisors.ends import Ends
-from supervisors.errors import NotStartable
+from supervisors.errors import NotStartable, explain
 from supervisors.escalation import Escalation
 from supervisors.journal import Contents
 from supervisors.ladder import KILL_WAIT_S
@@ -79,52 +79,86 @@ class Gang:
         self._begun = False
         self._look_due = True
         self._gone_look = GONE_LOOK_S
-        self._resting = False
+        self._resting = self._waits_to_settle = self._closed = False
+        self._log_ends: dict[int, int] = {}
         self._scope_ends = False
         if scope.own():  # systemd ends it by a SIGTERM to all in it: to us first, by the order of the leaves' names
             signal.signal(signal.SIGTERM, self._on_scope_end)
-        # The first thing that the loop does, so that what has ended already is an event like any other. Not attempted
-        # again here: a supervisor that cannot begin makes room for a successor.
+        # The first thing that the loop does, so that what has ended already is an event like any other.
         loop.once(self._begin)
 
     def _begin(self) -> None:
-        """Takes the job over in whatever state it is; `_advance` goes on from there. Raises OSError where the journal
-        cannot be written."""
+        """Takes the job over in whatever state it is; `_advance` goes on from there. What the disk or the node refuses
+        is said, and tried again: a successor would meet the same."""
         job = self.job
         taken = {"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": self._adopted}
-        self._ledger.commit(taken, sync=False, tell=self._adopted)  # a crash of the node ends us anyway
+        self._ledger.owe(taken, sync=False, tell=self._adopted)  # a crash of the node ends us anyway
         self._link.tell("ready")
-        self._begun = True
         if self._adopted and is_leaf(job.cgroup):  # a new one is with the nursery
             enter_scope(self._root, self._spec.job_id)
         if job.state not in (State.ACCEPTED, State.CHECKING) and (self._adopted or job.boot_id != process.boot_id()):
-            self._open_again()
+            self.loop.attempt(self._open_again)
+        self.loop.attempt(self._adopt)
+
+    def _adopt(self) -> None:
+        """Raises OSError, with nothing adopted: nothing is decided until it works."""
+        job = self.job
         if job.boot_id != process.boot_id():
             self._end_after_reboot()
         elif job.processes():
             self._takeover.adopt()
+        self._begun = True
 
     # --- what the loop calls ------------------------------------------------------------------------------------------
 
     def _after(self) -> None:
         """Behind every batch of events: notes who has ended, then does what follows."""
         self._sessions.turn()
-        if self.job.state.final or self._resting or self._undecided():
+        if self.job.state.final:
+            return
+        self._output.commit_gaps()
+        self._settle()
+        if self._undecided():
             return
         if self._scope_ends:
             by = {"by": "systemd", "reason": f"SIGTERM to the supervisor, as by `systemctl stop {scope.own()}`"}
             self._scope_ends = not self._on_stop(by)["ok"]
         try:
-            self._output.commit_gaps()
             self._note_ends(look=False)
+            if self._ends.unreaped:  # the journal takes no record: the others are ended all the same
+                if self.job.spawned and self.job.concluded is None:
+                    self._decide_on_ranks()
+                return
+            if self._resting:
+                return
             while self._advance():
                 pass
         except OSError as error:
-            # Most likely the journal takes no record (its disk is full or broken). Nothing is lost: ranks that have
-            # ended stay zombies with their status until it does, and what follows is decided anew.
+            # The journal takes no record (its disk is full, broken or read-only), and what comes next must be on disk
+            # before it is done. Nothing is lost: what follows is decided anew.
+            self._rest(error)
+
+    def _settle(self) -> None:
+        """Writes what is owed to the journal, each second; then those are waited for whose ends it tells."""
+        if not self._ledger.owes or self._waits_to_settle:
+            return
+        try:
+            self._ledger.settle()
+        except OSError as error:
             self._say(error)
-            self._resting = True
-            self.loop.later(AGAIN_S, self._go_on)
+            self._waits_to_settle = True
+            self.loop.later(AGAIN_S, self._settle_again)
+            return
+        self._ends.reap()
+        self._look_due = True
+
+    def _settle_again(self) -> None:
+        self._waits_to_settle = False  # `_after` comes next
+
+    def _rest(self, error: OSError) -> None:
+        self._say(error)
+        self._resting = True
+        self.loop.later(AGAIN_S, self._go_on)
 
     def _on_scope_end(self, *_: object) -> None:
         self._scope_ends = True  # `_after` comes next: the signal wakes the loop
@@ -141,6 +175,7 @@ class Gang:
         """Waits for those that came to us, and for sessions; ranks are waited for once their end is written down."""
         self._sessions.reap()
         ranks = {r.pid for r in self.job.processes() if r.outcome is None}
+        ranks.update(r.pid for r in self._ends.unreaped)
         with contextlib.suppress(ChildProcessError):
             while True:
                 info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -159,11 +194,8 @@ class Gang:
             return {"ok": False, "error": "ranks must be a list of numbers"}
         ranks = tuple(rank.rank for rank in job.ranks if rank.rank in named)
         own = tuple(self._spec.grace_steps) or DEFAULT_GRACE_STEPS
-        try:
-            reason, again = str(message.get("reason", "")), bool(message.get("again"))
-            self._escalation.begin(Cause.HUNG, "muster", reason, own, ranks, again)
-        except OSError as error:
-            return {"ok": False, "error": f"the stop cannot be recorded: {error}"}
+        reason, again = str(message.get("reason", "")), bool(message.get("again"))
+        self._escalation.begin(Cause.HUNG, "muster", reason, own, ranks, again)
         self._output.say(f"hangs, and is ended: {reason}")
         return {"ok": True}
 
@@ -176,14 +208,11 @@ class Gang:
                 grace = STEP_GRACE_S if steps is None else sum(float(s) for s in steps)
                 self._step.end("was ended by a stop", grace)
             return {"ok": True}
-        try:
-            up, sent = message.get("up"), message.get("sent", [])
-            self._stop(
-                Cause.REQUESTED, str(message.get("by", "")), str(message.get("reason", "")), steps,
-                up if isinstance(up, float) else None, tuple(map(str, sent)) if isinstance(sent, list) else (),
-            )  # fmt: skip
-        except OSError as error:
-            return {"ok": False, "error": f"the stop cannot be recorded: {error}"}
+        up, sent = message.get("up"), message.get("sent", [])
+        self._stop(
+            Cause.REQUESTED, str(message.get("by", "")), str(message.get("reason", "")), steps,
+            up if isinstance(up, float) else None, tuple(map(str, sent)) if isinstance(sent, list) else (),
+        )  # fmt: skip
         return {"ok": True}
 
     def _say(self, error: OSError) -> None:
@@ -222,7 +251,7 @@ class Gang:
 
     def _warn(self, text: str) -> None:
         if text and text not in self.job.warnings:
-            self._ledger.commit({"kind": Kind.WARNING, "text": text}, sync=False)
+            self._ledger.owe({"kind": Kind.WARNING, "text": text}, sync=False)
 
     def _go_further(self) -> None:
         """The next step before the ranks, or these."""
@@ -242,7 +271,7 @@ class Gang:
         """They were let go."""
         job = self.job
         if job.state is State.PREPARING:
-            self._ledger.commit({"kind": Kind.RUNNING, "up": process.uptime()}, sync=False)
+            self._ledger.owe({"kind": Kind.RUNNING, "up": process.uptime()}, sync=False)
             count = f"{len(job.ranks)} rank{'s' if len(job.ranks) != 1 else ''}"
             self._output.say(f"attempt {job.attempt}: {count} started")
         limit = self._spec.max_runtime
@@ -254,7 +283,7 @@ class Gang:
             self._stop(Cause.MAX_RUNTIME, "max_runtime", f"{self._spec.max_runtime:g} s are over", None)
 
     def _cannot_start(self, error: Exception) -> None:
-        text = f"{error.strerror}: {error.filename or 'fork'}" if isinstance(error, OSError) else str(error)
+        text = explain(error) if isinstance(error, OSError) else str(error)
         self._attempt_over(*verdict.not_prepared(f"the job could not be prepared: {text}", elsewhere=True))
 
     # --- steps before and after the ranks -----------------------------------------------------------------------------
@@ -264,8 +293,7 @@ class Gang:
         job = self.job
         trouble = self._step.close()
         if job.concluded is not None:
-            if trouble:
-                self._ledger.commit({"kind": Kind.WARNING, "text": trouble}, sync=False)
+            self._warn(trouble)
             self._end(*job.concluded)
         elif job.stop is not None:
             self._conclude()
@@ -282,18 +310,23 @@ class Gang:
             self._output.open_job((midwife.account.uid, midwife.account.gid), len(job.ranks))
             self._step.begin(midwife, steps.EPILOG, steps.environment_of_epilog(*job.concluded))
         except (OSError, NotStartable) as error:
-            text = f"{steps.shown(steps.EPILOG, self._spec)} could not be started: {error}"
-            self._ledger.commit({"kind": Kind.WARNING, "text": text}, sync=False)
+            self._warn(f"{steps.shown(steps.EPILOG, self._spec)} could not be started: {error}")
             self._end(*job.concluded)
 
     # --- takeover -----------------------------------------------------------------------------------------------------
 
     def _open_again(self) -> None:
-        """The output of a job whose supervisor died."""
+        """The output of a job whose supervisor died. Raises OSError where a FIFO cannot be opened; what could be opened
+        is, and the rest is tried again."""
+        if self.job.state.final or self._closed:
+            return
         ranks = self.job.ranks
         owner = self._output.owner(ranks) or (os.geteuid(), os.getegid())
-        self._output.open_job(owner, len(ranks))
-        self._link.hold(self._output.open(ranks, owner, fresh=False))
+        try:
+            self._output.open_job(owner, len(ranks))
+            self._output.open(ranks, owner, fresh=False)
+        finally:
+            self._link.hold(self._output.fds())
 
     def _carry_on(self) -> None:
         self._sessions.ends.end_strays()
@@ -317,7 +350,7 @@ class Gang:
     # --- decisions ----------------------------------------------------------------------------------------------------
 
     def _note_ends(self, look: bool = True) -> None:
-        """Raises OSError where the journal cannot be written."""
+        """Raises OSError where /proc cannot be read."""
         if self._undecided():
             return
         if self._order_due or self._ends.pending or look:  # else an end that it caused would be judged without it
@@ -452,8 +485,7 @@ class Gang:
                 f"process {s.pid} ({s.comm}) cannot be killed: state {s.state} for "
                 f"{KILL_WAIT_S:.0f} s after SIGKILL; what it holds, a card maybe, stays held"
             )
-            if text not in self.job.warnings:
-                self._ledger.commit({"kind": Kind.WARNING, "text": text})
+            self._warn(text)
         self._ends.lose([r for r in self.job.processes() if r.outcome is None], "it cannot be killed")
         self._stuck = True
         self._look_again()
@@ -462,8 +494,13 @@ class Gang:
 
     def _conclude(self) -> None:
         """All processes of the attempt are gone."""
+        if self._output.unopened:
+            try:
+                self._open_again()
+            except OSError as error:
+                which = ", ".join(map(str, sorted(self._output.unopened)))
+                self._warn(f"the last output of rank {which} is lost: its FIFO cannot be opened: {explain(error)}")
         self._output.drain()
-        self._output.commit_gaps()
         self._attempt_over(*self._reached())
 
     def _reached(self) -> tuple[State, Verdict]:
@@ -497,15 +534,16 @@ class Gang:
         self._look_due = True
 
     def _put_away(self) -> None:
+        """What cannot be removed (a read-only file system) goes with the job's folder."""
+        self._closed = True
         self._output.close()
         self._ends.forget_all()
-        for path in [self._paths.job_fifo, *(self._paths.fifo(rank.rank) for rank in self.job.ranks)]:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
         self._containment.remove()
         stop_order.remove(self._root.stop_order(self._spec.job_id))
-        for path in (self._paths.unborn, self._paths.lost, self._paths.exports):
-            with contextlib.suppress(FileNotFoundError):
+        paths = self._paths
+        fifos = [paths.job_fifo, *(paths.fifo(rank.rank) for rank in self.job.ranks)]
+        for path in [*fifos, paths.unborn, paths.lost, paths.exports]:
+            with contextlib.suppress(OSError):
                 path.unlink()
 
     def _end(self, state: State, end: Verdict) -> None:
@@ -515,10 +553,11 @@ class Gang:
                 "no restart is left" if self.job.attempt >= self._spec.max_restarts else "is not restarted"
             )
         self._output.say(f"{state}: {end.summary}")
-        self._output.drain()
+        self._output.drain(last=True)
         self._output.commit_gaps()
+        self._log_ends = self._log_ends or self._output.ends() | self._output.job_end()
         self._put_away()
-        self._ledger.commit({"kind": Kind.ENDED, "state": state, "verdict": _fields(end)})
+        self._ledger.commit({"kind": Kind.ENDED, "state": state, "verdict": _fields(end), "log_ends": self._log_ends})
         self._link.tell("done")
         self._sessions.close()
         self._control.close()

@@ -25,7 +25,7 @@ Record = dict[str, Any]
 FORMAT = 2
 #: Room set aside for a job's later records, so that a full disk cannot lose an exit code: bytes, and bytes per rank.
 RESERVE = 65536
-RESERVE_PER_RANK = 1024
+RESERVE_PER_RANK = 4096
 _FALLOC_FL_KEEP_SIZE = 1
 
 
@@ -108,13 +108,16 @@ class Writer:
     """Appends records. The caller holds the job's lock."""
 
     def __init__(self, path: Path, contents: Contents) -> None:
-        """Opens `path` for appending after what was read from it; a torn tail is cut off. Raises OSError."""
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        """Opens `path` for appending after what was read from it; a torn tail is cut off. A journal that has records
+        and cannot be opened now (a read-only file system) is opened with the next record. Raises OSError for a new
+        one."""
+        self._path = path
+        self._fd = -1
         self._end = contents.end
         self._next = len(contents.records)
-        if contents.torn:
-            self._cut()
-            os.fdatasync(self._fd)
+        self._torn = contents.torn
+        with contextlib.suppress(*[OSError] if contents.records else []):
+            self._open()
 
     @property
     def size(self) -> int:
@@ -128,6 +131,7 @@ class Writer:
     def reserve(self, ranks: int) -> None:
         """Sets disk space aside, without changing the file's size. Raises OSError (ENOSPC); where the file system has
         no such call there is no reserve."""
+        self._open()
         set_aside(self._fd, self._end + RESERVE + ranks * RESERVE_PER_RANK)
 
     def append(self, records: list[Record], *, sync: bool = True) -> None:
@@ -136,6 +140,7 @@ class Writer:
         Raises OSError; the file then is as it was before, and the call may be tried again.
         """
         data = b"".join(encode({"n": self._next + i} | record) for i, record in enumerate(records))
+        self._open()
         try:
             written = 0
             while written < len(data):
@@ -151,7 +156,18 @@ class Writer:
         self._next += len(records)
 
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    def _open(self) -> None:
+        """Opens the file if that was not done; a torn tail is cut off. Raises OSError."""
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if self._torn:
+            self._cut()
+            os.fdatasync(self._fd)
+            self._torn = False
 
     def _cut(self) -> None:
         """Back to the last whole record, keeping the room that was set aside: a truncation gives it back."""

@@ -90,6 +90,15 @@ class Verdict:
 
 
 @dataclass(slots=True)
+class OpenGap:
+    """Output of a rank that is being lost: bytes so far, since when (seconds since the epoch), and why."""
+
+    bytes: int
+    since: float
+    error: str
+
+
+@dataclass(slots=True)
 class Job:
     """What the records so far add up to."""
 
@@ -148,6 +157,13 @@ class Job:
     warnings: list[str] = field(default_factory=list)
     #: Sentences about cards of the job that are not as good as others; each becomes a warning before the job begins.
     doubts: list[str] = field(default_factory=list)
+    #: By rank (JOB: the job's own log): the gap that is open; and the lines of gaps in which the job ended, which could
+    #: not be written into the log.
+    gaps: dict[int, OpenGap] = field(default_factory=dict)
+    missing_lines: dict[int, str] = field(default_factory=dict)
+    #: Bytes of the job's own log that could not be written; and where each log ended with the job, by rank.
+    lost_bytes: int = 0
+    log_ends: dict[int, int] = field(default_factory=dict)
     stop: Stop | None = None
     #: A person has asked for the end: there is no other attempt.
     halted: bool = False

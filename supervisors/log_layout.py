@@ -4,6 +4,7 @@ tell it."""
 import bisect
 import contextlib
 import os
+import stat as stat_bits
 import threading
 import time
 from collections.abc import Sequence
@@ -106,12 +107,12 @@ class Folder:
             # A live file that is the same before and after the names were read, or since which no name has changed, is
             # the one that belongs to these names. Where there is none, a rotation may just be going on.
             generation = self._names.generation
-            before = [_stat(log) for log in waiting]
+            before = [_stat_log(log) for log in waiting]
             names = self._refresh()
             moved = []
             for log, stat in zip(waiting, before, strict=True):
                 layout = _with_live(names.kept(log), log, stat)
-                if not (stat and names.generation == generation) and _inode(stat) != _inode(_stat(log)):
+                if not (stat and names.generation == generation) and _inode(stat) != _inode(_stat_log(log)):
                     moved.append(log)
                 elif names.live.setdefault(log, _inode(stat)) != _inode(stat):
                     self._changed = -1  # a file system whose clock did not tell that something was renamed
@@ -173,6 +174,15 @@ def _stat(path: Path) -> os.stat_result | None:
         return os.stat(path)
     except FileNotFoundError:
         return None
+
+
+def _stat_log(path: Path) -> os.stat_result | None:
+    """None also for what is no file: somebody put a directory or a link in its place. It holds no output."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if stat_bits.S_ISREG(found.st_mode) else None
 
 
 def _inode(stat: os.stat_result | None) -> int:

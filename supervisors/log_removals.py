@@ -19,13 +19,14 @@ _RECORD = 4096
 @dataclass(frozen=True, slots=True)
 class Removed:
     """Output that is not kept any more. `at`: when the last of it was removed, which began at `last`, in seconds since
-    the epoch."""
+    the epoch. `lost`: somebody took it away; otherwise muster removed it, as a setting or a command said."""
 
     start: int
     end: int
     at: float
     why: str
     last: int
+    lost: bool = False
 
 
 def removals(log: Path) -> list[Removed]:
@@ -41,10 +42,10 @@ def removals(log: Path) -> list[Removed]:
         return [found for line in file if (found := _removed(line)) is not None]
 
 
-def record_removal(log: Path, start: int, end: int, why: str) -> None:
-    """To be called before the bytes are removed. What lies right behind what the last record tells, and goes for the
-    same reason, becomes part of that one: a job of weeks may give up a segment each second. Raises OSError, with no
-    record made that would count."""
+def record_removal(log: Path, start: int, end: int, why: str, *, lost: bool = False) -> None:
+    """To be called before the bytes are removed; `lost`: see `Removed`. What lies right behind what the last record
+    tells, and goes for the same reason, becomes part of that one: a job of weeks may give up a segment each second.
+    Raises OSError, with no record made that would count."""
     fd = os.open(removed_path(log), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
     try:
         _lock(fd, fcntl.LOCK_EX)
@@ -55,7 +56,8 @@ def record_removal(log: Path, start: int, end: int, why: str) -> None:
         if record is not None and old.endswith(b"\n") and (record.end, record.why) == (start, why):
             fields |= {"start": record.start, "last": start}
             place -= len(old)
-        line = json.dumps(fields | {"why": why}).encode().ljust(len(old) - 1 if place < size else 0) + b"\n"
+        body = json.dumps(fields | {"why": why} | ({"lost": True} if lost else {})).encode()
+        line = body.ljust(len(old) - 1 if place < size else 0) + b"\n"
         if place == size and old and not old.endswith(b"\n"):  # somebody was killed, or found no room, in one
             line = b"\n" + line
         if os.pwrite(fd, line, place) < len(line):
@@ -72,7 +74,7 @@ def _removed(line: bytes) -> Removed | None:
         record = json.loads(line)
         start = int(record["start"])
         end, at, last = int(record["end"]), float(record["at"]), int(record.get("last", start))
-        return Removed(start, end, at, str(record["why"]), last)
+        return Removed(start, end, at, str(record["why"]), last, record.get("lost") is True)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 

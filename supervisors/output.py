@@ -9,9 +9,11 @@ import os
 import select
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisors import rotation, tee
+from supervisors.gaps import Counts, Gap
 from supervisors.ledger import Ledger
 from supervisors.lifecycle import Rank
 from supervisors.log_layout import Folder, Layout
@@ -23,6 +25,18 @@ from supervisors.states import JOB, Kind
 
 #: How long output may take to be drained at the end, in seconds. Nobody writes any more by then.
 DRAIN_WAIT_S = 60.0
+#: Seconds after the first record of an open gap until the next; each further pause is twice as long. So a disk that is
+#: full for a month costs the journal, whose reserved room is small, a dozen records per rank.
+GAP_AGAIN_S = 60.0
+
+
+@dataclass(slots=True)
+class _Told:
+    """How much of a rank's open gap is in the journal, and when (time.monotonic()) the next record is due."""
+
+    bytes: int
+    pause: float
+    due: float
 
 
 class Output:
@@ -34,20 +48,27 @@ class Output:
         self._paths = root.job(job_id)
         self._loop = loop
         self._ledger = ledger
-        self._lost: tee.LostCounter | None = None
+        self._counts: Counts | None = None
         self._logs: dict[int, tee.RankLog] = {}
-        self._gaps: dict[int, tee.Gap] = {}
+        #: Ranks whose FIFO could not be opened when that was tried last.
+        self.unopened: set[int] = set()
+        #: Ranks whose log is not written where it belongs: in a gap, or into a file that was moved away.
+        self._astray: set[int] = set()
+        #: Gaps that are closed and not yet in the journal, and how much of each gap is in it already.
+        self._closed: dict[int, Gap] = {}
+        self._told: dict[int, _Told] = {}
         self._folder = Folder(root.log)
         self._settings = Settings(root.settings)
 
     def open_job(self, owner: tuple[int, int], ranks: int) -> None:
-        """Opens the job's log, which goes on where the daemon or a predecessor left it. Raises OSError."""
+        """Opens the job's log, which goes on where the daemon or a predecessor left it. Raises OSError where its FIFO
+        cannot be made or opened; a file that cannot be opened is a gap."""
         if JOB in self._logs:
             return
         taken_over = self._paths.job_fifo.exists()
         tee.make_fifo(self._paths.job_fifo, *owner)
         log, index = job_log_files(self._root, self._job_id, self._ledger.job.node_rank)
-        (layout,) = self._look([log], new=not taken_over)
+        layout = self._look([log], new=not taken_over)[log]
         self._follow(JOB, self._open(self._paths.job_fifo, log, index, owner, self._counter(ranks), ranks, layout))
 
     def say(self, text: str) -> None:
@@ -73,22 +94,33 @@ class Output:
     def open(self, ranks: list[Rank], owner: tuple[int, int], fresh: bool) -> list[int]:
         """Opens FIFO and file of each rank and returns descriptors of the FIFOs, for others to hold.
 
-        `owner`: uid and gid of files that are made. Not `fresh`: a FIFO that is not there was drained to its end.
-        Raises OSError; `close` then puts away what was opened.
+        `owner`: uid and gid of files that are made. Not `fresh`: a FIFO that does not exist was drained to its end.
+        Raises OSError where a FIFO cannot be opened: all that could be opened is, and another call opens the rest. A
+        file that cannot be opened is a gap of that rank.
         """
         if not fresh and not any(self._paths.fifo(rank.rank).exists() for rank in ranks):
             return self.fds()  # a predecessor had drained and put away everything
         counter = self._counter(len(ranks))
         logs = [self._root.rank_log(self._job_id, rank.rank, rank.device) for rank in ranks]
         layouts = self._look(logs, new=fresh and not self._ledger.job.past)
-        for rank, log, layout in zip(ranks, logs, layouts, strict=True):
+        trouble: OSError | None = None
+        for rank, log in zip(ranks, logs, strict=True):
             if rank.rank in self._logs:
                 continue  # from the attempt before
             fifo = self._paths.fifo(rank.rank)
             index = self._root.rank_index(self._job_id, rank.rank, rank.device)
             if not fresh and not fifo.exists():
                 continue  # drained to its end and put away
-            self._follow(rank.rank, self._open(fifo, log, index, owner, counter, rank.local_rank, layout))
+            try:
+                opened = self._open(fifo, log, index, owner, counter, rank.local_rank, layouts[log])
+            except OSError as error:
+                trouble = trouble or error
+                self.unopened.add(rank.rank)
+            else:
+                self.unopened.discard(rank.rank)
+                self._follow(rank.rank, opened)
+        if trouble is not None:
+            raise trouble
         return self.fds()
 
     def fds(self) -> list[int]:
@@ -102,14 +134,19 @@ class Output:
                 log.mark(text)
 
     def ends(self) -> dict[int, int]:
-        """Bytes of each rank's output so far, by rank."""
-        return {number: log.offset for number, log in self._logs.items() if number != JOB}
+        """Bytes of each rank's output so far, by rank; those of which it is known."""
+        return {number: log.offset for number, log in self._logs.items() if number != JOB and log.offset >= 0}
 
-    def _counter(self, ranks: int) -> tee.LostCounter:
+    def job_end(self) -> dict[int, int]:
+        """As `ends`, of the job's own log."""
+        log = self._logs.get(JOB)
+        return {JOB: log.offset} if log is not None and log.offset >= 0 else {}
+
+    def _counter(self, ranks: int) -> Counts:
         """With a place for each rank and one for the job's log."""
-        if self._lost is None:
-            self._lost = tee.LostCounter(self._paths.lost, ranks + 1)
-        return self._lost
+        if self._counts is None:
+            self._counts = Counts(self._paths.lost, ranks + 1)
+        return self._counts
 
     def owner(self, ranks: list[Rank]) -> tuple[int, int] | None:
         """Uid and gid that the FIFOs belong to: the job's user, who need not be looked up again and may not be known at
@@ -123,37 +160,87 @@ class Output:
             return stat.st_uid, stat.st_gid
         return None
 
-    def drain(self) -> None:
-        """All that is left, once nobody can write any more."""
+    def drain(self, last: bool = False) -> None:
+        """All that is left, once nobody can write any more. `last`: the job ends, and with it every gap."""
         for number, log in self._logs.items():
             for gap in log.drain_all(time.monotonic() + DRAIN_WAIT_S):
                 self._note(number, gap)
-            self._note(number, log.abandon())
+            if last:
+                self._note(number, log.abandon())
 
     def commit_gaps(self) -> None:
-        """Raises OSError where the journal cannot be written; the gaps are kept then."""
-        for number, gap in list(self._gaps.items()):
-            lost = {"bytes": gap.bytes, "since": gap.since, "until": gap.until, "error": gap.error}
-            self._ledger.commit({"kind": Kind.LOST_BYTES, "rank": number} | lost, sync=False)
-            del self._gaps[number]
+        """Records what was lost: of an open gap from its first byte on, and again after growing pauses; of a closed one
+        the rest."""
+        now = time.monotonic()
+        for number, gap in list(self._closed.items()):
+            told = self._told.pop(number, None)
+            self._record(number, gap, gap.bytes - (told.bytes if told else 0))
+            del self._closed[number]
+        astray = [(number, self._logs[number]) for number in self._astray if number in self._logs]
+        for number, log in astray:
+            if (open_gap := log.gap) is None or not open_gap.bytes:
+                continue
+            told = self._told.get(number) or self._told_before(number, now)
+            more = open_gap.bytes - told.bytes
+            if more and now >= told.due:
+                self._record(number, open_gap, more)
+                pause = told.pause * 2 if told.pause else GAP_AGAIN_S
+                self._told[number] = _Told(open_gap.bytes, pause, now + pause)
+        for text in {self._displaced(number, log) for number, log in astray if log.displaced}:
+            if text not in self._ledger.job.warnings:
+                self._ledger.owe({"kind": Kind.WARNING, "text": text}, sync=False)
+
+    def _displaced(self, number: int, log: tee.RankLog) -> str:
+        """A sentence about a log that is written where nobody looks for it."""
+        if not log.path.parent.exists():
+            return f"somebody moved the log folder {log.path.parent} away; output goes on into the files in it"
+        whose = "the job's own log" if number == JOB else f"the log of rank {number}"
+        why = log.displaced.strerror if log.displaced is not None else ""
+        return (
+            f"somebody moved {whose} away, and {log.path} cannot be opened: {why}; output goes on into the file that "
+            "was moved"
+        )
+
+    def _told_before(self, number: int, now: float) -> _Told:
+        """What the journal has of a gap that is open: nothing, or what a predecessor recorded of it."""
+        known = self._ledger.job.gaps.get(number)
+        found = _Told(known.bytes, GAP_AGAIN_S, now) if known is not None else _Told(0, 0.0, now)
+        self._told[number] = found
+        return found
+
+    def _record(self, number: int, gap: Gap, more: int) -> None:
+        """`bytes` is what came since the last record, so that all records of a rank add up to what it lost."""
+        lost = {"bytes": more, "total": gap.bytes, "since": gap.since, "error": gap.error, "open": not gap.until}
+        if gap.until:
+            lost["until"] = gap.until
+        if gap.line_missing:
+            lost["line"] = gap.line()
+        self._ledger.owe({"kind": Kind.LOST_BYTES, "rank": number} | lost, sync=False)
 
     def close(self) -> None:
         for log in self._logs.values():
             self._loop.remove(log.fd)
             log.close()
         self._logs.clear()
-        if self._lost is not None:
-            self._lost.close()
-            self._lost = None
+        if self._counts is not None:
+            self._counts.close()
+            self._counts = None
 
-    def _look(self, logs: list[Path], new: bool) -> list[Layout]:
+    def _look(self, logs: list[Path], new: bool) -> dict[Path, Layout | None]:
         """One look for all: each file that is made would be reason for another. None where nothing can have been
-        rotated yet: the folder, with all that is kept of earlier jobs, may be large."""
-        return [Layout((), 0)] * len(logs) if new else self._folder.look(logs)
+        rotated yet: the folder, with all that is kept of earlier jobs, may be large. Where the folder cannot be read,
+        each log looks for itself."""
+        if new:
+            return dict.fromkeys(logs, Layout((), 0))
+        try:
+            os.stat(self._folder.path)
+            return dict(zip(logs, self._folder.look(logs), strict=True))
+        except OSError:
+            return dict.fromkeys(logs)
 
     def _open(
-        self, fifo: Path, log: Path, index: Path, owner: tuple[int, int], counter: tee.LostCounter, slot: int,
-        layout: Layout,
+        self, fifo: Path, log: Path, index: Path, owner: tuple[int, int], counter: Counts, slot: int,
+        layout: Layout | None,
     ) -> tee.RankLog:  # fmt: skip
         return tee.RankLog(fifo, log, index, owner, counter, slot, layout, self._file_limit, self._trim)
 
@@ -174,6 +261,7 @@ class Output:
         self._logs[number] = log
         self._loop.add(log.fd, lambda: self._on_output(number, log))
         if log.stalled:
+            self._astray.add(number)
             self._loop.later(0, lambda: self._resume(number, log))
 
     def _on_output(self, number: int, log: tee.RankLog) -> None:
@@ -189,14 +277,19 @@ class Output:
         if log.stalled:
             self._loop.later(tee.RETRY_S, lambda: self._resume(number, log))
 
-    def _note(self, number: int, gap: tee.Gap | None) -> None:
+    def _note(self, number: int, gap: Gap | None) -> None:
         """One record tells of all gaps of a rank since the last: a disk that flaps must not fill the journal."""
+        log = self._logs.get(number)
+        if log is not None and (log.stalled or log.displaced):
+            self._astray.add(number)
+        else:
+            self._astray.discard(number)
         if gap is None:
             return
-        before = self._gaps.setdefault(number, gap)
+        before = self._closed.setdefault(number, gap)
         if before is not gap:
             before.bytes += gap.bytes
-            before.until, before.error = gap.until, gap.error
+            before.until, before.error, before.line_missing = gap.until, gap.error, gap.line_missing
 
 
 def job_log_files(root: Root, job_id: str, node_rank: int) -> tuple[Path, Path]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from supervisors.errors import IllegalTransition
 from supervisors.journal import FORMAT, Record
-from supervisors.lifecycle import Attempt, Job, Rank, Stop, Usage, Verdict
+from supervisors.lifecycle import Attempt, Job, OpenGap, Rank, Stop, Usage, Verdict
 from supervisors.states import JOB, STEP, TRANSITIONS, Cause, Kind, Outcome, State
 
 
@@ -211,11 +211,23 @@ def _warning(job: Job, r: Record) -> None:
 
 
 def _lost_bytes(job: Job, r: Record) -> None:
-    """rank (or JOB: of the job's log), bytes, since, until, error: output that could not be written."""
-    if r["rank"] == JOB:
-        job.warnings.append(f"{r['bytes']} bytes of the job's own log could not be written: {r['error']}")
+    """rank (or JOB: of the job's log), bytes, since, until, error: output that could not be written. While the gap is
+    `open` more records of it follow: `bytes` is what came since the last one, `total` what the gap has in all. `line`:
+    the gap's line, of a gap that was still open when the job ended."""
+    number = r["rank"]
+    if number == JOB:
+        job.lost_bytes += r["bytes"]
     else:
-        job.rank(r["rank"]).lost_bytes += r["bytes"]
+        job.rank(number).lost_bytes += r["bytes"]
+    if r.get("open"):
+        job.gaps[number] = OpenGap(r["total"], r["since"], r["error"])
+        return
+    job.gaps.pop(number, None)
+    if number == JOB:
+        lost = r.get("total", r["bytes"])
+        job.warnings.append(f"{lost} bytes of the job's own log could not be written: {r['error']}")
+    if line := r.get("line"):
+        job.missing_lines[number] = line
 
 
 def _concluded(job: Job, r: Record) -> None:
@@ -224,7 +236,8 @@ def _concluded(job: Job, r: Record) -> None:
 
 
 def _ended(job: Job, r: Record) -> None:
-    """state, verdict{}."""
+    """state, verdict{}, log_ends{rank: bytes} (JOB: of the job's own log)."""
+    job.log_ends = {int(rank): size for rank, size in r.get("log_ends", {}).items()}
     job.state, job.verdict = _final(r), _verdict(r["verdict"])
     job.ended_at = r["t"]
     job.supervisor_pid = 0

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from typing import Any
 
 from supervisors.lifecycle import Job, Rank, Verdict
@@ -62,6 +63,16 @@ def failures(job: Job) -> list[Rank]:
     if end is not None:  # what was told to everybody stays, whatever a later version would make of the records
         found.sort(key=lambda rank: rank.rank != end.first_failed)
     return found
+
+
+def lost_output(rank: int | None, lost: int, since: float, error: str, *, is_open: bool) -> str:
+    """A sentence about a gap in the output of a rank (None: in the job's own log). `lost` in bytes, `since` in seconds
+    since the epoch."""
+    what = "the job's own log" if rank is None else f"output of rank {rank}"
+    at = time.strftime("%H:%M:%S", time.localtime(since))
+    if is_open:
+        return f"{what} is being lost since {at}: {lost} bytes so far: {error}"
+    return f"{lost} bytes of {what} were lost, from {at} on: {error}"
 
 
 def first_failure(job: Job) -> Rank | None:

@@ -3,9 +3,10 @@
 Both ends first say `hello` with the protocol's number. What a supervisor understands:
 
     {"op": "hello", "protocol": 1}            -> {"op": "hello", "ok": true, "protocol": 1, "pid": 4711}
-    {"op": "watch"}                           -> {"op": "journal", "size": N} now and after each record that is on disk
+    {"op": "watch"}                           -> {"op": "journal", "size": N} now and after each record that is on disk,
+                                                 {"op": "owed", "record": {...}} for each that could not be written yet
     {"op": "stop", "steps": [s, ...] | null, "by": "...", "reason": "..."}
-                                              -> {"op": "stop", "ok": true} once the stop is in the journal
+                                              -> {"op": "stop", "ok": true} once the stop has begun
     {"op": "sessions"}                        -> {"op": "sessions", "ok": true, "sessions": [{...}, ...]}
     {"op": "end_session", "session": id}      -> {"op": "end_session", "ok": true}; it is on its way to its end
     {"op": "exec", "size": N} and N bytes of JSON (session_start.py), or

@@ -221,7 +221,7 @@ def _table(jobs: "list[job_pb2.Job]") -> str:
         rows.append(
             [
                 job.job_id,
-                ", ".join(filter(None, (show.state(job.state), show.hang(job)))),
+                ", ".join(filter(None, (show.state(job.state), show.hang(job), show.gap(job)))),
                 str(len(job.ranks)),
                 show.devices(job),
                 f"{span(now - accepted)} ago" if accepted else "-",

@@ -149,8 +149,6 @@ def _ranks(job: "job_pb2.Job") -> str:
     for rank in job.ranks:
         if rank.detail:
             text += f"rank {rank.rank}: {clean(rank.detail)}\n"
-        if rank.lost_log_bytes:
-            text += f"rank {rank.rank}: {rank.lost_log_bytes} bytes of its output could not be written\n"
     return text
 
 

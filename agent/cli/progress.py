@@ -21,6 +21,7 @@ _TOLD = frozenset(
         "job.restarting",
         "job.taken_over",
         "job.warning",
+        "job.output_lost",
         "rank.exited",
     }
 )

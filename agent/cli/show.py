@@ -65,6 +65,11 @@ def ending(rank: job_pb2.Rank) -> str:
     return f"exited with code {rank.exit_code}"
 
 
+def gap(job: job_pb2.Job) -> str:
+    """Whether output is being lost at this moment."""
+    return "losing output" if job.HasField("log_gap") or any(r.HasField("output_gap") for r in job.ranks) else ""
+
+
 def signal_name(number: int) -> str:
     """SIGKILL for 9."""
     import signal

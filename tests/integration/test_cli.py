@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervisors.tee import INDEX_RECORD
+from supervisors.time_index import INDEX_RECORD
 from tests.conftest import BIN, Daemon, alive, eventually
 
 MUSTER = str(BIN / "muster")

@@ -48,9 +48,11 @@ class Desk:
         writer.close()
         #: Per telling: the size that was told, that of the file, and the job's state by then.
         self.told: list[tuple[int, int, State]] = []
+        self.owed: list[Record] = []
         self.ledger = Ledger(self.paths, journal.read(self.paths.journal), self.tell)
 
-    def tell(self, size: int) -> None:
+    def tell(self, size: int, owed: list[Record]) -> None:
+        self.owed = owed
         self.told.append((size, self.paths.journal.stat().st_size, self.ledger.job.state))
 
     @property
@@ -137,3 +139,23 @@ def test_a_disk_that_refuses_leaves_all_as_it_was(tmp_path: Path) -> None:
 
     refused = [errno.EFBIG, "ACCEPTED", ["accepted"], []]
     assert in_own_process(work) == [*refused, "PREPARING", ["accepted", "preparing"], 1]
+
+
+def test_what_is_owed_moves_the_job_is_told_and_written_before_the_next_record(tmp_path: Path) -> None:
+    def work() -> Any:
+        desk = Desk(tmp_path)
+        size, hard = desk.paths.journal.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+        desk.ledger.owe(STOPPING)
+        desk.ledger.owe({"kind": Kind.WARNING, "text": "w"})
+        story: list[Any] = [desk.ledger.job.state, desk.kinds(), [(r["n"], r["kind"]) for r in desk.owed]]
+        with pytest.raises(OSError):
+            desk.ledger.settle()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        desk.ledger.commit(ENDED)
+        assert replay(desk.records) == desk.ledger.job
+        return [*story, desk.kinds(), desk.owed, desk.ledger.owes]
+
+    owed = [[1, "stopping"], [2, "warning"]]
+    written = ["accepted", "stopping", "warning", "ended"]
+    assert in_own_process(work) == ["STOPPING", ["accepted"], owed, written, [], False]

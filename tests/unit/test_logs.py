@@ -22,7 +22,7 @@ from supervisors.log_removals import remove
 from supervisors.log_segments import segment_path
 from supervisors.paths import Root
 from supervisors.states import State
-from supervisors.tee import INDEX_RECORD
+from supervisors.time_index import INDEX_RECORD
 
 SECOND = 1_000_000_000
 

@@ -16,7 +16,7 @@ from supervisors import lifecycle
 from supervisors.lifecycle import Rank
 from supervisors.paths import Root
 from supervisors.states import State
-from supervisors.tee import INDEX_RECORD
+from supervisors.time_index import INDEX_RECORD
 
 SECOND = 10**9
 T = 1_700_000_000

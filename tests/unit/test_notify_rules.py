@@ -93,7 +93,7 @@ def table(**raw: object) -> NotifyTable:
 def test_defaults_are_good_and_tell_nobody() -> None:
     bare = table()
     assert (bare.command, bare.webhook) == ((), "")
-    assert bare.events == ("failed", "hung", "suspected_hang", "recovered", "node_condition")
+    assert bare.events == ("failed", "hung", "suspected_hang", "recovered", "output_lost", "node_condition")
 
 
 def test_a_full_table() -> None:

@@ -14,7 +14,7 @@ from supervisors import settings, tee
 from supervisors.ledger import Ledger
 from supervisors.lifecycle import Job, Rank
 from supervisors.log_layout import Folder
-from supervisors.log_removals import record_removal
+from supervisors.log_removals import record_removal, removals
 from supervisors.log_segments import removed_path, segment_path
 from supervisors.loop import Loop
 from supervisors.output import Output, job_line, job_log_files, set_aside
@@ -36,7 +36,6 @@ class Desk:
         self.job = Job(node_rank=3, ranks=[Rank(4 + i, i, i) for i in range(ranks)])
         self.records: list[dict[str, Any]] = []
         self.callbacks: dict[int, Callable[[], None]] = {}
-        self.refusal: OSError | None = None
         self.output = Output(self.root, "j", cast(Loop, self), cast(Ledger, self))
 
     # as the loop
@@ -52,9 +51,7 @@ class Desk:
 
     # as the ledger
 
-    def commit(self, *records: dict[str, Any], **_: bool) -> None:
-        if self.refusal is not None:
-            raise self.refusal
+    def owe(self, *records: dict[str, Any], **_: bool) -> None:
         self.records += records
 
     # for the tests
@@ -174,7 +171,8 @@ def test_what_the_job_log_lost_is_told_as_the_jobs(desk, monkeypatch):
     desk.output.commit_gaps()
     (record,) = desk.records
     assert (record["kind"], record["rank"], record["error"]) == ("lost_bytes", JOB, "No space left on device")
-    assert record["bytes"] > 0
+    assert record["bytes"] == record["total"] > 0
+    assert not record["open"]
     desk.output.commit_gaps()
     assert len(desk.records) == 1, "told once"
 
@@ -183,20 +181,126 @@ def _full(*_: object, **__: object) -> int:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_gap_that_the_journal_does_not_take_is_told_later(desk, monkeypatch):
+def test_an_open_gap_is_recorded_from_its_first_byte_on_and_then_ever_more_rarely(desk, monkeypatch):
+    """All records of a rank add up to what it lost."""
+    desk.open()
+    now = [time.monotonic()]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "splice", _full)
+        patch.setattr(os, "pwrite", _full)
+        patch.setattr(time, "monotonic", lambda: now[0])
+        desk.write(4, b"x" * 1000)
+        desk.drain()
+        desk.output.commit_gaps()
+        assert desk.records == [], "refused, but nothing was thrown away yet"
+        for _ in range(60 * 24):
+            desk.write(4, b"y" * 10)
+            desk.drain()
+            desk.drain()
+            desk.output.commit_gaps()
+            now[0] += 60
+    assert [record["bytes"] for record in desk.records[:4]] == [1010, 10, 20, 40]
+    assert len(desk.records) <= 12, "the journal's reserve is small"
+    assert {(record["rank"], record["open"]) for record in desk.records} == {(4, True)}
+    desk.output.drain()
+    desk.output.commit_gaps()
+    assert (desk.records[-1]["open"], desk.records[-1]["total"]) == (False, 1000 + 10 * 60 * 24)
+    assert sum(record["bytes"] for record in desk.records) == 1000 + 10 * 60 * 24
+
+
+def test_a_job_that_ends_inside_a_gap_leaves_the_line_to_others(desk, monkeypatch):
     desk.open()
     with monkeypatch.context() as patch:
         patch.setattr(os, "splice", _full)
+        patch.setattr(os, "pwrite", _full)
         desk.write(4, b"x" * 1000)
         desk.drain()
         desk.drain()
-    desk.output.drain()
-    desk.refusal = OSError(errno.ENOSPC, "full")
-    with pytest.raises(OSError, match="full"):
+        desk.output.drain()
         desk.output.commit_gaps()
-    desk.refusal = None
+        assert [record["open"] for record in desk.records] == [True], "another attempt may come"
+        desk.output.drain(last=True)
     desk.output.commit_gaps()
-    assert [(record["rank"], record["bytes"]) for record in desk.records] == [(4, 1000)]
+    assert not desk.records[-1]["open"]
+    assert desk.records[-1]["line"].startswith("[muster: 1000 bytes lost ")
+
+
+def _in_its_place(log: Path, what: str) -> None:
+    if what == "folder":
+        log.mkdir()
+    else:
+        log.symlink_to("/dev/null")
+
+
+@pytest.mark.parametrize("what", ["folder", "link"])
+@pytest.mark.parametrize("who", ["the same supervisor", "a successor"])
+def test_a_log_with_something_in_its_place_is_a_gap_of_that_rank_alone(desk, tmp_path, monkeypatch, what, who):
+    monkeypatch.setattr(tee, "INDEX_INTERVAL_S", 0.0)
+    monkeypatch.setattr(tee, "RETRY_S", 0.0)
+    desk.open()
+    desk.write(4, b"before\n")
+    desk.drain()
+    desk.log(4).unlink()
+    _in_its_place(desk.log(4), what)
+    if who == "a successor":
+        desk.output.close()
+        desk = Desk(tmp_path).open(fresh=False)
+    desk.write(4, b"lost\n")
+    desk.write(5, b"kept\n")
+    for _ in range(3):
+        desk.drain()
+    desk.output.commit_gaps()
+    (record,) = desk.records
+    assert (record["rank"], record["bytes"], record["open"]) == (4, 5, True)
+    assert record["error"] in ("Is a directory", "Too many levels of symbolic links")
+    assert desk.log(5).read_bytes() == b"kept\n"
+    desk.log(4).rmdir() if what == "folder" else desk.log(4).unlink()
+    desk.write(4, b"after\n")
+    for _ in range(3):
+        desk.drain()
+    desk.output.commit_gaps()
+    assert re.fullmatch(rb"\[muster: 5 bytes lost [^\n]*\]\nafter\n", desk.log(4).read_bytes())
+    assert not desk.records[-1]["open"]
+    (gone,) = removals(desk.log(4))
+    assert (gone.start, gone.end, gone.lost) == (0, 7, True)
+    desk.output.close()
+
+
+def test_a_log_that_was_moved_is_written_on_while_nothing_can_take_its_place(desk, monkeypatch):
+    """A folder of logs that is moved away and back loses nothing."""
+    monkeypatch.setattr(tee, "INDEX_INTERVAL_S", 0.0)
+    desk.open()
+    desk.write(4, b"one\n")
+    desk.drain()
+    away = desk.root.log.with_name("away")
+    desk.root.log.rename(away)
+    desk.write(4, b"two\n")
+    desk.drain()
+    desk.output.commit_gaps()
+    (record,) = desk.records
+    assert record["kind"] == "warning"
+    assert "output goes on into the files in it" in record["text"]
+    away.rename(desk.root.log)
+    desk.write(4, b"three\n")
+    desk.drain()
+    assert desk.log(4).read_bytes() == b"one\ntwo\nthree\n"
+    assert removals(desk.log(4)) == []
+
+
+def test_a_log_deleted_right_before_its_supervisor_dies_is_recorded_as_lost(desk, tmp_path):
+    desk.open()
+    desk.write(4, b"x" * 5000)
+    desk.drain()
+    desk.log(4).unlink()
+    desk.output.close()
+    desk = Desk(tmp_path).open(fresh=False)
+    desk.write(4, b"after\n")
+    desk.drain()
+    (gone,) = removals(desk.log(4))
+    assert (gone.start, gone.end, gone.lost) == (0, 5000, True)
+    assert desk.log(4).read_bytes() == b"after\n"
+    assert desk.output.ends()[4] == 5006
+    desk.output.close()
 
 
 # --- the ranks' -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from supervisors.lifecycle import Job, Rank
 from supervisors.paths import JobPaths, Root
 from supervisors.spec import JobSpec
 from supervisors.states import State
-from supervisors.tee import INDEX_RECORD
+from supervisors.time_index import INDEX_RECORD
 
 SPEC = JobSpec("a", ("true",), env={"TOKEN": "secret"}, ranks=2)
 ACCEPTED: dict[str, Any] = {
@@ -63,7 +63,7 @@ def test_a_journal_is_told_as_events(tmp_path: Path):
         (4, "job.preparing", None, 0.0),
         (6, "job.running", None, 0.5),
         (7, "job.taken_over", None, 0.0),
-        (8, "job.warning", 1, 0.0),
+        (8, "job.output_lost", 1, 0.0),
         (9, "rank.exited", 0, 2.9),
         (10, "job.stopping", None, 3.0),
         (12, "job.stopping", None, 0.0),
@@ -131,7 +131,7 @@ def test_steps_and_attempts_are_told_as_events(tmp_path: Path):
         (6, "job.preparing", None, 0.0),
         (7, "job.step", None, 0.0),
         (8, "job.step_ended", None, 2.5),
-        (9, "job.warning", None, 0.0),
+        (9, "job.output_lost", None, 0.0),
         (11, "job.running", None, 3.0),
         (12, "rank.exited", 3, 2.0),
         (13, "job.stopping", None, 2.0),

@@ -16,14 +16,16 @@ from typing import Any
 
 import pytest
 
-from supervisors import rotation, tee
+from supervisors import log_file, rotation, tee
+from supervisors.gaps import Counts
 from supervisors.log_compressor import compress
 from supervisors.log_layout import Folder
 from supervisors.log_reader import Reader
 from supervisors.log_removals import removals, remove
 from supervisors.log_segments import new_path, segment_path
 from supervisors.rotation import LINE, open_log, take_over
-from supervisors.tee import INDEX_RECORD, LostCounter, RankLog
+from supervisors.tee import RankLog
+from supervisors.time_index import INDEX_RECORD
 from tests.conftest import running
 from tests.unit.supervision import fill, small_disk
 
@@ -39,7 +41,7 @@ class Bench:
         self.path, self.index = folder / "log.txt", folder / "log.idx"
         tee.make_fifo(self.fifo, *US)
         self.rank = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK)
-        self.counter = LostCounter(folder / "lost", 1)
+        self.counter = Counts(folder / "lost", 1)
         self.written = b""
         self.log = self.open()
 
@@ -299,11 +301,12 @@ _DRAIN = """
 import os, sys, time
 from pathlib import Path
 from supervisors import tee
-from supervisors.tee import LostCounter, RankLog
+from supervisors.gaps import Counts
+from supervisors.tee import RankLog
 folder = Path(sys.argv[1])
 tee.INDEX_INTERVAL_S = 0.0
 us = os.geteuid(), os.getegid()
-log = RankLog(folder / "fifo", folder / "log.txt", folder / "log.idx", us, LostCounter(folder / "lost", 1), 0,
+log = RankLog(folder / "fifo", folder / "log.txt", folder / "log.idx", us, Counts(folder / "lost", 1), 0,
               limit=lambda: 65536)
 os.write(1, b"ready\\n")
 import select
@@ -396,8 +399,8 @@ def test_what_cannot_be_rotated_is_written_on_and_tried_later(bench, monkeypatch
         assert len(tries) == known, "not with each batch"
     assert bench.look() == [(0, 96_033)]
     assert sorted(os.listdir(bench.folder)) == ["fifo", "log.idx", "log.txt", "lost"]
-    monkeypatch.setattr(tee, "ROTATE_AGAIN_S", 0.0)
-    monkeypatch.setattr(bench.log, "_rotate_at", 0.0)
+    later = time.monotonic() + log_file.ROTATE_AGAIN_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
     bench.write(lines(1, 7000))
     assert len(bench.look()) == 2
     assert bench.read() == bench.written
@@ -427,7 +430,7 @@ def test_a_second_rename_that_is_refused_is_taken_back(bench, monkeypatch, back)
 
 
 def test_a_full_disk_is_a_gap_as_ever_and_rotation_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(tee, "ROTATE_AGAIN_S", 0.0)
+    monkeypatch.setattr(log_file, "ROTATE_AGAIN_S", 0.0)
     with small_disk(tmp_path / "disk", "300k") as disk:
         (disk / "sub").mkdir()
         bench = Bench(disk / "sub")
@@ -499,13 +502,16 @@ def test_another_file_in_the_place_of_the_one_that_is_written_is_gone_on_with(be
     assert bench.path.read_bytes() == b"edited\nafter\n"
 
 
-def test_a_file_that_somebody_moved_away_is_not_rotated_over_anothers(bench):
+def test_a_file_that_somebody_moved_away_is_recorded_and_nothing_of_another_is_written_over(bench):
     bench.write(lines(100))
     bench.path.rename(bench.folder / "moved")
     bench.path.write_bytes(b"not ours\n")
     bench.write(lines(5000))
-    assert bench.path.read_bytes() == b"not ours\n"
-    assert (bench.folder / "moved").read_bytes() == bench.written
+    (record,) = removals(bench.path)
+    assert (record.start, record.end, record.lost) == (0, 1600, True)
+    assert (bench.folder / "moved").read_bytes() == lines(100)
+    first = segment_path(bench.path, *bench.look()[0])
+    assert first.read_bytes().startswith(b"not ours\n")
 
 
 def test_what_is_planted_beside_a_log_is_no_way_out(tmp_path):

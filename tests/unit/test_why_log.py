@@ -10,7 +10,7 @@ from agent import why_log
 from agent.logs import LogFile
 from agent.signatures import builtin
 from agent.why_log import Searched, Sign, Wanted
-from supervisors.tee import INDEX_RECORD
+from supervisors.time_index import INDEX_RECORD
 
 SPACE, IMPORT = b"OSError: [Errno 28] No space left on device\n", b"ModuleNotFoundError: No module named 'x'\n"
 

@@ -634,6 +634,7 @@ class Job(_message.Message):
     CARDS_FREE_FIELD_NUMBER: _builtins.int
     HELD_BY_FIELD_NUMBER: _builtins.int
     HANG_FIELD_NUMBER: _builtins.int
+    LOG_GAP_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: Global___JobState.ValueType
     spec_digest: _builtins.str
@@ -703,6 +704,10 @@ class Job(_message.Message):
     def hang(self) -> Global___HangVerdict:
         """What the hang rule says of it; not set: nothing yet, or it does not run."""
 
+    @_builtins.property
+    def log_gap(self) -> Global___OutputGap:
+        """Set while lines of the job's own log are being lost."""
+
     def __init__(
         self,
         *,
@@ -731,10 +736,11 @@ class Job(_message.Message):
         cards_free: _builtins.bool = ...,
         held_by: _abc.Iterable[_builtins.str] | None = ...,
         hang: Global___HangVerdict | None = ...,
+        log_gap: Global___OutputGap | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "restart_at", b"restart_at", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "log_gap", b"log_gap", "restart_at", b"restart_at", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -875,6 +881,7 @@ class Rank(_message.Message):
     COMMAND_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
+    OUTPUT_GAP_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """Number over all nodes, and on this node."""
     local_rank: _builtins.int
@@ -892,7 +899,7 @@ class Rank(_message.Message):
     log_path: _builtins.str
     """The file with stdout and stderr."""
     lost_log_bytes: _builtins.int
-    """Bytes of output that could not be written, and why the last time."""
+    """Bytes of output that could not be written so far."""
     detail: _builtins.str
     """A sentence: why it could not be started, what is known of a lost rank."""
     role: _builtins.str
@@ -908,6 +915,10 @@ class Rank(_message.Message):
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command line as it is started: of a launcher with all that the boot mode adds."""
+
+    @_builtins.property
+    def output_gap(self) -> Global___OutputGap:
+        """Set while output is being lost."""
 
     def __init__(
         self,
@@ -930,14 +941,44 @@ class Rank(_message.Message):
         command: _abc.Iterable[_builtins.str] | None = ...,
         role: _builtins.str = ...,
         cpus: _builtins.str = ...,
+        output_gap: Global___OutputGap | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "started_at", b"started_at", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "output_gap", b"output_gap", "started_at", b"started_at", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "core_dumped", b"core_dumped", "cpus", b"cpus", "detail", b"detail", "device", b"device", "ended_at", b"ended_at", "exit_code", b"exit_code", "local_rank", b"local_rank", "log_path", b"log_path", "lost_log_bytes", b"lost_log_bytes", "outcome", b"outcome", "pid", b"pid", "rank", b"rank", "role", b"role", "signal", b"signal", "start_ticks", b"start_ticks", "started_at", b"started_at", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "core_dumped", b"core_dumped", "cpus", b"cpus", "detail", b"detail", "device", b"device", "ended_at", b"ended_at", "exit_code", b"exit_code", "local_rank", b"local_rank", "log_path", b"log_path", "lost_log_bytes", b"lost_log_bytes", "outcome", b"outcome", "output_gap", b"output_gap", "pid", b"pid", "rank", b"rank", "role", b"role", "signal", b"signal", "start_ticks", b"start_ticks", "started_at", b"started_at", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Rank: _TypeAlias = Rank  # noqa: Y015
+
+@_typing.final
+class OutputGap(_message.Message):
+    """Output that cannot be written."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOST_BYTES_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    lost_bytes: _builtins.int
+    error: _builtins.str
+    """What the file system said last."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        lost_bytes: _builtins.int = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "lost_bytes", b"lost_bytes", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutputGap: _TypeAlias = OutputGap  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
