@@ -82,11 +82,15 @@ class Cards:
         """
         if not spec.wants_cards:
             return Given(SLOT, list(range(spec.local_ranks)))
-        have = f"cards {_shown(list(self._found))}" if self._found else "no cards"
+        mine = [index for index, card in self._found.items() if not card.mig]
+        have = f"cards {_shown(mine)}" if mine else "no cards"
         if spec.card_indices:
             missing = [i for i in spec.card_indices if i not in self._found]
             if missing:
                 raise NoSuchCard(f"card {missing[0]}: this node has {have}")
+            for index in spec.card_indices:
+                if self._found[index].mig:
+                    raise NoSuchCard(self._cut(self._found[index]))
             for index in spec.card_indices:
                 if index in self._holder:
                     raise CardBusy(self._told(index))
@@ -95,7 +99,7 @@ class Cards:
                     raise NodeUnhealthy(unfit[index].sentence())
             chosen, why = list(spec.card_indices), "the job names it"
         else:
-            if spec.card_count > len(self._found):
+            if spec.card_count > len(mine):
                 raise NoSuchCard(f"{spec.card_count} cards: this node has {have}")
             chosen, why = self._choose(spec.card_count, unfit, doubts), "no better one of its model is free"
         self.restore(job_id, chosen)
@@ -133,7 +137,7 @@ class Cards:
 
         Raises NoSuchCard, CardBusy, NodeUnhealthy.
         """
-        everything = self._by_model(self._found)
+        everything = self._by_model(index for index, card in self._found.items() if not card.mig)
         free = {model: [c for c in cards if c.index not in self._holder] for model, cards in everything.items()}
         fit = {model: [c for c in cards if c.index not in unfit] for model, cards in free.items()}
         options = [_best(cards, count, doubts) for cards in fit.values() if len(cards) >= count]
@@ -143,13 +147,20 @@ class Cards:
 
     def _by_model(self, indices: Iterable[int]) -> dict[str, list[Card]]:
         """These cards by their model. One that has not said what it is counts as the others where these are alike."""
-        names = {_model(card) for card in self._found.values() if card.model}
+        names = {card.model for card in self._found.values() if card.model and not card.mig}
         only = next(iter(names)) if len(names) == 1 else ""
         found: dict[str, list[Card]] = {}
         for index in indices:
             card = self._found[index]
-            found.setdefault(_model(card) if card.model else only, []).append(card)
+            found.setdefault(card.model or only, []).append(card)
         return found
+
+    def _cut(self, card: Card) -> str:
+        parts = [index for index, one in self._found.items() if one.parent == card.index]
+        text = f"card {card.index} is in MIG mode"
+        if not parts:
+            return f"{text} and has no instance: make some (nvidia-smi mig -cgi), or end the mode (nvidia-smi -mig 0)"
+        return f"{text}: name its instances, {_cards(parts)}"
 
     def _mixed(self, chosen: list[int]) -> list[str]:
         models = self._by_model(chosen)
@@ -178,17 +189,13 @@ class Cards:
                 text = f"{wanted} {of}: {len(fit[model])} are free and fit"
                 return NodeUnhealthy(f"{text}{models}; {sick[0].sentence()}")
         jobs = sorted({job for i, job in self._holder.items() if i in self._found})
-        number = sum(map(len, free.values()))
-        text = f"{wanted} cards{' of one model' if several else ''}: {number} of {len(self._found)} are free"
+        number, every = sum(map(len, free.values())), sum(map(len, everything.values()))
+        text = f"{wanted} cards{' of one model' if several else ''}: {number} of {every} are free"
         text += f" ({_counts(free)})" if several else ""
         text += ", the others are held by "
         text += f"{', '.join(jobs[:8])}{', ...' if len(jobs) > 8 else ''}"
         lingering = [self._told(index) for index in sorted(self._held_by)]
         return CardBusy("; ".join([text, *lingering[:2]]))
-
-
-def _model(card: Card) -> str:
-    return f"{card.model} (MIG)" if card.mig else card.model
 
 
 def _best(cards: list[Card], count: int, doubts: Mapping[int, Doubt]) -> tuple[list[int], nearness.Cost, list[int]]:

@@ -29,8 +29,9 @@ class Doubt:
 
 def status(conditions: Iterable[Condition], view: View, index: int) -> Status:
     """The gravest of a card's conditions. A card that does not answer is not OK before a check has found that out."""
-    statuses = {condition.status for condition in conditions if condition.card == index}
-    if view.driver is not None or index in view.sick:
+    mine = view.owners([index])
+    statuses = {condition.status for condition in conditions if condition.card in mine}
+    if view.driver is not None or mine & view.sick.keys():
         statuses.add(Status.UNKNOWN)
     order = (Status.CRITICAL, Status.UNKNOWN, Status.WARN)
     return next((status for status in order if status in statuses), Status.OK)
@@ -46,7 +47,7 @@ def doubts(conditions: Iterable[Condition], view: View) -> Mapping[int, Doubt]:
         sick = view.driver or view.sick.get(index)
         if sick is not None:
             _note(found, index, Doubt(Status.UNKNOWN, f"it does not answer ({sick.trouble}): {sick.text}"))
-    return found
+    return view.shared(found)
 
 
 def _note(found: dict[int, Doubt], index: int, doubt: Doubt) -> None:

@@ -16,13 +16,14 @@ from agent.cards import Cards, Given, Lease
 from agent.config import Config
 from agent.doubts import doubts
 from agent.entry import Entry
-from agent.errors import CardBusy, NodeDraining, NodeUnhealthy
+from agent.errors import CardBusy, NodeDraining, NodeUnhealthy, NoSuchCard
 from agent.events import Event, EventStore
 from agent.node_health import NodeHealth
 from probes import visible
 from probes.driver import Driver, What
+from probes.result import numbers
 from supervisors import lock, process
-from supervisors.spec import JobSpec
+from supervisors.spec import Boot, JobSpec
 
 #: Seconds that a start waits for cards whose job has ended and which are being looked at.
 FREED_S = 15.0
@@ -105,12 +106,22 @@ class Leasing:
             with anyio.CancelScope(deadline=end):
                 await self._freed.wait()
         try:
+            self._refuse_several_instances(spec, given)
             # What is in use now is no leftover of this job.
             await self._driver.refresh(What.READINGS, given.devices, deadline_s=FRESH_S)
         except BaseException:
             self.give_up(job_id)
             raise
         return replace(given, devices=visible.in_order([self._cards.get(index) for index in given.devices]))
+
+    def _refuse_several_instances(self, spec: JobSpec, given: Given) -> None:
+        """Of MIG, for a launcher: all its workers get one list, of which CUDA takes the first. Raises NoSuchCard."""
+        parts = [index for index in given.devices if self._cards.get(index).parent is not None]
+        if spec.boot != Boot.RANKS and len(parts) > 1:
+            raise NoSuchCard(
+                f"cards {numbers(parts)} are MIG instances, of which CUDA shows a process the first alone: with --boot "
+                f"{spec.boot} a job can have one; muster's own ranks (--boot ranks) get one each"
+            )
 
     def _refuse_unknown(self, spec: JobSpec) -> None:
         """Of a driver that does not say which cards there are. Raises NodeUnhealthy."""

@@ -78,6 +78,7 @@ REASONS = {
 def cards(page: Page, view: View, leases: Sequence[Lease], ended: Collection[str], unfit: Collection[int]) -> None:
     """Who has the cards, and whether they answer. `ended`: ids of jobs that have ended; `unfit`: cards that refuse
     jobs."""
+    leases = [lease for lease in leases if not lease.card.mig]  # jobs get its instances
     states = [_state(lease, ended, unfit) for lease in leases]
     page.add_counts(CARDS, ("free", "leased", "held", "unfit"), states)
     if view.kind == SLOT:

@@ -74,7 +74,7 @@ def dcgm(
     page: Page, view: View, periods: TelemetryTable, last_xid: Mapping[str, int], hostname: str, now: float
 ) -> None:
     """Readings of NVIDIA cards under dcgm-exporter's names."""
-    for card in view.cards.values():
+    for card in view.whole.values():
         if card.kind != NVIDIA:
             continue
         named = (

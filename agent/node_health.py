@@ -140,7 +140,7 @@ class NodeHealth:
         if self._settings().health.policy != "enforce":
             return {}
         grave = [c for c in self._conditions.all if c.status is Status.CRITICAL]
-        return {c.card: c for c in reversed(grave) if c.card is not None}
+        return self._driver.view.shared({c.card: c for c in reversed(grave) if c.card is not None})
 
     # --- what is done -------------------------------------------------------------------------------------------------
 

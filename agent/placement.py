@@ -52,12 +52,15 @@ def on_cards(
     near = [mine & frozenset(card.cpus) if bind else frozenset() for card in real]
     if spec.boot != Boot.RANKS:
         near = [frozenset().union(*near) if all(near) else frozenset()] * spec.processes
+    parents = {str(card.index): card.parent for card in real if card.parent is not None}
     words = {str(card): word for card, word in visible.items() if word != str(card)}
     return {
         "cpus": ["" if numbers >= mine else cpus.shown(numbers) for numbers in near],
         "card_nodes": {str(card.index): card.node for card in real if card.node and os.path.exists(card.node)},
         "card_used": {str(card.index): used[card.index] for card in real if card.index in used},
-    } | ({"card_visible": words} if words else {})
+        **({"card_visible": words} if words else {}),
+        **({"card_parents": parents} if parents else {}),
+    }
 
 
 def server_of(spec: JobSpec, table: RankTable) -> int:

@@ -314,7 +314,7 @@ class Registry:
             nursery=self._nursery.pid,
         )
         results = await precheck.run(self._config().checks.settings(), request)
-        return results + (await self._look(job.cards) if job.cards else [])
+        return results + (await self._look(job.hardware) if job.cards else [])
 
     async def _look(self, cards: Sequence[int]) -> list[CheckResult]:
         """What the node's own checks say now of these cards and of the node, as far as somebody should know it. What

@@ -214,7 +214,7 @@ class Telemetry:
             self.history.note(key, at, value)
         node = Key("node")
         self.history.tell(node, Facts(view.kind))
-        self.history.note(node, at, _together(list(values.values())))
+        self.history.note(node, at, _together([value for index, value in values.items() if index in view.whole]))
         for entry in self._jobs():
             if entry.job.cards and entry.job.started_at and not entry.job.state.final:
                 mine = _together([values[index] for index in entry.job.cards if index in values])

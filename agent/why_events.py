@@ -124,7 +124,7 @@ def _of_node(event: Event, entry: Entry) -> bool:
     if not card:
         # A card that this node does not show: the kernel's log of a container tells of those of the whole host.
         return not (event.attributes.get("item") == XID and event.attributes.get("device"))
-    return card.isdecimal() and int(card) in entry.job.cards
+    return card.isdecimal() and int(card) in entry.job.hardware
 
 
 def happenings(events: Sequence[Event], conditions: Iterable[Condition], entry: Entry) -> list[Happening]:
@@ -132,7 +132,7 @@ def happenings(events: Sequence[Event], conditions: Iterable[Condition], entry: 
     found = [_happening(event, entry) for event in events if event.kind in _OF_NODE or event.kind in _OF_JOB]
     told = {(one.code, one.card, one.kind) for one in found}
     for condition in conditions:
-        mine = condition.card is None or condition.card in entry.job.cards
+        mine = condition.card is None or condition.card in entry.job.hardware
         if not mine or condition.elsewhere or (condition.code, condition.card, CONDITION) in told:
             continue
         if condition.status in (Status.WARN, Status.CRITICAL):

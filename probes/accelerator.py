@@ -23,6 +23,7 @@ class Trouble(enum.StrEnum):
     RESET_REQUIRED = "RESET_REQUIRED"
     ABSENT = "ABSENT"  # no card of this number
     HANG = "HANG"  # a call does not return
+    ELSEWHERE = "ELSEWHERE"  # a card of the host that this container was not given
     NOT_TOLD = "NOT_TOLD"  # no permission, no memory, not supported: says nothing of the card
     FAILED = "FAILED"  # any other code
 
@@ -43,13 +44,15 @@ class Numbers:
     """What drivers and tools call a card besides its index; None: not told, or there is nothing of the kind.
 
     `physical` is N of its device node on the host (NVML's minor number), `logical` what CANN counts in this container,
-    `board` and `chip` are npu-smi's NPU and chip.
+    `board` and `chip` are npu-smi's NPU and chip, `gpu_instance` and `compute_instance` NVML's ids of a MIG instance.
     """
 
     physical: int | None = None
     logical: int | None = None
     board: int | None = None
     chip: int | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ class Card:
     what the processes of a job are given instead: probes/visible.py. `uuid` is the same over reboots and in another
     slot; `bus_id` is as sysfs spells it ("0000:9d:00.0"). `cpus` are those near it (empty: not told), `peers` the cards
     with a direct link of the vendor's fabric (NVLink, HCCS). `node` is its device node ("/dev/nvidia0"), empty where
-    none is known. `mig`: it is cut into instances.
+    none is known. `mig`: it is cut into instances (MIG), which are cards of their own with it as their `parent`; no job
+    gets the card itself.
     """
 
     index: int
@@ -80,6 +84,8 @@ class Card:
     slowdown_c: float | None = None
     mem_max_c: float | None = None
     numbers: Numbers = Numbers()
+    parent: int | None = None
+    instances: "tuple[Card, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +202,8 @@ class Backend(Protocol):
         """By index. Asks the driver alone, so that a card that hangs hides no other: little may be known of each."""
 
     def describe(self, card: Card) -> Card:
-        """All that is to be told of a card that `cards` listed. It is the card's own answer, and may hang for it."""
+        """All that is to be told of a card that `cards` listed, with its instances. It is the card's own answer, and
+        may hang for it. Raises DriverError; ELSEWHERE for a card that is none of this container's."""
         return card
 
     def peers(self, indices: Collection[int]) -> Mapping[int, tuple[int, ...]]:

@@ -244,14 +244,17 @@ class Driver:
         calls = {index: partial(backend.describe, card) for index, card in cards.items()}
         for index, outcome in (await self._crew.run(calls, limit_s)).items():
             if isinstance(outcome, Answer):
-                cards[index] = outcome.value
+                cards = _described(cards, outcome.value)
                 continue
-            self._unknown.add(index)
             if isinstance(outcome, Failure):
                 error = _why(outcome, "describing the card")
                 if error.of_driver:
                     return cards, error
+                if error.trouble is Trouble.ELSEWHERE:
+                    del cards[index]
+                    continue
                 self._ledger.failed(index, What.READINGS, error)
+            self._unknown.add(index)
         return _linked(cards, await self._links(backend, cards, limit_s)), None
 
     async def _links(self, backend: Backend, cards: Iterable[int], limit_s: float) -> Mapping[int, tuple[int, ...]]:
@@ -274,7 +277,8 @@ class Driver:
         else:
             value = tuple(backend.holders(card.index))
         seen, described = Seen(time.time(), value), None
-        if card.index in self._unknown:
+        # The instances of a card in MIG mode may change while it is used.
+        if card.index in self._unknown or (card.mig and what is What.HEALTH):
             try:
                 described = backend.describe(card)
             except DriverError:
@@ -290,15 +294,15 @@ class Driver:
         """Makes the next view of what became of the calls in `waited_s` seconds."""
         view, ledger = self._view, self._ledger
         values: dict[int, Seen[Any]] = dict(getattr(view, what.value))
-        cards = view.cards
+        cards = dict(view.cards)
         for index, outcome in outcomes.items():
             if isinstance(outcome, Answer):
                 described, values[index] = outcome.value
                 ledger.answered(index, what)
-                if described is not None:
+                if described is not None and index in cards:
+                    self._unlinked = self._unlinked or index in self._unknown
                     self._unknown.discard(index)
-                    self._unlinked = True
-                    cards = {**cards, index: replace(described, peers=described.peers or cards[index].peers)}
+                    cards = _described(cards, replace(described, peers=described.peers or cards[index].peers))
                 continue
             values.pop(index, None)
             error = _why(outcome, f"card {index}")
@@ -308,7 +312,10 @@ class Driver:
                 self._generation += 1
                 self._view = View(view.kind, view.version, cards, driver=Sick(error.trouble, str(error), time.time()))
                 return
-            if isinstance(outcome, Failure) or outcome.running_s is None:
+            if error.trouble is Trouble.ELSEWHERE:
+                cards.pop(index, None)
+                self._unknown.discard(index)
+            elif isinstance(outcome, Failure) or outcome.running_s is None:
                 ledger.failed(index, what, error)
             elif self._hangs(outcome.running_s, waited_s):
                 ledger.hangs(index, error, time.time() - outcome.running_s)
@@ -330,6 +337,12 @@ class Driver:
 
 def _with_slots(view: View, slots: tuple[Card, ...]) -> View:
     return view if len(slots) == len(view.cards) else replace(view, cards={card.index: card for card in slots})
+
+
+def _described(cards: Mapping[int, Card], card: Card) -> dict[int, Card]:
+    """The cards with what one of them tells of itself, and with the instances that it has now."""
+    others = {index: one for index, one in cards.items() if one.parent != card.index}
+    return dict(sorted((others | {one.index: one for one in (card, *card.instances)}).items()))
 
 
 def _linked(cards: Mapping[int, Card], links: Mapping[int, tuple[int, ...]]) -> dict[int, Card]:

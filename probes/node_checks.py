@@ -117,7 +117,7 @@ class Looker:
         # A card that is gone is still known by its place on the bus.
         remembered = self._memory.inventory
         self._findings = Findings(
-            settings, lambda: [*driver.view.cards.values(), *remembered.absent(driver.view.cards)], earlier_boots
+            settings, lambda: [*driver.view.whole.values(), *remembered.absent(driver.view.cards)], earlier_boots
         )
         #: What happened, by code and device, and how often; event items tell of it.
         self._happened: dict[tuple[str, Code, str], Finding] = {}
@@ -206,14 +206,18 @@ class Looker:
                 What.HEALTH: {index: seen.at for index, seen in view.health.items()},
                 What.HOLDERS: {index: seen.at for index, seen in view.holders.items()},
             }[what]
-            wanted = [index for index in view.cards if only is None or index in only]
+            mine = None if only is None else view.owners(only)
+            wanted = [index for index in view.cards if mine is None or index in mine]
             old = [i for i in wanted if i not in read_at or not 0 <= now - read_at[i] < max_age_s]
             if old or not wanted or view.driver is not None:
                 await self._driver.refresh(what, old or None)
 
     def _look(self, only: frozenset[int] | None, held: Mapping[int, str] | None) -> Look:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return Look(self._settings(), self._driver.view, self._memory, now, self._roots, held or {}, only)
+        view = self._driver.view
+        only = None if only is None else view.owners(only)
+        held = {owner: job for index, job in (held or {}).items() for owner in view.owners([index])}
+        return Look(self._settings(), view, self._memory, now, self._roots, held, only)
 
     def _choose(self, items: Sequence[str]) -> list[str]:
         chosen: set[str] = set()
@@ -256,7 +260,7 @@ class Looker:
         view, slots = self._driver.view, dict[str, str]()
         with contextlib.suppress(watched.StillHanging), anyio.move_on_after(self._settings().look_deadline_s):
             slots = await watched.call("read the slots of the PCI bus", partial(pci.slots, self._roots.sys))
-        self.inventory.accept(code, device, view.cards, view.kind, slots, time.time())
+        self.inventory.accept(code, device, view.whole, view.kind, slots, time.time())
 
     def forget(self, code: Code, device: str) -> None:
         """After somebody cleared a condition: a look does not tell again of what had happened before that."""

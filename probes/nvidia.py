@@ -1,15 +1,18 @@
 """NVIDIA cards, asked through NVML (nvidia-ml-py loads the driver's libnvidia-ml.so.1 when it is first used).
 
 A card has the number that NVML gives it, which is the order on the PCI bus. CUDA counts so too where CUDA_DEVICE_ORDER
-is PCI_BUS_ID.
+is PCI_BUS_ID. NVML may count cards that a container was not given: those are none of ours.
 """
 
+import os
+import re
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from probes import nvidia_card, nvidia_health
+from probes import nvidia_card, nvidia_health, nvidia_mig
 from probes.accelerator import NVIDIA, Backend, Card, CardEvent, DriverError, Health, Holder, Reading, Trouble
 from probes.nvidia_calls import (
     FUNCTION_NOT_FOUND,
@@ -44,9 +47,16 @@ class _Session:
     listener: Listener
     handles: dict[int, Any] = field(default_factory=dict)
     buses: dict[int, str] = field(default_factory=dict)
+    instances: dict[int, nvidia_mig.Instance] = field(default_factory=dict)
     memory_v2: bool = True
+    #: Device nodes that this container has, by their names, if it has fewer than NVML has cards.
+    nodes: frozenset[str] = frozenset()
 
     def handle(self, index: int) -> Any:
+        """Of a card, or a MIG instance."""
+        instance = self.instances.get(index)
+        if instance is not None:
+            return nvidia_mig.handle(self.nvml, self.handle(instance.parent), instance)
         handle = self.handles.get(index)
         if handle is None:
             try:
@@ -54,6 +64,8 @@ class _Session:
             except DriverError as error:
                 if error.number != NO_PERMISSION:
                     raise
+                if self.nodes:
+                    raise _elsewhere(index) from None
                 # Not one reading is kept from us but the whole card, from whoever runs here.
                 text = f"{error}: is its device node in the container, and may this user open it?"
                 raise DriverError(Trouble.FAILED, text, error.number) from None
@@ -85,7 +97,9 @@ class Nvidia(Backend):
 
     kind = NVIDIA
 
-    def __init__(self) -> None:
+    def __init__(self, dev: Path = Path("/dev")) -> None:
+        """`dev` is where device nodes are."""
+        self._dev = dev
         self._lock = threading.Lock()
         self._session: _Session | None = None
 
@@ -110,15 +124,23 @@ class Nvidia(Backend):
         return self._open().nvml.maybe("nvmlSystemGetDriverVersion") or ""
 
     def cards(self) -> list[Card]:
-        count = self._open().nvml.ask("nvmlDeviceGetCount", of_driver=True)
+        session = self._open()
+        count = session.nvml.ask("nvmlDeviceGetCount", of_driver=True)
+        nodes = _nodes(self._dev)
+        session.nodes = nodes if len(nodes) < count else frozenset()
         return [Card(index, NVIDIA) for index in range(count)]
 
     def describe(self, card: Card) -> Card:
         session = self._open()
         handle = session.handle(card.index)
         found = nvidia_card.describe(session.nvml, handle, card.index, session.memory(handle)[1])
+        if session.nodes and found.node and os.path.basename(found.node) not in session.nodes:
+            raise _elsewhere(card.index)
         session.buses[card.index] = found.bus_id
-        return replace(found, peers=card.peers)
+        parts = nvidia_mig.instances(session.nvml, handle, found) if found.mig else {}
+        others = {index: it for index, it in session.instances.items() if it.parent != card.index}
+        session.instances = others | {index: instance for index, (instance, _) in parts.items()}
+        return replace(found, peers=card.peers, instances=tuple(own for _, own in parts.values()))
 
     def peers(self, indices: Collection[int]) -> Mapping[int, tuple[int, ...]]:
         session = self._open()
@@ -141,7 +163,9 @@ class Nvidia(Backend):
 
     def health(self, index: int) -> Health:
         session = self._open()
-        return nvidia_health.health(session.nvml, session.handle(index))
+        handle = session.handle(index)
+        # Of an instance it is its card that has a temperature, errors and links.
+        return Health() if index in session.instances else nvidia_health.health(session.nvml, handle)
 
     def holders(self, index: int) -> list[Holder]:
         """The pids are those that NVML tells: of the caller's namespace, or of the host's with older drivers."""
@@ -171,6 +195,17 @@ class Nvidia(Backend):
         if session is None:
             raise trouble(UNINITIALIZED)
         return session
+
+
+def _nodes(dev: Path) -> frozenset[str]:
+    try:
+        return frozenset(name for name in os.listdir(dev) if re.fullmatch(r"nvidia[0-9]{1,4}", name))
+    except OSError:
+        return frozenset()
+
+
+def _elsewhere(index: int) -> DriverError:
+    return DriverError(Trouble.ELSEWHERE, f"card {index} of the host was not given to this container", NO_PERMISSION)
 
 
 def _processes(nvml: Nvml, name: str, handle: Any) -> list[Any] | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from probes import pci
-from probes.accelerator import NVIDIA, Card, DriverError
+from probes.accelerator import NVIDIA, Card, DriverError, Numbers
 from probes.nvidia_calls import Nvml
 
 #: nvmlAffinityScope_t; nvmlTemperatureThresholds_t; nvmlGpuP2PCapsIndex_t and its good status.
@@ -44,6 +44,7 @@ def describe(nvml: Nvml, handle: Any, index: int, memory_bytes: int | None, sysf
         numa_node=_numa_node(nvml, handle, bus, sysfs),
         cpus=_cpus(nvml, handle, bus, sysfs),
         node="" if minor is None else f"/dev/nvidia{minor}",
+        numbers=Numbers(physical=minor),
         serial=nvml.maybe("nvmlDeviceGetSerial", handle) or "",
         mig=bool(mig and mig[0]),
         power_max_w=limits[1] / 1000 if limits else None,

@@ -53,6 +53,21 @@ class View:
     sick: Mapping[int, Sick] = field(default_factory=dict)
     driver: Sick | None = None
 
+    @property
+    def whole(self) -> Mapping[int, Card]:
+        """The cards without the instances of those that are in MIG mode: the pieces of hardware."""
+        return {index: card for index, card in self.cards.items() if card.parent is None}
+
+    def owners(self, indices: Iterable[int]) -> frozenset[int]:
+        """These cards, and those of which they are instances: whose trouble is theirs."""
+        parents = (self.cards[index].parent for index in indices if index in self.cards)
+        return frozenset(indices) | {parent for parent in parents if parent is not None}
+
+    def shared(self, by_card: Mapping[int, T]) -> dict[int, T]:
+        """What is known of cards, of their instances too."""
+        inherited = {index: card.parent for index, card in self.cards.items() if card.parent in by_card}
+        return {**{index: by_card[parent] for index, parent in inherited.items() if parent is not None}, **by_card}
+
 
 class Ledger:
     """Which cards failed, in what and since when."""

@@ -25,14 +25,14 @@ def words(
 
 
 def word(card: Card, every: Collection[Card], sick: Mapping[int, Sick]) -> str:
-    """The word for one card, in a job without variables of its own; "" on a host without cards."""
-    return words([card], every, sick, {})[card.index] if card.kind in (NVIDIA, ASCEND) else ""
+    """The word for one card, in a job without variables of its own; "" for one that no job gets, and for a slot."""
+    return words([card], every, sick, {})[card.index] if card.kind in (NVIDIA, ASCEND) and not card.mig else ""
 
 
 def _word(card: Card, *, plain: bool) -> str:
     if card.kind == ASCEND:
         return str(card.index if card.numbers.logical is None else card.numbers.logical)
-    if card.kind == NVIDIA and not plain:
+    if card.kind == NVIDIA and (not plain or card.parent is not None):
         return card.uuid or str(card.index)
     return str(card.index)
 
@@ -40,7 +40,7 @@ def _word(card: Card, *, plain: bool) -> str:
 def _counted_alike(last: int, every: Collection[Card], sick: Mapping[int, Sick]) -> bool:
     """Whether CUDA surely counts as NVML does, as far as to the card `last`: it leaves out cards that it cannot open
     (not this container's, lost), and counts otherwise where one is in MIG mode."""
-    before = {card.index for card in every if card.kind == NVIDIA and card.index <= last}
+    before = {card.index for card in every if card.kind == NVIDIA and card.index <= last and card.parent is None}
     lost = any(sick[index].trouble not in (Trouble.NOT_TOLD, Trouble.HANG) for index in before & sick.keys())
     return not lost and not any(card.mig for card in every) and before == set(range(last + 1))
 

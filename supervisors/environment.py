@@ -99,6 +99,9 @@ def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, common: Mapping[str
     if spec.boot != Boot.RANKS:
         return env
     local = len(job.ranks)
+    if rank.local_rank < len(job.cards) and job.cards[rank.local_rank] in job.card_parents:
+        # A process of CUDA sees one MIG instance at most: the first of a list.
+        env["CUDA_VISIBLE_DEVICES"] = visible(job)[rank.local_rank]
     env |= {
         "RANK": str(rank.rank),
         "LOCAL_RANK": str(rank.local_rank),

@@ -31,7 +31,7 @@ def may_speak(job: Job) -> bool:
 
 def fault(job: Job, faults: Path) -> str:
     """A sentence about what is wrong; empty where nothing is known against cards and node."""
-    told = gone(job.card_kind, job.cards, job.card_nodes) + _written(job.cards, faults)
+    told = gone(job.card_kind, job.cards, job.card_nodes) + _written(job.hardware, faults)
     more = f"; and {len(told) - _MAX_TOLD} more" if len(told) > _MAX_TOLD else ""
     return "; ".join(told[:_MAX_TOLD]) + more
 

@@ -115,10 +115,12 @@ class Job:
     world_size: int = 0
     cards: tuple[int, ...] = ()
     #: By card: its device node (None: the journal is of an earlier version and does not tell), and the bytes of its
-    #: memory that were in use before the job; what CUDA or CANN calls it, where that is not its index.
+    #: memory that were in use before the job; what CUDA or CANN calls it, where that is not its index; of which card it
+    #: is a MIG instance, if it is one.
     card_nodes: dict[int, str] | None = None
     card_used: dict[int, int] = field(default_factory=dict)
     card_visible: dict[int, str] = field(default_factory=dict)
+    card_parents: dict[int, int] = field(default_factory=dict)
     #: Name of this node in the job, where it is known; the rank table as HCCL reads it: the one that was given, or
     #: `JobPaths.rank_table`; empty for none.
     node_name: str = ""
@@ -187,6 +189,12 @@ class Job:
             if rank.rank == number:
                 return rank
         raise IllegalTransition(f"the job has no rank {number}")
+
+    @property
+    def hardware(self) -> tuple[int, ...]:
+        """The job's cards, and those of which they are MIG instances: what is wrong with these is the job's trouble."""
+        parents = {self.card_parents[card] for card in self.cards if card in self.card_parents}
+        return (*self.cards, *sorted(parents))
 
     @property
     def in_step(self) -> bool:

@@ -69,6 +69,9 @@ async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
             card_id=card.numbers.board,
             chip_id=card.numbers.chip,
             serial=plain(card.serial),
+            parent=card.parent,
+            gpu_instance_id=card.numbers.gpu_instance,
+            compute_instance_id=card.numbers.compute_instance,
         )
         if card.index in told and (reading := _reading(told[card.index], known)) is not None:
             message.reading.CopyFrom(reading)

@@ -61,7 +61,7 @@ class Look:
                 _value(view.holders, index),
                 view.sick.get(index),
             )
-            for index, card in sorted(view.cards.items())
+            for index, card in sorted(view.whole.items())
             if card.kind in kinds and (self.only is None or index in self.only)
         ]
 

@@ -97,7 +97,7 @@ async def judge(look: Look) -> list[CheckResult]:
             reason = f"there is no card, and no driver of one, but {wanted} should be there (`expected_cards`)"
             results.append(say.found(Code.CARD_COUNT, reason, "0 cards", wanted))
         return results or [say.off("there are no cards, and there were none")]
-    found = inventory.learn(list(view.cards.values()), view.kind, bus.slots, time.time())
+    found = inventory.learn(list(view.whole.values()), view.kind, bus.slots, time.time())
     results = [r for r in _of_cards(look, found) if look.only is None or r.card in look.only]
     results += [_missing(was, bus, view.cards.keys()) for was in found.missing]
     results += [] if found.nameless else _unshown(bus, (view.kind,), inventory, look)
@@ -174,7 +174,7 @@ def _gone(cards: list[Remembered], kind: str, bus: Bus) -> list[CheckResult]:
 def _unshown(bus: Bus, kinds: Iterable[str], inventory: Inventory, look: Look) -> list[CheckResult]:
     """Cards on the bus that the driver does not show, but for those that are remembered, kept for a virtual machine or
     accepted."""
-    known = {card.bus_id for card in look.view.cards.values()} | {card.bus_id for card in inventory.cards}
+    known = {card.bus_id for card in look.view.whole.values()} | {card.bus_id for card in inventory.cards}
     results = []
     for device in (device for kind in kinds for device in bus.devices.get(kind, ())):
         if device.bus_id in known | inventory.unshown or kept_aside(device.driver):

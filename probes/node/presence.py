@@ -105,7 +105,7 @@ async def lost(look: Look, kind: str, check: NodeCheck) -> list[CheckResult]:
     present = look.cards(kind)
     results = [_one(about(check.item, facts), facts, look, lost_code, no_answer, check) for facts in present]
     # Those that are missing are the inventory's; a node of theirs may still be there.
-    gone = len(look.memory.inventory.compare(look.view.cards.values(), kind, {}).missing)
+    gone = len(look.memory.inventory.compare(look.view.whole.values(), kind, {}).missing)
     nodes = await watched.call("list the device nodes", lambda: _nodes(look.roots, kind))
     return [*results, count(look, kind, About(check.item), count_code, nodes - gone)]
 
@@ -131,7 +131,7 @@ def _one(say: About, facts: CardFacts, look: Look, lost: Code, no_answer: Code, 
 
 def count(look: Look, kind: str, say: About, code: Code, nodes: int) -> CheckResult:
     """Judges how many cards the driver has; `nodes` is the number of device nodes."""
-    have, wanted = sum(1 for card in look.view.cards.values() if card.kind == kind), look.settings.expected_cards
+    have, wanted = sum(1 for card in look.view.whole.values() if card.kind == kind), look.settings.expected_cards
     observed, threshold = counted(have, "card"), counted(wanted, "card") if wanted else "as many as there are nodes"
     if wanted and have != wanted:
         reason = f"the driver has {observed}, {wanted} {'is' if wanted == 1 else 'are'} expected"

@@ -20,13 +20,14 @@ T = TypeVar("T")
 
 class Process(NamedTuple):
     """On a card: `lives`: only as long as the process does; `graphics`: it draws; `untold`: the driver does not say how
-    much memory it has."""
+    much memory it has; `instance`: the MIG instance that it is on (-1: none)."""
 
     pid: int
     bytes: int = 0
     lives: bool = False
     graphics: bool = False
     untold: bool = False
+    instance: int = -1
 
 
 class _Value(Generic[T]):
@@ -81,7 +82,9 @@ class FakeCard:
     bus_id = _Value(str, "bus_id")
     minor = _Value(int, "minor")
     numa_node = _Value(int, "numa_node")
+    #: 1 on, 0 off, -1 the card has no such mode; how many instances it has where it is on.
     mig = _Value(int, "mig")
+    mig_count = _Value(int, "mig_count")
     persistence = _Value(bool, "persistence")
 
     util = _Curve("util")
@@ -196,7 +199,11 @@ class FakeCard:
     def processes(self) -> list[Process]:
         """Those that are on the card now. Set to tuples of Process' fields: (pid, bytes), (pid, bytes, lives) ..."""
         return [
-            Process(process.pid, process.bytes, *(bool(process.flags & flag) for flag in _FLAGS))
+            Process(
+                process.pid,
+                process.bytes,
+                *(bool(process.flags & flag) for flag in _FLAGS),
+            )._replace(instance=process.flags // CONSTANTS["PROCESS_INSTANCE"] - 1)
             for process in fake.processes(self.raw)
         ]
 
@@ -208,12 +215,14 @@ class FakeCard:
         with self.cards.state.moving(self.raw) as held:
             held.process_count = len(listed)
             for i, process in enumerate(listed):
-                flags = sum(flag for flag, on in zip(_FLAGS, process[2:], strict=True) if on)
+                flags = sum(flag for flag, on in zip(_FLAGS, process[2:5], strict=True) if on)
+                flags += CONSTANTS["PROCESS_INSTANCE"] * (process.instance + 1)
                 held.processes[i] = (process.pid, flags, process.bytes)
 
-    def hold(self, pid: int, size: int, *, lives: bool = True, graphics: bool = False) -> None:
-        """Puts a process on the card, beside those that are there; again: with another size."""
-        self.processes = [*(it for it in self.processes if it.pid != pid), Process(pid, size, lives, graphics)]
+    def hold(self, pid: int, size: int, *, lives: bool = True, graphics: bool = False, instance: int = -1) -> None:
+        """Puts a process on the card, or on one of its MIG instances; again: with another size."""
+        new = Process(pid, size, lives, graphics, False, instance)
+        self.processes = [*(it for it in self.processes if it.pid != pid), new]
 
     def release(self, pid: int) -> None:
         """Takes a process off the card."""

@@ -19,6 +19,7 @@ def values(place: int, model: Model) -> dict[str, Any]:
         "board": place // model.chips,
         "chip": place % model.chips,
         "mig": 0 if model.mig else -1,
+        "mig_count": 0,
         "persistence": True,
         "mem_total": model.memory * models.MIB,
         "mem_used": 0,

@@ -22,10 +22,15 @@
 #define FAKE_CODES 16
 #define FAKE_CPU_WORDS 16
 
-/* Flags of a process: it is on the card only as long as it lives; it draws; the driver does not tell its memory. */
+/* Flags of a process: it is on the card only as long as it lives; it draws; the driver does not tell its memory. Behind
+ * them the MIG instance that it is on, from 1. */
 #define PROCESS_LIVES 1
 #define PROCESS_GRAPHICS 2
 #define PROCESS_UNTOLD 4
+#define PROCESS_INSTANCE 256
+
+/* MIG instances that a card has at most; `mig_count` are there, each with a 7th of the memory. */
+#define FAKE_INSTANCES 8
 
 /* Ends of a fabric link: a card by its place, none, or the switch FAKE_SWITCH + n. */
 #define LINK_NONE -1
@@ -147,7 +152,7 @@ struct card {
     uint32_t link_up;
     int32_t link_count;
     int32_t link_version;
-    int32_t reserved_first;
+    int32_t mig_count;
     int32_t link_end[FAKE_LINKS];
 
     /* Ascend: the board and the place of the chip on it; percentages of its parts. */

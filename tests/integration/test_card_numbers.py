@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
+from muster import client
 from muster.v1 import job_pb2, node_pb2
 from tests.conftest import eventually
 from tests.fakes import FakeCards
@@ -103,9 +105,66 @@ def test_a_rank_table_names_physical_cards(box, tmp_path, order, numbers):
         daemon = box(npus, "davinci5", "davinci6", "davinci7")
         found = told(daemon, **cards_of(count=2), rank_table=str(tmp_path / "table.json"))
         assert found == [f"0 0 1,2 {numbers[0]}", f"1 1 1,2 {numbers[1]}"]
-        assert not any(card.job_id for card in node(daemon).cards)
+        eventually(lambda: not any(card.job_id for card in node(daemon).cards))
         job = daemon.wait(
             daemon.run("true", **cards_of(indices=[5, 6]), rank_table=str(tmp_path / "table.json")).job_id
         )
         assert job.state == job_pb2.JOB_STATE_FAILED
         assert "gives cards 6-7 to server h, and the job asks for 5-6" in job.verdict.summary
+
+
+def test_nvidia_cards_in_a_container_whose_nvml_counts_the_hosts(box, tmp_path):
+    with FakeCards.for_test(tmp_path / "gpus", "nvidia", 4) as gpus:
+        for place in (0, 1):
+            gpus[place].fail("nvmlDeviceGetHandleByIndex_v2", 4)
+        daemon = box(gpus, "nvidia2", "nvidia3")
+        uuids = [gpus[2].uuid, gpus[3].uuid]
+        shown = [(card.index, card.device_node, card.physical_id, card.visible_as) for card in node(daemon).cards]
+        assert shown == [(2, "/dev/nvidia2", 2, uuids[0]), (3, "/dev/nvidia3", 3, uuids[1])]
+        assert told(daemon, **cards_of(count=2)) == [f"{rank} {rank} {','.join(uuids)} -" for rank in (0, 1)]
+
+
+def test_nvidia_cards_in_a_container_that_counts_its_own(box, tmp_path):
+    with FakeCards.for_test(tmp_path / "gpus", "nvidia", 2) as gpus:
+        gpus[0].minor, gpus[1].minor = 6, 7
+        daemon = box(gpus, "nvidia6", "nvidia7")
+        shown = [(card.index, card.device_node, card.visible_as) for card in node(daemon).cards]
+        assert shown == [(0, "/dev/nvidia6", "0"), (1, "/dev/nvidia7", "1")]
+        assert told(daemon, **cards_of(count=2)) == ["0 0 0,1 -", "1 1 0,1 -"]
+        env = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+        assert told(daemon, **cards_of(indices=[1]), env=env) == [f"0 0 {gpus[1].uuid} -"]
+
+
+def refusal(daemon: Boxed, **spec) -> tuple[str, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        daemon.run("true", **spec)
+    known = client.failure(caught.value)
+    return known.reason, known.message
+
+
+def test_jobs_get_the_instances_of_a_card_in_mig_mode(box, tmp_path):
+    with FakeCards.for_test(tmp_path / "gpus", "nvidia", 2) as gpus:
+        gpus[0].mig, gpus[0].mig_count = 1, 2
+        daemon = box(gpus, "nvidia0", "nvidia1", config=CONFIG.rpartition("[health]")[0])
+        cards = {card.index: card for card in node(daemon).cards}
+        assert list(cards) == [0, 1, 1000, 1001] and cards[0].mig and not cards[0].visible_as
+        first, second = cards[1000].uuid, cards[1001].uuid
+        assert first.startswith("MIG-") and cards[1001].visible_as == second
+        assert (cards[1001].parent, cards[1001].gpu_instance_id, cards[1001].compute_instance_id) == (0, 8, 0)
+        # Each rank has its own, as CUDA takes the first of a list.
+        assert told(daemon, **cards_of(indices=[1000, 1001])) == [f"0 0 {first} -", f"1 1 {second} -"]
+        assert told(daemon, **cards_of(indices=[1])) == [f"0 0 {gpus[1].uuid} -"]
+        assert refusal(daemon, **cards_of(indices=[0])) == (
+            "NO_SUCH_CARD", "card 0 is in MIG mode: name its instances, cards 1000-1001",
+        )  # fmt: skip
+        reason, message = refusal(daemon, **cards_of(count=2), boot="torchrun")
+        assert reason == "NO_SUCH_CARD" and "with --boot torchrun a job can have one" in message
+        eventually(lambda: not any(card.job_id for card in node(daemon).cards))
+        # What is wrong with the card is wrong with its instances.
+        gpus.xid(0, 79)
+        eventually(lambda: any(condition.card == 0 for condition in node(daemon).conditions))
+        reason, message = refusal(daemon, **cards_of(indices=[1001]))
+        assert reason == "NODE_UNHEALTHY" and "card 0" in message
+        assert told(daemon, **cards_of(indices=[1])) == [f"0 0 {gpus[1].uuid} -"]
+        rows = [line.split()[:5] for line in daemon.cli("node").stdout.splitlines()]
+        assert ["1001", "nvidia", "nvidia0", second, "NVIDIA"] in rows

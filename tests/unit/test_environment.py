@@ -341,3 +341,17 @@ def test_the_ranks_get_exactly_the_environment_that_the_script_left(tmp_path_fac
     folder = tmp_path_factory.mktemp("x")
     path = exported(folder, *(os.fsencode(name) + b"=" + os.fsencode(value) for name, value in after.items()))
     assert changed(before, read_exports(path, before)) == after
+
+
+def test_cards_go_by_what_the_daemon_found_them_to_be_called():
+    words = {0: "GPU-a", 2: "GPU-b"}
+    assert env_of(on_cards("nvidia", card_visible=words), card_count=2)["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    env = env_of(on_cards("ascend", card_visible={0: "11", 2: "2"}), card_count=2)
+    assert (env["ASCEND_RT_VISIBLE_DEVICES"], env["DEVICE_ID"], env["LOCAL_RANK"]) == ("2,11", "0", "1")
+
+
+def test_each_rank_sees_its_own_mig_instance_alone():
+    made = on_cards("nvidia", card_visible={0: "MIG-a", 2: "MIG-b"}, card_parents={0: 7, 2: 7})
+    assert [env_of(made, rank)["CUDA_VISIBLE_DEVICES"] for rank in (0, 1)] == ["MIG-a", "MIG-b"]
+    assert common_of(made)["CUDA_VISIBLE_DEVICES"] == "MIG-a,MIG-b"
+    assert made.hardware == (0, 2, 7)

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from probes import nvidia_calls, nvidia_card
-from probes.accelerator import Card, DriverError, Holder, Reading, Remapped, Trouble
+from probes.accelerator import Card, DriverError, Health, Holder, Numbers, Reading, Remapped, Trouble
 from probes.driver import Driver, DriverSettings, What
 from probes.nvidia import Nvidia
 from tests.conftest import eventually
@@ -589,3 +589,75 @@ async def test_a_card_falls_off_the_bus_and_the_others_go_on(driver):
     for what in What:
         view = await driver.refresh(what)
     assert view.sick == {} and set(view.holders) == {0, 1, 2, 3}
+
+
+# --- containers, and MIG ----------------------------------------------------------------------------------------------
+
+
+def mounted(tmp_path, *minors):
+    dev = tmp_path / "dev"
+    dev.mkdir(exist_ok=True)
+    for minor in minors:
+        (dev / f"nvidia{minor}").touch()
+    return Nvidia(dev)
+
+
+@pytest.mark.parametrize("denied", [True, False])
+async def test_a_card_that_the_container_was_not_given_is_none(make, tmp_path, denied):
+    """NVML counts the host's, and refuses the others, or tells of them all the same."""
+    cards, _ = make()
+    if denied:
+        cards[0].fail("nvmlDeviceGetHandleByIndex_v2", 4)
+        cards[3].fail("nvmlDeviceGetHandleByIndex_v2", 4)
+    driver = Driver(lambda: DriverSettings(deadline_s=60.0), [mounted(tmp_path, 1, 2)], dev=tmp_path / "dev")
+    view = await driver.open()
+    assert list(view.cards) == [1, 2] and not view.sick
+    assert view.cards[1].numbers == Numbers(physical=1)
+    view = await driver.refresh(What.READINGS)
+    assert list(view.readings) == [1, 2] and not view.sick
+    await driver.close()
+
+
+async def test_with_the_nodes_of_all_a_card_that_is_refused_is_in_trouble(make, tmp_path):
+    cards, _ = make()
+    cards[0].fail("nvmlDeviceGetHandleByIndex_v2", 4)
+    driver = Driver(lambda: DriverSettings(deadline_s=60.0), [mounted(tmp_path, 0, 1, 2, 3)], dev=tmp_path / "dev")
+    view = await driver.open()
+    assert list(view.cards) == [0, 1, 2, 3] and view.sick[0].trouble is Trouble.FAILED
+    await driver.close()
+
+
+def test_instances_are_cards_of_their_own(both):
+    cards, backend = both
+    cards[2].mig, cards[2].mig_count = 1, 2
+    card = described(backend)[2]
+    assert card.mig and [one.index for one in card.instances] == [1200, 1201]
+    first, second = card.instances
+    assert first.uuid.startswith("MIG-") and first.uuid != second.uuid
+    assert (second.parent, second.mig, second.bus_id, second.node) == (2, False, card.bus_id, card.node)
+    assert second.model == "NVIDIA H100 80GB HBM3 MIG 1g.9gb" and second.memory_bytes == cards[2].mem_total // 7
+    assert second.numbers == Numbers(physical=2, gpu_instance=8, compute_instance=0)
+    cards[2].hold(7001, GIB, lives=False, instance=1)
+    assert backend.holders(1200) == [] and backend.holders(1201) == [Holder(7001, GIB)] == backend.holders(2)
+    assert backend.read(1201) == Reading(mem_used=GIB, mem_total=cards[2].mem_total // 7)
+    assert backend.read(1200).mem_used == 0 and backend.health(1200) == Health()
+    cards[2].mig_count = 1
+    assert refused(backend.read, 1201).trouble is Trouble.ABSENT
+    assert backend.read(1200).mem_used == 0
+    assert described(backend)[2].instances == (first,)
+
+
+async def test_instances_come_and_go(driver):
+    cards, driver = driver
+    cards[1].mig, cards[1].mig_count = 1, 1
+    view = await driver.open()
+    assert list(view.cards) == [0, 1, 2, 3, 1100] and list(view.whole) == [0, 1, 2, 3]
+    assert view.owners([1100, 3]) == {1, 3, 1100} and view.shared({1: "x"}) == {1: "x", 1100: "x"}
+    cards[1].mig_count = 3
+    view = await driver.refresh(What.HEALTH)
+    assert [index for index in view.cards if index > 3] == [1100, 1101, 1102]
+    view = await driver.refresh(What.READINGS)
+    assert set(view.readings) == {0, 1, 2, 3, 1100, 1101, 1102} and not view.sick
+    cards[1].mig_count = 0
+    view = await driver.refresh(What.HEALTH)
+    assert list(view.cards) == [0, 1, 2, 3]

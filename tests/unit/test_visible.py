@@ -111,3 +111,10 @@ def test_nodes_by_name_and_minor_number(tmp_path):
         except OSError:
             pytest.skip("device nodes cannot be made here")
         assert ascend_numbers.nodes(tmp_path) == {3: 3, 0: 4}
+
+
+def test_of_a_card_in_mig_mode_its_instances_are_named():
+    instance = Card(1000, NVIDIA, uuid="MIG-0", parent=0)
+    every = [*gpus(0, mig=True), *gpus(1), instance]
+    assert words([instance], every) == ["MIG-0"] and words(gpus(1), every) == ["GPU-1"]
+    assert visible.word(every[0], every, {}) == "", "no job gets the card itself"

@@ -12,6 +12,7 @@ struct device {
     char unused;
 };
 static struct device devices[FAKE_CARDS];
+static struct device migs[FAKE_CARDS * FAKE_INSTANCES];
 static _Atomic int users;
 static _Atomic uint32_t opened;
 
@@ -106,6 +107,20 @@ static int reach(const char *function, struct device *device, struct card **card
     int code_ = reach(__func__, device, &card);                                                                        \
     if (code_)                                                                                                         \
         return code_;
+/* ... by the card, or by one of its MIG instances: `part` is then which one, else -1. */
+static int part_of(struct device **device)
+{
+    if (*device < migs || *device >= migs + FAKE_CARDS * FAKE_INSTANCES)
+        return -1;
+    int at = (int)(*device - migs);
+    *device = &devices[at / FAKE_INSTANCES];
+    return at % FAKE_INSTANCES;
+}
+#define REACH_PART                                                                                                     \
+    int part = part_of(&device);                                                                                       \
+    REACH                                                                                                              \
+    if (part >= (NOW(card->mig) == 1 ? NOW(card->mig_count) : 0))                                                      \
+        return INVALID;
 #define SYSTEM                                                                                                         \
     int code_ = enter(__func__, NULL, NULL);                                                                           \
     if (code_)                                                                                                         \

@@ -93,14 +93,25 @@ API int nvmlDeviceGetIndex(struct device *device, unsigned *index)
 
 API int nvmlDeviceGetName(struct device *device, char *into, unsigned room)
 {
+    int part = part_of(&device);
     REMEMBERED
-    return text(into, room, card->model);
+    char name[160];
+    snprintf(name, sizeof name, part < 0 ? "%s" : "%s MIG 1g.%dgb", card->model, (int)(NOW(card->mem_total) >> 33));
+    return text(into, room, name);
 }
 
 API int nvmlDeviceGetUUID(struct device *device, char *into, unsigned room)
 {
+    int part = part_of(&device);
     REMEMBERED
-    return text(into, room, card->uuid);
+    char uuid[128];
+    if (part >= NOW(card->mig_count))
+        return INVALID;
+    /* "MIG-0-fa4e0003-..." of "GPU-fa4e0003-..." would be none: the first part counts the instance. */
+    if (part < 0)
+        return text(into, room, card->uuid);
+    snprintf(uuid, sizeof uuid, "MIG-%08x%s", 0xa19 + part, strchr(card->uuid + 4, '-') ?: "");
+    return text(into, room, uuid);
 }
 
 API int nvmlDeviceGetMinorNumber(struct device *device, unsigned *minor)

@@ -6,13 +6,15 @@ struct running {
     unsigned instance, compute_instance;
 };
 
-static int running(struct card *card, bool graphics, unsigned *count, struct running *into)
+/* `part` -1: of the whole card. */
+static int running(struct card *card, int part, bool graphics, unsigned *count, struct running *into)
 {
     struct process list[FAKE_PROCESSES];
     int all = processes(card, list);
     unsigned kept = 0, room = *count;
     for (int i = 0; i < all; i++)
-        if (!(list[i].flags & PROCESS_GRAPHICS) == !graphics)
+        if (!(list[i].flags & PROCESS_GRAPHICS) == !graphics
+            && (part < 0 || list[i].flags / PROCESS_INSTANCE == part + 1))
             list[kept++] = list[i];
     *count = kept;
     if (kept > room)
@@ -22,16 +24,17 @@ static int running(struct card *card, bool graphics, unsigned *count, struct run
     for (unsigned i = 0; i < kept; i++)
         into[i] = (struct running){.pid = (unsigned)list[i].pid,
                                    .bytes = list[i].flags & PROCESS_UNTOLD ? TOLD_NOTHING : list[i].bytes,
-                                   .instance = UINT32_MAX,
-                                   .compute_instance = UINT32_MAX};
+                                   .instance = list[i].flags / PROCESS_INSTANCE ? 6u + list[i].flags / PROCESS_INSTANCE
+                                                                                : UINT32_MAX,
+                                   .compute_instance = list[i].flags / PROCESS_INSTANCE ? 0 : UINT32_MAX};
     return OK;
 }
 
 #define RUNNING(name, graphics)                                                                                        \
     API int name(struct device *device, unsigned *count, struct running *into)                                         \
     {                                                                                                                  \
-        REACH                                                                                                          \
-        return count ? running(card, graphics, count, into) : INVALID;                                                 \
+        REACH_PART                                                                                                     \
+        return count ? running(card, part, graphics, count, into) : INVALID;                                                 \
     }
 RUNNING(nvmlDeviceGetComputeRunningProcesses_v3, false)
 RUNNING(nvmlDeviceGetComputeRunningProcesses_v2, false)
@@ -40,7 +43,7 @@ RUNNING(nvmlDeviceGetGraphicsRunningProcesses_v2, true)
 
 API int nvmlDeviceGetMPSComputeRunningProcesses_v3(struct device *device, unsigned *count, struct running *into)
 {
-    REACH
+    REACH_PART
     (void)into;
     *count = 0;
     return OK;

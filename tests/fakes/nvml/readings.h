@@ -8,23 +8,35 @@ struct memory_v2 {
     unsigned long long total, reserved, free, used;
 };
 
+/* Of a MIG instance a 7th, and its own processes. */
+static uint64_t part_used(struct card *card, int part)
+{
+    struct process list[FAKE_PROCESSES];
+    int count = processes(card, list);
+    uint64_t used = 0;
+    for (int i = 0; i < count; i++)
+        if (list[i].flags / PROCESS_INSTANCE == part + 1)
+            used += list[i].bytes;
+    return used;
+}
+
 API int nvmlDeviceGetMemoryInfo(struct device *device, struct memory *memory)
 {
-    REACH
-    memory->total = NOW(card->mem_total);
-    memory->used = memory_used(card) + NOW(card->mem_reserved);
+    REACH_PART
+    memory->total = part < 0 ? NOW(card->mem_total) : NOW(card->mem_total) / 7;
+    memory->used = part < 0 ? memory_used(card) + NOW(card->mem_reserved) : part_used(card, part);
     memory->free = memory->total - memory->used;
     return OK;
 }
 
 API int nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *memory)
 {
-    REACH
+    REACH_PART
     if (memory->version != 0x02000028)
         return VERSION;
-    memory->total = NOW(card->mem_total);
-    memory->reserved = NOW(card->mem_reserved);
-    memory->used = memory_used(card);
+    memory->total = part < 0 ? NOW(card->mem_total) : NOW(card->mem_total) / 7;
+    memory->reserved = part < 0 ? NOW(card->mem_reserved) : 0;
+    memory->used = part < 0 ? memory_used(card) : part_used(card, part);
     memory->free = memory->total - memory->used - memory->reserved;
     return OK;
 }
@@ -186,8 +198,44 @@ API int nvmlDeviceGetMigMode(struct device *device, unsigned *now, unsigned *pen
 API int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned index, struct device **mig)
 {
     REACH
-    (void)index, (void)mig;
-    return NOW(card->mig) == 1 ? NOT_FOUND : UNSUPPORTED;
+    if (NOW(card->mig) != 1)
+        return UNSUPPORTED;
+    if (index >= 7)
+        return INVALID;
+    if ((int)index >= NOW(card->mig_count))
+        return NOT_FOUND;
+    *mig = &migs[(device - devices) * FAKE_INSTANCES + index];
+    return OK;
 }
 
-API int nvmlDeviceIsMigDeviceHandle(struct device *device, unsigned *is) { REACH *is = 0; return OK; }
+API int nvmlDeviceIsMigDeviceHandle(struct device *device, unsigned *is)
+{
+    REACH_PART
+    *is = part >= 0;
+    return OK;
+}
+
+API int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct device *mig, struct device **device_of)
+{
+    struct device *device = mig;
+    REACH_PART
+    if (part < 0)
+        return INVALID;
+    *device_of = device;
+    return OK;
+}
+
+/* Instances of one slice each: 7 to 13, with one compute instance. */
+API int nvmlDeviceGetGpuInstanceId(struct device *device, unsigned *id)
+{
+    REACH_PART
+    *id = 7 + (unsigned)part;
+    return part < 0 ? NOT_FOUND : OK;
+}
+
+API int nvmlDeviceGetComputeInstanceId(struct device *device, unsigned *id)
+{
+    REACH_PART
+    *id = 0;
+    return part < 0 ? NOT_FOUND : OK;
+}
