@@ -50,6 +50,9 @@ class JobsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_ranks: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)] = MAX_RANKS
     grace_steps: Annotated[tuple[float, ...], msgspec.Meta(min_length=1, max_length=64)] = DEFAULT_GRACE_STEPS
     keep_events_bytes: Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 40)] = 8 << 20
+    #: Records of ended jobs: how many, and for how many days; 0 is no limit.
+    keep_ended: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1000
+    keep_ended_days: Annotated[float, msgspec.Meta(ge=0, le=3660)] = 30.0
 
 
 class LimitsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

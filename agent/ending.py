@@ -102,7 +102,7 @@ class Ending:
 
     async def _stop_all(self, steps: tuple[float, ...] | None, reason: str) -> None:
         registry = self._registry
-        jobs = [entry for entry in registry.entries() if not entry.job.state.final]
+        jobs = registry.live()
         grace = max((sum(steps or entry.spec.grace_steps or DEFAULT_GRACE_STEPS) for entry in jobs), default=0.0)
         with anyio.move_on_after(grace + MARGIN_S) as waiting:
             # A start that was accepted in the same moment adds one.
@@ -112,9 +112,9 @@ class Ending:
                         tasks.start_soon(self._stop, entry.job_id, steps, reason)
                 if not jobs:
                     await anyio.sleep(_LOOK_S)
-                jobs = [entry for entry in registry.entries() if not entry.job.state.final]
+                jobs = registry.live()
         if waiting.cancelled_caught:
-            left = [entry.job_id for entry in registry.entries() if not entry.job.state.final]
+            left = [entry.job_id for entry in registry.live()]
             _log.error("jobs.not_ended", jobs=left, seconds=grace + MARGIN_S)
 
     async def _stop(self, job_id: str, steps: tuple[float, ...] | None, reason: str) -> None:

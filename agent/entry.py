@@ -24,7 +24,7 @@ Told = list[tuple[int, Event]]
 _readings = itertools.count()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Entry:
     """A job. `damaged` is empty, or the sentence that says why what is on disk of it cannot be trusted; `job` then is a
     stand-in with the state LOST."""
@@ -53,6 +53,15 @@ class Entry:
         """Sets the sentence of a source, or (empty) takes it away."""
         notes = {**(self.notes or {}), source: text}
         self.notes = {name: said for name, said in notes.items() if said} or None
+
+    @property
+    def key(self) -> tuple[float, str]:
+        """By which lists are in order."""
+        return self.job.accepted_at, self.job_id
+
+    @property
+    def state(self) -> State:
+        return self.job.state
 
     def absorb(self, records: list[Record], end: int) -> Told:
         """Applies the journal's next records, which reach to `end`; returns what is to be told of them.

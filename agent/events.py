@@ -120,6 +120,11 @@ class EventStore:
         known, record = self._marks.jobs.get(job_id, (0.0, -1))
         return record if known == accepted_at else -1
 
+    def told(self, job_id: str) -> int:
+        """The number of the last record that was told as an event of the job that has this id, or had it last; -1 for
+        none."""
+        return self._marks.jobs.get(job_id, (0.0, -1))[1]
+
     def keep_only(self, job_ids: set[str]) -> None:
         """Forgets what is known of jobs that are no more."""
         self._marks.jobs = {job_id: mark for job_id, mark in self._marks.jobs.items() if job_id in job_ids}

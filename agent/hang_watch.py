@@ -48,8 +48,8 @@ _log = structlog.get_logger(__name__)
 class Jobs(Protocol):
     """What is taken from the registry."""
 
-    def entries(self) -> list[Entry]:
-        """All jobs."""
+    def known(self, job_id: str) -> Entry | None:
+        """A job that has not ended, or that somebody has asked for."""
 
 
 #: Takes the stacks of a job's ranks: job, ranks (none: all), why.
@@ -152,7 +152,7 @@ class HangWatch:
                             self.trouble = f"job {record.job}: the hang rule failed: {error!r}"
 
     async def _take(self, record: Record) -> None:
-        entry = next((entry for entry in self._registry.entries() if entry.job_id == record.job), None)
+        entry = self._registry.known(record.job)
         if entry is None or entry.job.state is not State.RUNNING or not self._settings().hang.enabled:
             if (gone := self._jobs.pop(record.job, None)) is not None and entry is not None:
                 await self._thread(_remove, _file(gone.entry))

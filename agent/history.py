@@ -5,9 +5,10 @@ that hangs, is full or cannot be written costs the history, and nothing else. Wh
 far as there is room; a file that is damaged is set aside, and another begun.
 """
 
+import contextlib
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -55,7 +56,7 @@ class History:
         self._untold: set[Key] = set()
         self._unwritten = ""
         self._damage = ""
-        #: Of jobs that the file knew when it was opened, and of those that have ended since.
+        #: Of jobs that the file knew when it was opened; those that have ended since are to be taken out.
         self.busy: dict[Key, Busy] = {}
 
     @property
@@ -88,7 +89,19 @@ class History:
         facts = self._facts.get(key)
         if facts is not None and facts.live:
             self.tell(key, replace(facts, live=False))
-            self.busy[key] = facts.busy
+
+    async def forget(self, keys: Collection[Key]) -> None:
+        """Drops all that is known of these jobs, which have ended. What the disk does not give up goes by its age."""
+        for key in keys:
+            self._facts.pop(key, None)
+            self._untold.discard(key)
+            self._waiting.drop(key)
+        if self._database is not None:
+            try:
+                with anyio.move_on_after(WRITE_S):
+                    await self._on_disk(lambda database: database.forget_jobs(keys))
+            except _FAILURES as error:
+                _log.warning("history.not_forgotten", path=str(self._path), error=str(error))
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -119,6 +132,15 @@ class History:
         until = end if facts.live else min(end, (last or 0.0) + self._waiting.step_s)
         found = self._with_waiting([one for one in found if found[0].key == newest], [newest], start, end, step)
         return self._with_waiting(found, dict(facts.cards), start, until, step, newest.born, dict(facts.cards))
+
+    async def busy_of(self, key: Key) -> Busy | None:
+        """How busy a job's cards were; None where that is not known, or the disk does not say it."""
+        if (facts := self._facts.get(key)) is not None:
+            return facts.busy
+        if self._database is not None:
+            with contextlib.suppress(*_FAILURES), anyio.move_on_after(READ_S):
+                return await self._on_disk(lambda database: database.busy_of(key))
+        return None
 
     def _with_waiting(
         self,

@@ -8,8 +8,8 @@ bound of its own: history_bounds.py.
 
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,13 @@ class Database:
         rows = self._all("SELECT kind, name, born, since, busy, seconds FROM series WHERE kind = 'job'")
         return {Key(*row[:3]): Busy(*row[3:]) for row in rows}
 
+    def busy_of(self, key: Key) -> Busy | None:
+        """Of one job; None for one that is not there."""
+        rows = self._all(
+            "SELECT since, busy, seconds FROM series WHERE kind = ? AND name = ? AND born = ?", *astuple(key)
+        )
+        return next((Busy(*row) for row in rows), None)
+
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, rows: Mapping[Key, Sequence[Row]], facts: Mapping[Key, Facts], until: float) -> None:
@@ -126,6 +133,17 @@ class Database:
         self._ids = {key: number for key, number in self._ids.items() if number != series}
         for numbers in self._unthinned.values():
             numbers.discard(series)
+
+    def forget_jobs(self, keys: Iterable[Key]) -> None:
+        """Drops all that there is of these series; all of them or, if it raises, none."""
+        c = self.connection
+        with c:
+            c.execute("BEGIN IMMEDIATE")
+            for key in keys:
+                for (number,) in c.execute(
+                    "SELECT id FROM series WHERE kind = ? AND name = ? AND born = ?", astuple(key)
+                ).fetchall():
+                    self.forget(number)
 
     def bound(self, bounds: Bounds) -> int:
         """Takes other bounds; returns the pages that the file may have."""

@@ -93,6 +93,10 @@ class Waiting:
                 this = Step(self.step_s, tuple(None if value is None else (value, value, value) for value in row))
                 steps[number] = joined(steps.get(number), this)
 
+    def drop(self, key: Key) -> None:
+        """Forgets a series."""
+        self._count -= len(self._rows.pop(key, ()))
+
     def _drop_oldest(self) -> None:
         """An eighth, so that it is not done for each reading."""
         slots = sorted(slot for rows in self._rows.values() for slot in rows)

@@ -5,13 +5,15 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent import log_keeping_files
-from agent.entry import Entry
+from agent.collected_logs import CollectedLogs
+from agent.ended_row import Ended
+from agent.entry import Entry, Told, load
 from agent.errors import JobNotEnded, NoRoom
 from agent.state_folder import sync_folder
 from supervisors import journal, stop_order
@@ -44,6 +46,17 @@ def tidy(root: Root, paths: JobPaths) -> None:
     stop_order.remove(root.stop_order(paths.folder.name))
     for path in paths.controls:
         path.unlink(missing_ok=True)
+
+
+def load_all(root: Root, job_ids: Iterable[str]) -> list[tuple[Entry, Told]]:
+    """These jobs, and all that there is to tell of each; see entry.load. What supervisors of ended ones could not
+    remove is removed."""
+    found = [load(job_id, root.job(job_id)) for job_id in job_ids]
+    for entry, _ in found:
+        if entry.job.state.final:
+            with contextlib.suppress(OSError):
+                tidy(root, entry.paths)
+    return found
 
 
 def set_logs_aside(root: Root, job_id: str, job: Job) -> None:
@@ -167,6 +180,37 @@ def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
     gone = root.jobs / f".{entry.job_id}.{secrets.token_hex(4)}"
     entry.paths.folder.rename(gone)
     return remove_tree(gone)
+
+
+def collect(root: Root, rows: Iterable[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
+    """Removes the folders of these ended jobs, and notes whose their log files are. Returns those whose folders are
+    gone, and a sentence about what could not be removed, or nothing.
+
+    A folder is moved aside as a whole: should the daemon be killed, the next start removes it.
+    """
+    there = [row for row in rows if not (row.damaged and job_lock.holder(root.job(row.job_id).lock))]
+    if not there:
+        return [], ""
+    aside = root.jobs / f".collected.{secrets.token_hex(4)}"
+    gone, trouble = [], ""
+    try:
+        logs.add(there)
+        aside.mkdir(0o700)
+    except OSError as error:
+        return [], f"{error.filename or root.state}: records cannot be removed: {error.strerror}"
+    for row in there:
+        folder = root.job(row.job_id).folder
+        try:
+            folder.rename(aside / row.job_id)
+        except FileNotFoundError:
+            pass  # somebody has removed it
+        except OSError as error:
+            trouble = f"{folder}: cannot be removed: {error.strerror}"
+            continue
+        gone.append(row)
+    with contextlib.suppress(OSError):
+        sync_folder(root.jobs)
+    return gone, remove_tree(aside) or trouble
 
 
 def remove_tree(folder: Path) -> str:

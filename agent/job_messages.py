@@ -2,18 +2,28 @@
 each time."""
 
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from agent import convert
-from agent.entry import Entry
+from agent.entry import Entry, load
 from agent.state_folder import digest_key
 from muster.v1 import job_pb2
-from supervisors.paths import Root
+from supervisors.paths import JobPaths, Root
+from supervisors.spec import JobSpec
 
 #: Bytes that kept messages take in memory: 8,000 ranks of some large jobs, or 1,000 jobs of a rank or two.
 MAX_BYTES = 4 << 20
 #: Of each of them, and for each byte of it as it is sent (measured: 2.9 KB for one of 209 bytes, 107 for 29,601).
 _OWN, _EACH = 2200, 3.5
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A message, and what it was made of."""
+
+    entry: Entry
+    message: job_pb2.Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,18 @@ class JobMessages:
             self._forget(next(iter(self._kept)))
         return message
 
+    def read(self, job_ids: Iterable[str], labels: Mapping[str, str]) -> dict[str, Made]:
+        """Of jobs with these labels as they are on disk, by id; for a thread. Nothing of it is kept."""
+        found = {}
+        for job_id in job_ids:
+            paths = self._root.job(job_id)
+            if labels and not _may_have(paths, labels):
+                continue
+            entry, _ = load(job_id, paths)
+            if all(entry.spec.labels.get(key) == value for key, value in labels.items()):
+                found[job_id] = Made(entry, convert.job_to(entry, self._root, self._digest_key))
+        return found
+
     def forget(self, job_id: str) -> None:
         """Of a job that was deleted; does nothing where nothing is kept."""
         if job_id in self._kept:
@@ -62,3 +84,12 @@ class JobMessages:
 
     def _forget(self, job_id: str) -> None:
         self._bytes -= self._kept.pop(job_id).size
+
+
+def _may_have(paths: JobPaths, labels: Mapping[str, str]) -> bool:
+    """Whether a job has these labels, by its spec alone; True also where that cannot be read."""
+    try:
+        had = JobSpec.from_json(paths.spec.read_text(encoding="utf-8")).labels
+    except (OSError, ValueError, TypeError):
+        return True
+    return all(had.get(key) == value for key, value in labels.items())

@@ -2,21 +2,21 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import anyio
 import structlog
 from anyio import to_thread
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from agent import placement, release
 from agent.cards import Cards, Given, Lease
 from agent.config import Config
 from agent.doubts import doubts
 from agent.entry import Entry
-from agent.errors import CardBusy, NodeDraining, NodeUnhealthy, NoSuchCard
+from agent.errors import CardBusy, JobNotFound, NodeDraining, NodeUnhealthy, NoSuchCard
 from agent.events import Event, EventStore
 from agent.node_health import NodeHealth
 from probes import visible
@@ -31,6 +31,22 @@ FREED_S = 15.0
 FRESH_S = 2.0
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OnCards:
+    """An ended job of which somebody may still be on its cards; when it ended, in seconds since the epoch."""
+
+    job_id: str
+    cards: tuple[int, ...]
+    ended_at: float
+
+    @classmethod
+    def of(cls, entry: Entry) -> Self | None:
+        """None where nobody can be."""
+        if not _may_be_on_cards(entry):
+            return None
+        return cls(entry.job_id, tuple(entry.job.cards), entry.job.ended_at)
 
 
 class Leasing:
@@ -49,6 +65,8 @@ class Leasing:
         self._group: TaskGroup | None = None
         #: Set once the driver has been asked for the first time which cards there are.
         self.known = anyio.Event()
+        #: Set once it is known which cards jobs that have ended before the daemon started may have left occupied.
+        self.settled = anyio.Event()
 
     def all(self) -> list[Lease]:
         """The cards of this node by index, with who holds them."""
@@ -92,6 +110,7 @@ class Leasing:
         if not spec.wants_cards:
             return self._cards.lease(job_id, spec, {})
         await self.known.wait()
+        await self.settled.wait()
         end = anyio.current_time() + FREED_S
         while True:
             self._cards.refresh(self._driver.view.cards)
@@ -162,19 +181,30 @@ class Leasing:
         self._freeing.add(entry.job_id)
         self._group.start_soon(self._free, entry, name=f"cards of {entry.job_id}")
 
-    async def run(self, entries: Sequence[Entry]) -> None:
-        """Frees cards, for ever; begins with those that ended jobs (of `entries`) may have left occupied."""
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Frees cards, for ever."""
         async with anyio.create_task_group() as self._group:
-            taken = {lease.card.index for lease in self._cards.all() if lease.job_id}
-            ended = [e for e in entries if e.job.state.final and _may_be_on_cards(e)]
-            freed = await to_thread.run_sync(lambda: {e.job_id for e in ended if e.paths.cards_free.exists()})
-            for entry in sorted(ended, key=lambda e: e.job.ended_at, reverse=True):
-                cards = [card for card in entry.job.cards if card not in taken]
-                taken.update(cards)
-                if cards and entry.job_id not in freed:
-                    self._cards.restore(entry.job_id, cards)
-                    self.give_back(entry)
+            task_status.started()
             await anyio.sleep_forever()
+
+    async def settle(self, ended: Iterable[OnCards], entry_of: Callable[[str], Awaitable[Entry]]) -> None:
+        """Begins to free the cards that jobs which ended before the daemon started may have left occupied. `entry_of`
+        gives such a job, or raises JobNotFound where it was removed."""
+        taken = {lease.card.index for lease in self._cards.all() if lease.job_id}
+        for each in sorted(ended, key=lambda each: each.ended_at, reverse=True):
+            # Of a card only the job that had it last can have left somebody there.
+            cards = [card for card in each.cards if card not in taken]
+            taken.update(cards)
+            if not cards:
+                continue
+            try:
+                entry = await entry_of(each.job_id)
+            except JobNotFound:
+                continue
+            if not await to_thread.run_sync(entry.paths.cards_free.exists):
+                self._cards.restore(entry.job_id, cards)
+                self.give_back(entry)
+        self.settled.set()
 
     async def _free(self, entry: Entry) -> None:
         settings = self._config().cards

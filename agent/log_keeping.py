@@ -1,24 +1,29 @@
 """Keeps the log folder: removes what is to go, compresses what was rotated, has files handed to a program, and writes
 worker logs. Whatever of it hangs or fails, the daemon and its jobs do not wait for it."""
 
+import contextlib
 import functools
+import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import anyio
 import structlog
+from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
-from agent import log_compress, log_keeping_files, log_keeping_rule
+from agent import log_compress, log_keeping_files, log_keeping_rule, log_upload, log_worker
+from agent.collected_logs import CollectedLogs
 from agent.config import Config
+from agent.ended_row import Ended
 from agent.entry import Entry
-from agent.errors import CursorTooOld, InvalidRequest
+from agent.errors import CursorTooOld, InvalidRequest, JobNotFound
 from agent.events import Event, EventStore
 from agent.log_keeping_files import Files, Owner
 from agent.log_keeping_rule import Caps, Disk, Kept
@@ -41,6 +46,8 @@ LOOK_S, JOBS_S, SLOW_S = 60.0, 5.0, 600.0
 REST_S = 0.5
 #: Seconds for which a segment that could not be compressed is left as it is.
 AGAIN_S = 3600.0
+#: Ended jobs whose folders are looked at in one thread hop.
+ROWS_AT_ONCE = 250
 #: Threads for worker logs.
 _THREADS = 2
 
@@ -51,12 +58,13 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """What a look at the log folder found. `plain`: segments that are not compressed, with the job that each is of;
-    `rotated`: names of a job's segments, without `.gz`."""
+    `rotated`: names of a job's segments, without `.gz`; `collected`: jobs whose records were collected, by id."""
 
     files: dict[str, Files]
     disk: Disk
     plain: list[tuple[str, Path]]
     rotated: dict[str, list[str]]
+    collected: dict[str, Ended]
 
 
 class LogKeeping:
@@ -68,20 +76,29 @@ class LogKeeping:
         settings: Callable[[], Config],
         events: EventStore,
         registry: Registry,
+        collected: CollectedLogs,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`settings` gives the present configuration; `clock` the time in seconds since the epoch."""
+        """`settings` gives the present configuration; `collected` knows the files of jobs whose records were collected;
+        `clock` gives the time in seconds since the epoch."""
+        self._collected = collected
         self._root = root
         self._settings = settings
         self._events = events
         self._registry = registry
         self._clock = clock
-        self._uploads = Uploads(root, settings, events, lambda job_id: job_id == self._compressing, self._compress_on)
+        self._uploads = Uploads(root, settings, events, registry, self._is_compressing, self._compress_on)
         self._limiter = anyio.CapacityLimiter(_THREADS)
         self._group: TaskGroup | None = None
         self._told = anyio.Event()
         self._workers: dict[str, WorkerLog] = {}
+        #: Jobs that have not ended, or ended just now, whose worker log is being written or was.
         self._written: set[tuple[str, float]] = set()
+        self._just_ended: dict[str, Entry] = {}
+        #: Ended jobs whose files are to be handed over once they are complete.
+        self._incomplete: dict[str, Ended] = {}
+        #: Whether all ended jobs were looked through for such as need a worker log, or are to be handed over.
+        self._resumed = self._offered = False
         self._plain: list[tuple[str, Path]] = []
         self._some_plain = anyio.Event()
         self._compressing = ""
@@ -103,11 +120,14 @@ class LogKeeping:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keeps, for ever."""
         await self._settle()
+        self._registry.ended.on_ended.append(self._ended)
+        self._registry.ended.on_removed.append(self._removed)
         async with anyio.create_task_group() as self._group:
             self._group.start_soon(self._uploads.run)
             self._group.start_soon(self._heed_jobs)
             self._group.start_soon(self._compress)
             task_status.started()
+            await self._registry.ended.indexed.wait()  # files of jobs that are not known are nobody's
             while True:
                 self._told = anyio.Event()
                 try:
@@ -133,10 +153,14 @@ class LogKeeping:
     async def _heed_jobs(self) -> None:
         while True:
             cursor = self._events.newest_cursor()
-            entries = self._registry.entries()
             if self._style() != "off":
-                self._write_workers(entries)
-            self._uploads.offer(entries, self._complete)
+                self._write_workers([*self._registry.live(), *self._just_ended.values()])
+                self._just_ended.clear()
+                await self._resume_workers()
+            else:
+                self._resumed = False
+                self._just_ended.clear()
+            await self._offer()
             try:
                 with anyio.move_on_after(JOBS_S):
                     await self._events.wait_beyond(cursor)
@@ -144,15 +168,55 @@ class LogKeeping:
                 pass
             await anyio.sleep(REST_S)
 
-    def _write_workers(self, entries: list[Entry]) -> None:
+    def _ended(self, entry: Entry) -> None:
+        """A job has ended at this moment."""
+        self._just_ended[entry.job_id] = entry
+        if (row := self._registry.ended.row(entry.job_id)) is not None:
+            self._incomplete[row.job_id] = row
+
+    def _removed(self, job_id: str) -> None:
+        """The job's record was removed."""
+        self._incomplete.pop(job_id, None)
+        self._uploads.forget(job_id)
+
+    def _write_workers(self, entries: Iterable[Entry]) -> None:
         assert self._group is not None
-        there = {_key(entry) for entry in entries}
-        self._written &= there
         for entry in entries:
             if _key(entry) not in self._written and not entry.damaged:
                 self._written.add(_key(entry))
                 worker = self._workers[entry.job_id] = WorkerLog(self._root, entry, self._style, self._limiter)
                 self._group.start_soon(self._write_worker, entry, worker, name=f"worker log {entry.job_id}")
+
+    async def _resume_workers(self) -> None:
+        """Once: those of jobs that had ended before there was anybody to write them."""
+        if self._resumed or not self._registry.ended.indexed.is_set():
+            return
+        self._resumed = True
+        for row in await self._sought(log_worker.unfinished):
+            with contextlib.suppress(JobNotFound):
+                self._write_workers([await self._registry.get(row.job_id)])
+
+    async def _offer(self) -> None:
+        """Has the files of ended jobs handed over, as soon as they are complete."""
+        if not self._settings().logs.upload:
+            self._offered = False
+            self._incomplete.clear()
+            return
+        if not self._offered and self._registry.ended.indexed.is_set():
+            self._offered = True
+            self._incomplete |= {row.job_id: row for row in await self._sought(log_upload.waiting)}
+        for row in list(self._incomplete.values()):
+            if self._complete(row):
+                del self._incomplete[row.job_id]
+                self._uploads.ended(row)
+
+    async def _sought(self, seek: Callable[[Root, list[Ended]], list[Ended]]) -> list[Ended]:
+        """Of all ended jobs those that `seek` finds, in a thread; without the ones that were removed meanwhile."""
+        rows, found = list(self._registry.ended.rows()), []
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[start : start + ROWS_AT_ONCE]
+            found += await to_thread.run_sync(seek, self._root, some, limiter=self._limiter)
+        return [row for row in found if self._registry.ended.row(row.job_id) is row]
 
     async def _write_worker(self, entry: Entry, worker: WorkerLog) -> None:
         done = False
@@ -165,27 +229,37 @@ class LogKeeping:
         finally:
             if self._workers.get(entry.job_id) is worker:
                 del self._workers[entry.job_id]
-            if not done:
+            if not done or entry.job.state.final:
                 self._written.discard(_key(entry))
-        self._uploads.offer(self._registry.entries(), self._complete)
+        await self._offer()
 
     def _style(self) -> str:
         return self._settings().logs.worker_log
 
-    def _complete(self, entry: Entry) -> bool:
+    def _complete(self, job: Entry | Ended) -> bool:
         """Whether nothing comes to the files of a job any more."""
-        if not entry.job.state.final or entry.job_id in self._workers:
+        if not job.state.final or job.job_id in self._workers:
             return False
-        if self._style() != "off" and not entry.damaged and _key(entry) not in self._written:
+        if self._style() != "off" and (not self._resumed or job.job_id in self._just_ended):
             return False
-        return not (entry.damaged and lock.holder(entry.paths.lock))
+        return not (job.damaged and lock.holder(self._root.job(job.job_id).lock))
+
+    def _is_compressing(self, job_id: str) -> bool:
+        return self._compressing == job_id
+
+    def may_go(self, row: Ended) -> bool:
+        """Whether the record of an ended job is not needed here any more."""
+        logs = self._settings().logs
+        if self._compressing == row.job_id or self._uploads.busy(row.job_id) or not self._complete(row):
+            return False
+        return row.uploaded or not logs.upload
 
     # --- what goes ----------------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        entries = {entry.job_id: entry for entry in self._registry.entries()}
-        owners = _owners(entries.values())
-        seen = await self._apart("look", functools.partial(_see, self._root.log, owners))
+        ended, live = self._registry.ended.rows(), self._registry.live()
+        jobs: dict[str, Entry | Ended] = {row.job_id: row for row in ended} | {entry.job_id: entry for entry in live}
+        seen = await self._apart("look", functools.partial(_see, self._root.log, jobs, self._collected))
         if seen is None:
             return
         logs, now = self._settings().logs, time.monotonic()
@@ -197,43 +271,43 @@ class LogKeeping:
         if logs.compress == "off":
             waiting = set()
         for job_id, names in seen.rotated.items():
-            if job_id in entries:
-                self._uploads.rotated(entries[job_id], [name for name in names if name not in waiting])
-        await self._trim(seen, entries)
+            if job_id in jobs and (logs.upload or not jobs[job_id].state.final):
+                self._uploads.rotated(jobs[job_id], [name for name in names if name not in waiting])
+        await self._trim(seen, jobs)
         kept = []
         for files in seen.files.values():
-            entry = entries.get(files.job_id) if not files.aside else None
-            if files.ours if entry is None else not files.gone:
-                kept.append(self._kept(files, entry))
+            job = (jobs.get(files.job_id) or seen.collected.get(files.job_id)) if not files.aside else None
+            if files.ours if job is None else not files.gone:
+                kept.append(self._kept(files, job))
         caps = Caps(logs.keep_days * 86400, logs.min_free_percent, logs.max_node_bytes, bool(logs.upload))
         self._troubles.pop("remove", None)
         for each, why in log_keeping_rule.doomed(kept, self._clock(), seen.disk, caps):
             files = seen.files[each.name]
-            await self._remove(files, entries.get(files.job_id) if not files.aside else None, why)
+            await self._remove(files, jobs.get(files.job_id) if not files.aside else None, why)
 
-    async def _trim(self, seen: _Seen, entries: Mapping[str, Entry]) -> None:
+    async def _trim(self, seen: _Seen, jobs: Collection[str]) -> None:
         """Where segments are handed to a program, a running job is kept within its limit here, and not by its
         supervisor: of those go that were taken."""
         logs = self._settings().logs
         for job_id in seen.rotated if logs.upload and logs.max_job_bytes else ():
-            if (entry := entries.get(job_id)) is not None and (taken := self._uploads.taken(entry)):
+            if job_id in jobs and (taken := self._uploads.taken(job_id)):
                 trim = functools.partial(_trim, seen.files[Files(job_id).name], logs.max_job_bytes, taken)
                 await self._apart("keep a job within max_job_bytes", trim)
 
-    def _kept(self, files: Files, entry: Entry | None) -> Kept:
+    def _kept(self, files: Files, job: Entry | Ended | None) -> Kept:
         busy = self._compressing == files.job_id or self._uploads.busy(files.job_id)
-        if entry is None:  # nobody can say any more what they are of; another node may, where nodes share the folder
+        if job is None:  # nobody can say any more what they are of; another node may, where nodes share the folder
             return Kept(files.name, files.changed, files.bytes, busy, orphan=True)
-        ended_at = entry.job.ended_at or files.changed
-        return Kept(files.name, ended_at, files.bytes, busy or not self._complete(entry), self._uploads.done(entry))
+        ended_at = (isinstance(job, Ended) and job.ended_at) or files.changed
+        uploaded = isinstance(job, Ended) and job.uploaded
+        return Kept(files.name, ended_at, files.bytes, busy or not self._complete(job), uploaded)
 
-    async def _remove(self, files: Files, entry: Entry | None, why: str) -> None:
+    async def _remove(self, files: Files, job: Entry | Ended | None, why: str) -> None:
         # A job of this id that is accepted or deleted meanwhile waits; one that was is seen here.
         async with self._registry.alone(files.job_id):
-            now = {each.job_id: each for each in self._registry.entries()}.get(files.job_id)
-            if now is not entry and not files.aside:
+            if self._registry.job(files.job_id) is not job and not files.aside:
                 return
-            removal = functools.partial(_remove, files, why, entry is not None)
+            removal = functools.partial(_remove, files, why, job is not None)
             done = await self._apart("remove", removal, f"{files.job_id}{files.aside}")
         if done:
             count = f"{len(files.paths)} log file(s) with {files.bytes} bytes were removed: {why}"
@@ -312,20 +386,26 @@ def _key(entry: Entry) -> tuple[str, float]:
     return entry.job_id, entry.job.accepted_at
 
 
-def _owners(entries: Iterable[Entry]) -> dict[str, Owner]:
+def _owners(jobs: Iterable[Entry | Ended]) -> dict[str, Owner]:
     """By job id. A folder that several jobs share (MA_VJ_NAME) goes with the last of them."""
     found: dict[str, Owner] = {}
     taken: set[str] = set()
-    for entry in sorted(entries, key=lambda entry: (not entry.job.state.final, entry.job.ended_at), reverse=True):
-        owner = log_keeping_files.owner(entry)
-        found[entry.job_id] = replace(owner, folders=tuple(name for name in owner.folders if name not in taken))
+    for job in sorted(jobs, key=lambda job: job.ended_at if isinstance(job, Ended) else math.inf, reverse=True):
+        if isinstance(job, Ended):
+            owner = Owner(job.job_id, job.node_rank, job.ranks, job.folders)
+        else:
+            owner = log_keeping_files.owner(job)
+        found[job.job_id] = replace(owner, folders=tuple(name for name in owner.folders if name not in taken))
         taken.update(owner.folders)
     return found
 
 
-def _see(folder: Path, owners: Mapping[str, Owner]) -> _Seen:
+def _see(folder: Path, jobs: Mapping[str, Entry | Ended], logs: CollectedLogs) -> _Seen:
     """Looks at the log folder. Blocks. Raises OSError."""
+    collected = {job_id: row for job_id, row in logs.read().items() if job_id not in jobs}
+    owners = _owners([*jobs.values(), *collected.values()])
     found = log_keeping_files.scan(folder, owners)
+    logs.drop([row for row in collected.values() if Files(row.job_id).name not in found])
     room = os.statvfs(folder)
     plain: list[tuple[str, Path]] = []
     rotated: dict[str, list[str]] = {}
@@ -336,7 +416,8 @@ def _see(folder: Path, owners: Mapping[str, Owner]) -> _Seen:
                 rotated.setdefault(files.job_id, []).append(log_segments.segment_path(log, piece.start, piece.end).name)
                 if not piece.packed:
                     plain.append((files.job_id, piece.path))
-    return _Seen(found, Disk(room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize), plain, rotated)
+    disk = Disk(room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize)
+    return _Seen(found, disk, plain, rotated, collected)
 
 
 def _trim(files: Files, most: int, among: list[str]) -> None:

@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,7 +74,7 @@ class Owner:
 
     job_id: str
     node_rank: int
-    ranks: frozenset[int] | None
+    ranks: Collection[int] | None
     folders: tuple[str, ...]
 
     def has(self, name: Name) -> bool:
@@ -83,7 +83,7 @@ class Owner:
 
 
 def owner(entry: Entry) -> Owner:
-    """Of a job."""
+    """Of a job that is in memory."""
     ranks = None if entry.damaged else frozenset(rank.rank for rank in entry.job.ranks)
     folders = dict.fromkeys((entry.job_id, modelarts.job_name(entry.job_id, entry.spec.env)))
     return Owner(entry.job_id, entry.job.node_rank, ranks, tuple(folders))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import msgspec
@@ -22,7 +22,9 @@ from anyio import to_thread
 
 from agent import log_keeping_files, operator_program
 from agent.config import Config
+from agent.ended_row import Ended
 from agent.entry import Entry
+from agent.errors import JobNotFound
 from agent.events import Event, EventStore
 from agent.operator_program import ProgramFailed
 from agent.state_folder import write_synced
@@ -48,9 +50,12 @@ class Uploaded(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Lot:
-    """What is to be handed over of one job. `due` by the loop's clock."""
+    """What is to be handed over of one job. `due` by the loop's clock; `ended_at` in seconds since the epoch, 0 for a
+    job that has not ended."""
 
-    entry: Entry
+    job_id: str
+    accepted_at: float
+    ended_at: float = 0.0
     uploaded: Uploaded | None = None
     failures: int = 0
     why: str = ""
@@ -61,6 +66,16 @@ class _Lot:
     ended: bool = False
 
 
+class Jobs(Protocol):
+    """What is taken from the registry."""
+
+    async def get(self, job_id: str) -> Entry:
+        """A job. Raises JobNotFound."""
+
+    def job(self, job_id: str) -> Entry | Ended | None:
+        """A job that has not ended, or the index entry of one that has."""
+
+
 class Uploads:
     """Belongs to one event loop."""
 
@@ -69,11 +84,13 @@ class Uploads:
         root: Root,
         settings: Callable[[], Config],
         events: EventStore,
+        registry: Jobs,
         compressed: Callable[[str], bool],
         over: Callable[[], None],
     ) -> None:
         """`settings` gives the present configuration; `compressed`: whether a job's file is being compressed; `over` is
         told that a job is not `busy` any more."""
+        self._registry = registry
         self._compressed = compressed
         self._over = over
         self._root = root
@@ -92,36 +109,38 @@ class Uploads:
         worst = max(failing, key=lambda lot: lot.failures)
         return [
             f"logs: upload: the files of {len(failing)} job(s) were not taken, and are kept; job "
-            f"{worst.entry.job_id}: {worst.why}; tried {worst.failures} time(s)"
+            f"{worst.job_id}: {worst.why}; tried {worst.failures} time(s)"
         ]
 
-    def offer(self, entries: Iterable[Entry], ended: Callable[[Entry], bool]) -> None:
-        """These are the jobs of the node; `ended` says of which all files are complete."""
-        known = {entry.job_id: entry for entry in entries}
-        for job_id, lot in list(self._lots.items()):
-            if known.get(job_id) is not lot.entry:
-                del self._lots[job_id]
-        for job_id, entry in known.items():
-            lot = self._lots.setdefault(job_id, _Lot(entry))
-            lot.ended = ended(entry)
+    def ended(self, row: Ended) -> None:
+        """All files of this job are complete."""
+        lot = self._lot(row)
+        lot.ended, lot.ended_at = True, row.since
         self.wake()
 
-    def rotated(self, entry: Entry, segments: list[str]) -> None:
+    def rotated(self, job: Entry | Ended, segments: list[str]) -> None:
         """These segments of a job's logs, by their names without `.gz`, are there and will not change any more."""
-        lot = self._lots.setdefault(entry.job_id, _Lot(entry))
-        if lot.entry is entry:
+        if isinstance(job, Ended) and job.uploaded:
+            return
+        lot = self._lot(job)
+        if lot.segments != segments:
             lot.segments = segments
             self.wake()
 
-    def done(self, entry: Entry) -> bool:
-        """Whether all files of an ended job are known to be taken."""
-        lot = self._lots.get(entry.job_id)
-        return lot is not None and lot.entry is entry and lot.uploaded is not None and lot.uploaded.all
+    def forget(self, job_id: str) -> None:
+        """The job's record was removed."""
+        self._lots.pop(job_id, None)
 
-    def taken(self, entry: Entry) -> list[str]:
+    def taken(self, job_id: str) -> list[str]:
         """Names of a job's segments that are known to be taken, without `.gz`."""
-        lot = self._lots.get(entry.job_id)
-        return lot.uploaded.segments if lot is not None and lot.entry is entry and lot.uploaded is not None else []
+        lot = self._lots.get(job_id)
+        return lot.uploaded.segments if lot is not None and lot.uploaded is not None else []
+
+    def _lot(self, job: Entry | Ended) -> _Lot:
+        lot = self._lots.get(job.job_id)
+        if lot is None or lot.accepted_at != job.key[0]:
+            lot = self._lots[job.job_id] = _Lot(job.job_id, job.key[0])
+        return lot
 
     def busy(self, job_id: str) -> bool:
         """Whether its files are being handed over."""
@@ -147,7 +166,7 @@ class Uploads:
             try:
                 await self._hand_over(lot)
             except Exception as error:  # a defect must not end the daemon
-                _log.exception("logs.upload_defect", job=lot.entry.job_id)
+                _log.exception("logs.upload_defect", job=lot.job_id)
                 self._failed(lot, f"a defect: {error!r}")
             finally:
                 lot.busy = False
@@ -164,16 +183,26 @@ class Uploads:
         ready = [
             lot
             for lot in self._lots.values()
-            if not lot.busy and lot.due <= now and _wants(lot) and not self._compressed(lot.entry.job_id)
+            if not lot.busy and lot.due <= now and _wants(lot) and not self._compressed(lot.job_id)
         ]
-        return min(ready, key=lambda lot: lot.entry.job.ended_at or time.time(), default=None)
+        return min(ready, key=lambda lot: lot.ended_at or time.time(), default=None)
 
     async def _hand_over(self, lot: _Lot) -> None:
-        entry, logs = lot.entry, self._settings().logs
+        logs = self._settings().logs
+        entry: Entry | None
+        try:
+            entry = await self._registry.get(lot.job_id)
+        except JobNotFound:
+            entry = None
+        if entry is None or entry.key[0] != lot.accepted_at:  # its record was removed
+            if self._lots.get(lot.job_id) is lot:
+                del self._lots[lot.job_id]
+            return
         try:
             if lot.uploaded is None:
                 lot.uploaded = await self._thread(_load, entry.paths.uploaded)
             if not _wants(lot):
+                self._done(lot)
                 return
             ended, taken = lot.ended, set(lot.uploaded.segments)
             segments = [name for name in lot.segments if name not in taken]
@@ -203,6 +232,17 @@ class Uploads:
             text = f"{len(files)} log file(s) with {size} bytes were handed to {logs.upload[0]}"
             self._tell("logs.uploaded", lot, text, files=len(files), bytes=size, tries=lot.failures + 1)
         lot.failures, lot.why = 0, ""
+        self._done(lot)
+
+    def _done(self, lot: _Lot) -> None:
+        """Once all of an ended job was taken, nothing of it is kept here."""
+        if lot.uploaded is None or not lot.uploaded.all:
+            return
+        row = self._registry.job(lot.job_id)
+        if isinstance(row, Ended) and row.accepted_at == lot.accepted_at:
+            row.uploaded = True
+        if self._lots.get(lot.job_id) is lot:
+            del self._lots[lot.job_id]
 
     def _failed(self, lot: _Lot, why: str) -> None:
         lot.failures += 1
@@ -211,11 +251,11 @@ class Uploads:
         if why != lot.why:  # each reason once, not each try
             lot.why = why
             self._tell("logs.upload_failed", lot, f"log files were not taken, and are kept: {why}", tries=lot.failures)
-            _log.warning("logs.upload_failed", job=lot.entry.job_id, error=why)
+            _log.warning("logs.upload_failed", job=lot.job_id, error=why)
 
     def _tell(self, kind: str, lot: _Lot, message: str, **attributes: int) -> None:
         shown = {key: str(value) for key, value in attributes.items()}
-        self._events.append([(None, Event(time.time(), kind, lot.entry.job_id, message=message, attributes=shown))])
+        self._events.append([(None, Event(time.time(), kind, lot.job_id, message=message, attributes=shown))])
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await to_thread.run_sync(function, *args, limiter=self._limiter)
@@ -225,6 +265,17 @@ def _wants(lot: _Lot) -> bool:
     if lot.uploaded is None:
         return lot.ended or bool(lot.segments)
     return not lot.uploaded.all and (lot.ended or not set(lot.segments) <= set(lot.uploaded.segments))
+
+
+def waiting(root: Root, rows: Iterable[Ended]) -> list[Ended]:
+    """Those of these jobs whose files were not all taken, as their folders say. Blocks."""
+    found = []
+    for row in rows:
+        with contextlib.suppress(OSError):
+            row.uploaded = _load(root.job(row.job_id).uploaded).all
+        if not row.uploaded:
+            found.append(row)
+    return found
 
 
 def _load(path: Path) -> Uploaded:

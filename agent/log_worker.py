@@ -9,7 +9,7 @@ that is full loses nothing either: the lines are still in the ranks' files, and 
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import structlog
 from anyio import to_thread
 
 from agent import logs
+from agent.ended_row import Ended
 from agent.entry import Entry
 from agent.labels import Lines
 from agent.log_stream import files_of
@@ -190,6 +191,21 @@ class WorkerLog:
 
 class _Deleted(OSError):
     """Raised when the job was deleted meanwhile: nothing is to be left of it."""
+
+
+def unfinished(root: Root, rows: Iterable[Ended]) -> list[Ended]:
+    """Those of these jobs whose worker log is to be written still, if there is to be one. Blocks."""
+    found = []
+    for row in rows:
+        if row.damaged:
+            continue
+        try:
+            done = msgspec.json.decode(root.job(row.job_id).worker.read_bytes(), type=_Saved).done
+        except (OSError, ValueError):
+            done = time.time() - row.ended_at > RECENT_S
+        if not done:
+            found.append(row)
+    return found
 
 
 def _begin(entry: Entry, path: Path) -> _Saved | None:

@@ -30,6 +30,7 @@ from agent.metrics_tally import Tally
 from agent.metrics_textfile import Textfile
 from probes.driver import View
 from probes.result import CheckResult
+from supervisors.states import State
 
 #: Seconds until a port that is in use is tried again.
 RETRY_S = 5.0
@@ -44,8 +45,14 @@ class Jobs(Protocol):
     def cards(self) -> Sequence[Lease]:
         """By index, with who holds them."""
 
-    def entries(self) -> Sequence[Entry]:
-        """All jobs."""
+    def live(self) -> Sequence[Entry]:
+        """Jobs that have not ended."""
+
+    def has_ended(self, job_id: str) -> bool:
+        """Whether there is such a job, and it has ended."""
+
+    def states(self) -> Mapping[State, int]:
+        """How many jobs are in each state."""
 
     def warnings(self) -> Sequence[str]:
         """Sentences for an operator."""
@@ -139,15 +146,15 @@ class Metrics:
         await self._tally.catch_up()
         page = Page()
         now, config, view = time.time(), self._settings(), self._driver.view
-        entries, conditions, health = self._registry.entries(), self._health.conditions, self._health
+        jobs, conditions, health = self._registry, self._health.conditions, self._health
         warnings = [*self._registry.warnings(), *health.trouble, *self._telemetry.trouble, *self.trouble]
         metrics_node.daemon(page, self._started_at, self._lag.seen, len(warnings))
-        metrics_node.jobs(page, entries, len(self._telemetry.underused))
+        metrics_node.jobs(page, jobs.states(), jobs.live(), len(self._telemetry.underused))
         self._tally.fill(page)
         drained, refused = health.drain is not None, health.refusal(()) is not None
         metrics_node.health(page, health.results, conditions, drained=drained, refused=refused)
-        ended = {entry.job_id for entry in entries if entry.job.state.final}
-        metrics_cards.cards(page, view, self._registry.cards, ended, health.unfit_cards())
+        ended = {lease.job_id for lease in jobs.cards if jobs.has_ended(lease.job_id)}
+        metrics_cards.cards(page, view, jobs.cards, ended, health.unfit_cards())
         metrics_cards.readings(page, view, config.telemetry, now)
         if config.metrics.dcgm_names:
             metrics_vendor.dcgm(page, view, config.telemetry, self._tally.last_xid, self._hostname, now)

@@ -5,7 +5,7 @@ Those of the cards are in metrics_cards.py, what is counted over time in metrics
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from agent import __version__, build
@@ -60,11 +60,11 @@ def daemon(page: Page, started_at: float, lag: Distribution, warnings: int) -> N
     page.add(WARNINGS, warnings)
 
 
-def jobs(page: Page, entries: Sequence[Entry], underused: int) -> None:
-    """Jobs and their ranks."""
-    page.add_counts(JOBS, State, (entry.job.state for entry in entries))
-    live = (entry.job for entry in entries if not entry.job.state.final)
-    page.add(RANKS, sum(rank.outcome is None for job in live if job.spawned for rank in job.ranks))
+def jobs(page: Page, states: Mapping[State, int], live: Sequence[Entry], underused: int) -> None:
+    """Jobs by state, and the ranks of those that have not ended."""
+    page.add_each(JOBS, {(state,): states.get(state, 0) for state in State})
+    running = (entry.job for entry in live if entry.job.spawned)
+    page.add(RANKS, sum(rank.outcome is None for job in running for rank in job.ranks))
     page.add(UNDERUSED, underused)
 
 

@@ -21,6 +21,7 @@ from agent.init import is_init, leave_when_asked
 from supervisors.paths import Root
 
 if TYPE_CHECKING:
+    from agent.collecting import Collecting
     from agent.ending import Ending
     from agent.events import EventStore
     from agent.leasing import Leasing
@@ -191,6 +192,8 @@ def _first(group: ExceptionGroup[StartupError]) -> StartupError:
 async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None:
     """Everything between start and end. Raises StartupError, alone or in groups."""
     from agent import orphans
+    from agent.collected_logs import CollectedLogs
+    from agent.collecting import Collecting
     from agent.crashes import Crashes
     from agent.ending import Ending
     from agent.events import Event, EventStore
@@ -219,14 +222,16 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         leasing = Leasing(settings, events, driver, health)
         health.holder = leasing.holder
         registry = Registry(root, settings, events, nursery, driver, leasing, health)
-        crashes = Crashes(events, health.found, registry.find)
+        crashes = Crashes(events, health.found, registry.known)
         nursery.died = crashes.died
         telemetry = Telemetry(root, settings, driver, registry)
         notifier = Notifier(root, settings, events, registry)
         stacks = Stacks(registry, driver)
         hangs = HangWatch(settings, events, registry, telemetry.records, stacks.take)
         metrics = Metrics(settings, registry, driver, telemetry, health, events)
-        keeping = LogKeeping(root, settings, events, registry)
+        collected = CollectedLogs(root.collected_logs)
+        keeping = LogKeeping(root, settings, events, registry, collected)
+        collecting = Collecting(settings, registry, keeping, collected, telemetry.history, events)
         ending = Ending(settings, registry, notifier, stopping, owned=owner_fd is not None)
         await notifier.load()
         await health.load()
@@ -257,7 +262,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
 
     try:
         async with anyio.create_task_group() as tasks:
-            await tasks.start(_handle_signals, settings, events, registry, metrics, keeping, ending)
+            await tasks.start(_handle_signals, settings, events, registry, metrics, keeping, collecting, ending)
             tasks.start_soon(heap.trim)
             tasks.start_soon(crashes.run)
             if is_init():
@@ -266,6 +271,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
             await tasks.start(nursery.run)
             await tasks.start(keeping.run)
             await tasks.start(registry.run)
+            tasks.start_soon(collecting.run)
             # Not waited for: a driver may hang, and the daemon answers all the same.
             tasks.start_soon(_open, driver, leasing)
             await tasks.start(health.run)
@@ -304,6 +310,7 @@ async def _handle_signals(
     registry: "Registry",
     metrics: "Metrics",
     keeping: "LogKeeping",
+    collecting: "Collecting",
     ending: "Ending",
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
@@ -322,6 +329,7 @@ async def _handle_signals(
                 registry.reload(settings.trouble)
                 metrics.reload()
                 keeping.reload()
+                collecting.reload()
                 systemd.notify("READY=1")
 
 

@@ -8,7 +8,7 @@ that is dead costs nobody else anything. What is sent has the id of its event: w
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 import anyio
@@ -74,7 +74,7 @@ class Known(Protocol):
 class Jobs(Protocol):
     """What is taken from the registry."""
 
-    def get(self, job_id: str) -> Known:
+    async def get(self, job_id: str) -> Known:
         """Raises JobNotFound."""
 
 
@@ -162,32 +162,34 @@ class Notifier:
                 return
             table = self._settings().notify
             for event, cursor in batch:
-                self._take(event, cursor, table)
+                await self._take(event, cursor, table)
                 self._outbox.cursor = cursor
 
-    def _take(self, event: Event, cursor: str, table: NotifyTable) -> None:
+    async def _take(self, event: Event, cursor: str, table: NotifyTable) -> None:
         names = notify_item.names(event)
         if not names:
             return
-        for key, wanted in self._receivers(event.job_id, table):
+        for key, wanted in await self._receivers(event.job_id, table):
             # Who asks for failed and ended gets one of them.
             name = next((name for name in names if name in wanted), None)
             if name is not None:
                 self._outbox.put(key, notify_item.item(event, cursor, name), table.keep)
                 self._wake(key)
 
-    def _receivers(self, job_id: str, table: NotifyTable) -> Iterator[tuple[str, tuple[str, ...]]]:
+    async def _receivers(self, job_id: str, table: NotifyTable) -> list[tuple[str, tuple[str, ...]]]:
         """Keys of queues, with the events that are wanted there."""
+        found: list[tuple[str, tuple[str, ...]]] = []
         if table.command:
-            yield COMMAND, table.events
+            found.append((COMMAND, table.events))
         if table.webhook:
-            yield WEBHOOK, table.events
+            found.append((WEBHOOK, table.events))
         try:
-            spec = self._registry.get(job_id).spec if job_id else None
+            spec = (await self._registry.get(job_id)).spec if job_id else None
         except JobNotFound:  # it was deleted meanwhile
             spec = None
         if spec is not None and spec.notify_webhook:
-            yield _job_key(spec), spec.notify_events or JOB_EVENTS
+            found.append((_job_key(spec), spec.notify_events or JOB_EVENTS))
+        return found
 
     # --- sending ------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ async def reap(registry: "Registry") -> None:
         await anyio.sleep(LOOK_S)
         if children.any_ended():
             ended = {s.pid for s in process.all_stats().values() if s.ppid == os.getpid() and s.ended}
-            live = (entry.job for entry in registry.entries() if not entry.job.state.final)
+            live = (entry.job for entry in registry.live())
             kept = {rank.pid for job in live for rank in job.processes() if rank.outcome is None}
             # At the second look: the journal that tells of a rank may be read behind its end.
             children.reap((ended & seen) - kept)

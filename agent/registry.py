@@ -1,9 +1,9 @@
 """All jobs of this node: a cache of their journals, and what is done with a job as a whole."""
 
-import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +12,18 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from agent import admission, job_folder
+from agent import admission, ended_scan, job_folder
 from agent.cards import Lease
+from agent.collected_logs import CollectedLogs
 from agent.condition_rules import of_presence
 from agent.config import Config
-from agent.entry import Entry, Told, load
+from agent.ended import LOAD_AT_ONCE, EndedJobs
+from agent.ended_row import Ended
+from agent.ended_scan import End
+from agent.entry import Entry, Told
 from agent.errors import (
     JobIdConflict,
     JobNotEnded,
-    JobNotFound,
     JournalUnreadable,
     NoRoom,
     ShuttingDown,
@@ -29,7 +32,7 @@ from agent.errors import (
 from agent.events import EventStore, Key
 from agent.job_folder import Held
 from agent.job_task import JobTask
-from agent.leasing import Leasing
+from agent.leasing import Leasing, OnCards
 from agent.node_health import NodeHealth
 from agent.nursery_client import NurseryClient
 from agent.placement import placed
@@ -42,12 +45,15 @@ from supervisors.journal import FORMAT, Record
 from supervisors.lifecycle import Job
 from supervisors.paths import Root
 from supervisors.spec import Boot, JobSpec
-from supervisors.states import Kind
+from supervisors.states import Kind, State
 
 __all__ = ["Entry", "Registry"]
 
 #: Seconds that a supervisor has to leave after its job's end before its folder is taken away.
 LEAVE_S = 6.0
+
+#: Jobs of which one thread hop looks whether they have ended.
+ENDS_AT_ONCE = 500
 
 _log = structlog.get_logger(__name__)
 
@@ -71,37 +77,62 @@ class Registry:
         self._config = config
         self._events = events
         self._nursery = nursery
-        self._entries: dict[str, Entry] = {}
+        #: Jobs that have not ended.
+        self._live: dict[str, Entry] = {}
         self._tasks: dict[str, JobTask] = {}
         self.leasing = leasing
         self._driver = driver
         self._health = health
         # Not the loop's own: readers of logs on a slow disk must not keep a journal from being read.
         self._limiter = anyio.CapacityLimiter(8)
+        self.ended = EndedJobs(root, anyio.CapacityLimiter(2))
+        #: Grows whenever a job comes, changes or goes.
+        self.version = 0
+        self._on_cards: list[OnCards] = []
+        self._to_index: list[str] = []
         self._around = Surroundings(config, nursery, self._check, self._publish, self._limiter, root, leasing)
         self._group: TaskGroup | None = None
         self._busy: dict[str, tuple[anyio.Lock, int]] = {}
         self._starting = 0
         self._closing = False
         self._found: list[str] = []
-        self._config_trouble = ""
+        self._config_trouble = self._uncollected = ""
 
     # --- what is there ------------------------------------------------------------------------------------------------
 
-    def get(self, job_id: str) -> Entry:
-        """Raises JobNotFound."""
-        try:
-            return self._entries[job_id]
-        except KeyError:
-            raise JobNotFound(job_id) from None
+    async def get(self, job_id: str) -> Entry:
+        """A job, from memory or from disk. Raises JobNotFound."""
+        return self._live.get(job_id) or await self.ended.get(job_id)
 
-    def find(self, job_id: str) -> Entry | None:
-        """None where there is no such job."""
-        return self._entries.get(job_id)
+    def known(self, job_id: str) -> Entry | None:
+        """A job that is in memory: one that has not ended, or that somebody has asked for."""
+        return self._live.get(job_id) or self.ended.find(job_id)
 
-    def entries(self) -> list[Entry]:
-        """Newest accepted first."""
-        return sorted(self._entries.values(), key=lambda e: (e.job.accepted_at, e.job_id), reverse=True)
+    def job(self, job_id: str) -> Entry | Ended | None:
+        """A job that has not ended, or the index entry of one that has; None for one that is not there, or not indexed
+        yet."""
+        return self._live.get(job_id) or self.ended.row(job_id)
+
+    def live(self) -> list[Entry]:
+        """Jobs that have not ended, newest accepted first."""
+        return sorted(self._live.values(), key=lambda e: e.key, reverse=True)
+
+    def is_known(self, job_id: str) -> bool:
+        """Whether there is such a job, ended or not."""
+        return job_id in self._live or job_id in self.ended
+
+    def has_ended(self, job_id: str) -> bool:
+        """Whether there is such a job, and it has ended."""
+        return job_id in self.ended
+
+    def states(self) -> Counter[State]:
+        """How many jobs are in each state; of those that had ended before the daemon started, the ones that were read
+        by now."""
+        return self.ended.states + Counter(entry.job.state for entry in self._live.values())
+
+    def is_followed(self, job_id: str) -> bool:
+        """Whether the job has not ended, or its supervisor has not left yet."""
+        return job_id in self._tasks or job_id in self._live
 
     @property
     def cards(self) -> list[Lease]:
@@ -115,9 +146,9 @@ class Registry:
 
     def warnings(self) -> list[str]:
         """Sentences for an operator: what is wrong at this moment."""
-        found = [self._config_trouble, self._nursery.trouble, *self._events.trouble, *self._found]
-        found += [f"job {e.job_id}: {text}" for e in self._entries.values() for text in (e.notes or {}).values()]
-        found += [f"job {e.job_id}: {e.damaged}" for e in self._entries.values() if e.damaged]
+        found = [self._config_trouble, self._uncollected, self._nursery.trouble, *self._events.trouble, *self._found]
+        found += [f"job {e.job_id}: {text}" for e in self._live.values() for text in (e.notes or {}).values()]
+        found += [f"job {job_id}: {text}" for job_id, text in self.ended.damaged.items()]
         return [text for text in found if text]
 
     async def wait_change(self, entry: Entry) -> None:
@@ -126,7 +157,7 @@ class Registry:
 
     async def wait_ended(self, job_id: str) -> Entry:
         """Returns when the job has ended. Raises JobNotFound, also where it is deleted meanwhile."""
-        entry = self.get(job_id)
+        entry = await self.get(job_id)
         while not entry.job.state.final:
             await entry.changed.wait()
         return entry
@@ -150,7 +181,7 @@ class Registry:
 
         Returns when it is recorded, or the job has ended. Raises JobNotFound, JournalUnreadable, SupervisorUnreachable.
         """
-        entry = self.get(job_id)
+        entry = await self.get(job_id)
         if entry.damaged:
             raise JournalUnreadable(job_id, entry.damaged)
         task = self._tasks.get(job_id)
@@ -160,8 +191,14 @@ class Registry:
 
     async def delete(self, job_id: str, keep_logs: bool) -> None:
         """Forgets an ended job, with its log files unless they are kept. Raises JobNotFound, JobNotEnded, NoRoom."""
-        self.get(job_id)
+        await self.get(job_id)
         await self._apart(lambda: self._delete(job_id, keep_logs))
+
+    async def collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
+        """Removes the records of these ended jobs; their log files stay, and `logs` knows whose they are. Returns those
+        that are gone, and a sentence about what could not be removed."""
+        gone: tuple[list[Ended], str] = await self._apart(lambda: self._collect(rows, logs))
+        return gone
 
     def close(self) -> None:
         """From now on no job is accepted; one that is being accepted counts as `starting`."""
@@ -179,7 +216,8 @@ class Registry:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Reads all journals, clears half-made folders away, and tells what happened while no daemon was there.
+        """Reads the journals of jobs that have not ended, clears half-made folders away, and tells what happened while
+        no daemon was there. Of jobs that had ended before, only that is read here; `run` indexes them.
 
         Raises OSError where the folder of jobs cannot be read; damage of a job is in its entry.
         """
@@ -189,21 +227,38 @@ class Registry:
                 self._found.append(trouble)
         self._found += [f"{path}: is no job's folder, and is left alone" for path in strange]
         self._events.keep_only(set(ids))
+        ended: list[End] = []
+        whole: list[str] = []
+        for start in range(0, len(ids), ENDS_AT_ONCE):
+            some = ids[start : start + ENDS_AT_ONCE]
+            for job_id, end in zip(some, await self._thread(ended_scan.ends, self._root, some), strict=True):
+                if end is None:
+                    whole.append(job_id)
+                else:
+                    ended.append(end)
+                    self.ended.expect(job_id)
+        ended.sort(key=lambda end: end.at, reverse=True)
+        self._to_index = [end.job_id for end in ended]
+        # No more jobs can have ended while no daemon was there than may be there at a time.
+        untold = [end.job_id for end in ended if self._events.told(end.job_id) != end.number]
+        await self._load(whole + untold[: self._config().jobs.max_jobs])
+
+    async def _load(self, ids: Sequence[str]) -> None:
+        """Reads these jobs as a whole, and tells what was not told of them."""
         missed: Told = []
         keys: dict[int, Key] = {}
-        for job_id in ids:
-            entry, told = await self._thread(load, job_id, self._root.job(job_id))
-            self._entries[job_id] = entry
-            if not entry.job.state.final:
-                self.leasing.restore(entry)
-            if entry.damaged:
-                _log.error("journal.damaged", job=job_id, error=entry.damaged)
-            if entry.job.state.final:
-                with contextlib.suppress(OSError):
-                    await self._thread(job_folder.tidy, self._root, entry.paths)
-            for key, event in self._untold(entry, told):
-                missed.append((len(missed), event))
-                keys[len(missed) - 1] = key
+        for start in range(0, len(ids), LOAD_AT_ONCE):
+            for entry, told in await self._thread(job_folder.load_all, self._root, ids[start : start + LOAD_AT_ONCE]):
+                if not entry.job.state.final:
+                    self._live[entry.job_id] = entry
+                    self.leasing.restore(entry)
+                else:
+                    self.ended.add(entry)
+                    if (on_cards := OnCards.of(entry)) is not None:
+                        self._on_cards.append(on_cards)
+                for key, event in self._untold(entry, told):
+                    missed.append((len(missed), event))
+                    keys[len(missed) - 1] = key
         missed.sort(key=lambda item: (item[1].time, item[0]))
         self._events.append((keys[number], event) for number, event in missed)
 
@@ -211,11 +266,14 @@ class Registry:
         """Follows all jobs; for ever. Cancelled, it finishes what changes files, and leaves the jobs running."""
         async with anyio.create_task_group() as group:
             self._group = group
-            for entry in self._entries.values():
-                if not entry.job.state.final:
-                    self._begin(entry, None)
-            group.start_soon(self.leasing.run, self.entries())
+            await group.start(self.leasing.run)
+            for entry in self._live.values():
+                self._begin(entry, None)
             task_status.started()
+            on_cards = await self.ended.index(self._to_index)
+            self._to_index = []
+            await self.leasing.settle([*self._on_cards, *on_cards], self.ended.get)
+            self._on_cards = []
             await anyio.sleep_forever()
 
     def _begin(self, entry: Entry, held: Held | None) -> None:
@@ -232,8 +290,8 @@ class Registry:
 
     async def _start(self, spec: JobSpec, by: str) -> tuple[Entry, bool]:
         async with self.alone(spec.job_id):
-            there = self._entries.get(spec.job_id)
-            if there is not None:
+            if self.is_known(spec.job_id):
+                there = await self.get(spec.job_id)
                 if there.damaged:
                     raise JournalUnreadable(spec.job_id, there.damaged)
                 if not spec.has_digest(there.job.digest):
@@ -244,8 +302,7 @@ class Registry:
                 raise ShuttingDown
             with self._one_more():
                 await self._thread(admission.refuse_unfit, spec)
-                live = self._entries.values()
-                held = {e.job.master_port: e.job_id for e in live if not e.job.state.final and not e.job.node_rank}
+                held = {e.job.master_port: e.job_id for e in self._live.values() if not e.job.node_rank}
                 await self._thread(admission.refuse_port, spec, held)
                 return await self._accept(spec, by), False
 
@@ -274,14 +331,14 @@ class Registry:
             raise
         entry = Entry(spec.job_id, spec, Job(), self._root.job(spec.job_id))
         told = entry.absorb([{"n": 0} | accepted], held.writer.size)
-        self._entries[spec.job_id] = entry
+        self._live[spec.job_id] = entry
         self._publish(entry, told)
         self._begin(entry, held)
         return entry
 
     async def _delete(self, job_id: str, keep_logs: bool) -> None:
         async with self.alone(job_id):
-            entry = self.get(job_id)
+            entry = await self.get(job_id)
             if not entry.job.state.final:
                 raise JobNotEnded(job_id)
             if (task := self._tasks.get(job_id)) is not None:
@@ -294,14 +351,35 @@ class Registry:
             if trouble:
                 _log.warning("job.not_removed", job=job_id, error=trouble)
                 self._found.append(f"{trouble}; it is tried again when the daemon starts")
-            del self._entries[job_id]
-            self._events.forget(job_id)
+            self._forget(job_id)
+
+    async def _collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
+        async with AsyncExitStack() as stack:
+            for row in sorted(rows, key=lambda row: row.job_id):
+                await stack.enter_async_context(self.alone(row.job_id))
+            there = [row for row in rows if self.ended.row(row.job_id) is row]
+            gone: list[Ended]
+            gone, trouble = await self._thread(job_folder.collect, self._root, there, logs)
+            for row in gone:
+                self._forget(row.job_id)
+        if trouble and trouble != self._uncollected:
+            _log.warning("job.not_collected", error=trouble)
+        self._uncollected = trouble
+        return gone, trouble
+
+    def _forget(self, job_id: str) -> None:
+        """The job's record is no more on disk."""
+        entry = self.ended.find(job_id)
+        self.ended.remove(job_id)
+        self._events.forget(job_id)
+        self.version += 1
+        if entry is not None:
             entry.wake()
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
     async def _check(self, spec: JobSpec) -> list[CheckResult]:
-        job = self.get(spec.job_id).job
+        job = (await self.get(spec.job_id)).job
         request = precheck.Request(
             cards=precheck.Wanted(tuple(job.cards), kind=job.card_kind),
             driver=self._driver,
@@ -334,11 +412,14 @@ class Registry:
 
     def _ports(self) -> set[int]:
         """Where live jobs meet."""
-        return {e.job.master_port for e in self._entries.values() if not e.job.state.final}
+        return {e.job.master_port for e in self._live.values()}
 
     def _publish(self, entry: Entry, told: Told) -> None:
         self._events.append(self._untold(entry, told))
+        self.version += 1
         if entry.job.state.final:
+            self._live.pop(entry.job_id, None)
+            self.ended.add(entry)
             self.leasing.give_back(entry)
         entry.wake()
 
@@ -382,8 +463,7 @@ class Registry:
     def _one_more(self) -> Iterator[None]:
         """Counts a job that is being accepted. Raises TooMany."""
         limit = self._config().jobs.max_jobs
-        live = sum(not e.job.state.final for e in self._entries.values())
-        if live + self._starting >= limit:
+        if len(self._live) + self._starting >= limit:
             raise TooMany("jobs", limit)
         self._starting += 1
         try:

@@ -30,7 +30,12 @@ _NOBODYS = frozenset({Trouble.LOST, Trouble.ABSENT, Trouble.NO_DRIVER, Trouble.N
 
 def needed(job: Job) -> bool:
     """Whether there is something to be looked at once this job has ended."""
-    return bool(job.cards) and job.card_kind in (NVIDIA, ASCEND) and job.boot_id == process.boot_id()
+    return possible(job.cards, job.card_kind, job.boot_id)
+
+
+def possible(cards: Sequence[int], card_kind: str, boot_id: str) -> bool:
+    """The same, of a job with these cards that ran in this boot."""
+    return bool(cards) and card_kind in (NVIDIA, ASCEND) and boot_id == process.boot_id()
 
 
 async def until_free(

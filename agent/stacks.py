@@ -52,7 +52,7 @@ class StacksSettings:
 class Jobs(Protocol):
     """What is taken from the registry."""
 
-    def get(self, job_id: str) -> Entry:
+    async def get(self, job_id: str) -> Entry:
         """Raises JobNotFound."""
 
 
@@ -81,7 +81,7 @@ class Stacks:
         Takes at most `deadline_s` and 15 s from when its turn comes; one at a time of a job. A job of which nothing
         runs has none, and a sentence that says so. Raises JobNotFound, InvalidRequest, TooMany.
         """
-        entry = self._registry.get(job_id)
+        entry = await self._registry.get(job_id)
         wanted = _wanted(entry, ranks)
         async with self._turn(job_id, self._asked if occasion == REQUEST else self._automatic):
             taken = await self._take(entry, wanted, occasion)
@@ -90,7 +90,7 @@ class Stacks:
     async def kept(self, job_id: str, ranks: Sequence[int] = ()) -> JobStacks:
         """Those that were taken last, of these ranks; with a sentence where there are none. Raises JobNotFound,
         InvalidRequest."""
-        entry = self._registry.get(job_id)
+        entry = await self._registry.get(job_id)
         wanted = _wanted(entry, ranks)
         found = await self.history(job_id)
         if not found:
@@ -100,7 +100,7 @@ class Stacks:
 
     async def history(self, job_id: str) -> list[JobStacks]:
         """All that are kept of a job, oldest first; none where they cannot be read. Raises JobNotFound."""
-        folder = self._registry.get(job_id).paths.folder
+        folder = (await self._registry.get(job_id)).paths.folder
         with anyio.move_on_after(FILE_S):
             try:
                 return await watched.call(f"kept stacks in {folder}", lambda: kept_stacks.read_all(folder))

@@ -32,8 +32,8 @@ NOTICE_S = 5.0
 class Jobs(Protocol):
     """What is taken from the registry."""
 
-    def entries(self) -> list[Entry]:
-        """All jobs, newest first."""
+    def live(self) -> list[Entry]:
+        """Jobs that have not ended, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,17 @@ class Telemetry:
 
     def jobs(self) -> list[JobSample]:
         """Of all jobs that have not ended, newest first."""
-        return [self.job(entry) for entry in self._jobs(anew=True)]
+        return [self._sample(entry, self._busy_of(entry)) for entry in self._jobs(anew=True)]
 
-    def job(self, entry: Entry) -> JobSample:
+    async def job(self, entry: Entry) -> JobSample:
         """Of one job, ended or not."""
-        self._hasten([entry])
         busy = self._busy_of(entry)
+        if busy is None and entry.job.state.final:
+            busy = _of_attempt(await self.history.busy_of(job_processes.key(entry)), entry)
+        return self._sample(entry, busy)
+
+    def _sample(self, entry: Entry, busy: Busy | None) -> JobSample:
+        self._hasten([entry])
         usage = self._usage.get(entry.job_id) if self._is_fresh and not entry.job.state.final else None
         return JobSample(entry, usage, busy.mean if busy else None, self._is_underused(busy))
 
@@ -121,10 +126,9 @@ class Telemetry:
         return time.monotonic() - self._looked_up <= lasts(self._settings().telemetry.processes_s)
 
     def _busy_of(self, entry: Entry) -> Busy | None:
-        """Of the present attempt, of the last one where the job has ended."""
+        """Of the present attempt, as far as it is known without a look at the disk."""
         key = job_processes.key(entry)
-        busy = self._busy.get(key) or self.history.busy.get(key)
-        return busy if busy is not None and busy.since == entry.job.started_at else None
+        return _of_attempt(self._busy.get(key) or self.history.busy.get(key), entry)
 
     def _is_underused(self, busy: Busy | None) -> bool:
         settings = self._settings().telemetry
@@ -167,12 +171,11 @@ class Telemetry:
         """That had not ended when they were listed last, newest first."""
         now = time.monotonic()
         if anew or now - self._listed_at >= NOTICE_S:
-            entries, before, self._listed_at = self._registry.entries(), self._live, now
-            self._live = [entry for entry in entries if not entry.job.state.final]
+            before, self._live, self._listed_at = self._live, self._registry.live(), now
+            known = {job_processes.key(entry) for entry in self._live}
             for entry in before:
-                if entry not in self._live:
+                if job_processes.key(entry) not in known:
                     self._end(entry)
-            known = {job_processes.key(entry) for entry in entries}
             self.history.busy = {key: busy for key, busy in self.history.busy.items() if key in known}
         return self._live
 
@@ -246,6 +249,11 @@ class Telemetry:
                     self.history.tell(key, Facts(asked[job].job.card_kind))
                 self.history.note(key, look.at, {CPU: usage.cpu, MEM: usage.mem})
         self._recording.take(look, asked)
+
+
+def _of_attempt(busy: Busy | None, entry: Entry) -> Busy | None:
+    """What was said of the present attempt; of the last one where the job has ended."""
+    return busy if busy is not None and busy.since == entry.job.started_at else None
 
 
 def _not_looked_at(place: Place) -> RankUsage:

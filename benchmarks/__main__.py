@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks import exits, load, memory, output, sampler, start
+from benchmarks import ended, exits, load, memory, output, sampler, start
 from benchmarks.node import BenchmarkFailed
 from benchmarks.peers import Peers
 from benchmarks.report import Row, machine, table, write_json
@@ -24,6 +24,7 @@ FIGURES: dict[str, Callable[[Peers], Iterator[Row]]] = {
     "idle": memory.run_idle,
     "sampler": sampler.run,
     "load": load.run,
+    "ended": ended.run,
 }
 
 

@@ -184,6 +184,11 @@ class Root:
         return self.run / "stops" / job_id
 
     @property
+    def collected_logs(self) -> Path:
+        """Whose the log files are of jobs whose records were collected; see agent/collected_logs.py."""
+        return self.state / "collected_logs"
+
+    @property
     def version(self) -> Path:
         """One line: the format of the state folder."""
         return self.state / "version"

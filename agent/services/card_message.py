@@ -1,6 +1,5 @@
 """The cards of the node as messages."""
 
-import contextlib
 import time
 from dataclasses import dataclass
 
@@ -10,7 +9,6 @@ from agent import doubts, holders
 from agent.cards import Lease
 from agent.config import TelemetryTable
 from agent.convert import timestamp
-from agent.errors import MusterError
 from agent.freshness import latest
 from agent.services import ServerContext
 from agent.spec_message import plain
@@ -82,8 +80,9 @@ async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
 def _visible(context: ServerContext, view: View, lease: Lease) -> str:
     """What the job that holds the card calls it; of a free one, what a job would."""
     if lease.job_id and lease.card.kind != SLOT:
-        with contextlib.suppress(MusterError):
-            return context.registry.get(lease.job_id).job.card_visible.get(lease.card.index, str(lease.card.index))
+        entry = context.registry.known(lease.job_id)
+        if entry is not None:
+            return entry.job.card_visible.get(lease.card.index, str(lease.card.index))
     return visible.word(lease.card, view.cards.values(), view.sick)
 
 

@@ -70,7 +70,7 @@ class ExecService(ExecServiceServicer):
             first = await first_request(context)
             if first.WhichOneof("message") == "attach":
                 attach = first.attach
-                entry = self._entry(attach.job_id)
+                entry = await self._entry(attach.job_id)
                 order = {
                     "op": "attach",
                     "session": _checked(attach.session_id),
@@ -79,7 +79,7 @@ class ExecService(ExecServiceServicer):
                 }
                 told, body = None, b""
             else:
-                entry, by = self._entry(first.start.job_id), caller(context)
+                entry, by = await self._entry(first.start.job_id), caller(context)
                 body = exec_order.start(first.start, entry, self._server.config().exec, by)
                 order = {"op": "exec", "size": len(body)}
                 told = _Told(first.start.argv[0], by, first.start.tty)
@@ -106,7 +106,7 @@ class ExecService(ExecServiceServicer):
     async def RunCommand(self, request: exec_pb2.RunCommandRequest, context: "_Unary") -> exec_pb2.RunCommandResponse:
         """See exec.proto. Raises what Exec raises."""
         with self._slots.taken():
-            entry, by = self._entry(request.job_id), caller(context)
+            entry, by = await self._entry(request.job_id), caller(context)
             body, limit = exec_order.command(request, entry, self._server.config().exec, by)
             most = request.output_limit if request.HasField("output_limit") else _OUTPUT_LIMIT
             async with self._session(entry, {"op": "exec", "size": len(body)}, body) as link:
@@ -120,7 +120,7 @@ class ExecService(ExecServiceServicer):
     ) -> exec_pb2.ListSessionsResponse:
         """See exec.proto. Raises JobNotFound, JournalUnreadable, SupervisorUnreachable."""
         if request.job_id:
-            found = await self._sessions(self._entry(request.job_id))
+            found = await self._sessions(await self._entry(request.job_id))
         else:
             found = []
             limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
@@ -135,7 +135,7 @@ class ExecService(ExecServiceServicer):
                         _log.warning("sessions.not_told", job=entry.job_id, error=str(error))
 
             async with anyio.create_task_group() as tasks:
-                for entry in self._server.registry.entries():
+                for entry in self._server.registry.live():
                     if entry.job.supervisor_pid and not entry.damaged:
                         tasks.start_soon(ask, entry)
         found.sort(key=lambda one: (one.started_at.ToNanoseconds(), one.session_id))
@@ -143,7 +143,9 @@ class ExecService(ExecServiceServicer):
 
     async def EndSession(self, request: exec_pb2.EndSessionRequest, context: "_Unary") -> exec_pb2.EndSessionResponse:
         """See exec.proto. Raises JobNotFound, JournalUnreadable, SessionNotFound, SupervisorUnreachable."""
-        await self._ask(self._entry(request.job_id), {"op": "end_session", "session": _checked(request.session_id)})
+        await self._ask(
+            await self._entry(request.job_id), {"op": "end_session", "session": _checked(request.session_id)}
+        )
         return exec_pb2.EndSessionResponse()
 
     # --- the supervisor -----------------------------------------------------------------------------------------------
@@ -258,8 +260,8 @@ class ExecService(ExecServiceServicer):
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
-    def _entry(self, job_id: str) -> Entry:
-        entry = self._server.registry.get(job_id)
+    async def _entry(self, job_id: str) -> Entry:
+        entry = await self._server.registry.get(job_id)
         if entry.damaged:
             raise JournalUnreadable(job_id, entry.damaged)
         return entry

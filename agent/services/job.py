@@ -3,15 +3,20 @@
 import base64
 import binascii
 import hashlib
+import heapq
+import itertools
 import json
 import math
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from agent import convert, stacks, why
+from agent.ended_row import Ended
 from agent.entry import Entry
 from agent.errors import InvalidRequest, JournalUnreadable, SupervisorUnreachable
 from agent.job_messages import JobMessages
@@ -19,6 +24,7 @@ from agent.services import ServerContext, caller
 from agent.spec_message import plain
 from muster.v1 import job_pb2, job_pb2_grpc
 from supervisors.spec import MAX_GRACE_S, Violation
+from supervisors.states import State
 
 if TYPE_CHECKING:
     from grpc import aio
@@ -31,6 +37,8 @@ MAX_PAGE = 1000
 MAX_PAGE_BYTES = 1 << 20
 #: Ranks of a page that are put into it in one turn of the event loop: some 2 ms where none of them is kept.
 TURN_RANKS = 200
+#: Jobs of a page that are read from disk in one thread hop.
+JOBS_AT_ONCE = 25
 #: Seconds that a stop may take, over its grace, until the answer says that it has not ended; and seconds until a stop
 #: must be in the journal.
 STOP_MARGIN_S = 30.0
@@ -58,7 +66,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
 
     async def Get(self, request: job_pb2.GetRequest, context: "_Context") -> job_pb2.GetResponse:
         """See job.proto. Raises JobNotFound, JournalUnreadable."""
-        return job_pb2.GetResponse(job=self._message(self._entry(request.job_id)))
+        return job_pb2.GetResponse(job=self._message(await self._entry(request.job_id)))
 
     async def List(self, request: job_pb2.ListRequest, context: "_Context") -> job_pb2.ListResponse:
         """See job.proto. Raises InvalidRequest."""
@@ -70,25 +78,55 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         behind = last = _read_token(request) if request.page_token else (math.inf, "")
         response = job_pb2.ListResponse()
         most = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
-        size = ranks = 0
         # A page begins behind the last job of the page before, not at a number: jobs that come or go between two
         # pages neither repeat nor hide another.
-        for entry in self._server.registry.entries():
-            if _key(entry) >= behind or not _selected(entry, names, dict(request.labels)):
+        found = (job for job in await self._jobs(names) if job.key < behind and (not names or job.state in names))
+        size = 0
+        while some := list(itertools.islice(found, min(JOBS_AT_ONCE, most - len(response.jobs) + 1))):
+            async for key, message in self._messages_of(some, dict(request.labels)):
+                if len(response.jobs) == most or size >= MAX_PAGE_BYTES:
+                    response.next_page_token = _token(request, last)
+                    return response
+                response.jobs.append(message)
+                size += message.ByteSize()
+                last = key
+        return response
+
+    async def _jobs(self, states: set[str]) -> Iterable[Entry | Ended]:
+        """Those that may be in one of these states (none: all), newest first."""
+        registry = self._server.registry
+        live: list[Entry | Ended] = [*registry.live()]
+        if states and not any(State(state).final for state in states):
+            return live
+        await registry.ended.indexed.wait()
+        known = {job.job_id for job in live}
+        ended = (row for row in registry.ended.rows() if row.job_id not in known)
+        return heapq.merge(live, ended, key=lambda job: job.key, reverse=True)
+
+    async def _messages_of(
+        self, jobs: Sequence[Entry | Ended], labels: Mapping[str, str]
+    ) -> AsyncIterator[tuple[_Key, job_pb2.Job]]:
+        """Of the jobs with these labels, each with its key. Those that are not in memory are read from disk, at once,
+        and are not kept."""
+        registry = self._server.registry
+        entries = {job.job_id: job if isinstance(job, Entry) else registry.ended.find(job.job_id) for job in jobs}
+        wanted = [job_id for job_id, entry in entries.items() if entry is None]
+        read = await to_thread.run_sync(self._messages.read, wanted, labels) if wanted else {}
+        ranks = 0
+        for job in jobs:
+            if (entry := entries[job.job_id]) is not None:
+                if all(entry.spec.labels.get(key) == value for key, value in labels.items()):
+                    yield job.key, self._message(entry)
+            elif (made := read.get(job.job_id)) is not None and registry.ended.row(job.job_id) is job:
+                yield job.key, self._present(made.message, made.entry)
+            else:
                 continue
-            if len(response.jobs) == most or size >= MAX_PAGE_BYTES:
-                response.next_page_token = _token(request, last)
-                break
-            message = self._message(entry, response.jobs.add())
-            size += message.ByteSize()
-            last = _key(entry)
             # A page may hold thousands of ranks, so other calls come in between; but not behind each job: a turn of the
             # loop may be long.
-            ranks += len(message.ranks) + 1
+            ranks += 1 + (len(entry.job.ranks) if entry is not None else 0)
             if ranks >= TURN_RANKS:
                 ranks = 0
                 await checkpoint()
-        return response
 
     async def Stop(self, request: job_pb2.StopRequest, context: "_Context") -> job_pb2.StopResponse:
         """See job.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable, SupervisorUnreachable."""
@@ -103,7 +141,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
                 [Violation("reason", f"has {len(request.reason)} characters: allowed are {_MAX_REASON}")]
             )
         began = anyio.current_time()
-        entry = self._entry(request.job_id)
+        entry = await self._entry(request.job_id)
         registry = self._server.registry
         # The order itself is not subject to the caller's timeout: one of 0 means "stop it and do not wait".
         with anyio.move_on_after(RECORD_S) as recording:
@@ -126,7 +164,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         if request.HasField("timeout"):
             timeout = convert.bounded(request.timeout, "timeout", convert.MAX_DURATION_S)
         began = anyio.current_time()
-        entry = await self._ended(self._entry(request.job_id), began + timeout)
+        entry = await self._ended(await self._entry(request.job_id), began + timeout)
         return job_pb2.WaitResponse(job=self._message(entry), ended=entry.job.state.final)
 
     async def Delete(self, request: job_pb2.DeleteRequest, context: "_Context") -> job_pb2.DeleteResponse:
@@ -137,7 +175,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
 
     async def GetReport(self, request: job_pb2.GetReportRequest, context: "_Context") -> job_pb2.GetReportResponse:
         """See job.proto. Raises JobNotFound."""
-        entry = self._server.registry.get(request.job_id)
+        entry = await self._server.registry.get(request.job_id)
         folder = self._server.config().why.signatures_dir
         signatures = Path(folder) if folder else None
         told = await why.report(self._server, entry, signatures=signatures, stacks=await self._kept_stacks(entry))
@@ -156,8 +194,8 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         ranks = ", ".join(sorted({str(owner.rank) for owner in groups[0].owners}))
         return f"rank {ranks} ({taken[-1].occasion}):\n{groups[0].stack}"
 
-    def _entry(self, job_id: str) -> Entry:
-        entry = self._server.registry.get(job_id)
+    async def _entry(self, job_id: str) -> Entry:
+        entry = await self._server.registry.get(job_id)
         if entry.damaged:
             raise JournalUnreadable(job_id, entry.damaged)
         return entry
@@ -171,23 +209,16 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             raise JournalUnreadable(entry.job_id, entry.damaged)
         return entry
 
-    def _message(self, entry: Entry, message: job_pb2.Job | None = None) -> job_pb2.Job:
-        """The job as it is now; in `message`, an empty one, if that is given."""
-        message = job_pb2.Job() if message is None else message
+    def _message(self, entry: Entry) -> job_pb2.Job:
+        """The job as it is now."""
+        message = job_pb2.Job()
         message.CopyFrom(self._messages.of(entry))
+        return self._present(message, entry)
+
+    def _present(self, message: job_pb2.Job, entry: Entry) -> job_pb2.Job:
         held_by = self._server.registry.leasing.held_by(entry.job_id)
         convert.add_present(message, entry, held_by, self._server.hangs.found(entry))
         return message
-
-
-def _key(entry: Entry) -> _Key:
-    return entry.job.accepted_at, entry.job_id
-
-
-def _selected(entry: Entry, states: set[str], labels: dict[str, str]) -> bool:
-    if states and entry.job.state.value not in states:
-        return False
-    return all(entry.spec.labels.get(key) == value for key, value in labels.items())
 
 
 def _filter_digest(request: job_pb2.ListRequest) -> str:

@@ -37,7 +37,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         """See log.proto. Raises InvalidRequest, JobNotFound (also where it is removed meanwhile), JournalUnreadable,
         LogUnreadable, OffsetOutOfRange, TooMany."""
         with self._slots.taken():
-            entry = self._server.registry.get(request.job_id)
+            entry = await self._server.registry.get(request.job_id)
             _refuse_damaged(entry)
             try:
                 await self._read(request, entry, context)
@@ -139,7 +139,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
 
     def _refuse_removed(self, entry: Entry) -> None:
         """A job that was removed has no files any more: what was read of them is not all. Raises JobNotFound."""
-        if self._server.registry.get(entry.job_id) is not entry:
+        if self._server.registry.known(entry.job_id) is not entry:
             raise JobNotFound(entry.job_id)
 
 

@@ -82,7 +82,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             daemon_pid=os.getpid(),
             nursery_pid=registry.nursery_pid,
             cards=await cards_of(server),
-            active_jobs=sum(not entry.job.state.final for entry in registry.entries()),
+            active_jobs=len(registry.live()),
             containment=await to_thread.run_sync(_containment),
             state_dir=plain(str(server.root.state)),
             log_dir=plain(str(server.root.log)),

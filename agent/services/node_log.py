@@ -1,12 +1,17 @@
 """The output of all jobs of the node as one stream."""
 
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
 
 from agent import convert, logs
+from agent.ended_row import Ended
 from agent.entry import Entry
+from agent.errors import JobNotFound
 from agent.log_events import EventLines
 from agent.log_stream import Span, events_before, files_of, message
 from agent.services import ServerContext
@@ -60,17 +65,20 @@ class NodeReading:
         self._now: _Round | None = None
         #: Jobs of which nothing more is to be read.
         self._done: set[_Key] = set()
+        #: The registry's version when it was looked last whether other jobs are there.
+        self._seen = -1
 
     async def run(self, context: "_Context") -> None:
         """To the end: of the history, or of the time that is asked for. Raises InvalidRequest, OSError."""
         if self._tail is not None and self._events is not None:
             await self._events.last(self._tail)
+        await self._server.registry.ended.indexed.wait()
         left_out = self._leave_out()
         bookmarked = False
         while True:
             over = self._span.over or not self._follow
             if self._moved():
-                self._now = self._begin(self._jobs())
+                self._now = await self._begin(self._jobs())
             now = self._now
             assert now is not None
             seen = now.watcher.generation
@@ -84,7 +92,7 @@ class NodeReading:
             if not bookmarked:
                 bookmarked = True
                 await self._note(left_out, context)
-            self._done |= {key for key, _, ended in now.jobs if ended}
+            self._finish(key for key, _, ended in now.jobs if ended)
             if over:
                 break
             await now.watcher.wait(seen, self._news)
@@ -95,41 +103,61 @@ class NodeReading:
 
     def _moved(self) -> bool:
         """Whether other jobs are there than in the present round."""
-        return self._now is None or self._now.jobs != _look(self._jobs())
+        if self._now is None:
+            return True
+        version = self._server.registry.version
+        if self._seen != version:  # else nothing has come, changed or gone
+            if self._now.jobs != _look(self._jobs()):
+                return True
+            self._seen = version
+        return False
 
-    def _jobs(self) -> list[Entry]:
+    def _finish(self, jobs: Iterable[_Key]) -> None:
+        """Nothing more is to be read of these."""
+        self._done.update(jobs)
+        self._seen = -1
+
+    def _jobs(self) -> list[Entry | Ended]:
         """What is read in a round: of the jobs that have not ended, then of those accepted last, as much as may be."""
-        chosen: list[Entry] = []
+        chosen: list[Entry | Ended] = []
         count = 0
-        for entry in sorted(self._candidates(), key=lambda entry: entry.job.state.final):
-            count += 1 + len(entry.job.ranks)
+        for job in self._candidates():
+            count += 1 + _ranks(job)
             if count > MAX_FILES and chosen:
                 break
-            chosen.append(entry)
+            chosen.append(job)
         return chosen
 
-    def _candidates(self) -> list[Entry]:
+    def _candidates(self) -> Iterator[Entry | Ended]:
+        """Jobs that have not ended, then those that have, the newest first."""
         since = (self._span.since or 0) / 1e9
-        return [
-            entry
-            for entry in self._server.registry.entries()
-            if not entry.damaged
-            and not (entry.job.state.final and entry.job.ended_at < since)
-            and _key(entry) not in self._done
-        ]
+        registry = self._server.registry
+        live = [job for job in registry.live() if not job.damaged]
+        known = {job.job_id for job in live}
+        ended = (
+            row
+            for row in registry.ended.rows()
+            if not row.damaged and row.ended_at >= since and row.job_id not in known
+        )
+        jobs: Iterator[Entry | Ended] = itertools.chain(live, ended)
+        return (job for job in jobs if _key(job) not in self._done)
 
     def _leave_out(self) -> str:
         """Jobs that have ended and are too many for the first round are in none. Says which; empty: none of them."""
         chosen = {_key(entry) for entry in self._jobs()}
-        left = [entry for entry in self._candidates() if _key(entry) not in chosen and entry.job.state.final]
-        self._done |= {_key(entry) for entry in left}
+        left = [job for job in self._candidates() if _key(job) not in chosen and job.state.final]
+        self._finish(_key(job) for job in left)
         if not left:
             return ""
         text = f"{len(left)} jobs that have ended are left out, {left[0].job_id} and those accepted before it"
         return f"{text}: at most {MAX_FILES} files are read at once; see `muster logs JOB`\n"
 
-    def _begin(self, jobs: list[Entry]) -> _Round:
-        streams = [(entry, file) for entry in jobs for file in files_of(self._server.root, entry)]
+    async def _begin(self, jobs: list[Entry | Ended]) -> _Round:
+        entries = []
+        for job in jobs:
+            with contextlib.suppress(JobNotFound):  # it was removed meanwhile
+                entries.append(job if isinstance(job, Entry) else await self._server.registry.get(job.job_id))
+        streams = [(entry, file) for entry in entries for file in files_of(self._server.root, entry)]
         files = [replace(file, rank=number) for number, (_, file) in enumerate(streams)]
         return _Round(_look(jobs), streams, files, logs.Watcher(files, anyio.sleep_forever, lambda: False))
 
@@ -179,7 +207,7 @@ class NodeReading:
         where it names no file."""
         for entry, file in now.streams:
             if error.filename in (str(file.path), str(file.index)):
-                self._done.add(_key(entry))
+                self._finish([_key(entry)])
                 await self._note(f"job {entry.job_id} is left out: {error.filename}: {error.strerror}\n", context)
                 return
         raise error
@@ -191,10 +219,14 @@ class NodeReading:
         await context.write(log_pb2.ReadNodeLogsResponse(output=output))
 
 
-def _key(entry: Entry) -> _Key:
-    return entry.job_id, round(entry.job.accepted_at * 1e9)
+def _key(job: Entry | Ended) -> _Key:
+    return job.job_id, round(job.key[0] * 1e9)
 
 
-def _look(jobs: list[Entry]) -> list[tuple[_Key, int, bool]]:
+def _ranks(job: Entry | Ended) -> int:
+    return len(job.job.ranks) if isinstance(job, Entry) else len(job.ranks or ())
+
+
+def _look(jobs: list[Entry | Ended]) -> list[tuple[_Key, int, bool]]:
     """What a round depends on."""
-    return [(_key(entry), len(entry.job.ranks), entry.job.state.final) for entry in jobs]
+    return [(_key(job), _ranks(job), job.state.final) for job in jobs]

@@ -58,8 +58,8 @@ class TelemetryService(TelemetryServiceServicer):
         """See telemetry.proto. Raises JobNotFound."""
         cards = await cards_of(self._server)
         if request.job_id:
-            entry = self._server.registry.get(request.job_id)
-            samples = [self._telemetry.job(entry)]
+            entry = await self._server.registry.get(request.job_id)
+            samples = [await self._telemetry.job(entry)]
             cards = [card for card in cards if card.job_id == request.job_id]
         else:
             samples = self._telemetry.jobs()
@@ -82,7 +82,7 @@ class TelemetryService(TelemetryServiceServicer):
         if request.job_id:
             found = await history.job(request.job_id, start, end, step)
             if not found:
-                self._server.registry.get(request.job_id)
+                await self._server.registry.get(request.job_id)
         elif request.HasField("card"):
             card = self._server.driver.view.cards.get(request.card)
             found = await history.card(card_key(card).name if card else "", request.card, start, end, step)
@@ -108,7 +108,7 @@ class TelemetryService(TelemetryServiceServicer):
     ) -> None:
         """See telemetry.proto; ends when the job has ended. Raises JobNotFound, TooMany."""
         with self._slots.taken():
-            entry = self._server.registry.get(request.job_id) if request.job_id else None
+            entry = await self._server.registry.get(request.job_id) if request.job_id else None
             with self._telemetry.records.subscribed(request.job_id) as subscription:
                 while entry is None or not entry.job.state.final:
                     records: list[Record | Lost] = []

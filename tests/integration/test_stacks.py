@@ -51,7 +51,7 @@ class Jobs:
     def __init__(self, *entries: Entry) -> None:
         self.all = {entry.job_id: entry for entry in entries}
 
-    def get(self, job_id: str) -> Entry:
+    async def get(self, job_id: str) -> Entry:
         if job_id not in self.all:
             raise JobNotFound(job_id)
         return self.all[job_id]

@@ -152,7 +152,7 @@ class Parts:
     def __call__(self) -> "Parts":
         return self
 
-    def get(self, job_id: str) -> Any:
+    async def get(self, job_id: str) -> Any:
         if job_id not in self.jobs:
             raise JobNotFound(job_id)
         return self.jobs[job_id]

@@ -37,6 +37,7 @@ from supervisors.lifecycle import Rank
 from supervisors.paths import JobPaths, Root
 from supervisors.spec import JobSpec, Violation
 from supervisors.states import State
+from tests.unit.ended_jobs import NoEnded
 
 SPEC = job_pb2.JobSpec(job_id="j", command=["true"])
 
@@ -79,38 +80,42 @@ class FakeRegistry:
         self.jobs = {"j": job_entry()}
         self.asked = []
         self.cancelled = anyio.Event()
-        self.ended = anyio.Event()
+        self.over = anyio.Event()
         self.leasing = FakeLeasing()
+        self.ended = NoEnded()
 
     def warnings(self):
         return ["a warning"]
 
-    def get(self, job_id):
+    async def get(self, job_id):
         if job_id not in self.jobs:
             raise errors.JobNotFound(job_id)
         return self.jobs[job_id]
 
-    def entries(self):
+    def known(self, job_id):
+        return self.jobs.get(job_id)
+
+    def live(self):
         return sorted(self.jobs.values(), key=lambda e: (e.job.accepted_at, e.job_id), reverse=True)
 
     async def start(self, spec, by):
         self.asked.append((spec, by))
         if self.answer is not None:
             await self.answer()
-        return self.get("j"), False
+        return await self.get("j"), False
 
     async def stop(self, job_id, steps, by, reason):
         self.asked.append((job_id, steps, by, reason))
         if self.answer is not None:
             await self.answer()
-        return self.get(job_id)
+        return await self.get(job_id)
 
     async def wait_change(self, entry):
         await anyio.sleep_forever()
 
     async def wait_ended(self, job_id):
         try:
-            await self.ended.wait()
+            await self.over.wait()
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
@@ -383,7 +388,7 @@ async def test_stop_answers_at_its_timeout_and_when_the_job_has_ended(world):
 
     assert not (await stop(timeout=Duration(nanos=50_000_000), grace=Duration(), reason="why")).ended
     assert world.registry.asked == [("j", (0.0,), "the tests", "why")]
-    world.registry.ended.set()
+    world.registry.over.set()
     answer = await stop()
     assert (answer.ended, answer.job.state) == (True, job_pb2.JOB_STATE_STOPPED)
     assert world.registry.asked[-1][1] is None
@@ -396,7 +401,7 @@ async def test_stop_answers_at_its_timeout_and_when_the_job_has_ended(world):
 async def test_wait(world):
     short = job_pb2.WaitRequest(job_id="j", timeout=Duration(nanos=50_000_000))
     assert not (await world.client.jobs.Wait(short)).ended
-    world.registry.ended.set()
+    world.registry.over.set()
     assert (await world.client.jobs.Wait(job_pb2.WaitRequest(job_id="j"))).ended
 
 

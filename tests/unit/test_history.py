@@ -125,9 +125,10 @@ async def test_a_job_that_has_ended_is_there_with_its_cards(tmp_path: Path, cloc
         note(made, clock, CARD, [8.0, 8.0])
         own, its_card = await made.job("a", T0, T0 + 10, 1.0)
         assert means(its_card) == [9.0, 9.0, 1.0, 2.0, 3.0]
-        assert made.busy == {JOB: Busy(T0, 100.0, 2.0)}
+        assert await made.busy_of(JOB) == Busy(T0, 100.0, 2.0)
     async with opened(path, clock) as made:
         assert made.busy == {JOB: Busy(T0, 100.0, 2.0)}
+        assert await made.busy_of(JOB) == Busy(T0, 100.0, 2.0)
         own, its_card = await made.job("a", T0, T0 + 10, 1.0)
         assert means(own) == [10.0, 20.0, 30.0]
         assert means(its_card) == [9.0, 9.0, 1.0, 2.0, 3.0]

@@ -17,7 +17,10 @@ import msgspec
 import pytest
 
 from agent import log_keeping, log_keeping_files, log_upload
+from agent.collected_logs import CollectedLogs
 from agent.config import Config, LogsTable
+from agent.ended import EndedJobs
+from agent.ended_row import Ended
 from agent.entry import Entry
 from agent.events import Event, EventStore
 from agent.log_keeping import LogKeeping
@@ -38,11 +41,24 @@ HOLD = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, 2); print
 class Jobs:
     """In the place of the registry."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Root) -> None:
         self.all: dict[str, Entry] = {}
+        self.ended = EndedJobs(root, anyio.CapacityLimiter(1))
+        self.ended.indexed.set()
 
-    def entries(self) -> list[Entry]:
-        return list(self.all.values())
+    def add(self, entry: Entry) -> None:
+        self.all[entry.job_id] = entry
+        if entry.state.final:
+            self.ended.add(entry)
+
+    def live(self) -> list[Entry]:
+        return [entry for entry in self.all.values() if not entry.state.final]
+
+    def job(self, job_id: str) -> Entry | Ended | None:
+        return next((entry for entry in self.live() if entry.job_id == job_id), None) or self.ended.row(job_id)
+
+    async def get(self, job_id: str) -> Entry:
+        return self.all[job_id]
 
     @asynccontextmanager
     async def alone(self, job_id: str) -> AsyncIterator[None]:
@@ -53,10 +69,11 @@ class Node:
     """A log folder that is kept, with jobs that need no processes."""
 
     def __init__(self, root: Root, events: EventStore) -> None:
-        self.root, self.events, self.jobs = root, events, Jobs()
+        self.root, self.events, self.jobs = root, events, Jobs(root)
         self.logs = LogsTable(keep_days=0, min_free_percent=0)
         jobs: Any = self.jobs
-        self.keeping = LogKeeping(root, lambda: Config(logs=self.logs), events, jobs)
+        self.collected = CollectedLogs(root.collected_logs)
+        self.keeping = LogKeeping(root, lambda: Config(logs=self.logs), events, jobs, self.collected)
 
     def job(self, job_id: str, ended_h: float | None, data: bytes = b"x" * 1000, **env: str) -> Entry:
         """Ended so many hours ago; None: it runs."""
@@ -66,8 +83,9 @@ class Node:
         job.ranks = [Rank(0, 0, 0)]
         paths = self.root.job(job_id)
         paths.folder.mkdir(parents=True)
-        self.jobs.all[job_id] = entry = Entry(job_id, JobSpec(job_id, ("true",), env), job, paths)
+        entry = Entry(job_id, JobSpec(job_id, ("true",), env), job, paths)
         self.log(job_id).write_bytes(data)
+        self.jobs.add(entry)
         self.events.append([(None, Event(time.time(), "job.accepted", job_id))])
         return entry
 
@@ -176,6 +194,7 @@ async def test_a_job_is_kept_until_its_journal_can_be_trusted_or_its_supervisor_
     async with kept(tmp_path) as node:
         entry = node.job("job", 48)
         entry.give_up("its journal is damaged")
+        node.jobs.add(entry)
         entry.paths.lock.touch()
         os.utime(node.log("job"), (1.0, 1.0))
         node.job("other", 48)
@@ -315,8 +334,8 @@ async def test_only_what_was_listed_counts_as_taken(tmp_path: Path) -> None:
         there.write_bytes(bytes(1000))
         await node.until(lambda: True, upload=program(tmp_path, "cat > new && mv new taken"), compress="off")
         node.keeping._uploads.rotated(entry, [gone.name, there.name])
-        await node.until(lambda: node.keeping._uploads.taken(entry))
-        assert node.keeping._uploads.taken(entry) == [there.name]
+        await node.until(lambda: node.keeping._uploads.taken(entry.job_id))
+        assert node.keeping._uploads.taken(entry.job_id) == [there.name]
         await node.until(lambda: not node.keeping._uploads.busy("job"))
         assert not log_upload._wants(node.keeping._uploads._lots["job"]), "it is not looked for again and again"
 
@@ -331,7 +350,7 @@ async def test_at_most_so_many_at_once(tmp_path: Path) -> None:
             await node.until(lambda: len(list(tmp_path.glob("in.*"))) > log_upload.AT_ONCE)
             raise AssertionError("more than allowed at once")
         (tmp_path / "open").touch()
-        await node.until(lambda: all(entry.paths.uploaded.exists() for entry in node.jobs.entries()))
+        await node.until(lambda: all(entry.paths.uploaded.exists() for entry in node.jobs.all.values()))
 
 
 async def test_it_is_left_alone_for_longer_after_each_failure(tmp_path: Path) -> None:

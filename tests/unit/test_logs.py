@@ -464,7 +464,10 @@ class FakeRegistry:
         self.waits = 0
         self.changed = anyio.Event()
 
-    def get(self, job_id):
+    async def get(self, job_id):
+        return self.entry
+
+    def known(self, job_id):
         return self.entry
 
     async def wait_change(self, entry):

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -53,8 +54,14 @@ class Parts:
     troubles: list[str] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
 
-    def entries(self) -> list[Entry]:
-        return self.jobs
+    def live(self) -> list[Entry]:
+        return [entry for entry in self.jobs if not entry.job.state.final]
+
+    def states(self) -> Counter[State]:
+        return Counter(entry.job.state for entry in self.jobs)
+
+    def has_ended(self, job_id: str) -> bool:
+        return any(entry.job_id == job_id and entry.job.state.final for entry in self.jobs)
 
     def warnings(self) -> list[str]:
         return self.troubles

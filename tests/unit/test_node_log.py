@@ -1,5 +1,6 @@
 """ReadNodeLogs and what ReadLogs has in common with it, on files that a test writes."""
 
+import itertools
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
+from agent.ended_row import Ended
+from agent.entry import Entry
 from agent.errors import InvalidRequest, JobNotFound
 from agent.events import Event, EventStore
 from agent.services import log as service
@@ -15,26 +18,48 @@ from muster.v1 import log_pb2
 from supervisors import lifecycle
 from supervisors.lifecycle import Rank
 from supervisors.paths import Root
+from supervisors.spec import JobSpec
 from supervisors.states import State
 from supervisors.time_index import INDEX_RECORD
+from tests.unit.ended_jobs import NoEnded
 
 SECOND = 10**9
 T = 1_700_000_000
+
+
+class Index(NoEnded):
+    def __init__(self, jobs):
+        super().__init__()
+        self.jobs = jobs
+
+    def rows(self):
+        ended = (Ended.of(entry) for entry in self.jobs.values() if entry.state.final)
+        return sorted(ended, key=lambda row: row.key, reverse=True)
 
 
 class Registry:
     def __init__(self):
         self.jobs: dict[str, Any] = {}
         self.changed = anyio.Event()
+        self.ended = Index(self.jobs)
+        self.versions = itertools.count()
 
-    def get(self, job_id):
+    async def get(self, job_id):
         try:
             return self.jobs[job_id]
         except KeyError:
             raise JobNotFound(job_id) from None
 
-    def entries(self):
-        return sorted(self.jobs.values(), key=lambda entry: entry.job.accepted_at, reverse=True)
+    def known(self, job_id):
+        return self.jobs.get(job_id)
+
+    def live(self):
+        live = (entry for entry in self.jobs.values() if not entry.state.final)
+        return sorted(live, key=lambda entry: entry.key, reverse=True)
+
+    @property
+    def version(self):
+        return next(self.versions)
 
     async def wait_change(self, entry):
         await self.changed.wait()
@@ -78,7 +103,7 @@ class World:
 
     def job(self, job_id: str, accepted: float = 0.0, ranks: int = 1, state: State = State.RUNNING):
         job = lifecycle.Job(state=state, accepted_at=T + accepted, ranks=[Rank(i, i, i) for i in range(ranks)])
-        entry = SimpleNamespace(job_id=job_id, job=job, damaged="")
+        entry = Entry(job_id, JobSpec(job_id, ("true",)), job, self.root.job(job_id))
         self.registry.jobs[job_id] = entry
         if state.final:
             self.end(job_id)

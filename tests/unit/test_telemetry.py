@@ -32,8 +32,8 @@ class Jobs:
     def __init__(self, *entries: Entry) -> None:
         self.all = list(entries)
 
-    def entries(self) -> list[Entry]:
-        return list(self.all)
+    def live(self) -> list[Entry]:
+        return [entry for entry in self.all if not entry.job.state.final]
 
 
 class Cards:
@@ -209,11 +209,11 @@ async def test_a_job_that_has_ended_is_still_told(tmp_path: Path, clock: Time):
         one.job.state = State.SUCCEEDED
         read(it, clock, {2: 99.0, 3: 99.0}, 20)
         assert it.jobs() == []
-        assert it.job(one).mean == pytest.approx(30.0)
+        assert (await it.job(one)).mean == pytest.approx(30.0)
         assert means((await it.history.job("a", start, clock.at, 1.0))[0], UTIL) == [30.0] * 10
     it, jobs = made(tmp_path, one)
     async with running(it):
-        assert it.job(one).mean == pytest.approx(30.0)
+        assert (await it.job(one)).mean == pytest.approx(30.0)
         jobs.all.clear()  # deleted
         assert it.jobs() == []
         assert it.history.busy == {}
@@ -294,12 +294,12 @@ async def test_ranks_are_told_before_the_first_look_and_are_looked_at_soon(
     it._roots()
     it._looked(look(clock, proc(100, 4, 1.0), proc(101, 5, 1.0)))
     looks.clear()
-    assert [(r.pid, r.processes, r.at) for r in it.job(young).ranks] == [(100, 1, clock.at), (101, 1, clock.at)]
+    assert [(r.pid, r.processes, r.at) for r in (await it.job(young)).ranks] == [(100, 1, clock.at), (101, 1, clock.at)]
     young.job.ranks[1].pid = 0  # one that has been waited for is no reason to look
     read(it, clock, {2: 1.0, 3: 1.0}, 10)
     assert it.jobs() and not looks
     young.job.state = State.SUCCEEDED
-    assert it.job(young).ranks == () and not looks
+    assert (await it.job(young)).ranks == () and not looks
 
 
 async def test_an_attempt_is_not_told_with_what_the_one_before_used(
@@ -311,11 +311,11 @@ async def test_an_attempt_is_not_told_with_what_the_one_before_used(
     it._roots()
     it._looked(look(clock, proc(100, 4, 1.0), proc(101, 5, 1.0)))
     one.job.spawned = False  # restarting
-    assert list(it.job(one).ranks) == [] and not looks
+    assert list((await it.job(one)).ranks) == [] and not looks
     one.job.spawned = True
     for rank in one.job.ranks:
         rank.pid, rank.start = rank.pid + 100, rank.start + 100
-    assert [(r.pid, r.processes, r.memory_bytes) for r in it.job(one).ranks] == [(200, 0, None), (201, 0, None)]
+    assert [(r.pid, r.processes, r.memory_bytes) for r in (await it.job(one)).ranks] == [(200, 0, None), (201, 0, None)]
     assert looks
 
 
@@ -335,10 +335,10 @@ async def test_a_job_that_nobody_asks_for_is_looked_at_soon_too(
 async def test_of_a_launcher_those_ranks_are_told_that_a_look_found(tmp_path: Path, clock: Time):
     one = entry(boot=Boot.TORCHRUN)
     it, _ = made(tmp_path, one)
-    assert list(it.job(one).ranks) == []
+    assert list((await it.job(one)).ranks) == []
     it._roots()
     it._looked(look(clock, proc(110, 2, 1.0)))
-    assert [(r.rank, r.pid, r.processes) for r in it.job(one).ranks] == [(2, 110, 1)]
+    assert [(r.rank, r.pid, r.processes) for r in (await it.job(one)).ranks] == [(2, 110, 1)]
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
