@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from agent.access import Caller
 from muster.v1 import node_pb2
+from supervisors import trust
 
 #: Bytes; then the file is put aside as `.1`, in the place of the one before.
 MAX_BYTES = 64 << 20
@@ -38,18 +39,27 @@ class Audit:
 
     def _append(self, data: bytes, **line: Any) -> None:
         try:
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+            folder = trust.open_logs(self._path.parent)
             try:
-                written = os.write(fd, data)
-                if written < len(data):  # the rest of a disk: half a line would spoil the one that comes next
-                    os.ftruncate(fd, os.fstat(fd).st_size - written)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                if os.fstat(fd).st_size > MAX_BYTES:
-                    self._path.rename(f"{self._path}.1")
+                self._append_to(folder, data)
             finally:
-                os.close(fd)
+                os.close(folder)
         except OSError as error:
             _log.error("audit.unwritten", path=str(self._path), error=error.strerror, **line)
+
+    def _append_to(self, folder: int, data: bytes) -> None:
+        """Raises OSError."""
+        name = self._path.name
+        fd, _ = trust.open_log(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, folder=folder)
+        try:
+            written = os.write(fd, data)
+            if written < len(data):  # the rest of a disk: half a line would spoil the one that comes next
+                os.ftruncate(fd, os.fstat(fd).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if os.fstat(fd).st_size > MAX_BYTES:
+                os.rename(name, f"{name}.1", src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            os.close(fd)
 
 
 class Call:

@@ -9,7 +9,7 @@ import anyio
 
 from agent.events import Event
 from agent.story import Story
-from supervisors import journal
+from supervisors import journal, trust
 from supervisors.errors import IllegalTransition, JournalDamaged, SupervisionError
 from supervisors.journal import Record
 from supervisors.lifecycle import Job, OpenGap, Verdict
@@ -153,7 +153,7 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
     """A job from its folder, and all that there is to tell of it. Damage is never raised: the entry says it."""
     entry = Entry(job_id, JobSpec(job_id, ()), Job(), paths)
     try:
-        entry.spec = JobSpec.from_json(paths.spec.read_text(encoding="utf-8"))
+        entry.spec = JobSpec.from_json(trust.read(paths.spec).decode())
     except OSError as error:
         entry.give_up(f"{paths.spec}: cannot be read: {error.strerror}")
     except (ValueError, TypeError) as error:

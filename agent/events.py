@@ -25,7 +25,7 @@ from agent import segments
 from agent.errors import CursorTooOld, InvalidRequest
 from agent.segments import Segment
 from agent.state_folder import event_epoch, sync_folder, write_synced
-from supervisors import process
+from supervisors import process, trust
 from supervisors.spec import Violation
 
 #: By how much the numbers of another boot are ahead.
@@ -301,7 +301,7 @@ class EventStore:
 def _load(folder: Path, boot: str) -> tuple[str, list[Segment], _Marks]:
     epoch = event_epoch(folder)
     try:
-        marks = msgspec.json.decode((folder / "marks").read_bytes(), type=_Marks)
+        marks = msgspec.json.decode(trust.read(folder / "marks"), type=_Marks)
     except FileNotFoundError:
         marks = _Marks()
     except ValueError as error:  # also what is no UTF-8; then some events of long ago may be told again

@@ -24,6 +24,7 @@ from agent.records import Lost, Record, Records, encoded
 from agent.text import ranks
 from probes import hang
 from probes.hang import Change, Verdict
+from supervisors import trust
 from supervisors.spec import OnHang
 from supervisors.states import State
 
@@ -343,7 +344,7 @@ def _file(entry: Entry) -> Path:
 
 def _load(path: Path) -> _Stored | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Stored)
+        return msgspec.json.decode(trust.read(path), type=_Stored)
     except (OSError, ValueError):
         return None
 

@@ -15,8 +15,7 @@ from agent.collected_logs import CollectedLogs
 from agent.ended_row import Ended
 from agent.entry import Entry, Told, load
 from agent.errors import JobNotEnded, NoRoom
-from agent.state_folder import sync_folder
-from supervisors import journal, stop_order
+from supervisors import journal, stop_order, trust
 from supervisors import lock as job_lock
 from supervisors.errors import AlreadySupervised
 from supervisors.journal import Contents, Record, Writer
@@ -75,12 +74,16 @@ def _files(root: Root, job_id: str, job: Job) -> Iterator[tuple[Path, Path]]:
 
 def append_log(log: Path, index: Path, lines: Sequence[str]) -> None:
     """Lines of muster's own behind a job's log, which nobody else writes yet, and when that was. Raises OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(log, flags, 0o640), "wb") as file:
-        start = os.fstat(file.fileno()).st_size
-        file.write("".join(job_line(line) for line in lines).encode("utf-8", "replace"))
-    with contextlib.suppress(OSError), open(os.open(index, flags, 0o640), "wb") as file:
-        file.write(INDEX_RECORD.pack(start, time.time_ns()))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    folder = trust.open_logs(log.parent)
+    try:
+        with open(trust.open_log(log.name, flags, folder=folder)[0], "wb") as file:
+            start = os.fstat(file.fileno()).st_size
+            file.write("".join(job_line(line) for line in lines).encode("utf-8", "replace"))
+        with contextlib.suppress(OSError), open(trust.open_log(index.name, flags, folder=folder)[0], "wb") as file:
+            file.write(INDEX_RECORD.pack(start, time.time_ns()))
+    finally:
+        os.close(folder)
 
 
 def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
@@ -89,30 +92,37 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
     It is made under another name: a job is there with all its files, or it is not there.
     """
     temporary = JobPaths(root.jobs / f".{spec.job_id}.{secrets.token_hex(4)}")
-    folder = temporary.folder
+    name = temporary.folder.name
     held: Held | None = None
     try:
-        folder.mkdir()
-        folder.chmod(0o711)  # whatever the umask is: the job's user passes through it to the working folder
-        lock = job_lock.take(temporary.lock, folder)
-        try:
-            held = Held(lock, Writer(temporary.journal, Contents([], 0, torn=False)))
-        except OSError:
-            lock.close()
-            raise
-        _write(temporary.spec, spec.to_json().encode())
-        held.writer.reserve(spec.local_ranks)
-        held.writer.append([accepted], sync=False)
-        here = Job()
-        place(here, accepted)
-        set_logs_aside(root, spec.job_id, here)
-        _sync([temporary.spec, temporary.journal, folder])
-        folder = folder.rename(root.job(spec.job_id).folder)
-        sync_folder(root.jobs)
+        with contextlib.ExitStack() as opened:
+            jobs = _opened(opened, root.jobs)
+            try:
+                os.mkdir(name, 0o700, dir_fd=jobs)
+                folder = _opened(opened, name, jobs)
+                os.fchmod(folder, 0o711)  # whatever the umask is: the job's user passes through to the working folder
+                lock = job_lock.take(temporary.lock, temporary.folder)
+                try:
+                    held = Held(lock, Writer(temporary.journal, Contents([], 0, torn=False)))
+                except OSError:
+                    lock.close()
+                    raise
+                _write(temporary.spec, spec.to_json().encode(), folder)
+                held.writer.reserve(spec.local_ranks)
+                held.writer.append([accepted], sync=False)
+                here = Job()
+                place(here, accepted)
+                set_logs_aside(root, spec.job_id, here)
+                _sync([temporary.spec, temporary.journal, temporary.folder])
+                os.rename(name, spec.job_id, src_dir_fd=jobs, dst_dir_fd=jobs)
+                name = spec.job_id
+                os.fsync(jobs)
+            except OSError:
+                if held is not None:
+                    held.close()
+                shutil.rmtree(name, ignore_errors=True, dir_fd=jobs)
+                raise
     except OSError as error:
-        if held is not None:
-            held.close()
-        shutil.rmtree(folder, ignore_errors=True)
         raise NoRoom(
             f"{root.jobs}: the job cannot be recorded: {error.strerror}; nothing was started. Make room, then try again"
         ) from error
@@ -176,9 +186,12 @@ def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
                 path.unlink(missing_ok=True)
         # One that the platform's name of the job (MA_VJ_NAME) gave another name may be other jobs' as well, and stays.
         with contextlib.suppress(OSError):
-            log_keeping_files.remove_folders(path for path in files.folders if path.name == entry.job_id)
+            own = (entry.job_id, root.own_job_logs(entry.job_id).name)
+            log_keeping_files.remove_folders(path for path in files.folders if path.name in own)
     gone = root.jobs / f".{entry.job_id}.{secrets.token_hex(4)}"
-    entry.paths.folder.rename(gone)
+    with contextlib.ExitStack() as opened:
+        jobs = _opened(opened, root.jobs)
+        os.rename(entry.job_id, gone.name, src_dir_fd=jobs, dst_dir_fd=jobs)
     return remove_tree(gone)
 
 
@@ -236,8 +249,16 @@ def folders(root: Root) -> tuple[list[str], list[Path], list[Path]]:
     return ids, leftovers, strange
 
 
-def _write(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def _opened(opened: contextlib.ExitStack, folder: Path | str, within: int | None = None) -> int:
+    """A descriptor of a folder of ours, closed with `opened`. Raises OSError."""
+    flags = os.O_RDONLY if within is None else os.O_RDONLY | os.O_NOFOLLOW
+    fd = trust.open_folder(folder, folder=within, flags=flags)
+    opened.callback(os.close, fd)
+    return fd
+
+
+def _write(path: Path, data: bytes, folder: int) -> None:
+    fd = trust.open_own(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=folder)
     with open(fd, "wb") as file:
         file.write(data)
 

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from probes.stacks import ProcessStacks
+from supervisors import trust
 
 #: The occasion on which somebody has asked. Others are told by whoever takes stacks by himself.
 REQUEST = "request"
@@ -68,7 +69,7 @@ def read_all(folder: Path) -> list[JobStacks]:
     found = []
     for _, path in sorted(_files(folder)):
         try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=JobStacks))
+            found.append(msgspec.json.decode(trust.read(path), type=JobStacks))
         except FileNotFoundError:
             continue  # thinned out meanwhile
         except (OSError, ValueError) as error:
@@ -122,7 +123,7 @@ def _thin(folder: Path) -> None:
     asked = []
     for number, path in sorted(there.items()):
         try:
-            if msgspec.json.decode(path.read_bytes(), type=_Head).occasion == REQUEST:
+            if msgspec.json.decode(trust.read(path), type=_Head).occasion == REQUEST:
                 asked.append(number)
         except (OSError, ValueError):
             asked.append(number)  # it tells nobody anything

@@ -20,6 +20,7 @@ from agent.operator_program import ENV
 from probes.script import Script
 from supervisors import log_removals, log_segments, modelarts
 from supervisors.log_layout import Layout
+from supervisors.paths import OWN_LOGS
 
 #: Files in the folder of a job's user that are counted, and how deep; more take part in nothing but being removed.
 MAX_COUNTED = 100_000
@@ -77,6 +78,11 @@ class Owner:
     ranks: Collection[int] | None
     folders: tuple[str, ...]
 
+    @property
+    def own_folder(self) -> str:
+        """The name of the one that it has in their place, where they are another user's."""
+        return f"{self.job_id}{OWN_LOGS}"
+
     def has(self, name: Name) -> bool:
         """Whether a file of that name, which is of a job of this id, is this one's."""
         return self.ranks is None or (name.node == self.node_rank if name.rank is None else name.rank in self.ranks)
@@ -119,12 +125,12 @@ class Files:
 def scan(folder: Path, owners: Mapping[str, Owner], only: str = "") -> dict[str, Files]:
     """All of muster's files in the log folder, by `Files.name`. `owners`: jobs that are known, by id. `only`: those of
     this job. Raises OSError."""
-    folders = {name: each.job_id for each in owners.values() for name in each.folders}
+    wanted = {name for each in owners.values() for name in (*each.folders, each.own_folder)}
     found: dict[str, Files] = {}
-    waiting = []
+    waiting: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if only and entry.name not in folders and not entry.name.startswith(only):
+            if only and entry.name not in wanted and not entry.name.startswith(only):
                 continue
             with contextlib.suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
@@ -135,11 +141,15 @@ def scan(folder: Path, owners: Mapping[str, Owner], only: str = "") -> dict[str,
                         continue  # another node's
                     files = Files(name.job_id, name.aside)
                     _add(found.setdefault(files.name, files), folder / entry.name, name, status)
+    folders: dict[str, str] = {}
+    there = set(waiting)
+    for one in owners.values():
+        folders |= dict.fromkeys((one.own_folder,) if one.own_folder in there else one.folders, one.job_id)
     for each in waiting:
-        theirs = Files(folders.get(each, each))
+        theirs = Files(folders.get(each, each.removesuffix(OWN_LOGS)))
         files = found.setdefault(theirs.name, theirs) if each in folders else found.get(theirs.name, theirs)
         # That of a job that is known and has given it up to a later one is not its own any more.
-        if each in folders or (files.ours and each not in owners):
+        if each in folders or (files.ours and theirs.job_id not in owners):
             size = 0
             for status in itertools.islice(_inside(folder / each), MAX_COUNTED):
                 size += status.st_blocks * 512

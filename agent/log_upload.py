@@ -28,6 +28,7 @@ from agent.errors import JobNotFound
 from agent.events import Event, EventStore
 from agent.operator_program import ProgramFailed
 from agent.state_folder import write_synced
+from supervisors import trust
 from supervisors.log_segments import segment_path
 from supervisors.paths import Root
 
@@ -280,7 +281,7 @@ def waiting(root: Root, rows: Iterable[Ended]) -> list[Ended]:
 
 def _load(path: Path) -> Uploaded:
     with contextlib.suppress(FileNotFoundError, ValueError):
-        return msgspec.json.decode(path.read_bytes(), type=Uploaded)
+        return msgspec.json.decode(trust.read(path), type=Uploaded)
     return Uploaded()
 
 

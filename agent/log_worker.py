@@ -25,6 +25,7 @@ from agent.labels import Lines
 from agent.log_stream import files_of
 from agent.logs import Chunk
 from agent.state_folder import write_synced
+from supervisors import trust
 from supervisors.output import set_aside
 from supervisors.paths import Root
 from supervisors.states import JOB
@@ -211,7 +212,7 @@ def unfinished(root: Root, rows: Iterable[Ended]) -> list[Ended]:
 def _begin(entry: Entry, path: Path) -> _Saved | None:
     """Where to go on; None where there is nothing to do. Raises OSError."""
     with contextlib.suppress(FileNotFoundError, ValueError):
-        return msgspec.json.decode(entry.paths.worker.read_bytes(), type=_Saved)
+        return msgspec.json.decode(trust.read(entry.paths.worker), type=_Saved)
     if entry.job.state.final and time.time() - entry.job.ended_at > RECENT_S:
         return None
     set_aside([(path, path.with_suffix(".idx"))])

@@ -19,6 +19,7 @@ from agent.conditions import Latched
 from agent.errors import NoRoom
 from agent.state_folder import refuse_newer, write_synced
 from probes.node_checks import InventoryState
+from supervisors import trust
 
 VERSION = 1
 #: Seconds between two writes, unless somebody waits for one; and between two tries where it does not work.
@@ -109,7 +110,7 @@ class NodeFile:
         """What is there; an empty one where there is none, or none that can be read. Raises OSError, and
         StartupError for one that a newer musterd wrote."""
         try:
-            data = await to_thread.run_sync(self._path.read_bytes, limiter=self._limiter)
+            data = await to_thread.run_sync(trust.read, self._path, limiter=self._limiter)
         except FileNotFoundError:
             return NodeState()
         refuse_newer(self._path, data, VERSION)

@@ -20,6 +20,7 @@ from anyio import to_thread
 from agent.notify_item import Item
 from agent.state_folder import refuse_newer, write_synced
 from probes import watched
+from supervisors import trust
 
 VERSION = 1
 #: The node's own receivers; every other key of a queue is the URL of a job's webhook, and perhaps a secret (notify.py).
@@ -176,7 +177,7 @@ class Outbox:
         """Takes up what waits, and the cursor ("" where nothing is known). A file that cannot be understood is set
         aside. Raises OSError, and StartupError for one that a newer musterd wrote."""
         try:
-            data = await to_thread.run_sync(self._path.read_bytes)
+            data = await to_thread.run_sync(trust.read, self._path)
         except FileNotFoundError:
             return
         refuse_newer(self._path, data, VERSION)

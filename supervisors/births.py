@@ -1,15 +1,13 @@
 """How processes of a job come to be: all of a gang behind one gate, or a step alone behind it."""
 
 import os
-import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisors import boot, child, cpus, environment, modelarts
+from supervisors import boot, child, cpus, environment, modelarts, trust, user_folder
 from supervisors.child import Account, Birth
 from supervisors.environment import Changes
-from supervisors.errors import NotStartable
 from supervisors.lifecycle import Job, Rank
 from supervisors.limits import RESOURCES
 from supervisors.paths import Root
@@ -70,15 +68,19 @@ class Midwife:
         self._paths = root.job(spec.job_id)
         self.common = environment.common(root, spec, job, account)
 
-    def make_folders(self) -> None:
-        """Those in the job's own folder, which only we can make. Raises OSError."""
+    def make_folders(self) -> str:
+        """Those which only we can make. Returns a sentence about what is not as usual, or nothing. Raises OSError,
+        NotStartable."""
         self._paths.workspace.mkdir(exist_ok=True)
         self._paths.workspace.chmod(0o711)  # to be passed through by the job's user, whatever our umask is
+        unusual = ""
         if self._spec.boot != Boot.RANKS or self._job.has_table or self._job.card_kind == "ascend":
-            self.make_own(self._root.job_logs(modelarts.job_name(self._spec.job_id, self._spec.env)))
+            name = modelarts.job_name(self._spec.job_id, self._spec.env)
+            unusual = user_folder.make_logs(self._root, name, self._spec.job_id, self.account)
         if not self._has_folders():
             for rank in self._job.ranks:
                 self.make_own(self._paths.workspace / f"device{rank.device}")
+        return unusual
 
     def make_private(self, path: Path) -> None:
         """An empty file of the job's user, for nobody else to read. Raises OSError."""
@@ -148,7 +150,7 @@ class Midwife:
 
     def _facts(self) -> boot.Facts:
         spec, job = self._spec, self._job
-        logs = os.path.realpath(self._root.job_logs(modelarts.job_name(spec.job_id, spec.env)))
+        logs = os.path.realpath(modelarts.further_logs(self._root, spec.job_id, spec.env))
         return boot.Facts(
             job_id=spec.job_id,
             nodes=spec.nodes,
@@ -181,53 +183,8 @@ class Midwife:
         path = modelarts.table_path(self._spec.env)
         if not path or self._job.table != str(self._paths.rank_table):
             return ()
-        return ((path, self._paths.rank_table.read_text(encoding="utf-8")),)
+        return ((path, trust.read(self._paths.rank_table).decode()),)
 
     def make_own(self, folder: Path) -> None:
-        """A folder of the job's user, for nobody else but its group. One that is there (of an attempt before, or of
-        another job of this name) must be the user's: what another has put into it, a link say, would be written
-        through. Raises OSError, NotStartable."""
-        account = self.account
-        if (account.uid, account.gid) == (os.geteuid(), os.getegid()):
-            self._make_or_take(folder, unfinished=False)
-            return
-        # There as long as ours may be root's still: another job's folder of root is not to be mistaken for it.
-        mark = folder.with_name(f".{self._spec.job_id}.new")
-        try:
-            os.mkdir(mark, 0o700)
-            unfinished = False
-        except FileExistsError:  # of a supervisor that was killed in the middle of this
-            unfinished = True
-        try:
-            if self._make_or_take(folder, unfinished):
-                os.chown(folder, account.uid, account.gid, follow_symlinks=False)
-        finally:
-            os.rmdir(mark)
-
-    def _make_or_take(self, folder: Path, unfinished: bool) -> bool:
-        """Whether it was made, now or by a predecessor that left it `unfinished`."""
-        try:
-            os.mkdir(folder, 0o750)
-        except FileExistsError:
-            there, account = os.lstat(folder), self.account
-            if not stat.S_ISDIR(there.st_mode):  # a file of muster's own, say, which nobody is to be given
-                raise
-            if there.st_uid == account.uid or (account.uid == os.geteuid() and there.st_uid == _uid_of_new(folder)):
-                return False
-            if not (unfinished and there.st_uid == os.geteuid()):
-                raise NotStartable(
-                    f"{folder} is there and belongs to uid {there.st_uid}, not to the job's user {account.name} "
-                    f"(uid {account.uid}): move or remove it, or give the job another name"
-                ) from None
-        return True
-
-
-def _uid_of_new(folder: Path) -> int:
-    """Whose a folder is that we make beside this one: on a network file system root may be somebody else. Raises
-    OSError."""
-    made = folder.with_name(f".{folder.name}.{os.getpid()}")
-    os.mkdir(made, 0o700)
-    try:
-        return os.lstat(made).st_uid
-    finally:
-        os.rmdir(made)
+        """A folder of the job's user. Raises OSError, NotStartable."""
+        user_folder.make(folder, self._spec.job_id, self.account)

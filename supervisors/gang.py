@@ -239,7 +239,7 @@ class Gang:
             account = child.Account.of(self._spec.user)
             self._output.open_job((account.uid, account.gid), len(job.ranks))
             self._limit(cgroup)
-            self._start.prepare(account)
+            self._warn(self._start.prepare(account))
         except (OSError, NotStartable) as error:
             self._cannot_start(error)
             return

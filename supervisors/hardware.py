@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisors import process
+from supervisors import process, trust
 from supervisors.lifecycle import Job
 
 #: Device nodes of cards by their kind, for journals that do not tell them.
@@ -47,8 +47,8 @@ def gone(card_kind: str, cards: Sequence[int], nodes: dict[int, str] | None) -> 
 
 def _written(cards: Sequence[int], faults: Path) -> list[str]:
     """What the daemon wrote down in this boot of the node as a whole and of these cards."""
-    with contextlib.suppress(OSError, ValueError), open(faults, "rb") as file:
-        found: Any = json.loads(file.read(min(os.fstat(file.fileno()).st_size, _MAX_BYTES)))
+    with contextlib.suppress(OSError, ValueError):
+        found: Any = json.loads(trust.read(faults, _MAX_BYTES))
         if isinstance(found, dict) and found.get("boot") == process.boot_id():
             by_card = found.get("cards", {})
             told = [f"card {card}: {text}" for card in cards for text in by_card.get(str(card), ())]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from supervisors import trust
 from supervisors.errors import JournalDamaged
 
 Record = dict[str, Any]
@@ -48,9 +49,9 @@ def read(path: Path, offset: int = 0, first: int = 0) -> Contents:
     """Reads the records from `offset` on, the first of which must have the number `first`.
 
     A last line without its newline is torn: it is left out, and `torn` says so. Raises JournalDamaged where any other
-    record is not as it was written, and OSError as open(2) does.
+    record is not as it was written, Untrusted for a file of another user, and OSError as open(2) does.
     """
-    with open(path, "rb") as file:
+    with open(trust.open_own(path, os.O_RDONLY), "rb") as file:
         file.seek(offset)
         data = file.read()
     records: list[Record] = []
@@ -163,7 +164,7 @@ class Writer:
     def _open(self) -> None:
         """Opens the file if that was not done; a torn tail is cut off. Raises OSError."""
         if self._fd < 0:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._fd = trust.open_own(self._path, os.O_WRONLY | os.O_CREAT)
         if self._torn:
             self._cut()
             os.fdatasync(self._fd)

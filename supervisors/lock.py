@@ -14,7 +14,8 @@ import os
 import struct
 from pathlib import Path
 
-from supervisors.errors import AlreadySupervised
+from supervisors import trust
+from supervisors.errors import AlreadySupervised, Untrusted
 
 #: struct flock on 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("@hhqqi")
@@ -54,13 +55,14 @@ def close_inherited() -> None:
 def take(path: Path, folder: Path | None = None) -> Lock:
     """Takes the lock with the file `path`; `folder`: what flock(2) is taken on in the place of the file.
 
-    Raises AlreadySupervised where a living process has it, and OSError where there is no descriptor to be had.
+    Raises AlreadySupervised where a living process has it, Untrusted where file or folder belong to another user, and
+    OSError where there is no descriptor to be had.
     """
     fds: list[int] = []
     try:
         trouble = _posix(path, fds)
         if folder is not None:
-            fds.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            fds.append(trust.open_folder(folder, flags=os.O_RDONLY))
         if not (bool(fds) and _flock(fds[-1], path)) and trouble is not None:
             raise trouble
     except BaseException:
@@ -73,7 +75,8 @@ def holder(path: Path) -> int:
     """Pid of the process that has the lock with this file; 0 for none. Must not be called by the holder itself, whose
     lock the closing of the file would release. Raises OSError."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # Whosever it is: nothing in it is believed, and a job whose files are another's is to be removed, too.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return 0
     try:
@@ -89,9 +92,9 @@ def _posix(path: Path, fds: list[int]) -> OSError | None:
     trouble: OSError | None = None
     for flags, kind in ((os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX), (os.O_RDONLY, fcntl.LOCK_SH)):
         try:
-            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = trust.open_own(path, flags)
         except OSError as error:
-            if error.errno in _NO_DESCRIPTOR:
+            if error.errno in _NO_DESCRIPTOR or isinstance(error, Untrusted):
                 raise
             trouble = trouble or error
             continue

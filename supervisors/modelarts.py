@@ -6,6 +6,7 @@ Names and meaning are those of its training guide (tables of the container's env
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from supervisors.lifecycle import Job, Rank
 from supervisors.paths import Root
@@ -110,8 +111,19 @@ def job_name(job_id: str, env: Mapping[str, str]) -> str:
 
     It becomes part of paths, and whoever started the job chose it.
     """
+    return platform_name(env) or job_id
+
+
+def platform_name(env: Mapping[str, str]) -> str:
+    """What MA_VJ_NAME says of `job_name`; empty where it says nothing that can be a job's id."""
     name = env.get("MA_VJ_NAME", "").replace("ma-job", "modelarts-job", 1)
-    return name if JOB_ID.fullmatch(name) else job_id
+    return name if JOB_ID.fullmatch(name) else ""
+
+
+def further_logs(root: Root, job_id: str, env: Mapping[str, str]) -> Path:
+    """The folder of a job's logs of launchers and of CANN, once it is made (`user_folder.make_logs`)."""
+    own = root.own_job_logs(job_id)
+    return own if own.is_dir() else root.job_logs(job_name(job_id, env))
 
 
 def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, env: Mapping[str, str], device: int) -> dict[str, str]:
@@ -119,7 +131,8 @@ def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, env: Mapping[str, s
     name = job_name(spec.job_id, env)
     # A daemon that stands in for the launcher has a link there: the path is to be the launcher's, letter by letter.
     logs = os.path.join(root.log.parent, os.readlink(root.log) if root.log.is_symlink() else root.log.name)
-    plog = os.path.join(logs, name, "ascend", "process_log", f"rank_{rank.rank}")
+    folder = further_logs(root, spec.job_id, env).name
+    plog = os.path.join(logs, folder, "ascend", "process_log", f"rank_{rank.rank}")
     return {
         "JOB_ID": name,
         "ASCEND_DEVICE_ID": str(device),

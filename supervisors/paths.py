@@ -1,6 +1,7 @@
 """Where everything lies. The one place that knows file names."""
 
 import functools
+import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,21 @@ class JobPaths:
 def rank_log_name(job_id: str, rank: int, device: int) -> str:
     """Of the file that a rank's output goes to: the one that ModelArts' launcher uses."""
     return f"{job_id}-proc-rank-{rank}-device-{device}.txt"
+
+
+#: Ends the name of the folder that a job has in the place of one that is another user's.
+OWN_LOGS = ".logs"
+#: What muster calls files and folders among the logs. The folder of a job's further logs has the job's name, and what
+#: lies beside it a name that begins with it.
+_RESERVED = re.compile(
+    r"(?:audit|nursery|musterd)\.log.*|.+\.(?:idx|removed|new|part|logs)|"
+    r".+-proc-rank-\d+-device-\d+\..*|.+-(?:muster|worker)-\d+\.(?:log|idx).*"
+)
+
+
+def is_reserved(name: str) -> bool:
+    """Whether muster may call a file of its own so: then it cannot be a job's name."""
+    return _RESERVED.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +238,10 @@ class Root:
     def job_logs(self, job_id: str) -> Path:
         """Folder of further logs of a job (plog of CANN, launchers' own); it belongs to the job's user."""
         return self.log / job_id
+
+    def own_job_logs(self, job_id: str) -> Path:
+        """In its place, where that belongs to another user: a job may bear the name of another one (MA_VJ_NAME)."""
+        return self.log / f"{job_id}{OWN_LOGS}"
 
     def rank_index(self, job_id: str, rank: int, device: int) -> Path:
         """The time index beside it; see `tee.py`."""

@@ -25,10 +25,11 @@ class RankStart:
         self._ends, self._link = ends, link
         self._midwife: births.Midwife | None = None
 
-    def prepare(self, account: Account) -> None:
-        """All that an attempt needs in the job's folder. Raises OSError, NotStartable."""
+    def prepare(self, account: Account) -> str:
+        """All that an attempt needs in the job's folder, and the folder for further logs. Returns a sentence about what
+        is not as usual, or nothing. Raises OSError, NotStartable."""
         self._midwife = births.Midwife(self._root, self._spec, self._ledger.job, account)
-        self._midwife.make_folders()
+        return self._midwife.make_folders()
 
     def midwife(self) -> births.Midwife:
         """Raises NotStartable where the job's user is not known (any more)."""

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from supervisors import trust
+
 #: Seconds between two looks at the file.
 LOOK_S = 1.0
 _MAX_BYTES = 1 << 16
@@ -60,8 +62,7 @@ def write(path: Path, logs: LogSettings) -> None:
 
 def _read(path: Path) -> LogSettings:
     try:
-        with open(path, "rb") as file:
-            found: Any = json.loads(file.read(_MAX_BYTES))
+        found: Any = json.loads(trust.read(path, _MAX_BYTES))
     except (OSError, ValueError):
         found = {}
     logs = found.get("logs") if isinstance(found, dict) else None

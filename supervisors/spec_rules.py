@@ -2,8 +2,9 @@
 
 import math
 
-from supervisors import boot, notify_rules
+from supervisors import boot, modelarts, notify_rules
 from supervisors.limits import RESOURCES
+from supervisors.paths import is_reserved
 from supervisors.spec import (
     JOB_ID,
     MAX_GRACE_S,
@@ -22,6 +23,7 @@ from supervisors.spec import (
 _MAX_S = 10 * 365 * 24 * 3600.0
 MAX_RESTARTS = 1000
 #: Names of those `limits` that are the cgroup's: bytes, and a number of CPUs.
+_RESERVED = "is how muster calls files of its own, which lie beside those of jobs: choose another name"
 CGROUP_RESOURCES = ("memory", "cpus")
 
 
@@ -35,6 +37,11 @@ def violations(spec: JobSpec) -> list[Violation]:
     if not JOB_ID.fullmatch(spec.job_id):
         shown = spec.job_id if len(spec.job_id) <= 40 else f"{spec.job_id[:40]}... ({len(spec.job_id)} characters)"
         bad("job_id", f"{shown!r}: allowed are 1 to 128 of A-Z a-z 0-9 . _ - beginning with a letter or a digit")
+    elif is_reserved(spec.job_id):
+        bad("job_id", f"{spec.job_id!r}: {_RESERVED}")
+    platform = modelarts.platform_name(spec.env)
+    if is_reserved(platform):
+        bad("env[MA_VJ_NAME]", f"{platform!r}: {_RESERVED}")
     if not spec.command:
         bad("command", "is empty: give the program to run and its arguments")
     elif not spec.command[0]:

@@ -6,8 +6,8 @@ import signal
 import socket
 import sys
 
-from supervisors import journal, lock, process
-from supervisors.errors import AlreadySupervised, SupervisionError
+from supervisors import journal, lock, process, trust
+from supervisors.errors import AlreadySupervised, SupervisionError, Untrusted
 from supervisors.gang import Gang
 from supervisors.paths import Root
 from supervisors.replay import replay
@@ -44,16 +44,22 @@ def supervise(root: Root, job_id: str, sock: socket.socket) -> int:
         held = lock.take(paths.lock, paths.folder)
     except AlreadySupervised:
         return BUSY
+    except Untrusted as error:
+        return _unusable(job_id, error)
     try:
         # Only here can a job be given up: whatever goes wrong later, its ranks live, and a successor tries again.
         contents = journal.read(paths.journal)
         if replay(contents.records).state.final:
             return DONE
-        spec = JobSpec.from_json(paths.spec.read_text())
+        spec = JobSpec.from_json(trust.read(paths.spec).decode())
     except (SupervisionError, ValueError, TypeError) as error:
-        with contextlib.suppress(OSError):
-            print(f"supervisor {job_id}: {error}", file=sys.stderr)
-        return UNUSABLE
+        return _unusable(job_id, error)
     Gang(root, spec, contents, sock).loop.run()
     held.close()
     return DONE
+
+
+def _unusable(job_id: str, error: Exception) -> int:
+    with contextlib.suppress(OSError):
+        print(f"supervisor {job_id}: {error}", file=sys.stderr)
+    return UNUSABLE

@@ -78,24 +78,28 @@ def open_logs(folder: Path) -> int:
     return fd
 
 
-def open_log(name: str, flags: int, mode: int, owners: tuple[int, ...] = (), *, folder: int) -> int:
-    """Opens a file for logs in the folder with the descriptor `folder` (of `open_logs`).
+def open_log(name: str, flags: int, mode: int = 0o640, *, folder: int) -> tuple[int, bool]:
+    """Opens a file for logs in the folder with the descriptor `folder` (of `open_logs`). Returns its descriptor, and
+    whether it may be given to another user (fchown(2)): in a folder of others somebody could have given a file of ours
+    this name, so there only what was made just now.
 
-    It is made, or belongs to us or a user of `owners`, and in a folder that others can write to it has no other name:
-    somebody may have put a FIFO, a link or another name of a file of ours there. Raises Untrusted, OSError.
+    Whatever is there must be a file, which has no other name where others can write to the folder: it may be a link, a
+    FIFO, another name of a file elsewhere. Raises Untrusted, OSError.
     """
-    fd = _open(name, flags, mode, folder)
+    fd, made = _open(name, flags, mode, folder)
     with contextlib.ExitStack() as on_error:
         on_error.callback(os.close, fd)
         found, around = os.fstat(fd), os.fstat(folder)
-        _refuse_foreign(name, found, owners)
-        if not _is_ours(around.st_uid) or around.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if not stat.S_ISREG(found.st_mode):
+            raise Untrusted(name, _NO_FILE)
+        others = not _is_ours(around.st_uid) or bool(around.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        if others:
             # By its name: another name that was taken away since does not show in what is open.
             there = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if (there.st_dev, there.st_ino, there.st_nlink) != (found.st_dev, found.st_ino, 1):
                 raise Untrusted(name, "has another name, or was replaced just now: move it away")
         on_error.pop_all()
-    return fd
+    return fd, made or not others
 
 
 def open_own(path: Path, flags: int, mode: int = 0o600, *, folder: int | None = None) -> int:
@@ -103,7 +107,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600, *, folder: int | None = 
     root, and it is no link and no FIFO. Raises Untrusted, OSError."""
     within = open_folder(path.parent) if folder is None else folder
     try:
-        fd = _open(path.name, flags, mode, within)
+        fd, _ = _open(path.name, flags, mode, within)
     except OSError as error:
         error.filename = str(path)
         raise
@@ -132,7 +136,8 @@ def open_folder(path: Path | str, *, folder: int | None = None, flags: int = os.
 def read(path: Path, most: int = -1) -> bytes:
     """Of a file of muster's own, at most so many bytes. Raises Untrusted, OSError."""
     with open(open_own(path, os.O_RDONLY), "rb") as file:
-        return file.read(most)
+        # What is asked for is set aside first, although little may be there.
+        return file.read(most if most < 0 else min(most, os.fstat(file.fileno()).st_size))
 
 
 def refuse_foreign(path: Path, found: os.stat_result) -> None:
@@ -152,17 +157,18 @@ def user_name(uid: int) -> str:
 # --- one file or folder -----------------------------------------------------------------------------------------------
 
 
-def _open(name: str, flags: int, mode: int, folder: int) -> int:
+def _open(name: str, flags: int, mode: int, folder: int) -> tuple[int, bool]:
     """In a sticky folder the kernel may refuse a file of another user to whoever would also make it
-    (fs.protected_regular), so it is made only where there is none. Raises Untrusted, OSError."""
+    (fs.protected_regular), so it is made only where there is none. Returns whether it was made. Raises Untrusted,
+    OSError."""
     try:
         if not flags & os.O_CREAT or flags & os.O_EXCL:
-            return os.open(name, flags | _CAREFUL, mode, dir_fd=folder)
+            return os.open(name, flags | _CAREFUL, mode, dir_fd=folder), bool(flags & os.O_EXCL)
         for _ in range(_TRIES):
             with contextlib.suppress(FileNotFoundError):
-                return os.open(name, flags & ~os.O_CREAT | _CAREFUL, dir_fd=folder)
+                return os.open(name, flags & ~os.O_CREAT | _CAREFUL, dir_fd=folder), False
             with contextlib.suppress(FileExistsError):
-                return os.open(name, flags | os.O_EXCL | _CAREFUL, mode, dir_fd=folder)
+                return os.open(name, flags | os.O_EXCL | _CAREFUL, mode, dir_fd=folder), True
     except OSError as error:
         if error.errno == errno.ENXIO:
             raise Untrusted(name, _NO_FILE) from None
@@ -170,10 +176,10 @@ def _open(name: str, flags: int, mode: int, folder: int) -> int:
     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
 
 
-def _refuse_foreign(path: str, found: os.stat_result, owners: tuple[int, ...] = ()) -> None:
+def _refuse_foreign(path: str, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise Untrusted(path, _NO_FILE)
-    if not _is_ours(found.st_uid) and found.st_uid not in owners:
+    if not _is_ours(found.st_uid):
         raise Untrusted(path, ": ".join(_of_another(path, found.st_uid)))
 
 

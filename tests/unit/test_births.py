@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisors import births, boot, child, environment, tee
+from supervisors import births, boot, child, environment, tee, user_folder
 from supervisors.births import Midwife
 from supervisors.child import Account, Birth, read_unborn
 from supervisors.errors import NotStartable
@@ -307,13 +307,12 @@ def test_a_folder_that_another_user_may_have_filled_is_refused(root, earlier, us
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_the_same_user_is_shared_and_one_that_was_not_finished_is_finished(root):
+def test_a_folder_of_the_same_user_is_shared_and_one_that_was_not_finished_is_no_hindrance(root):
     logs = root.job_logs("MA-name")
     account = Account("nobody", 65534, 65534, "/", "/bin/sh")
-    (root.log / ".j.new").mkdir()
-    logs.mkdir()  # and the supervisor was killed
+    (root.log / ".j.new").mkdir()  # and the supervisor was killed
     midwife(root, account=account).make_own(logs)
-    assert (logs.stat().st_uid, list(root.log.iterdir())) == (65534, [logs])
+    assert (logs.stat().st_uid, mode_of(logs), list(root.log.iterdir())) == (65534, "0o750", [logs])
     (logs / "content").touch()
     midwife(root, account=account, job_id="other").make_own(logs)
     midwife(root, account=account).make_own(logs)
@@ -324,15 +323,71 @@ def test_a_folder_of_the_same_user_is_shared_and_one_that_was_not_finished_is_fi
 def test_where_root_is_squashed_its_own_folders_are_known_all_the_same(root, monkeypatch):
     made = os.mkdir
 
-    def squashed(path, mode):
-        made(path, mode)
-        os.chown(path, 65534, 65534)
+    def squashed(path, mode, dir_fd):
+        made(path, mode, dir_fd=dir_fd)
+        os.chown(path, 65534, 65534, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "mkdir", squashed)
     logs = root.job_logs("j")
     for _ in range(2):
         midwife(root, account=Account("root", 0, 0, "/", "/bin/sh")).make_own(logs)
     assert list(root.log.iterdir()) == [logs]
+
+
+ENV = {"MA_VJ_NAME": "ma-job-x"}
+
+
+def plog(root: Root, maker: Midwife) -> str:
+    made, _ = maker.gang({})
+    return made[0].env["ASCEND_PROCESS_LOG_PATH"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_two_users_with_one_name_of_the_platform(root, monkeypatch):
+    one, two = (Account(f"user {uid}", uid, uid, "/", "/bin/sh") for uid in (65533, 65534))
+    ascend = job(card_kind="ascend", cards=(0, 1))
+    first, again, second = (
+        midwife(root, ascend, account, job_id=name, env=ENV)
+        for account, name in ((one, "first"), (one, "again"), (two, "second"))
+    )
+    for name in ("first", "again", "second"):
+        root.job(name).folder.mkdir()
+    usual, own = root.job_logs("modelarts-job-x"), root.log / "second.logs"
+    assert (first.make_folders(), again.make_folders()) == ("", "")
+    said = second.make_folders()
+    assert str(usual) in said and str(own) in said and "MA_VJ_NAME" in said
+    assert (usual.stat().st_uid, own.stat().st_uid) == (65533, 65534)
+    assert plog(root, first) == plog(root, again) == f"{usual}/ascend/process_log/rank_4"
+    assert plog(root, second) == f"{own}/ascend/process_log/rank_4"
+    # It stays so, for a successor and the next attempt, although the other name becomes free.
+    usual.rmdir()
+    assert "second.logs" in second.make_folders() and not usual.exists()
+    assert plog(root, second).startswith(f"{own}/")
+    own.rename(root.log / "away")
+    own.mkdir()  # another's: of an earlier job of this id, say
+    with pytest.raises(NotStartable, match=f"{own} is there and belongs to uid 0"):
+        second.make_folders()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_folder_that_comes_meanwhile_is_not_replaced(root, monkeypatch, knows):
+    """Nor where the file system has no renameat2(2)."""
+    account = Account("nobody", 65534, 65534, "/", "/bin/sh")
+    logs = root.job_logs("j")
+    given = os.fchown
+
+    def late(fd, uid, gid):
+        given(fd, uid, gid)
+        logs.mkdir(exist_ok=True)
+        (logs / "content").touch()
+
+    monkeypatch.setattr(os, "fchown", late)
+    if not knows:
+        monkeypatch.setattr(user_folder, "_RENAME_NOREPLACE", 1 << 31)
+    with pytest.raises(NotStartable, match="belongs to uid 0"):
+        midwife(root, account=account).make_own(logs)
+    assert (logs.stat().st_uid, os.listdir(logs), list(root.log.iterdir())) == (0, ["content"], [logs])
 
 
 def test_a_private_file_is_emptied_and_a_link_not_followed(root):

@@ -1,6 +1,7 @@
 import dataclasses
 import math
 import string
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisors.limits import RESOURCES
+from supervisors.log_segments import new_path, removed_path, segment_path
+from supervisors.paths import Root, is_reserved
 from supervisors.spec import MAX_GRACE_S, MAX_LABELS, MAX_RANKS, MAX_STRING, Boot, JobSpec, TrainingMode
 from supervisors.spec_rules import CGROUP_RESOURCES, MAX_RESTARTS, violations
 
@@ -25,6 +28,25 @@ def fields_of(bad: JobSpec) -> list[str]:
 NODES: dict[str, Any] = {"node_count": 2, "master_addr": "a", "master_port": 1}
 
 
+#: What muster may call a file or folder of its own among the logs.
+OF_MUSTER = (
+    "audit.log",
+    "audit.log.1",
+    "nursery.log",
+    "musterd.log",
+    "x.idx",
+    "x-proc-rank-0-device-0.txt",
+    "x-proc-rank-0-device-0.txt.0000000000000000-0000000000000010.gz",
+    "x-proc-rank-0-device-0.txt.1700000000",
+    "x-muster-0.log",
+    "x-worker-12.log.removed",
+    "x-muster-0.idx",
+    "x.removed",
+    "x.new",
+    "x.logs",
+)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -36,6 +58,8 @@ NODES: dict[str, Any] = {"node_count": 2, "master_addr": "a", "master_port": 1}
         ({"job_id": "ä"}, ["job_id"]),
         ({"job_id": "a" * 129}, ["job_id"]),
         ({"job_id": "a" * 300}, ["job_id"]),
+        *(({"job_id": name}, ["job_id"]) for name in OF_MUSTER),
+        *(({"env": {"MA_VJ_NAME": name}}, ["env[MA_VJ_NAME]"]) for name in OF_MUSTER),
         ({"command": ()}, ["command"]),
         ({"command": ("",)}, ["command[0]"]),
         ({"command": ("a", "b\0c")}, ["command[1]"]),
@@ -140,6 +164,12 @@ def test_a_wrong_field_is_named(changes, expected):
     [
         {},
         {"job_id": "a"},
+        {"job_id": "audit"},
+        {"job_id": "x-muster-0"},
+        {"job_id": "x-proc-rank-0-device-0"},
+        {"job_id": "v1.logs2"},
+        {"env": {"MA_VJ_NAME": "ma-job-x"}},
+        {"env": {"MA_VJ_NAME": "no/id"}},
         {"job_id": "0" + "a._-" * 31 + "xyz"},
         {"command": ("a", "", " ", "é\n")},
         {"command": ("a", "b" * (MAX_STRING - 1))},
@@ -286,3 +316,21 @@ def test_what_it_was_and_what_is_allowed_is_said(changes, shown):
     (violation,) = violations(spec(**changes))
     assert all(part in violation.description for part in shown)
     assert len(violation.description) < 250
+
+
+def test_a_name_of_muster_s_own_is_refused_in_words():
+    (found,) = violations(spec(env={"MA_VJ_NAME": "audit.log"}))
+    assert found.description == (
+        "'audit.log': is how muster calls files of its own, which lie beside those of jobs: choose another name"
+    )
+
+
+def test_every_file_that_muster_makes_among_the_logs_has_a_reserved_name():
+    root = Root.under(Path("/r"))
+    log = root.rank_log("j", 3, 1)
+    made = [
+        *(root.audit_log, root.nursery_log, log, root.rank_index("j", 3, 1), root.job_log("j", 0)),
+        *(root.job_index("j", 0), root.worker_log("j", 0), root.own_job_logs("j")),
+        *(segment_path(log, 0, 10), removed_path(log), new_path(log), Path(f"{segment_path(log, 0, 10)}.gz.part")),
+    ]
+    assert [path.name for path in made if not is_reserved(path.name)] == []

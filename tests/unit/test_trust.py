@@ -272,19 +272,25 @@ def test_files_for_logs_in_a_folder_of_others(open_path: Path, volume: Path) -> 
     as_nobody((volume / "logs" / "theirs").touch)
     folder = trust.open_logs(volume / "logs")
     try:
-        for name in ("other-name", "fifo", "theirs"):
+        for name in ("other-name", "fifo"):
             with pytest.raises(Untrusted):
-                trust.open_log(name, flags, 0o640, folder=folder)
+                trust.open_log(name, flags, folder=folder)
         with pytest.raises(OSError, match="Too many levels"):
-            trust.open_log("link", flags, 0o640, folder=folder)
-        os.close(trust.open_log("theirs", flags, 0o640, (NOBODY,), folder=folder))
-        for _ in range(2):  # made, then taken
-            os.close(trust.open_log("new", flags, 0o640, folder=folder))
+            trust.open_log("link", flags, folder=folder)
+        for name, free in (("theirs", False), ("new", True), ("new", False)):
+            fd, may_be_given = trust.open_log(name, flags, folder=folder)
+            os.close(fd)
+            assert may_be_given == free, name
         # What is open stays the folder that was looked at, whatever is put in its place.
         as_nobody(lambda: os.rename(volume / "logs", volume / "away"))
         as_nobody(lambda: (volume / "logs").symlink_to(open_path))
-        os.close(trust.open_log("late", flags, 0o640, folder=folder))
+        os.close(trust.open_log("late", flags, folder=folder)[0])
     finally:
         os.close(folder)
+    folder = trust.open_logs(open_path)
+    fd, may_be_given = trust.open_log("roots", flags, folder=folder)
+    os.close(fd)
+    os.close(folder)
+    assert may_be_given  # nobody but root gives names there
     assert (volume / "away" / "late").exists() and not (open_path / "late").exists()
     assert secret.read_text() == "root's" and secret.stat().st_nlink == 2
