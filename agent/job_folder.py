@@ -15,6 +15,7 @@ from agent.collected_logs import CollectedLogs
 from agent.ended_row import Ended
 from agent.entry import Entry, Told, load
 from agent.errors import JobNotEnded, NoRoom
+from agent.state_folder import sync_folder
 from supervisors import journal, stop_order, trust
 from supervisors import lock as job_lock
 from supervisors.errors import AlreadySupervised
