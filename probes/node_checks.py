@@ -76,6 +76,8 @@ _BY_EVENTS = (
 )
 #: Of NVIDIA cards alone; and what is known without the kernel's log.
 _NVIDIA_ITEMS = frozenset({event_checks.XID.item, event_checks.NVSWITCH.item})
+#: Seconds between two openings of a driver that misses a card: some libraries list a card that came back only then.
+_RELIST_S = 60.0
 #: Kinds of findings that are remembered, at most; the oldest go first.
 _REMEMBERED = 1000
 
@@ -113,6 +115,7 @@ class Looker:
         self._roots = Roots(proc, sys, dev)
         self._memory = Memory(inventory)
         self._rules = {rule.check.item: rule for rule in self._all_rules()}
+        self._relisted_at = time.monotonic()
         self._following = Following(KernelLog(log, after))
         # A card that is gone is still known by its place on the bus.
         remembered = self._memory.inventory
@@ -169,8 +172,10 @@ class Looker:
 
     async def _look_for_missing(self, held: Mapping[int, str], *, anew: bool) -> None:
         """A card that is missing may have come back. The numbers of cards do not change under a job."""
-        view = self._driver.view
+        view, now = self._driver.view, time.monotonic()
         if view.driver is None and not held and self.inventory.compare(view.cards.values(), view.kind, {}).missing:
+            if anew := anew or now - self._relisted_at >= _RELIST_S:
+                self._relisted_at = now
             await self._driver.relist(anew=anew)
 
     async def _guarded(self, rule: Rule, look: Look) -> list[CheckResult]:
