@@ -13,6 +13,7 @@ from supervisors import oom
 from supervisors.lifecycle import Rank
 from supervisors.states import Cause as StopCause
 from supervisors.states import Outcome
+from supervisors.verdict import stopper
 
 _SIGNALS = {
     signal.SIGSEGV: "it reached into memory not its own: a defect of a C extension, or libraries that do not fit",
@@ -33,7 +34,8 @@ def stopped(facts: Facts) -> Cause:
         step = "Start it again from its checkpoint, with a longer --max-runtime."
         return Cause(text, CERTAIN, "stop", (step,))
     by = verdict.stopped_by if verdict is not None else ""
-    reason = f", with the reason: {stop.reason}" if stop is not None and stop.reason else ""
+    given = stopper(facts.job)[1] if stop is not None else ""
+    reason = f", with the reason: {given}" if given else ""
     return Cause(f"it was stopped by {by or 'somebody'}{reason}", CERTAIN, "stop")
 
 

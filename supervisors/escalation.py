@@ -46,9 +46,11 @@ class Escalation:
         again: bool = False,
         up: float | None = None,
         sent: tuple[str, ...] = (),
+        signal_up: float = 0.0,
     ) -> None:
-        """Begins a stop, or shortens one that is under way. `ranks`, `again`: see lifecycle.Stop. `up`: when it began,
-        if the daemon has begun it already (seconds of CLOCK_BOOTTIME), and `sent`: the signals that it sent.
+        """Begins a stop, or shortens one that is under way. `ranks`, `again`: see lifecycle.Stop; `signal_up`: see
+        lifecycle.Asked. `up`: when it began, if the daemon has begun it already (seconds of CLOCK_BOOTTIME), and
+        `sent`: the signals that it sent.
 
         A stop waits for no disk: where it cannot be recorded now, it is recorded later.
         """
@@ -59,6 +61,8 @@ class Escalation:
         up = now if up is None else min(up, now)
         left = sum(steps) - (now - up)
         stop = {"cause": cause, "by": by, "reason": reason, "steps": steps, "up": up}
+        if signal_up:
+            stop["signal_up"] = signal_up
         if job.stop is None:
             hang = {"ranks": ranks, "again": again} if cause is Cause.HUNG else {}
             self._ledger.owe({"kind": Kind.STOPPING} | stop | hang)
@@ -69,7 +73,8 @@ class Escalation:
             self._ledger.owe({"kind": Kind.STOPPING} | stop)
             self._climb.shorten(left)
         elif cause is Cause.REQUESTED and not job.halted:  # it ends no sooner for it, but it is not started again
-            self._ledger.owe({"kind": Kind.STOPPING} | stop | {"steps": job.stop.steps, "up": job.stop.up})
+            under_way = {"steps": job.stop.steps, "up": job.stop.up, "asked_up": up}
+            self._ledger.owe({"kind": Kind.STOPPING} | stop | under_way)
 
     def halt(self) -> None:
         """All that was to be ended has ended. Another stop may begin later, of another attempt."""

@@ -82,8 +82,8 @@ class Gang:
         self._resting = self._waits_to_settle = self._closed = False
         self._log_ends: dict[int, int] = {}
         self._scope_ends = False
-        if scope.own():  # systemd ends it by a SIGTERM to all in it: to us first, by the order of the leaves' names
-            signal.signal(signal.SIGTERM, self._on_scope_end)
+        self._signal_up = 0.0
+        signal.signal(signal.SIGTERM, self._on_sigterm)
         # The first thing that the loop does, so that what has ended already is an event like any other.
         loop.once(self._begin)
 
@@ -160,8 +160,12 @@ class Gang:
         self._resting = True
         self.loop.later(AGAIN_S, self._go_on)
 
-    def _on_scope_end(self, *_: object) -> None:
-        self._scope_ends = True  # `_after` comes next: the signal wakes the loop
+    def _on_sigterm(self, *_: object) -> None:
+        """`_after` comes next: the signal wakes the loop. In a scope it is how systemd ends that: by a SIGTERM to all
+        in it, to us first, by the order of the leaves' names. Elsewhere it ends nothing, and only tells that everybody
+        may have got it."""
+        self._signal_up = process.uptime()
+        self._scope_ends = self._scope_ends or bool(scope.own())
 
     def _undecided(self) -> bool:
         """Until `_begin` is through, and while it is not known whether the ranks were let go, nothing is decided."""
@@ -407,7 +411,7 @@ class Gang:
             return False
         self._sessions.ends.end_with_ranks(job.attempt, job.terminated)
         if self._all_gone():
-            if self._hardware_may_speak():
+            if self._hardware_may_speak() or self._stop_may_come():
                 return False
             self._conclude()
             return True
@@ -431,8 +435,16 @@ class Gang:
         first = verdict.first_failure(job)
         if first is None or not hardware.may_speak(job) or hardware.fault(job, self._root.faults):
             return False
-        left = hardware.SETTLE_S - (time.time() - max(rank.ended_at for rank in job.ranks))
-        if not 0 < left <= hardware.SETTLE_S:  # or the clock was set
+        return self._settling(hardware.SETTLE_S)
+
+    def _stop_may_come(self) -> bool:
+        """Whether to wait a moment for the stop that belongs to a signal which the ranks have got themselves."""
+        return verdict.stop_may_come(self.job, self._signal_up) and self._settling(verdict.STOP_SETTLE_S)
+
+    def _settling(self, seconds: float) -> bool:
+        """Whether the last rank has ended less than so long ago; it is looked again then."""
+        left = seconds - (time.time() - max(rank.ended_at for rank in self.job.ranks))
+        if not 0 < left <= seconds:  # or the clock was set
             return False
         self.loop.later(left, self._look_again)
         return True
@@ -467,7 +479,10 @@ class Gang:
         if cause is Cause.REQUESTED and self.job.stop is None:
             self._output.say(f"is stopped by {by or 'somebody'}" + (f": {reason}" if reason else ""))
         grace = own if steps is None else tuple(float(s) for s in steps)
-        self._escalation.begin(cause, by, reason, grace, up=up, sent=sent)
+        near = cause is Cause.REQUESTED and process.uptime() - self._signal_up <= verdict.SAME_SIGNAL_S
+        signal_up = self._signal_up if near else 0.0
+        self._escalation.begin(cause, by, reason, grace, up=up, sent=sent, signal_up=signal_up)
+        self._look_due = True
 
     def _take_order(self) -> None:
         """A stop that the daemon has begun while no supervisor took it. Raises OSError where it cannot be recorded."""

@@ -73,6 +73,19 @@ class Stop:
     #: Of a hang: the ranks that are to blame, by number (empty: all), and whether the job is to be started again.
     ranks: tuple[int, ...] = ()
     again: bool = False
+    #: As `up`, which a later stop that shortens the grace replaces: when the ranks began to be ended.
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A stop that somebody asked for, also where the ranks were being ended already. `signal_up`: when the supervisor
+    itself got SIGTERM, if that was near; 0: it did not. Times in seconds of CLOCK_BOOTTIME."""
+
+    by: str
+    reason: str
+    up: float
+    signal_up: float = 0.0
 
 
 @dataclass(slots=True)
@@ -169,6 +182,8 @@ class Job:
     stop: Stop | None = None
     #: A person has asked for the end: there is no other attempt.
     halted: bool = False
+    #: How that was, the first time; of the present attempt.
+    asked: Asked | None = None
     terminated: bool = False
     killed: bool = False
     #: How it will end, once the epilog is through; and how it has ended.

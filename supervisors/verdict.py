@@ -5,6 +5,7 @@ import signal
 import time
 from typing import Any
 
+from supervisors import process
 from supervisors.lifecycle import Job, Rank, Verdict
 from supervisors.states import Cause, Outcome, State
 
@@ -13,7 +14,12 @@ OWN_FAILURE = 125
 #: Of a rank that hung and then, asked to end, ended well: the job did not do what it was started for.
 HUNG_CODE = 128 + signal.SIGTERM
 #: Signals with which people and schedulers end processes; others come of what a program does.
-_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, *process.END_SIGNALS})
+#: Seconds within which a stop that somebody asks for, the first end of a rank and a SIGTERM to the supervisor are one
+#: thing: a signal that went to everybody (Slurm, the init of a container, a shell) and reached some of them earlier.
+SAME_SIGNAL_S = 3.0
+#: How long the verdict of a job whose ranks such a signal may have ended waits for the stop, in seconds.
+STOP_SETTLE_S = 1.0
 _OWN = frozenset({Outcome.EXITED, Outcome.SIGNALLED, Outcome.OUT_OF_MEMORY, Outcome.HUNG, Outcome.NOT_STARTED})
 
 
@@ -23,12 +29,13 @@ def outcome(job: Job, number: int, status: int | None, unborn: bool) -> Outcome:
         return Outcome.NOT_STARTED
     if status is None:
         return Outcome.LOST
-    # A predecessor may have sent SIGTERM and not have lived to write so.
-    ours = job.terminated or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM)
+    # A predecessor may have sent SIGTERM and not have lived to write so; or it came from where the stop came from.
+    ours = job.terminated or ended_by_signal(status)
     if job.stop is not None and job.concluded is None and ours and job.stop.cause is not Cause.LEFTOVERS:
         if job.stop.cause is Cause.HUNG:
             return Outcome.HUNG if number in (job.stop.ranks or (number,)) else Outcome.GANG_VICTIM
-        return Outcome.GANG_VICTIM if job.stop.cause is Cause.RANK_FAILED else Outcome.STOPPED
+        failed_before = job.stop.cause is Cause.RANK_FAILED and not signalled_all(job)
+        return Outcome.GANG_VICTIM if failed_before else Outcome.STOPPED
     return Outcome.SIGNALLED if os.WIFSIGNALED(status) else Outcome.EXITED
 
 
@@ -55,10 +62,53 @@ def describe(status: int | None) -> str:
     return f"exited with code {os.WEXITSTATUS(status)}"
 
 
+def ended_by_signal(status: int) -> bool:
+    """Whether this is what SIGTERM, SIGINT or SIGHUP makes of a process: one that dies of it, or one that handles it
+    and exits with the code that a shell would give."""
+    if os.WIFSIGNALED(status):
+        return os.WTERMSIG(status) in process.END_SIGNALS
+    return os.WEXITSTATUS(status) - 128 in process.END_SIGNALS
+
+
+def signalled_all(job: Job) -> bool:
+    """Whether ranks ended by a signal that was meant for everybody: the job was stopped, and no rank failed.
+
+    A SIGTERM to a whole step of Slurm, container or group reaches ranks, supervisor and whoever orders the stop in any
+    order. That it did is known where the supervisor got it too, or where the first rank that ended badly did so by such
+    a signal; and the stop must come at nearly the same time. What such a signal cannot do to a rank (out of memory, an
+    end that is lost) stays a failure.
+    """
+    stop, asked = job.stop, job.asked
+    if stop is None or asked is None or stop.cause not in (Cause.REQUESTED, Cause.RANK_FAILED, Cause.LEFTOVERS):
+        return False
+    if asked.up - stop.since > SAME_SIGNAL_S:
+        return False
+    if asked.signal_up and abs(asked.signal_up - stop.since) <= SAME_SIGNAL_S:
+        return True
+    return stop.cause is Cause.RANK_FAILED and _begun_by_signal(job)
+
+
+def stop_may_come(job: Job, signal_up: float) -> bool:
+    """Whether the ranks have ended as by a signal to everybody, of which the stop has not come yet. `signal_up`: when
+    the supervisor got SIGTERM; 0: it did not."""
+    if job.asked is not None or (job.stop is not None and job.stop.cause in (Cause.HUNG, Cause.MAX_RUNTIME)):
+        return False
+    recent = bool(signal_up) and process.uptime() - signal_up <= SAME_SIGNAL_S
+    return recent or _begun_by_signal(job)
+
+
+def _begun_by_signal(job: Job) -> bool:
+    first = next((rank for number in job.ends if failed(rank := job.rank(number))), None)
+    by_itself = first is not None and first.outcome in (Outcome.EXITED, Outcome.SIGNALLED)
+    return by_itself and first is not None and first.status is not None and ended_by_signal(first.status)
+
+
 def failures(job: Job) -> list[Rank]:
     """The ranks that failed by themselves, in the order of their records: the one in which the kernel reported the
     ends. Their times say less: all that ended in one batch have the same."""
     found = [rank for number in job.ends if failed(rank := job.rank(number))]
+    if signalled_all(job):
+        found = [rank for rank in found if rank.outcome not in (Outcome.EXITED, Outcome.SIGNALLED)]
     end = known(job)
     if end is not None:  # what was told to everybody stays, whatever a later version would make of the records
         found.sort(key=lambda rank: rank.rank != end.first_failed)
@@ -97,8 +147,8 @@ def so_far(job: Job) -> Verdict | None:
         return None
     first = first_failure(job)
     if first is None:
-        by = stop.by or str(stop.cause)
-        text = f"is being stopped by {by}" + (f": {stop.reason}" if stop.reason else "")
+        by, reason = stopper(job)
+        text = f"is being stopped by {by}" + (f": {reason}" if reason else "")
         return Verdict(0, text, recommendation="UNSPECIFIED", stopped_by=by)
     code, text = shell_code(first.status), describe(first.status)
     if first.outcome is Outcome.HUNG:
@@ -144,7 +194,8 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
     victims = tuple(r.rank for r in job.ranks if r.outcome is Outcome.GANG_VICTIM)
     lost = [r for r in job.ranks if r.outcome is Outcome.LOST]
     stop = job.stop
-    if stop is not None and stop.cause in (Cause.REQUESTED, Cause.MAX_RUNTIME) and first is None:
+    asked = stop is not None and (stop.cause in (Cause.REQUESTED, Cause.MAX_RUNTIME) or signalled_all(job))
+    if asked and first is None:
         return State.STOPPED, _stopped(job, lost, victims)
     served = stop is not None and stop.cause is Cause.SERVED
     if first is None and any(
@@ -217,20 +268,31 @@ def rebooted(job: Job) -> tuple[State, Verdict]:
     )
 
 
-def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...]) -> Verdict:
+def stopper(job: Job) -> tuple[str, str]:
+    """Who stops or stopped a job, and the reason that was given."""
     assert job.stop is not None
-    by = job.stop.by or str(job.stop.cause)
+    if job.asked is not None and signalled_all(job):
+        return job.asked.by or str(Cause.REQUESTED), job.asked.reason
+    return job.stop.by or str(job.stop.cause), job.stop.reason
+
+
+def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...]) -> Verdict:
+    by, reason = stopper(job)
     # The first rank that did not end well gives the code, as a shell would see the job; a job that was
     # stopped before it ran, or whose ranks all ended well, still did not do what it was started for: 143.
     bad = [rank for number in job.ends if (rank := job.rank(number)).status]
     code = shell_code(bad[0].status) if bad else (OWN_FAILURE if lost else 0)
     if all(r.pid == 0 for r in job.ranks):
         code = 128 + signal.SIGTERM
-    summary = f"stopped by {by}" + (f": {job.stop.reason}" if job.stop.reason else "")
+    summary = f"stopped by {by}" + (f": {reason}" if reason else "")
+    before = [r for r in bad if r.outcome in (Outcome.EXITED, Outcome.SIGNALLED)]
+    if before:
+        first, count = f"rank {before[0].rank} {describe(before[0].status)}", len(before)
+        several = f"{count} ranks ended before the stop reached them: {first}"
+        summary += "; " + (several if count > 1 else f"{first} before the stop reached it")
     if job.killed:
         summary += "; SIGKILL was needed"
-    reason = "it was asked for"
-    return Verdict(code, summary, None, (), victims, "NONE", reason, stopped_by=by)
+    return Verdict(code, summary, None, (), victims, "NONE", "it was asked for", stopped_by=by)
 
 
 def blames_node(check: dict[str, Any]) -> bool:

@@ -3,7 +3,8 @@ import signal
 
 import pytest
 
-from supervisors.lifecycle import Job, Rank, Stop, Verdict
+from supervisors import process
+from supervisors.lifecycle import Asked, Job, Rank, Stop, Verdict
 from supervisors.states import Cause, Outcome, State
 from supervisors.verdict import (
     describe,
@@ -16,6 +17,7 @@ from supervisors.verdict import (
     recommend,
     shell_code,
     so_far,
+    stop_may_come,
 )
 
 EXIT_0, EXIT_7, SEGV, SEGV_CORE, TERM, KILL = 0, 7 << 8, 11, 11 | 0x80, 15, 9
@@ -436,3 +438,90 @@ def test_a_hang_of_all_that_ends_well_when_it_is_asked_to_has_failed_all_the_sam
     assert (state, found.exit_code, found.victims) == (State.FAILED, 143, ())
     assert found.summary.startswith("the job hung: ")
     assert found.recommendation == "RETRY_ELSEWHERE"
+
+
+# --- a signal that went to everybody ----------------------------------------------------------------------------------
+
+EXIT_1, EXIT_143 = 1 << 8, 143 << 8
+
+
+def ended_one_by_one(cause: Cause, asked_after: float | None, signal_after: float | None, *statuses: int) -> Job:
+    """A job whose ranks ended in this order before anything was sent to them; then somebody asked for a stop, so many
+    seconds after the ranks began to be ended, and the supervisor got SIGTERM itself. None: it did not happen."""
+    job = Job(state=State.RUNNING)
+    for i, status in enumerate(statuses):
+        job.ranks.append(Rank(i, i, i, pid=100 + i, outcome=outcome(job, i, status, unborn=False), status=status))
+        job.ends.append(i)
+    job.stop = Stop(cause, "rank 0", "it ended", up=50.0, since=50.0)
+    if asked_after is not None:
+        job.asked = Asked("me", "SIGTERM", 50.0 + asked_after, 0.0 if signal_after is None else 50.0 + signal_after)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("asked", "signalled", "statuses", "code", "more"),
+    [
+        (0.01, None, (TERM,), 143, "rank 0 was killed by SIGTERM before the stop reached it"),
+        (0.01, None, (EXIT_143,), 143, "rank 0 exited with code 143 before the stop reached it"),
+        (0.01, None, (TERM, SEGV), 143, "2 ranks ended before the stop reached them: rank 0 was killed by SIGTERM"),
+        (0.01, 0.0, (EXIT_1,), 1, "rank 0 exited with code 1 before the stop reached it"),
+        (2.0, -0.5, (EXIT_1, EXIT_143), 1, "2 ranks ended before the stop reached them: rank 0 exited with code 1"),
+    ],
+)
+def test_a_signal_to_everybody_is_a_stop(asked, signalled, statuses, code, more):
+    """Whatever comes first: the stop that the same signal makes of the command, or the end of a rank that got it."""
+    job = ended_one_by_one(Cause.RANK_FAILED, asked, signalled, *statuses)
+    job.terminated = True
+    last = len(statuses)
+    job.ranks.append(Rank(last, last, last, pid=9, outcome=outcome(job, last, TERM, unborn=False), status=TERM))
+    assert job.ranks[-1].outcome is Outcome.STOPPED
+    assert first_failure(job) is None
+    state, verdict = reach(job, first_failure(job), ())
+    assert (state, verdict.exit_code, verdict.stopped_by) == (State.STOPPED, code, "me")
+    assert verdict.summary == f"stopped by me: SIGTERM; {more}"
+    assert (verdict.first_failed, verdict.recommendation) == (None, "NONE")
+
+
+@pytest.mark.parametrize(
+    ("asked", "signalled", "status"),
+    [
+        (None, None, TERM),  # somebody ended this rank, and nobody the job
+        (None, 0.0, EXIT_1),
+        (60.0, None, TERM),  # in the grace of the others somebody presses Ctrl-C
+        (0.01, None, EXIT_1),  # a rank that failed
+        (0.01, None, SEGV),
+        (0.01, -60.0, EXIT_1),  # SIGTERM to the supervisor a minute ago has nothing to do with it
+    ],
+)
+def test_a_rank_that_failed_before_a_stop_has_failed(asked, signalled, status):
+    job = ended_one_by_one(Cause.RANK_FAILED, asked, signalled, status)
+    first = first_failure(job)
+    assert first is job.ranks[0]
+    state, verdict = reach(job, first, ())
+    assert (state, verdict.first_failed) == (State.FAILED, 0)
+
+
+@pytest.mark.parametrize("left", [Outcome.LOST, Outcome.OUT_OF_MEMORY, Outcome.NOT_STARTED])
+def test_what_a_signal_cannot_do_stays_a_failure(left):
+    job = ended_one_by_one(Cause.RANK_FAILED, 0.01, 0.0, TERM, KILL)
+    job.ranks[1].outcome = left
+    assert first_failure(job) is job.ranks[1]
+
+
+@pytest.mark.parametrize("cause", [Cause.REQUESTED, Cause.LEFTOVERS])
+def test_ranks_that_end_well_on_a_signal_to_everybody_were_stopped(cause):
+    job = ended_one_by_one(cause, 0.0, 0.0, EXIT_0)
+    state, verdict = reach(job, first_failure(job), ())
+    assert (state, verdict.exit_code, verdict.summary) == (State.STOPPED, 0, "stopped by me: SIGTERM")
+
+
+def test_when_a_stop_may_still_come():
+    job = ended_one_by_one(Cause.RANK_FAILED, None, None, TERM)
+    assert stop_may_come(job, 0.0)
+    job.asked = Asked("me", "SIGTERM", 50.0)
+    assert not stop_may_come(job, 0.0)
+    failed_by_itself = ended_one_by_one(Cause.RANK_FAILED, None, None, EXIT_1)
+    assert not stop_may_come(failed_by_itself, 0.0)
+    assert stop_may_come(failed_by_itself, process.uptime())
+    assert not stop_may_come(failed_by_itself, process.uptime() - 60)
+    assert not stop_may_come(ended_one_by_one(Cause.HUNG, None, None, TERM), process.uptime())
