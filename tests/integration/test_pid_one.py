@@ -1,0 +1,181 @@
+"""musterd as PID 1 of a PID namespace, as in a container: its end is that of every process in it."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from muster.v1 import job_pb2
+from supervisors import journal
+from supervisors.lifecycle import Job
+from supervisors.replay import replay
+from tests.conftest import BIN, Daemon, alive, eventually
+
+pytestmark = pytest.mark.timeout(180)
+
+SAVES = "trap 'sleep 1; echo saved; exit 3' TERM; echo up; while :; do sleep 0.05; done"
+NAMESPACE = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+
+
+def _unshares() -> bool:
+    return os.geteuid() == 0 and subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+
+
+needs_namespaces = pytest.mark.skipif(not _unshares(), reason="needs root and unshare(1) with PID and mount namespaces")
+#: Makes all but the daemon's folder read-only, and becomes a user whom nobody knows, without capabilities.
+STRIPPED = """
+mount --bind "$1" "$1" && mount -o remount,bind,ro / || exit 9
+awk '{print $5}' /proc/self/mountinfo | while read -r at; do
+  case "$at" in /|/proc*|"$1") ;; *) mount -o remount,bind,ro "$at" 2>/dev/null ;; esac
+done
+if touch /tmp/muster-was-writable 2>/dev/null; then exit 8; fi
+exec env -u HOME setpriv --reuid "$2" --regid "$2" --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all \\
+  "$3" -m agent.musterd --root "$1" --config "$1/musterd.toml"
+"""
+
+
+class Init(Daemon):
+    """A daemon whose `process` is unshare(1), and which is its child."""
+
+    @property
+    def init(self) -> int:
+        """PID 1, as its number is outside."""
+        (child,) = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return int(child)
+
+    def inside(self) -> dict[int, tuple[int, str, str]]:
+        """Of each process of the namespace, by its number there: parent, state and command line."""
+        space = os.readlink(f"/proc/{self.init}/ns/pid")
+        found = {}
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and os.readlink(entry / "ns/pid") == space:
+                    status = dict(line.split(":\t", 1) for line in (entry / "status").read_text().splitlines())
+                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    inner = int(status["NSpid"].split()[-1])
+                    found[inner] = (int(status["PPid"]), status["State"][0], f"{entry.name} {words}")
+        return found
+
+    def outside(self, words: str) -> list[int]:
+        """Numbers outside of the processes in the namespace whose command line has these words."""
+        return [int(line.split()[0]) for _, _, line in self.inside().values() if words in line]
+
+    def job(self, job_id: str) -> Job:
+        return replay(journal.read(self.root.job(job_id).journal).records)
+
+
+@pytest.fixture
+def make_init() -> Iterator[Callable[..., Init]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(*command: str, config: str = "") -> Init:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="m-", dir="/tmp")))
+            init = Init(folder, config)
+            init.musterd = [*NAMESPACE, *(command or [str(BIN / "musterd")])]
+            stack.callback(ended, init)
+            return init
+
+        def ended(init: Init) -> None:
+            if init.process is not None:
+                init.process.kill()  # --kill-child: and the kernel ends the namespace
+                init.process.wait()
+            if init.channel is not None:
+                init.channel.close()
+
+        yield make
+
+
+@needs_namespaces
+def test_sigterm_stops_the_jobs_before_the_end_of_everything(make_init: Callable[..., Init]) -> None:
+    init = make_init()
+    init.start()
+    job = init.run("sh", "-c", SAVES, job_id="x", ranks=2)
+    eventually(lambda: all(b"up" in init.output(job, rank) for rank in (0, 1)), 60)
+    assert init.process is not None
+    os.kill(init.init, signal.SIGTERM)
+    ended = init.wait("x")  # it goes on to answer
+    assert ended.state == job_pb2.JOB_STATE_STOPPED and ended.verdict.summary == "stopped by musterd: SIGTERM"
+    assert init.process.wait(60) == 0
+    init.process = None
+    assert all(init.output(job, rank).endswith(b"saved\n") for rank in (0, 1))  # the shell tells of its own child
+    assert (init.job("x").state, init.job("x").verdict.exit_code) == ("STOPPED", 3)  # type: ignore[union-attr]
+
+
+@needs_namespaces
+def test_it_waits_for_orphans_and_not_for_what_others_wait_for(make_init: Callable[..., Init]) -> None:
+    """Those of a container; programs of the operator that end with a code; a rank whose supervisor and nursery were
+    killed, whose zombie tells its successor how it ended."""
+    init = make_init(config='[notify]\ncommand = ["/bin/sh", "-c", "exit 0"]\n')
+    init.start()
+    job = init.run("sh", "-c", "echo up; read line < $GO; exit 7", job_id="x", env={"GO": str(init.folder / "go")})
+    os.mkfifo(init.folder / "go")
+    eventually(lambda: b"up" in init.output(job), 60)
+    enter = ["nsenter", "-t", str(init.init), "-p", "-m"]
+    orphans = 'for i in 1 2 3; do sh -c "sleep 0.2 & exec true"; done; echo done'
+    subprocess.run([*enter, "setsid", "sh", "-c", orphans], check=True, timeout=60, capture_output=True)
+    for _ in range(3):
+        doomed = [*init.outside("supervisors.nursery"), init.supervisor_pid("x")]
+        for pid in doomed:
+            if pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    with open(init.folder / "go", "w") as go:
+        go.write("\n")
+    ended = init.wait("x", 100)
+    assert (ended.state, ended.verdict.exit_code) == (job_pb2.JOB_STATE_FAILED, 7), ended.verdict.summary
+    eventually(lambda: not [s for s in init.inside().values() if s[1] == "Z"], 60, "no zombie is left")
+    assert init.process is not None and init.process.poll() is None
+
+
+def _passable(path: Path) -> bool:
+    return all(folder.stat().st_mode & 0o001 for folder in path.resolve().parents)
+
+
+@needs_namespaces
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv(1)")
+@pytest.mark.skipif(
+    not (_passable(Path(sys.executable)) and _passable(Path(__file__))),
+    reason=f"needs an interpreter that every user can execute: {Path(sys.executable).resolve()} is none",
+)
+def test_a_read_only_root_no_capabilities_and_a_user_without_a_name(make_init: Callable[..., Init]) -> None:
+    uid = 12345
+    init = make_init("sh", "-c", STRIPPED, "sh")
+    init.folder.chmod(0o755)
+    for path in (init.folder, init.config):
+        os.chown(path, uid, uid)
+    init.musterd = [*init.musterd, str(init.folder), str(uid), sys.executable]
+    init.start()
+    job = init.run("sh", "-c", SAVES, job_id="x", ranks=2)
+    eventually(lambda: all(b"up" in init.output(job, rank) for rank in (0, 1)), 60)
+    status = Path(f"/proc/{init.init}/status").read_text()
+    assert f"Uid:\t{uid}" in status and "CapEff:\t0000000000000000" in status
+    os.kill(init.init, signal.SIGTERM)
+    assert init.wait("x").verdict.exit_code == 3
+    assert init.process is not None and init.process.wait(60) == 0
+    init.process = None
+
+
+# --- the setting ------------------------------------------------------------------------------------------------------
+
+
+def test_always(make_daemon: Callable[..., Daemon]) -> None:
+    """By setting, for a daemon behind the init of a container."""
+    daemon = make_daemon('[daemon]\nstop_jobs = "always"\n')
+    job = daemon.run("sh", "-c", SAVES, job_id="x")
+    eventually(lambda: b"up" in daemon.output(job), 60)
+    pid = daemon.rank_pid("x")
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(60) == 0
+    daemon.process = None
+    assert not alive(pid)
+    daemon.restart()
+    assert daemon.get("x").verdict.summary == "stopped by musterd: SIGTERM"
+    assert daemon.output(job).endswith(b"saved\n")

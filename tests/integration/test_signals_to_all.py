@@ -1,0 +1,238 @@
+"""SIGTERM to everybody at once, as from Slurm, the init of a container or a shell: command, own daemon, nursery,
+supervisor and ranks, in any order, all of them or some."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import BIN, alive, eventually
+
+pytestmark = pytest.mark.timeout(180)
+
+#: Says that it was asked, and ends a moment later with 3: its checkpoint takes time.
+SAVES = "trap 'sleep 1; echo saved; exit 3' TERM; echo up; while :; do sleep 0.05; done"
+#: Ends with what a shell makes of SIGTERM, at once.
+LEAVES = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
+#: Has saved all, and ends well, at once.
+ENDS_WELL = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
+
+
+class Run:
+    """`muster run --standalone` with two ranks that have said that they are up."""
+
+    def __init__(self, folder: Path, script: str, *options: str) -> None:
+        self.folder = folder
+        env = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        env |= {"TMPDIR": str(folder), "NO_COLOR": "1"}
+        # Whoever runs the tests may ignore SIGHUP, as nohup does.
+        words = ["env", "--default-signal=HUP", str(BIN / "muster"), "run", "--standalone", "--skip-check"]
+        words += ["--job-id", "x", "--ranks", "2", *options]
+        self.process = subprocess.Popen(
+            [*words, "--", "sh", "-c", script],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.seen = b""
+        assert self.process.stdout is not None
+        while self.seen.count(b"up\n") < 2:
+            data = os.read(self.process.stdout.fileno(), 65536)
+            assert data, self.process.communicate(timeout=60)
+            self.seen += data
+
+    def pids(self, who: str) -> list[int]:
+        """Of `client`, `daemon`, `nursery` (with the supervisor) and `ranks`, as they are now."""
+        found = self._pids(who)
+        assert found, who
+        return found
+
+    def _pids(self, who: str) -> list[int]:
+        if who == "client":
+            return [self.process.pid]
+        # Ranks have the caller's environment, everybody else the folder on the command line.
+        marks = {"daemon": "--owner-fd", "nursery": "supervisors.nursery", "ranks": "do sleep 0.05"}
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != self.process.pid:
+                with contextlib.suppress(OSError):
+                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    of_us = str(self.folder) in words
+                    if not of_us and who == "ranks":
+                        of_us = f"TMPDIR={self.folder}\0".encode() in (entry / "environ").read_bytes()
+                    if of_us and marks[who] in words:
+                        found.append(int(entry.name))
+        return found
+
+    def daemons(self) -> list[int]:
+        return self._pids("daemon")
+
+    def send(self, *who: str, number: int = signal.SIGTERM) -> None:
+        for pid in [pid for name in who for pid in self.pids(name)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def end(self) -> tuple[int, list[str], list[str]]:
+        """Exit code, and the lines of stdout and of stderr."""
+        out, err = self.process.communicate(timeout=120)
+        return (
+            self.process.returncode,
+            (self.seen + out).decode().splitlines(),
+            err.decode().splitlines(),
+        )
+
+    def log_folder(self) -> Path:
+        (folder,) = self.folder.glob("muster-*/log")
+        return folder
+
+    def gone(self) -> bool:
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if str(self.folder).encode() in (entry / "cmdline").read_bytes() and alive(int(entry.name)):
+                        return False
+        return True
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as name:
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def running(folder: Path, script: str, *options: str) -> Iterator[Run]:
+    run = Run(folder, script, *options)
+    try:
+        yield run
+    finally:
+        run.process.kill()
+        run.process.communicate()
+        eventually(run.gone, 60, "nothing of it is left")
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        ("client", "daemon", "nursery", "ranks"),
+        ("ranks", "nursery", "daemon", "client"),
+        ("daemon", "ranks"),
+        ("daemon",),
+        ("client",),
+    ],
+    ids=" ".join,
+)
+def test_the_job_is_stopped_with_its_grace(folder: Path, who: tuple[str, ...]) -> None:
+    """And the verdict is told, whoever gets the signal, and in whatever order."""
+    with running(folder, SAVES) as run:
+        run.send(*who)
+        code, out, err = run.end()
+        assert code == 3
+        assert sorted(line for line in out if "saved" in line) == ["[rank 0] saved", "[rank 1] saved"]
+        (verdict,) = (line for line in err if "job x " in line)
+        assert verdict.startswith("muster: job x STOPPED: stopped by ") and ": SIGTERM" in verdict
+        assert f"muster: the logs of the ranks are kept in {run.log_folder()}" in err
+        assert not any("Ctrl-C" in line for line in err)
+        assert "STOPPED: stopped by" in (run.log_folder() / "x-muster-0.log").read_text()
+
+
+@pytest.mark.parametrize(("script", "expected"), [(LEAVES, 143), (ENDS_WELL, 0)], ids=["143", "0"])
+def test_ranks_that_end_before_the_stop_comes_were_stopped(folder: Path, script: str, expected: int) -> None:
+    with running(folder, script) as run:
+        run.send("ranks", "nursery", "daemon", "client")
+        code, _, err = run.end()
+        assert code == expected
+        assert any(line.startswith("muster: job x STOPPED: stopped by ") for line in err), err
+
+
+def test_a_signal_to_the_ranks_alone_is_a_failure(folder: Path) -> None:
+    with running(folder, LEAVES) as run:
+        run.send("ranks")
+        code, _, err = run.end()
+        assert code == 143
+        assert any(line.startswith("muster: job x FAILED: rank ") for line in err), err
+
+
+def test_what_comes_twice_counts_once(folder: Path) -> None:
+    """SIGTERM, SIGCONT, SIGTERM, as Slurm sends them at a time limit: the grace stays."""
+    with running(folder, SAVES, "--grace", "60s") as run:
+        everybody = ("client", "daemon", "nursery", "ranks")
+        for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGTERM):
+            run.send(*everybody, number=number)
+        code, out, err = run.end()
+        assert code == 3
+        assert sum("saved" in line for line in out) == 2
+        assert not any("killing" in line for line in err)
+
+
+def test_a_terminal_that_is_closed_stops_the_job(folder: Path) -> None:
+    with running(folder, SAVES) as run:
+        run.send("client", "daemon", number=signal.SIGHUP)
+        code, _, err = run.end()
+        assert code == 3
+        assert "muster: SIGHUP: stopping the job; another SIGHUP after 4 s kills it" in err
+        assert any("STOPPED: stopped by" in line and line.endswith(": SIGHUP") for line in err), err
+
+
+def test_the_command_is_killed_in_the_middle_of_it(folder: Path) -> None:
+    with running(folder, SAVES) as run:
+        ranks = run.pids("ranks")
+        run.send("daemon", "ranks")
+        run.send("client", number=signal.SIGKILL)
+        eventually(lambda: not any(alive(pid) for pid in ranks), 60)
+        eventually(run.gone, 60)
+        log = (run.log_folder() / "x-muster-0.log").read_text()
+        assert "STOPPED: stopped by" in log
+        assert all("saved" in path.read_text() for path in run.log_folder().glob("x-proc-rank-?-device-?.txt"))
+
+
+def test_its_own_daemon_is_killed_and_another_one_takes_the_job_over(folder: Path) -> None:
+    script = "echo up; until [ -e go ]; do sleep 0.05; done; echo on; exit 5"
+    with running(folder, script.replace("go", f"{folder}/go")) as run:
+        daemon = run.pids("daemon")
+        run.send("daemon", number=signal.SIGKILL)
+        eventually(lambda: set(run.daemons()) - set(daemon), 60)
+        (folder / "go").touch()
+        code, out, err = run.end()
+        assert code == 5, err
+        assert sorted(out) == [f"[rank {rank}] {word}" for rank in (0, 1) for word in ("on", "up")]
+        assert any("starting another one" in line for line in err)
+
+
+def test_a_signal_before_there_is_a_job(folder: Path) -> None:
+    """Whether it comes before the job is started or right behind that: 143, one line that says so, nothing left."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+    words = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "--job-id", "x", "--", "sleep", "1000"]
+    with subprocess.Popen(
+        words, env=env | {"TMPDIR": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            eventually(lambda: list(folder.iterdir()), 60)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=100)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (143, ""), err
+    assert "SIGTERM: stopped before the job was started" in err or "job x STOPPED" in err
+
+
+def test_a_later_sigterm_ends_the_grace(folder: Path) -> None:
+    script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+    with running(folder, script, "--grace", "100s") as run:
+        began = time.monotonic()
+        run.send("client")
+        assert run.process.stderr is not None
+        assert b"stopping" in run.process.stderr.readline()
+        while run.process.poll() is None and time.monotonic() - began < 60:
+            run.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.process.wait(0.5)
+        assert run.process.returncode == 137
+        assert time.monotonic() - began >= 4

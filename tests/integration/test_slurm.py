@@ -1,0 +1,102 @@
+"""`srun muster run --standalone` under a real Slurm: slurmctld, slurmd and munged of its own, on the loopback.
+
+The cluster is that of the benchmarks: proctrack/linuxproc, so that a signal of Slurm goes to every process of the step,
+and the SIGKILL behind it too; KillWait is 30 s, the default.
+"""
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import slurm
+from benchmarks.slurm import Cluster, NoSlurm
+from tests.conftest import BIN, eventually
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+KILL_WAIT_S = 30.0
+SAVES = "trap 'sleep 1; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+DEFAULT = "echo up; exec sleep 1000"
+IGNORES = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    try:
+        with slurm.cluster() as made:
+            yield made
+    except NoSlurm as error:
+        pytest.skip(f"needs Slurm (apt-get install slurmctld slurmd slurm-client munge): {error}")
+
+
+def cancelled(cluster: Cluster, script: str, cancel: Callable[[str], None]) -> tuple[float, int, str, str, str]:
+    """A job of two ranks that `cancel` is called for (with its Slurm id) once both are up. Seconds from then to its
+    end, exit code of srun, its stdout and stderr, and muster's own log of the job."""
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+        muster = [str(BIN / "muster"), "run", "--standalone", "--skip-check", "--job-id", "x", "--ranks", "2"]
+        words = [slurm.find("srun") or "srun", "--mpi=none", "-n1", *muster, "--", "sh", "-c", script]
+        env = {name: value for name, value in cluster.env.items() if not name.startswith("MUSTER_")}
+        with subprocess.Popen(
+            words, env=env | {"TMPDIR": folder}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                logs = Path(folder)
+                eventually(
+                    lambda: len([p for p in logs.glob("*/log/x-proc-rank-*.txt") if "up" in p.read_text()]) == 2,
+                    100,
+                    "both ranks are up",
+                )
+                queue = [slurm.find("squeue") or "squeue", "-h", "-o", "%i"]
+                ids = subprocess.run(queue, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+                began = time.monotonic()
+                cancel(ids.split()[0])
+                out, err = process.communicate(timeout=100)
+            finally:
+                process.kill()
+        took = time.monotonic() - began
+        (log,) = logs.glob("*/log/x-muster-0.log")
+        assert not list(logs.glob("*/state")), "it has tidied up: it was not killed"
+        return took, process.returncode, out, err, log.read_text()
+
+
+def scancel(cluster: Cluster, *options: str) -> Callable[[str], None]:
+    def call(job: str) -> None:
+        subprocess.run([slurm.find("scancel") or "scancel", *options, job], env=cluster.env, timeout=60, check=True)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "more"),
+    [(SAVES, 0, ""), (DEFAULT, 143, ""), (IGNORES, 137, "; SIGKILL was needed")],
+    ids=["saves", "default", "ignores"],
+)
+def test_scancel_leaves_a_verdict(cluster: Cluster, script: str, code: int, more: str) -> None:
+    """Within KillWait, also where the whole grace (15 s) is needed."""
+    took, ended, out, err, log = cancelled(cluster, script, scancel(cluster))
+    assert took < KILL_WAIT_S
+    assert ended == code, err
+    assert sum("saved" in line for line in out.splitlines()) == (2 if script == SAVES else 0)
+    (verdict,) = (line for line in err.splitlines() if "job x " in line)
+    assert verdict.startswith("muster: job x STOPPED: stopped by ") and verdict.endswith(more)
+    assert "the logs of the ranks are kept in" in err
+    assert "Ctrl-C" not in err
+    assert "STOPPED: stopped by" in log
+
+
+def test_sigterm_twice_as_at_a_time_limit(cluster: Cluster) -> None:
+    """slurmd sends SIGTERM, SIGCONT and SIGTERM then; a real time limit takes more than a minute."""
+
+    def twice(job: str) -> None:
+        for name in ("TERM", "CONT"):
+            scancel(cluster, "-s", name)(job)
+        scancel(cluster)(job)
+
+    took, ended, out, err, _ = cancelled(cluster, SAVES, twice)
+    assert (took < KILL_WAIT_S, ended) == (True, 0), err
+    assert sum("saved" in line for line in out.splitlines()) == 2
+    assert "killing" not in err
