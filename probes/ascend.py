@@ -94,7 +94,7 @@ class Ascend(Backend):
 
     def _arranged(self, dcmi: Dcmi, listing: Listing, known: Mapping[int, Chip] = MappingProxyType({})) -> _Open:
         nodes = ascend_numbers.nodes(self._dev)
-        places = ascend_numbers.places(listing.found, nodes, privileged=ascend_numbers.privileged())
+        places = ascend_numbers.places(listing.found, nodes, len(listing.lost), counted=ascend_numbers.counted)
         chips: dict[int, Chip] = {}
         cards: dict[int, Card] = {}
         for told in listing.found:

@@ -8,7 +8,8 @@
 
 Facts of the driver's sources (2026): its user library, which both DCMI and CANN stand on, opens each /dev/davinciN of a
 container, and the kernel numbers those from 0 in the order of their physical numbers. A process with all capabilities
-(a privileged container) gets the host's numbers instead, whatever nodes there are. A virtual chip is /dev/vdavinciN
+gets the host's numbers instead, whatever nodes there are: where both may be, the driver's library is asked how many
+chips it counts. A virtual chip is /dev/vdavinciN
 (N from 100) on the host and /dev/davinciN in a container; its DCMI may tell the physical number of the chip that it is
 a part of.
 """
@@ -17,10 +18,16 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from ctypes import byref, c_uint
 from dataclasses import dataclass
 from pathlib import Path
 
+from probes.accelerator import DriverError
+from probes.dcmi_library import load
+
+#: The library of the driver that CANN stands on, and where the driver's package puts it.
+HAL = ("libascend_hal.so", "/usr/local/Ascend/driver/lib64/driver/libascend_hal.so")
 #: A chip: its board and place, or its logical number (Ascend 950).
 Seat = tuple[int, ...]
 
@@ -62,9 +69,12 @@ def nodes(dev: Path) -> dict[int, int]:
     return found
 
 
-def places(told: Iterable[Told], nodes: Mapping[int, int], *, privileged: bool) -> dict[Seat, Place]:
+def places(
+    told: Iterable[Told], nodes: Mapping[int, int], lost: int = 0, *, counted: "Callable[[], int | None]"
+) -> dict[Seat, Place]:
     """Where each chip is that this container has. A chip without a device node is another container's and left out,
-    unless there are no nodes at all. `privileged`: the driver gives us the host's numbers."""
+    unless there are no nodes at all. `lost`: so many more tell no number; `counted`: how many chips
+    CANN counts (see `counted`), asked only where the numbers told may not be CANN's."""
     chips = sorted(told, key=lambda one: one.logical)
     often = Counter(one.physical for one in chips)
     sure = {one.seat: one.physical for one in chips if one.physical is not None and often[one.physical] == 1}
@@ -81,9 +91,12 @@ def places(told: Iterable[Told], nodes: Mapping[int, int], *, privileged: bool) 
     if len(set(index.values())) < len(index):
         index = at
     found = {one.seat: Place(index[one.seat], one.logical, at[one.seat]) for one in chips if one.seat in at}
-    if not rest or privileged:
+    here = len(found) + lost
+    if not rest and all(place.logical < here for place in found.values()):
         return found
-    # Of a library that tells of the whole host CANN's numbers are not to be had: it counts the nodes that are here.
+    # The library's numbers are the host's. CANN's are not, unless it counts more chips than are here.
+    if (count := counted()) is not None and count > here:
+        return found
     order = sorted(found, key=lambda seat: found[seat].index)
     return {seat: Place(found[seat].index, rank, found[seat].node) for rank, seat in enumerate(order)}
 
@@ -100,12 +113,11 @@ def _alone(one: Told, sure: Mapping[Seat, int]) -> Place:
     return Place(number, one.logical, number)
 
 
-def privileged(proc: Path = Path("/proc")) -> bool:
-    """Whether this process has all capabilities, for which the driver numbers all chips of the host."""
+def counted(libraries: Iterable[str] = HAL) -> int | None:
+    """How many chips the driver's library counts here, and so CANN; None where it is not there, or does not tell."""
     try:
-        last = int((proc / "sys/kernel/cap_last_cap").read_text())
-        match = re.search(r"^CapEff:\s*([0-9a-f]+)$", (proc / "self/status").read_text(), re.MULTILINE)
-    except (OSError, ValueError):
-        return False
-    every = (1 << (last + 1)) - 1
-    return match is not None and int(match[1], 16) & every == every
+        ask = load(libraries).drvGetDevNum
+    except (DriverError, AttributeError):
+        return None
+    count = c_uint()
+    return count.value if ask(byref(count)) == 0 else None

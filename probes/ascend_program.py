@@ -135,7 +135,7 @@ class NpuSmi:
             for seat, one in ids.items()
         ]
         nodes = ascend_numbers.nodes(self._dev)
-        self._places = ascend_numbers.places(told, nodes, privileged=ascend_numbers.privileged())
+        self._places = ascend_numbers.places(told, nodes, counted=ascend_numbers.counted)
         self._physical = {seat: one.physical for seat, one in ids.items()}
 
     def close(self) -> None:

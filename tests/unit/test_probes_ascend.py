@@ -339,9 +339,9 @@ def test_a_container_whose_library_shows_the_mounted_cards(make, tmp_path):
     assert caught.value.trouble is Trouble.LOST
 
 
-@pytest.mark.parametrize(("privileged", "logical"), [(False, (0, 1)), (True, (4, 5))])
-def test_a_container_whose_library_shows_the_whole_host(make, tmp_path, monkeypatch, privileged, logical):
-    monkeypatch.setattr(ascend_numbers, "privileged", lambda: privileged)
+@pytest.mark.parametrize(("counted", "logical"), [(None, (0, 1)), (2, (0, 1)), (8, (4, 5))])
+def test_a_container_whose_library_shows_the_whole_host(make, tmp_path, monkeypatch, counted, logical):
+    monkeypatch.setattr(ascend_numbers, "counted", lambda: counted)
     _, backend = make(8)
     mount(tmp_path / "cards0", 4, 5)
     assert numbered(backend) == [(4, logical[0], "davinci4", 4, 0), (5, logical[1], "davinci5", 5, 0)]

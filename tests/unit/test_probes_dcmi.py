@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from probes import dcmi_codes, dcmi_layouts, dcmi_library
+from probes import ascend_numbers, dcmi_codes, dcmi_layouts, dcmi_library
 from probes.accelerator import DriverError, Trouble
 from probes.ascend_numbers import Told
 from probes.dcmi import Dcmi
@@ -102,6 +102,14 @@ def test_the_first_that_can_be_loaded_counts(tmp_path):
     broken.write_text("no library")
     good = compiled(tmp_path, "dcmi_first", "int dcmi_init(void) { return 0; }\n")
     assert dcmi_library.load((str(broken), str(good))).dcmi_init() == 0
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 5), (87, None)])
+def test_how_many_chips_cann_counts(tmp_path, code, expected):
+    name = f"muster_hal_{code}"
+    text = f"int drvGetDevNum(unsigned *count) {{ *count = 5; return {code}; }}\n"
+    assert ascend_numbers.counted((str(compiled(tmp_path, name, text)),)) == expected
+    assert ascend_numbers.counted(("/nonexistent/libascend_hal.so",)) is None
 
 
 def test_what_the_library_needs_is_found_in_the_driver_folders(tmp_path, monkeypatch):

@@ -55,9 +55,9 @@ def test_cann_takes_ascending_numbers_alone():
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-def places(told, nodes, *, privileged=False):
+def places(told, nodes, *, counted=lambda: None):
     chips = [Told((board, 0), logical, physical) for board, (logical, physical) in enumerate(told)]
-    found = ascend_numbers.places(chips, nodes, privileged=privileged)
+    found = ascend_numbers.places(chips, nodes, counted=counted)
     return {seat[0]: (at.index, at.logical, at.node) for seat, at in found.items()}
 
 
@@ -87,18 +87,20 @@ def test_places(told, nodes, expected):
     assert places(told, nodes) == expected
 
 
-def test_to_a_privileged_process_the_driver_gives_the_hosts_numbers():
-    assert places([(n, n) for n in range(4)], same(1, 3), privileged=True) == {1: (1, 1, 1), 3: (3, 3, 3)}
+def test_where_the_driver_numbers_the_whole_host_for_cann_too_its_numbers_stay():
+    host = [(n, n) for n in range(4)]
+    assert places(host, same(1, 3), counted=lambda: 4) == {1: (1, 1, 1), 3: (3, 3, 3)}
+    assert places(host, same(1, 3), counted=lambda: 2) == {1: (1, 0, 1), 3: (3, 1, 3)}
+    # Its cards alone, by the host's numbers.
+    assert places([(1, 1), (3, 3)], same(1, 3)) == {0: (1, 0, 1), 1: (3, 1, 3)}
+    assert places([(1, 1), (3, 3)], same(1, 3), counted=lambda: 4) == {0: (1, 1, 1), 1: (3, 3, 3)}
 
 
-@pytest.mark.parametrize(("effective", "expected"), [("1ffffffffff", True), ("1fffeffffff", False), ("0", False)])
-def test_who_is_privileged(tmp_path, effective, expected):
-    (tmp_path / "sys/kernel").mkdir(parents=True)
-    (tmp_path / "self").mkdir()
-    assert not ascend_numbers.privileged(tmp_path)
-    (tmp_path / "sys/kernel/cap_last_cap").write_text("40\n")
-    (tmp_path / "self/status").write_text(f"Name:\tx\nCapPrm:\t{effective}\nCapEff:\t{effective:0>16}\nCapBnd:\t0\n")
-    assert ascend_numbers.privileged(tmp_path) is expected
+def test_on_a_host_the_library_is_not_asked_how_many_cann_counts():
+    def never():
+        raise AssertionError
+
+    assert places([(0, 0), (1, 1)], same(0, 1), counted=never) == {0: (0, 0, 0), 1: (1, 1, 1)}
 
 
 def test_nodes_by_name_and_minor_number(tmp_path):
