@@ -12,7 +12,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -24,12 +24,16 @@ from anyio.abc import TaskStatus
 from agent import segments
 from agent.errors import CursorTooOld, InvalidRequest
 from agent.segments import Segment
-from agent.state_folder import event_epoch, sync_folder, write_synced
+from agent.state_folder import DEGRADES, event_epoch, new_epoch, sync_folder, write_synced
 from supervisors import process, trust
 from supervisors.spec import Violation
 
 #: By how much the numbers of another boot are ahead.
 BOOT_GAP = 1 << 20
+#: And by how much those of another daemon: its predecessor may have shown some that it could not write.
+START_GAP = 1 << 16
+#: Events that wait in memory for a disk, at most: the oldest are given up.
+MAX_PENDING = 20_000
 #: Newest events kept in memory, for the watchers that are up to date.
 RECENT = 1024
 #: The bound on disk is kept by dropping whole segments, each about this part of it.
@@ -74,33 +78,38 @@ class _Marks(msgspec.Struct):
 class EventStore:
     """Belongs to one event loop. Reading never waits for writing, and nobody's reading for another's."""
 
-    def __init__(self, folder: Path, keep_bytes: int, epoch: str, found: list[Segment], marks: _Marks) -> None:
+    def __init__(self, folder: Path, keep_bytes: int, read: "_Read") -> None:
         """Use `open`."""
+        epoch, found, marks = read.epoch, read.found, read.marks
         self._folder = folder
         #: Bytes that the store may have on disk.
         self.keep_bytes = keep_bytes
         self._epoch = epoch
         self._segments = found
         self._marks = marks
-        self._next = found[-1].next_number
-        self._fd = os.open(found[-1].path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._next = read.next_number
+        self._fd = -1 if read.trouble else os.open(found[-1].path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._recent: list[Event] = []
         self._numbers: list[int] = []
         self._recent_after = self._next - 1
-        self._pending: list[tuple[Key | None, Event]] = []
+        #: What is not on disk, with its number.
+        self._pending: list[tuple[int, Key | None, Event]] = []
         self._grown = anyio.Event()
         self._dirty = anyio.Event()
         self._limiter = anyio.CapacityLimiter(4)
         #: Sentences for an operator: what is damaged, what cannot be written.
         self.damage = [f"{s.path}: {s.damaged} damaged line(s) were left out" for s in found if s.damaged]
-        self._unwritten = ""
+        self._unwritten = read.trouble
 
     @classmethod
     async def open(cls, folder: Path, keep_bytes: int, *, boot_id: str = "") -> "EventStore":
-        """Opens the store in `folder` (which exists), mends a torn end and goes on behind it. Raises OSError."""
+        """Opens the store in `folder` (which exists), mends a torn end and goes on behind it.
+
+        In a folder that cannot be written now it shows what can be read, and new events wait in memory. Raises OSError
+        for one that cannot be read.
+        """
         boot = boot_id or process.boot_id()
-        epoch, found, marks = await to_thread.run_sync(_load, folder, boot)
-        return cls(folder, keep_bytes, epoch, found, marks)
+        return cls(folder, keep_bytes, await to_thread.run_sync(_load, folder, boot))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -108,12 +117,26 @@ class EventStore:
         """Writes events with their keys and wakes the watchers.
 
         One write into the page cache: from then on a kill of the daemon cannot lose them; `run` puts them onto the
-        disk. When the disk is full they wait in memory, nobody sees them, and `run` tries again.
+        disk. When the disk is full they are shown all the same, wait in memory, and `run` tries again.
         """
-        self._pending += events
-        if self._pending:
-            self._flush()
-            self._dirty.set()
+        for key, event in events:
+            self._pending.append((self._next, key, event))
+            self._numbers.append(self._next)
+            self._recent.append(event)
+            self._next += 1
+            if key is not None:
+                self._marks.jobs[key.job_id] = (key.accepted_at, key.record)
+            if event.job_id and event.rank is None:
+                _log.info(event.kind, job=event.job_id, text=event.message or None)
+        if not self._pending:
+            return
+        self._flush()
+        if len(self._recent) >= 2 * RECENT:
+            self._recent_after = self._numbers[-RECENT - 1]
+            del self._recent[:-RECENT], self._numbers[:-RECENT]
+        self._grown.set()
+        self._grown = anyio.Event()
+        self._dirty.set()
 
     def last_record(self, job_id: str, accepted_at: float) -> int:
         """The number of the last record of this job that was told as an event; -1 for none."""
@@ -139,36 +162,37 @@ class EventStore:
         return [*self.damage, *([self._unwritten] if self._unwritten else [])]
 
     def _flush(self) -> None:
+        """Writes what waits; where that does not work it waits on."""
         active = self._segments[-1]
-        offset = active.size
-        lines = []
-        for i, (key, event) in enumerate(self._pending):
-            line = segments.encode(self._line(self._next + i, key, event))
-            active.note(self._next + i, offset)
-            offset += len(line)
-            lines.append(line)
         try:
+            if self._fd < 0:
+                active = self._take_up()
+            offset = active.size
+            lines = []
+            for number, key, event in self._pending:
+                line = segments.encode(self._line(number, key, event))
+                active.note(number, offset)
+                offset += len(line)
+                lines.append(line)
             _write(self._fd, b"".join(lines), active.size)
         except OSError as error:
             active.unnote(active.size)
-            self._unwritten = f"{active.path}: events cannot be written: {error.strerror}; {len(lines)} wait in memory"
+            del self._pending[:-MAX_PENDING]
+            many = len(self._pending)
+            self._unwritten = f"{active.path}: events cannot be written: {error.strerror}; {many} wait in memory"
             return
         self._unwritten = ""
         active.size = offset
-        for i, (key, event) in enumerate(self._pending):
-            if event.job_id and event.rank is None:
-                _log.info(event.kind, job=event.job_id, text=event.message or None)
-            if key is not None:
-                self._marks.jobs[key.job_id] = (key.accepted_at, key.record)
-            self._numbers.append(self._next + i)
-            self._recent.append(event)
-        self._next += len(lines)
         self._pending.clear()
-        if len(self._recent) >= 2 * RECENT:
-            self._recent_after = self._numbers[-RECENT - 1]
-            del self._recent[:-RECENT], self._numbers[:-RECENT]
-        self._grown.set()
-        self._grown = anyio.Event()
+
+    def _take_up(self) -> Segment:
+        """Begins to write into a folder that could only be read so far. Raises OSError."""
+        if not (self._folder / "epoch").exists():
+            write_synced(self._folder / "epoch", self._epoch + "\n")
+        segment = segments.create(self._folder, self._pending[0][0] if self._pending else self._next)
+        self._fd = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._segments = [s for s in self._segments if s.size] + [segment]
+        return segment
 
     def _line(self, number: int, key: Key | None, event: Event) -> segments.Line:
         accepted_at, record = (key.accepted_at, key.record) if key is not None else (0.0, -1)
@@ -202,7 +226,10 @@ class EventStore:
             lines = await to_thread.run_sync(segments.read, parts, after, limit, limiter=self._limiter)
         except FileNotFoundError:
             raise CursorTooOld(self.oldest_cursor()) from None  # dropped in this very moment
-        return [(x.q, Event(x.t, x.k, x.j, x.r, x.m, x.s, x.a)) for x in lines]
+        found = [(x.q, Event(x.t, x.k, x.j, x.r, x.m, x.s, x.a)) for x in lines]
+        last = found[-1][0] if found else after
+        found += [(number, event) for number, _, event in self._pending if number > last]  # behind all that is on disk
+        return found[:limit]
 
     async def wait_beyond(self, cursor: str) -> None:
         """Returns when there is an event behind `cursor`. Raises as `read` does."""
@@ -264,12 +291,17 @@ class EventStore:
             await self._sync()
         except OSError as error:
             _log.warning("events.unwritten", error=str(error))
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
     async def _sync(self) -> None:
+        if self._fd < 0:
+            return
         await to_thread.run_sync(os.fdatasync, self._fd, limiter=self._limiter)
 
     async def _keep_bound(self) -> None:
+        if self._pending or self._fd < 0:
+            return  # what is not on disk must not count as told
         if self._segments[-1].size * PARTS >= self.keep_bytes:
             await self._begin_segment()
         sizes = [s.size for s in self._segments]
@@ -298,8 +330,34 @@ class EventStore:
             os.close(before)
 
 
-def _load(folder: Path, boot: str) -> tuple[str, list[Segment], _Marks]:
-    epoch = event_epoch(folder)
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a folder holds. `trouble`: why it cannot be written, a sentence."""
+
+    epoch: str
+    found: list[Segment]
+    marks: _Marks
+    next_number: int
+    trouble: str = ""
+
+
+def _load(folder: Path, boot: str) -> _Read:
+    try:
+        return _open(folder, boot, write=True)
+    except OSError as error:
+        if error.errno not in DEGRADES:
+            raise
+        trouble = f"{folder}: events cannot be written: {error.strerror}; new ones wait in memory"
+        return replace(_open(folder, boot, write=False), trouble=trouble)
+
+
+def _open(folder: Path, boot: str, write: bool) -> _Read:
+    try:
+        epoch = event_epoch(folder)
+    except OSError:
+        if write:
+            raise
+        epoch = new_epoch()
     try:
         marks = msgspec.json.decode(trust.read(folder / "marks"), type=_Marks)
     except FileNotFoundError:
@@ -312,16 +370,18 @@ def _load(folder: Path, boot: str) -> tuple[str, list[Segment], _Marks]:
         if line.n >= 0:
             marks.jobs[line.j] = (line.i, line.n)
 
-    found = segments.scan(folder, told)
-    if not found:
-        found = [segments.create(folder, 1)]
-    elif marks.boot != boot:
-        found.append(segments.create(folder, found[-1].next_number + BOOT_GAP))
+    found = segments.scan(folder, told, mend=write)
+    number = found[-1].next_number + (START_GAP if marks.boot == boot else BOOT_GAP) if found else 1
+    if not write:
+        return _Read(epoch, found or [Segment(folder / "none", 1, next_number=1)], marks, number)
+    if not found or marks.boot != boot:
+        found.append(segments.create(folder, number))
     if marks.boot != boot:
         sync_folder(folder)
         marks.boot = boot
         write_synced(folder / "marks", msgspec.json.encode(marks).decode())
-    return epoch, found, marks
+    os.close(os.open(found[-1].path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+    return _Read(epoch, found, marks, number)
 
 
 def _write(fd: int, data: bytes, offset: int) -> None:

@@ -1,5 +1,6 @@
 """One daemon per root."""
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agent.errors import StartupError
+from agent.state_folder import DEGRADES, remedy
 
 
 @contextmanager
@@ -16,23 +18,33 @@ def held(path: Path) -> Iterator[None]:
     Raises StartupError where another process has it, naming that process. The file stays: who removed it could not
     know that nobody has just opened it.
     """
+    fd = _opened(path)
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise StartupError(f"{path}: the lock cannot be opened: {error.strerror}") from error
-    try:
-        os.fchmod(fd, 0o600)  # one of before may be open to all, and flock(2) asks for no more than that it can be read
+        with contextlib.suppress(OSError):
+            os.fchmod(fd, 0o600)  # one of before may be open to all, and flock(2) asks only that it can be read
         _take(fd, path)
         yield
     finally:
         os.close(fd)
 
 
+def _opened(path: Path) -> int:
+    """For reading only where the disk takes no write: flock(2) asks for no more. Raises StartupError."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            if error.errno in DEGRADES:
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        raise StartupError(f"{path}: the lock cannot be opened: {error.strerror}; {remedy(error)}") from error
+
+
 def _take(fd: int, path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a disk that is full: who reads it then is told of an unknown pid
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     except BlockingIOError:
         holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
         who = f"pid {holder}" if holder.isdigit() else "an unknown pid"

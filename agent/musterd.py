@@ -195,6 +195,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
     from agent.collected_logs import CollectedLogs
     from agent.collecting import Collecting
     from agent.crashes import Crashes
+    from agent.degraded import Degraded
     from agent.ending import Ending
     from agent.events import Event, EventStore
     from agent.hang_watch import HangWatch
@@ -222,6 +223,8 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         leasing = Leasing(settings, events, driver, health)
         health.holder = leasing.holder
         registry = Registry(root, settings, events, nursery, driver, leasing, health)
+        degraded = Degraded(root, health.found)
+        registry.of_daemon = lambda: degraded.trouble
         crashes = Crashes(events, health.found, registry.known)
         nursery.died = crashes.died
         telemetry = Telemetry(root, settings, driver, registry)
@@ -265,6 +268,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
             await tasks.start(_handle_signals, settings, events, registry, metrics, keeping, collecting, ending)
             tasks.start_soon(heap.trim)
             tasks.start_soon(crashes.run)
+            tasks.start_soon(degraded.run)
             if is_init():
                 tasks.start_soon(orphans.reap, registry)
             await tasks.start(events.run)

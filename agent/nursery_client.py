@@ -191,7 +191,21 @@ def _spawn(root: Root) -> int:
     argv += ["--run", str(root.run), "--state", str(root.state), "--log", str(root.log), "--name", root.nursery_name]
     # Ours too, but from now on everybody can see what ranks get (probes/ulimits.py): the nursery raises its own.
     argv += ["--nofile", str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])]
-    log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    try:
+        said = os.open(root.nursery_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+    except OSError as error:  # of what its supervisors die it tells over its socket as well
+        _log.warning("nursery.log_unwritten", path=str(root.nursery_log), error=error.strerror)
+        said = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        return _started(argv, said)
+    except OSError as error:
+        raise OSError(error.errno, f"{sys.executable} cannot be started: {error.strerror}") from error
+    finally:
+        os.close(said)
+
+
+def _started(argv: list[str], said: int) -> int:
+    """`said`: its stderr."""
     return children.spawn(
         sys.executable,
         argv,
@@ -199,7 +213,7 @@ def _spawn(root: Root) -> int:
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 2, str(root.nursery_log), log_flags, 0o640),
+            (os.POSIX_SPAWN_DUP2, said, 2),
         ],
         setsid=True,
         # This thread's mask and the daemon's ignored signals are not the nursery's. None ends it before it

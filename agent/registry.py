@@ -97,6 +97,8 @@ class Registry:
         self._closing = False
         self._found: list[str] = []
         self._config_trouble = self._uncollected = ""
+        #: Sentences about the daemon as a whole; may be set.
+        self.of_daemon: Callable[[], list[str]] = list
 
     # --- what is there ------------------------------------------------------------------------------------------------
 
@@ -146,7 +148,14 @@ class Registry:
 
     def warnings(self) -> list[str]:
         """Sentences for an operator: what is wrong at this moment."""
-        found = [self._config_trouble, self._uncollected, self._nursery.trouble, *self._events.trouble, *self._found]
+        found = [
+            *self.of_daemon(),
+            self._config_trouble,
+            self._uncollected,
+            self._nursery.trouble,
+            *self._events.trouble,
+            *self._found,
+        ]
         found += [f"job {e.job_id}: {text}" for e in self._live.values() for text in (e.notes or {}).values()]
         found += [f"job {job_id}: {text}" for job_id, text in self.ended.damaged.items()]
         return [text for text in found if text]

@@ -88,8 +88,9 @@ def create(folder: Path, first: int) -> Segment:
     return Segment(path, first, next_number=first)
 
 
-def scan(folder: Path, told: Callable[[Line], None]) -> list[Segment]:
-    """All segments, oldest first; `told` is called with each line. A torn end is cut off. Raises OSError."""
+def scan(folder: Path, told: Callable[[Line], None], *, mend: bool = True) -> list[Segment]:
+    """All segments, oldest first; `told` is called with each line. A torn end is cut off, where it is to be mended.
+    Raises OSError."""
     names = [match for name in sorted(os.listdir(folder)) if (match := _NAME.fullmatch(name))]
     found: list[Segment] = []
     for match in names:
@@ -108,7 +109,7 @@ def scan(folder: Path, told: Callable[[Line], None]) -> list[Segment]:
             segment.next_number = max(segment.next_number, line.q + 1)
             told(line)
         found.append(segment)
-        if torn and match is names[-1]:
+        if torn and mend and match is names[-1]:
             os.truncate(segment.path, segment.size)
     return found
 

@@ -1,6 +1,7 @@
 """The folders of a node: made, checked, and marked with the version of what is in them."""
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -21,6 +22,18 @@ VERSION = f"{_NAME} {_NUMBER}"
 _KEY_BYTES = 32
 #: Bytes that the address of a unix socket can have (sun_path less its NUL).
 MAX_SOCKET = 107
+#: Errors of a disk, or of a limit, that pass: the daemon works with what can be read, and says what it cannot do.
+DEGRADES = (
+    errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+)  # fmt: skip
+_REMEDIES = {
+    errno.EROFS: "mount it writable",
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "raise the quota, or make room",
+    errno.EIO: "look at the disk",
+    errno.EMFILE: "raise the daemon's limit of open files (LimitNOFILE=, ulimit -n)",
+    errno.ENFILE: "raise fs.file-max",
+}
 
 
 def prepare(root: Root) -> None:
@@ -29,7 +42,8 @@ def prepare(root: Root) -> None:
     The folders on the way to a rank's working folder can be passed through by every user, and listed by none.
 
     Raises StartupError: a socket path that is too long, a folder that cannot be made or written or that others can
-    change, a state folder of another version. Nothing is changed in a folder that is refused.
+    change, a state folder of another version. Nothing is changed in a folder that is refused. A state or log folder on
+    a disk that is full or read-only now is none of these: see agent/degraded.py.
     """
     size = len(os.fsencode(root.socket))
     if size > MAX_SOCKET:
@@ -42,8 +56,20 @@ def prepare(root: Root) -> None:
         _make(root.run.parent, 0o755)
     _make(root.state, 0o711)
     _check_version(root)
-    for folder, mode in ((root.run, 0o755), (root.log, 0o755), (root.jobs, 0o711), (root.events, 0o700)):
+    for folder, mode in ((root.run, 0o755), (root.jobs, 0o711), (root.events, 0o700)):
         _make(folder, mode)
+    try:
+        _make(root.log, 0o755)
+    except StartupError as error:  # what jobs write is counted, not stored, until there is a folder
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in DEGRADES:
+            raise
+    try:
+        if os.statvfs(root.run).f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    except OSError as error:
+        raise StartupError(
+            f"{root.run}: {error.strerror}: the daemon's socket cannot be made here; {remedy(error)}"
+        ) from error
 
 
 def check(root: Root) -> None:
@@ -75,9 +101,33 @@ def event_epoch(events: Path) -> str:
             return epoch
     except FileNotFoundError:
         pass
-    epoch = secrets.token_hex(8)
+    epoch = new_epoch()
     write_synced(path, epoch + "\n")
     return epoch
+
+
+def new_epoch() -> str:
+    """The name of a history of events that begins now."""
+    return secrets.token_hex(8)
+
+
+def remedy(error: OSError) -> str:
+    """What an operator can do about it."""
+    return _REMEDIES.get(error.errno or 0, "give --root a folder that you may write to")
+
+
+def writable(folder: Path) -> None:
+    """Raises OSError where a file of a few kilobytes cannot be written into a folder. It has no name at any time."""
+    try:
+        fd = os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):  # a file system without such files
+            return
+        raise
+    try:
+        os.write(fd, bytes(4096))
+    finally:
+        os.close(fd)
 
 
 def digest_key(state: Path) -> bytes:
@@ -135,10 +185,9 @@ def _make(folder: Path, mode: int) -> None:
         raise StartupError(str(error)) from None
     except OSError as error:
         raise StartupError(
-            f"{error.filename or folder}: cannot make the folder {folder}: {error.strerror}; "
-            "give --root a folder that you may write to"
+            f"{error.filename or folder}: cannot make the folder {folder}: {error.strerror}; {remedy(error)}"
         ) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK) and not os.statvfs(folder).f_flag & os.ST_RDONLY:
         raise StartupError(f"{folder}: no permission to write here; give --root a folder that you may write to")
 
 

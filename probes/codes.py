@@ -515,7 +515,7 @@ _NODE: dict[Code, Explanation] = {
         "The daemon cannot write one of its folders, or has no file descriptors left. It answers, shows, explains and"
         " stops; new jobs are refused where they could not be recorded.",
         "The reason names the folder and the error: make room, mount it writable, raise the limit. It heals by itself.",
-        20.0,
+        30.0,
     ),
     Code.KERNEL_LOG_UNREADABLE: _unsure(
         "The kernel's log cannot be read, so Xids, disk errors and OOM kills are not seen there. The reason says"

@@ -1,0 +1,109 @@
+"""What the daemon cannot do at this moment: folders that take no write, and a limit of descriptors that is reached.
+
+It goes on all the same: it answers, shows, explains and stops. What it cannot do is a condition of the node
+(DAEMON_DEGRADED) and a warning of `muster node` for as long as it lasts, and is tried again. Descriptors are kept in
+reserve: at the limit they are given back, so that a client that wants to stop a job gets in.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from agent.state_folder import remedy, writable
+from probes.codes import EXPLANATIONS
+from probes.result import CheckResult, Code, Status
+from supervisors.paths import Root
+from supervisors.spare import FULL, Spare
+
+#: Seconds between two looks at descriptors, and at folders; and that a folder's disk has for an answer.
+FDS_S, FOLDERS_S, ANSWER_S = 0.5, 10.0, 5.0
+#: Descriptors in reserve; and how many more must be free before they are taken again.
+SPARE, HEADROOM = 32, 16
+ITEM = "daemon"
+
+_log = structlog.get_logger(__name__)
+
+
+class Degraded:
+    """Belongs to one event loop."""
+
+    def __init__(self, root: Root, found: Callable[[CheckResult], None]) -> None:
+        """`found` latches a condition, which goes when it is not found again for a while."""
+        self._root, self._found = root, found
+        self._spare = Spare(SPARE)
+        self._folders: dict[Path, str] = {}
+        self._fds = ""
+        self._told = 0.0
+        self._limiter = anyio.CapacityLimiter(3)
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator."""
+        return [*self._folders.values(), *([self._fds] if self._fds else [])]
+
+    async def run(self) -> None:
+        """Looks, for ever."""
+        async with anyio.create_task_group() as tasks:
+            root = self._root
+            for folder, lost in (
+                (root.jobs, "no job can be accepted, and what happens is recorded later"),
+                (root.log, "output of jobs is being counted, not stored"),
+                (root.run, "no nursery can be started, and stops that no supervisor takes do not outlive the daemon"),
+            ):
+                tasks.start_soon(self._watch, folder, lost)
+            while True:
+                self.look()
+                await anyio.sleep(FDS_S)
+
+    def look(self) -> None:
+        """Gives descriptors back at the limit, and takes them again where there are enough."""
+        if self._spare.full:
+            try:
+                os.close(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+            except OSError as error:
+                if error.errno not in FULL:
+                    return
+                self._spare.release()
+                self._fds = (
+                    f"no file descriptor is left ({error.strerror}): {remedy(error)}; {SPARE} in reserve are used"
+                )
+                _log.error("daemon.degraded", what="descriptors", error=error.strerror)
+        else:
+            free = Spare(SPARE + HEADROOM)
+            enough = free.full
+            free.release()
+            if enough:
+                self._spare.fill()
+                self._fds = ""
+                _log.info("daemon.descriptors_again")
+        if self._fds and time.monotonic() - self._told > FOLDERS_S:
+            self._told = time.monotonic()
+            self._condition("descriptors", self._fds)
+
+    async def _watch(self, folder: Path, lost: str) -> None:
+        while True:
+            why = f"does not answer within {ANSWER_S:g} s"
+            with anyio.move_on_after(ANSWER_S):
+                try:
+                    await to_thread.run_sync(writable, folder, limiter=self._limiter, abandon_on_cancel=True)
+                    why = ""
+                except OSError as error:
+                    why = f"{error.strerror}; {remedy(error)}" if error.errno not in FULL else ""
+            before = self._folders.pop(folder, "")
+            if why:
+                self._folders[folder] = f"{folder}: cannot be written: {why}; {lost}"
+                if not before:
+                    _log.error("daemon.degraded", what=str(folder), error=why)
+                self._condition(str(folder), f"cannot be written: {why}; {lost}")
+            elif before:
+                _log.info("daemon.folder_again", folder=str(folder))
+            await anyio.sleep(FOLDERS_S)
+
+    def _condition(self, device: str, reason: str) -> None:
+        action = EXPLANATIONS[Code.DAEMON_DEGRADED].action
+        self._found(CheckResult(ITEM, Status.WARN, Code.DAEMON_DEGRADED, reason, device=device, action=action))
