@@ -10,7 +10,7 @@ import anyio
 from agent.events import Event
 from agent.story import Story
 from supervisors import journal, trust
-from supervisors.errors import IllegalTransition, JournalDamaged, SupervisionError
+from supervisors.errors import IllegalTransition, JournalDamaged, SupervisionError, Untrusted
 from supervisors.journal import Record
 from supervisors.lifecycle import Job, OpenGap, Verdict
 from supervisors.paths import JobPaths
@@ -154,6 +154,8 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
     entry = Entry(job_id, JobSpec(job_id, ()), Job(), paths)
     try:
         entry.spec = JobSpec.from_json(trust.read(paths.spec).decode())
+    except Untrusted as error:
+        entry.give_up(str(error))
     except OSError as error:
         entry.give_up(f"{paths.spec}: cannot be read: {error.strerror}")
     except (ValueError, TypeError) as error:

@@ -1,0 +1,316 @@
+"""A user who owns a folder above muster's, or gets files of their own among them: renames, forged specs, links, FIFOs.
+
+Everything that the hostile user does is done by a process of that user.
+"""
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from muster.v1 import job_pb2
+from supervisors import journal
+from tests.conftest import BIN, Daemon, alive, eventually
+
+NOBODY = 65534
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who is to be fooled")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder of root's that everybody may look into."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def as_nobody(script: str, *words: object) -> None:
+    """Runs a shell script as the hostile user; it must work."""
+    subprocess.run(
+        ["sh", "-ec", script, "sh", *map(str, words)], check=True, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/"
+    )
+
+
+def musterd(*words: object) -> subprocess.CompletedProcess[str]:
+    """Until it ends; one that starts after all is ended."""
+    command = [str(BIN / "musterd"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def refused(*words: object) -> str:
+    """The sentence, which is the same for a look and for a start."""
+    checked, started = musterd(*words, "--check-config"), musterd(*words)
+    assert checked.returncode == started.returncode == 1, (checked, started)
+    assert checked.stderr == started.stderr
+    return started.stderr
+
+
+# --- a folder of theirs above -----------------------------------------------------------------------------------------
+
+
+def test_a_tree_that_was_put_in_the_place_of_ours_is_not_started_on(place: Path):
+    """Root's tree lies below the user's folder, who renames it and puts one with a forged job there."""
+    upper, proof = place / "upper", place / "proof"
+    (upper / "m").mkdir(parents=True)
+    daemon = Daemon(upper / "m")
+    try:
+        daemon.start()
+        daemon.run("true", job_id="x")
+        daemon.wait("x")
+        (place / "journal").write_bytes(daemon.root.job("x").journal.read_bytes())  # what the user may know
+    finally:
+        daemon.close()
+    (place / "journal").chmod(0o644)
+    os.chown(upper, NOBODY, NOBODY)
+    as_nobody(
+        'cd "$1"; mv m away; mkdir -p m/state/jobs/x m/run m/log; echo "muster-state 1" > m/state/version; '
+        'head -n 1 "$2" > m/state/jobs/x/journal; : > m/state/jobs/x/lock; printf %s "$3" > m/state/jobs/x/spec.json',
+        upper,
+        place / "journal",
+        json.dumps({"job_id": "x", "command": ["touch", str(proof)]}),
+    )
+    said = refused("--root", upper / "m")
+    assert said.startswith(f"musterd: {upper}: belongs to ") and "uid 65534" in said, said
+    assert f"{upper}/m" in said and said.endswith(f"chown 0 {upper}\n"), said
+    # Nor where only the tree itself is theirs still.
+    os.chown(upper, 0, 0)
+    said = refused("--root", upper / "m")
+    assert said.startswith(f"musterd: {upper}/m: belongs to "), said
+    assert not proof.exists() and sorted(os.listdir(upper / "m")) == ["log", "run", "state"]
+
+
+@pytest.mark.parametrize(
+    ("above", "mode", "remedy"),
+    [(0, 0o777, "chmod o-w"), (0, 0o775, "chmod g-w"), (NOBODY, 0o1777, "chown 0"), (0, 0o1777, "")],
+)
+def test_who_else_may_write_above(place: Path, above: int, mode: int, remedy: str):
+    upper = place / "a" / "upper"
+    root = upper / "b" / "m"
+    root.mkdir(parents=True)
+    os.chown(upper, above, 4711)
+    upper.chmod(mode)
+    if remedy:
+        said = refused("--root", root)
+        assert f"musterd: {upper}: " in said and f"{remedy} {upper}\n" in said, said
+        assert os.listdir(root) == []
+    else:
+        assert musterd("--root", root, "--check-config").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["run", "state", "log", "config", "link"])
+def test_a_part_of_it_below_a_folder_of_theirs(place: Path, name: str):
+    """By a link that root made, or that they did."""
+    root, theirs = place / "m", place / "theirs"
+    root.mkdir()
+    (theirs / "below").mkdir(parents=True)
+    os.chown(theirs, NOBODY, NOBODY)
+    words: list[object] = ["--root", root]
+    if name == "config":
+        (theirs / "below" / "musterd.toml").touch()
+        words += ["--config", theirs / "below" / "musterd.toml"]
+    elif name == "link":
+        as_nobody('ln -s "$1" "$2"/link', root, theirs)
+        words = ["--root", theirs / "link"]
+    elif name == "log":
+        (root / "etc").mkdir()
+        as_nobody('ln -s "$1" "$2"/logs', root / "etc", theirs)
+        (root / "log").symlink_to(theirs / "logs")
+    else:
+        (root / name).symlink_to(theirs / "below")
+    said = refused(*words)
+    bad = f"{theirs}/logs: is a link that " if name == "log" else f"{theirs}: belongs to "
+    assert said.startswith(f"musterd: {bad}") and "uid 65534" in said, said
+
+
+def test_a_daemon_of_a_user_trusts_no_other_user(place: Path):
+    """Only root and the user itself."""
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    if python is None:
+        pytest.skip("needs a Python that everybody may run")
+    (place / "theirs" / "mine").mkdir(parents=True)
+    os.chown(place / "theirs", 1, 1)
+    os.chown(place / "theirs" / "mine", NOBODY, NOBODY)
+    package = place / "package" / "supervisors"
+    package.mkdir(parents=True)
+    source = Path(journal.__file__).parent
+    for each in ("__init__.py", "trust.py", "errors.py"):
+        shutil.copy(source / each, package)
+    look = (
+        "import sys; sys.path.insert(0, sys.argv[1])\nfrom pathlib import Path\nfrom supervisors import trust\n"
+        "trust.check(Path(sys.argv[2]))"
+    )
+    as_nobody('"$@"', python, "-c", look, package.parent, place / "own" / "x")
+    with pytest.raises(subprocess.CalledProcessError):
+        as_nobody('"$@" 2>/dev/null', python, "-c", look, package.parent, place / "theirs" / "mine" / "x")
+
+
+def test_an_environment_that_others_can_change_is_not_run_as_root(place: Path):
+    """As `muster service install` refuses it."""
+    theirs = place / "theirs"
+    (theirs / "site").mkdir(parents=True)
+    packages = BIN.parent.parent
+    for name in ("agent", "supervisors", "probes"):
+        shutil.copytree(packages / name, theirs / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    os.chown(theirs, NOBODY, NOBODY)
+    command = [str(BIN / "python"), "-m", "agent.musterd", "--root", str(place / "m"), "--check-config"]
+    env = os.environ | {"PYTHONPATH": str(theirs / "site")}
+    done = subprocess.run(command, cwd=theirs / "site", env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and f"musterd: {theirs}: belongs to " in done.stderr, done
+    assert "/opt/muster" in done.stderr and "--trust-environment" in done.stderr
+    taken = [*command, "--trust-environment"]
+    subprocess.run(taken, cwd=theirs / "site", env=env, capture_output=True, check=True)
+
+
+# --- files of theirs among ours ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["node.json", "digest.key", "settings.json", "faults.json", "notify.json", "version"])
+def test_a_file_of_theirs_in_the_state_folder(place: Path, name: str):
+    daemon = Daemon(place)
+    daemon.start()
+    daemon.close()
+    path = daemon.root.state / name
+    path.touch()
+    os.chown(path, NOBODY, NOBODY)
+    said = refused("--root", place)
+    assert f"musterd: {path}: belongs to " in said and f"chown 0 {path}\n" in said, said
+
+
+@pytest.mark.parametrize("name", ["spec.json", "journal", "."])
+def test_a_job_with_a_file_of_theirs_is_not_believed(place: Path, name: str):
+    """Others are, and it can be removed."""
+    daemon = Daemon(place).start()
+    try:
+        for job_id in ("x", "other"):
+            daemon.run("true", job_id=job_id)
+            daemon.wait(job_id)
+        daemon.kill()
+        path = daemon.root.job("x").folder / name
+        os.chown(path, NOBODY, NOBODY)
+        daemon.start()
+        assert daemon.get("other").state == job_pb2.JOB_STATE_SUCCEEDED
+        with pytest.raises(grpc.RpcError, match=f"{path}: belongs to .*uid 65534"):
+            daemon.get("x")
+        removed = daemon.cli("rm", "x")
+        assert removed.returncode == 0 and not daemon.root.job("x").folder.exists(), removed
+    finally:
+        daemon.close()
+
+
+def test_a_forged_spec_is_not_taken_over(place: Path):
+    """The supervisor dies, and the spec is another user's by then; once it is given back, the job goes on."""
+    proof = place / "proof"
+    daemon = Daemon(place).start()
+    try:
+        daemon.run("sleep", "1000", job_id="x", epilog="")
+        daemon.until_running("x")
+        rank, spec = daemon.rank_pid("x"), daemon.root.job("x").spec
+        good = spec.read_text()
+        forged = json.loads(good) | {"max_restarts": 3, "command": ["touch", str(proof)]}
+        spec.write_text(json.dumps(forged))
+        os.chown(spec, NOBODY, NOBODY)
+        os.kill(daemon.supervisor_pid("x"), signal.SIGKILL)
+        said = eventually(
+            lambda: [line for line in daemon.root.nursery_log.read_text().splitlines() if "belongs" in line]
+        )
+        assert f"{spec}: belongs to" in said[0] and "uid 65534" in said[0]
+        assert alive(rank) and not proof.exists()
+        spec.write_text(good)
+        os.chown(spec, 0, 0)
+        daemon.kill()
+        daemon.start()
+        eventually(lambda: daemon.supervisor_pid("x"), message="the job has a supervisor again")
+        daemon.stop("x", grace_s=0)
+        daemon.wait("x")
+        eventually(lambda: not alive(rank))
+    finally:
+        daemon.close()
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"job_id": "audit.log"}, "job_id"),
+        ({"job_id": "x-proc-rank-0-device-0.idx"}, "job_id"),
+        ({"env": {"MA_VJ_NAME": "audit.log.1"}}, "env[MA_VJ_NAME]"),
+    ],
+)
+def test_no_job_has_the_name_of_a_file_of_musters(daemon: Daemon, fields: dict[str, Any], field: str):
+    with pytest.raises(grpc.RpcError) as caught:
+        daemon.run("true", boot="torchrun", **fields)
+    assert isinstance(caught.value, grpc.Call)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"{field}: " in (caught.value.details() or "") and "choose another name" in (caught.value.details() or "")
+
+
+#: Stands in for msrun: puts a file where it is told to put its logs, and stays.
+_LAUNCHER = """#!/bin/sh
+for word; do case $word in --log_dir=*) mkdir -p "${word#*=}"; id -u > "${word#*=}/who";; esac; done
+exec sleep 1000
+"""
+
+
+def test_two_users_with_one_name_of_the_platform(open_daemon: Daemon):
+    """Both run at once; the second is told where its further logs are, and nothing of the first goes with it."""
+    daemon = open_daemon
+    programs = daemon.folder / "bin"
+    programs.mkdir()
+    (programs / "msrun").write_text(_LAUNCHER)
+    for path in (programs, programs / "msrun"):
+        path.chmod(0o755)
+    env = {"MA_VJ_NAME": "ma-job-x", "PATH": f"{programs}:/usr/bin:/bin"}
+    usual, own = daemon.root.log / "modelarts-job-x", daemon.root.log / "second.logs"
+    for job_id, user, folder in (("first", "daemon", usual), ("second", "nobody", own)):
+        daemon.run("x.py", job_id=job_id, user=user, env=env, boot="msrun", workdir="/")
+        uid = pwd.getpwnam(user).pw_uid
+        who = folder / "msrun" / "who"
+        eventually(lambda who=who, uid=uid: who.exists() and who.read_text() == f"{uid}\n")  # type: ignore[misc]
+        assert folder.stat().st_uid == uid
+    assert not list(daemon.get("first").warnings)
+    (warning,) = daemon.get("second").warnings
+    assert str(usual) in warning and str(own) in warning
+    assert str(own) in daemon.cli("status", "second").stdout
+    daemon.stop("second", grace_s=0)
+    daemon.wait("second")
+    daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="second"), timeout=60)
+    assert (usual / "msrun" / "who").exists() and not own.exists()
+
+
+def test_a_volume_for_logs_whose_owner_plays_tricks(place: Path):
+    """Root's daemon logs into a volume of the user's, by a link, as it may. The user puts other folders, links and
+    FIFOs where muster makes its own: nothing of root's is written to or given away."""
+    volume, secret = place / "volume", place / "secret"
+    (volume / "logs").mkdir(parents=True)
+    secret.mkdir()
+    (secret / "file").write_text("root's\n")
+    for folder in (volume, volume / "logs"):
+        os.chown(folder, NOBODY, NOBODY)
+    (place / "m").mkdir()
+    daemon = Daemon(place / "m")
+    daemon.root.log.symlink_to(volume / "logs")
+    as_nobody('mkfifo "$1"/audit.log; ln -s "$2" "$1"/x', volume / "logs", secret)
+    try:
+        daemon.start()
+        daemon.run("x.py", job_id="x", user="nobody", boot="msrun", workdir="/")
+        job = daemon.wait("x")
+        assert job.state == job_pb2.JOB_STATE_FAILED and "log/x" in str(job.verdict), job
+        # The whole folder, for a link to one of root's.
+        as_nobody('cd "$1"; mv logs away; ln -s "$2" logs', volume, secret)
+        assert daemon.cli("node", "drain", "a reason").returncode == 0
+        eventually(lambda: f"{volume}/logs: is a link" in daemon.stderr.read_text())
+    finally:
+        daemon.close()
+    assert os.listdir(secret) == ["file"] and (secret / "file").stat().st_uid == secret.stat().st_uid == 0
