@@ -45,7 +45,9 @@ class Audit:
             finally:
                 os.close(folder)
         except OSError as error:
-            _log.error("audit.unwritten", path=str(self._path), error=error.strerror, **line)
+            # A link or folder on the way may be what is wrong.
+            at = os.path.join(self._path.parent, error.filename or self._path.name)
+            _log.error("audit.unwritten", path=at, error=error.strerror, **line)
 
     def _append_to(self, folder: int, data: bytes) -> None:
         """Raises OSError."""
