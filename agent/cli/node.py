@@ -157,7 +157,7 @@ def _card(card: "node_pb2.Card", health: str) -> list[str]:
         f"{now.utilization:.0f}%" if now.HasField("utilization") else "",
         "/".join(filter(None, (used, total))),
         health,
-        card.job_id or "free",
+        card.job_id or ("-" if card.mig else "free"),
     ]
 
 
