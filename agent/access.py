@@ -48,10 +48,12 @@ _PUBLIC = ("/grpc.health.v1.", "/grpc.reflection.")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`role` is None for somebody whom nobody gave one; `name` is for people: a socket, a certificate."""
+    """`role` is None for somebody whom nobody gave one; `name` is for people: a socket, a certificate. `client`: the
+    certificate's name, by which one client is told from another; empty where nothing tells (a unix socket)."""
 
     role: Role | None
     name: str
+    client: str = ""
 
 
 def is_look(method: str) -> bool:
@@ -89,7 +91,7 @@ def of_certificate(names: Callable[[], tuple[Collection[str], Collection[str]]])
         for role, known in ((Role.OPERATOR, operators), (Role.READER, readers)):
             for name in found:
                 if name in known:
-                    return Caller(role, f"certificate {name} from {context.peer()}")
+                    return Caller(role, f"certificate {name} from {context.peer()}", f"certificate {name}")
         return Caller(None, f"certificate {found[0] if found else 'without a name'} from {context.peer()}")
 
     return find

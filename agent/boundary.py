@@ -11,6 +11,7 @@ It is an interceptor, so no handler can forget it. What it sees to (each was met
 * Bytes that are no message are INVALID_ARGUMENT.
 * A generator is iterated here and written with `context.write`: grpc would finalise it in another task.
 * Whether the caller may do that is judged here, and what was done is written into the audit log.
+* Each call that looks or streams has a slot (slots.py) for as long as it lasts.
 * When the daemon ends, calls that wait are ended with UNAVAILABLE instead of a cut connection.
 """
 
@@ -31,9 +32,11 @@ from grpc import aio
 from grpc_status import rpc_status
 
 from agent import access
-from agent.access import Caller
+from agent.access import Caller, Role
 from agent.audit import Audit, Call
-from agent.errors import InvalidRequest, MusterError, ShuttingDown, TooMany
+from agent.errors import InvalidRequest, MusterError, ShuttingDown
+from agent.slots import Held, Slots, kind_of
+from agent.turns import PARTY, Party
 from supervisors.spec import Violation
 
 if TYPE_CHECKING:  # generic in their stubs only
@@ -45,10 +48,6 @@ DOMAIN = "muster"
 #: the message a second time and with three characters per byte that is not ASCII).
 MAX_MESSAGE = 700
 MAX_VIOLATIONS = 2000
-#: Calls of a listener that look, at once, and bytes of their answers that clients have not taken yet. Those that do
-#: something are never kept out by their number: there must always be room for a Stop.
-MAX_LOOKS = 1024
-MAX_UNTAKEN = 64 << 20
 
 _log = structlog.get_logger(__name__)
 _Behaviour = Callable[[Any, Any], Any]
@@ -85,12 +84,12 @@ def status(error: MusterError) -> status_pb2.Status:
 class Boundary(aio.ServerInterceptor):
     """Guards every handler of a server, and can end the calls that are under way."""
 
-    def __init__(self, identify: Callable[[Any], Caller], audit: Audit) -> None:
-        """`identify` tells who makes a call, by its context."""
+    def __init__(self, identify: Callable[[Any], Caller], audit: Audit, slots: Slots) -> None:
+        """`identify` tells who makes a call, by its context; `slots` are those of the server's listener."""
         self._identify = identify
         self._audit = audit
+        self._slots = slots
         self._calls: dict[anyio.CancelScope, bool] = {}
-        self._looks = self._untaken = 0
 
     async def intercept_service(
         self,
@@ -135,14 +134,18 @@ class Boundary(aio.ServerInterceptor):
                 access.check(method, caller)
                 if isinstance(request, InvalidRequest):
                     raise request
-                look = self._look(context) if access.is_look(method) else None
-                with anyio.CancelScope() as scope, self._tracked(scope, streams=encode is None):
+                held = self._slot(method, caller, context)
+                with (
+                    held.handling() if held is not None else contextlib.nullcontext(),
+                    anyio.CancelScope() as scope,
+                    self._tracked(scope, streams=encode is None),
+                ):
                     answer = await _call(behaviour, request, context)
                     call.answered(answer)
                     if encode is not None:
                         answer = encode(answer)
-                        if look is not None:
-                            look(len(answer))
+                        if held is not None:
+                            held.answered(len(answer))
                     _note(call, "OK")
                     return answer
                 # Left without a result: only `end_streams` and `end_all` cancel this scope.
@@ -183,27 +186,16 @@ class Boundary(aio.ServerInterceptor):
         finally:
             del self._calls[scope]
 
-    def _look(self, context: "_Context") -> Callable[[int], None]:
-        """Counts a call until gRPC is done with it: a handler is long over when its answer waits for a client that does
-        not read. To what is returned the answer's bytes are told. Raises TooMany."""
-        if self._looks >= MAX_LOOKS:
-            raise TooMany("calls that look", MAX_LOOKS)
-        if self._untaken >= MAX_UNTAKEN:
-            raise TooMany("bytes of answers that clients have not taken", MAX_UNTAKEN)
-        size = 0
-
-        def told(answer: int) -> None:
-            nonlocal size
-            size = answer
-            self._untaken += size
-
-        def done(_: object) -> None:
-            self._looks -= 1
-            self._untaken -= size
-
-        self._looks += 1
-        context.add_done_callback(done)  # type: ignore[arg-type]  # a function is what it takes
-        return told
+    def _slot(self, method: str, caller: Caller, context: "_Context") -> Held | None:
+        """For as long as the call lasts; None: it needs none. Raises NoSlot."""
+        kind = kind_of(method)
+        if kind is None:
+            return None
+        held = self._slots.take(kind, caller, access.claimed(context))
+        # Of this call's task, and of those that it begins.
+        PARTY.set(Party(self._slots.name, patient=caller.role is not Role.OPERATOR))
+        context.add_done_callback(held.done)  # type: ignore[arg-type]  # a function is what it takes
+        return held
 
 
 def _reading(deserialize: Callable[[bytes], Any] | None, streams: bool) -> Callable[[bytes], Any] | None:

@@ -56,15 +56,18 @@ class JobsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[limits]"""
+    """[limits]: of each listener; what one client may have, and what readers leave to operators, in percent."""
 
     max_followers: Count = 256
     max_watchers: Count = 256
+    max_connections: Count = 256
+    client_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 50
+    reserved_percent: Annotated[int, msgspec.Meta(ge=0, le=90)] = 25
     max_message_bytes: MessageBytes = 4 << 20
 
 
 class ExecTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[exec]: sessions in a job and streams to the node, at once; times in seconds."""
+    """[exec]: sessions in a job and streams of a listener, at once; times in seconds."""
 
     max_sessions: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 64
     max_streams: Count = 256

@@ -166,22 +166,40 @@ class JobNotEnded(MusterError):
 
 
 class TooMany(MusterError):
-    """Raised when a limit of the daemon is reached: `what` ("jobs", "log followers", ...) and how many are allowed."""
+    """Raised when a limit of the daemon is reached: `what` ("jobs", ...) and how many are allowed."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "TOO_MANY_STREAMS"
     retry_after = 5.0
 
-    def __init__(self, what: str, limit: int, reason: str = "") -> None:
+    def __init__(self, what: str, limit: int) -> None:
         super().__init__(f"too many {what}: the daemon's limit is {limit}; try again later, or raise the limit")
         if what == "jobs":
             self.reason = "TOO_MANY_JOBS"
-        self.reason = reason or self.reason
         self.what = what
         self.limit = limit
 
     def metadata(self) -> dict[str, str]:
         return {"what": self.what, "limit": str(self.limit)}
+
+
+class NoSlot(MusterError):
+    """Raised when a listener has as many calls of a kind at once as are allowed: `what` ("readers of logs"), how many
+    may be, where, and the setting that says so (empty: none does)."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "TOO_MANY_STREAMS"
+    retry_after = 1.0
+
+    def __init__(self, what: str, limit: int, listener: str, setting: str = "", reason: str = "") -> None:
+        """`reason`: if another than TOO_MANY_STREAMS."""
+        remedy = f", or raise {setting}" if setting else ""
+        super().__init__(f"too many {what} at {listener}: the limit is {limit}; try again later{remedy}")
+        self.reason = reason or self.reason
+        self.what, self.limit, self.listener = what, limit, listener
+
+    def metadata(self) -> dict[str, str]:
+        return {"what": self.what, "limit": str(self.limit), "listener": self.listener}
 
 
 class NoRoom(MusterError):

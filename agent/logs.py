@@ -16,13 +16,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
 
 import anyio
-from anyio import to_thread
-from anyio.lowlevel import RunVar
 
 from agent.errors import OffsetOutOfRange
+from agent.turns import in_turn
 from supervisors.gzip_members import open_read
 from supervisors.log_layout import Folder, Layout
 from supervisors.log_reader import Reader
@@ -38,16 +36,6 @@ POLL_MAX_S = 0.25
 #: A step of the search for lines from the end, in bytes; between two steps it can be cancelled, and others read.
 _TAIL_STEP = 4 << 20
 _INDEX_AHEAD = 64 * INDEX_RECORD.size
-#: Threads for all reading of logs: of their own, so that a disk that hangs or 200 followers do not keep the daemon's
-#: other threads from their work (a job's start has to reach the disk, too). There is one: of several, each waits for
-#: the interpreter that another has, and the event loop for them all (with four, 200 followers get half as much and a
-#: Get takes four times as long). And since the next batch is read when the loop has taken the last one, the loop gets
-#: one of them in a turn, however many followers are woken by the same output.
-_THREADS = 1
-
-_T = TypeVar("_T")
-_Args = TypeVarTuple("_Args")
-_limiter: RunVar[anyio.CapacityLimiter] = RunVar("_limiter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +172,7 @@ async def tail_offset(file: LogFile, lines: int, size: int) -> int:
         return size
     position, missing = size, lines
     while missing > 0:
-        position, missing = await _in_thread(_tail_step, file.path, position, missing, position == size)
+        position, missing = await in_turn(_tail_step, file.path, position, missing, position == size)
     return position
 
 
@@ -215,7 +203,7 @@ def _tail_step(path: Path, end: int, missing: int, at_end: bool) -> tuple[int, i
 
 async def sizes_of(files: list[LogFile]) -> dict[int, int]:
     """Sizes in bytes by rank. Raises OSError."""
-    return await _in_thread(_sizes, files)
+    return await in_turn(_sizes, files)
 
 
 async def starts(
@@ -227,7 +215,7 @@ async def starts(
 ) -> dict[int, int]:
     """Where to begin reading each rank: at its offset if it has one, else where `tail_lines` and `since` (nanoseconds
     since the epoch) say, the later of the two. Nothing begins before what is kept. Raises OffsetOutOfRange."""
-    layouts = await _in_thread(look, files)
+    layouts = await in_turn(look, files)
     begins = {file.rank: min(layout.begin, sizes[file.rank]) for file, layout in zip(files, layouts, strict=True)}
     for rank, offset in offsets.items():
         if not begins[rank] <= offset <= sizes[rank]:
@@ -240,7 +228,7 @@ async def starts(
             continue
         positions[file.rank] = begins[file.rank]
         if since is not None:
-            found = await _in_thread(offset_since, file, since, size)
+            found = await in_turn(offset_since, file, since, size)
             positions[file.rank] = max(positions[file.rank], found)
         if tail_lines is not None:
             positions[file.rank] = max(positions[file.rank], await tail_offset(file, tail_lines, size))
@@ -278,9 +266,14 @@ class Merge:
         self._heap = None
         return any(stream.limit != stream.position for stream in self._streams)
 
+    @property
+    def left(self) -> bool:
+        """Whether something of the round may be left to read."""
+        return self._heap is None or bool(self._heap)
+
     async def batch(self) -> list[Chunk]:
         """The next chunks of the round; none: it is over. Raises OSError."""
-        return await _in_thread(self._batch)
+        return await in_turn(self._batch)
 
     def _batch(self) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -398,12 +391,3 @@ def _bisect(fd: int, beyond: Callable[[int, int], bool]) -> int:
 
 def _sizes(files: list[LogFile]) -> dict[int, int]:
     return {file.rank: layout.end for file, layout in zip(files, look(files), strict=True)}
-
-
-async def _in_thread(function: Callable[[*_Args], _T], *args: *_Args) -> _T:
-    try:
-        limiter = _limiter.get()
-    except LookupError:
-        limiter = anyio.CapacityLimiter(_THREADS)
-        _limiter.set(limiter)
-    return await to_thread.run_sync(function, *args, limiter=limiter)

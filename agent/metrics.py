@@ -28,6 +28,7 @@ from agent.loop_lag import LoopLag
 from agent.metrics_listen import Tcp, Unix
 from agent.metrics_tally import Tally
 from agent.metrics_textfile import Textfile
+from agent.slots import Listeners
 from probes.driver import View
 from probes.result import CheckResult
 from supervisors.states import State
@@ -115,6 +116,7 @@ class Metrics:
         telemetry: Usage,
         health: Node,
         events: EventStore,
+        slots: Listeners,
     ) -> None:
         """Events that are told from now on are counted: made before the registry is loaded, it counts what happened
         while no daemon was there."""
@@ -123,6 +125,7 @@ class Metrics:
         self._driver = driver
         self._telemetry = telemetry
         self._health = health
+        self._slots = slots
         self._tally = Tally(events)
         self._lag = LoopLag()
         self._hostname = socket.gethostname()
@@ -151,6 +154,7 @@ class Metrics:
         metrics_node.daemon(page, self._started_at, self._lag.seen, len(warnings))
         metrics_node.jobs(page, jobs.states(), jobs.live(), len(self._telemetry.underused))
         self._tally.fill(page)
+        self._slots.fill(page)
         drained, refused = health.drain is not None, health.refusal(()) is not None
         metrics_node.health(page, health.results, conditions, drained=drained, refused=refused)
         ended = {lease.job_id for lease in jobs.cards if jobs.has_ended(lease.job_id)}

@@ -207,6 +207,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
     from agent.nursery_client import NurseryClient
     from agent.registry import Registry
     from agent.server import ServerContext, serve
+    from agent.slots import Listeners
     from agent.stacks import Stacks
     from agent.telemetry import Telemetry
     from agent.tls import Credentials
@@ -231,7 +232,8 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         notifier = Notifier(root, settings, events, registry)
         stacks = Stacks(registry, driver)
         hangs = HangWatch(settings, events, registry, telemetry.records, stacks.take)
-        metrics = Metrics(settings, registry, driver, telemetry, health, events)
+        slots = Listeners(settings)
+        metrics = Metrics(settings, registry, driver, telemetry, health, events, slots)
         collected = CollectedLogs(root.collected_logs)
         keeping = LogKeeping(root, settings, events, registry, collected)
         collecting = Collecting(settings, registry, keeping, collected, telemetry.history, events)
@@ -253,6 +255,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         stacks,
         hangs,
         keeping,
+        slots,
         tls,
         settings,
         root,

@@ -2,6 +2,7 @@
 
 import grp
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from agent import access
 from agent.access import Caller, Role
 from agent.audit import Audit
 from agent.boundary import Boundary
-from agent.config import Config, SocketTable, TlsTable
+from agent.config import Config, LimitsTable, SocketTable, TlsTable
 from agent.errors import StartupError
 from agent.services import ServerContext
 from agent.services.event import EventService
@@ -28,6 +29,7 @@ from agent.services.log import LogService
 from agent.services.node import NodeService
 from agent.services.probe import ProbeService
 from agent.services.telemetry import TelemetryService
+from agent.slots import Slots
 from agent.tls import Credentials
 from muster.v1 import (
     event_pb2,
@@ -53,9 +55,16 @@ __all__ = ["ServerContext", "check", "serve"]
 #: that until their connections are cut.
 GRACE_S = 1.0
 CUT_S = 1.0
-#: Connections of a listener for others than operators, and calls of one of them at once, begun ones included.
-MAX_CONNECTIONS = 256
+#: Calls of one connection at once, begun ones included, of a listener for others than operators.
 MAX_STREAMS = 2048
+#: Parts of all descriptors that the connections of a listener may take: of one for others than operators, and of the
+#: operators' socket. What is left is for the daemon's work, whoever connects.
+SHARE, OPERATORS_SHARE = 1 / 8, 1 / 4
+#: How often max_connections the operators' socket takes.
+OPERATORS_TIMES = 4
+#: Seconds after which a connection without calls is closed: nobody holds one for nothing. A client's next call
+#: connects anew, without being told.
+IDLE_S = 60.0
 _SERVICES = (
     job_pb2.DESCRIPTOR.services_by_name["JobService"].full_name,
     log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name,
@@ -101,16 +110,18 @@ async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     services = _Services(context, health_servicer)
 
-    def made(identify: Callable[[Any], Caller], bounded: bool = True) -> tuple[aio.Server, Boundary]:
-        boundary = Boundary(identify, audit)
-        server = aio.server(interceptors=[boundary], options=_options(config.limits.max_message_bytes, bounded))
+    def made(identify: Callable[[Any], Caller], slots: Slots, operators: bool = False) -> tuple[aio.Server, Boundary]:
+        boundary = Boundary(identify, audit, slots)
+        server = aio.server(interceptors=[boundary], options=_options(config.limits, operators))
         services.add_to(server)
         return server, boundary
 
-    listeners = [made(access.of_socket(Role.OPERATOR, root.socket), bounded=False)]
+    slots = context.slots.add("operators", root.socket)
+    listeners = [made(access.of_socket(Role.OPERATOR, root.socket), slots, operators=True)]
     _bind(listeners[0][0], root.socket, config.socket.mode, config.socket.group, SocketTable().group)
     if config.socket.reader:
-        listeners.append(made(access.of_socket(Role.READER, root.reader_socket)))
+        slots = context.slots.add("readers", root.reader_socket)
+        listeners.append(made(access.of_socket(Role.READER, root.reader_socket), slots))
         _bind(
             listeners[1][0],
             root.reader_socket,
@@ -119,7 +130,8 @@ async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio
             SocketTable().reader_group,
         )
     if context.tls is not None:
-        listeners.append(made(access.of_certificate(lambda: _names(context.config().tls))))
+        slots = context.slots.add("tls", config.tls.listen, shared=True)
+        listeners.append(made(access.of_certificate(lambda: _names(context.config().tls)), slots))
         _bind_tls(listeners[-1][0], config.tls.listen, context.tls)
     try:
         for server, _ in listeners:
@@ -170,13 +182,25 @@ class _Services:
         reflection.enable_server_reflection(names, server)
 
 
-def _options(max_message_bytes: int, bounded: bool) -> list[tuple[str, int]]:
-    """`bounded`: for a listener that others than operators reach, who must not take all descriptors and memory."""
-    most = (("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS), ("grpc.max_concurrent_streams", MAX_STREAMS))
+def connections(limits: LimitsTable, operators: bool, descriptors: int) -> int:
+    """How many connections a listener takes; one more is closed at once. `descriptors`: how many the daemon may have.
+
+    Together they leave half of the descriptors, so that a flood of connections, on whichever listener, does not keep
+    the daemon from its work, nor an operator out."""
+    if operators:
+        return max(8, min(OPERATORS_TIMES * limits.max_connections, int(descriptors * OPERATORS_SHARE)))
+    return max(4, min(limits.max_connections, int(descriptors * SHARE)))
+
+
+def _options(limits: LimitsTable, operators: bool) -> list[tuple[str, int]]:
+    """`operators`: for the listener that they alone reach."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return [
-        *(most if bounded else ()),
+        ("grpc.max_allowed_incoming_connections", connections(limits, operators, descriptors)),
+        ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
+        *([] if operators else [("grpc.max_concurrent_streams", MAX_STREAMS)]),
         ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         # Of TLS: whoever connects and says nothing is nobody yet. In milliseconds; gRPC's own are two minutes.
         ("grpc.server_handshake_timeout_ms", 10_000),

@@ -21,6 +21,8 @@ from grpc import aio
 
 from agent.cli.address import Address
 from agent.cli.errors import BadSpec, CallFailed, Exit, Failure, NoDaemon, Why
+from agent.cli.output import note
+from agent.cli.slot_wait import SlotWait
 from muster import client
 from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
 from supervisors.spec import Violation
@@ -62,6 +64,8 @@ class Connection:
         self.logs = log_pb2_grpc.LogServiceStub(self.channel)
         self.events = event_pb2_grpc.EventServiceStub(self.channel)
         self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
+        #: Nothing is said about a wait.
+        self.quiet = False
         #: What each call says of who makes it.
         self.metadata = (("muster-caller", _caller()),)
 
@@ -92,11 +96,17 @@ class Connection:
         self.channel.close()
 
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = ANSWER_S) -> Response:
-        """One answer. Raises CallFailed, NoDaemon, BadSpec."""
-        try:
-            return method(request, timeout=timeout, metadata=self.metadata)
-        except grpc.RpcError as error:
-            raise self.failure(error, timeout) from None
+        """One answer. Waits for a slot for as long as for an answer. Raises CallFailed, NoDaemon, BadSpec."""
+        slot = self.slot_wait(timeout)
+        while True:
+            try:
+                answer = method(request, timeout=timeout, metadata=self.metadata)
+            except grpc.RpcError as error:
+                failure = self.failure(error, timeout)
+            else:
+                slot.over()
+                return answer
+            slot.wait_or_raise(failure)
 
     def patiently(self, method: Callable[..., Response], request: Any, timeout: float | None = ANSWER_S) -> Response:
         """As `call`, for a call that is safe to repeat: looks for a daemon that has gone for PATIENCE_S."""
@@ -110,17 +120,30 @@ class Connection:
                     patience = Patience()  # it was there: the search begins now
                 patience.wait_or_raise(failure)
 
-    def stream(self, method: Callable[..., Iterator[Response]], request: Any) -> Iterator[Response]:
-        """The answers one after the other. Raises CallFailed, NoDaemon, BadSpec. Closing the iterator ends the call."""
-        call = method(request, metadata=self.metadata)
-        try:
-            yield from call
-        except grpc.RpcError as error:
-            raise self.failure(error, None) from None
-        finally:
-            cancel = getattr(call, "cancel", None)
-            if cancel is not None:
-                cancel()
+    def stream(
+        self, method: Callable[..., Iterator[Response]], request: Any, *, quiet: bool = False
+    ) -> Iterator[Response]:
+        """The answers one after the other; a list of requests is a stream of them. Waits for a slot, however long it
+        takes; `quiet`: without a word. Raises CallFailed, NoDaemon, BadSpec. Closing the iterator ends the call."""
+        slot = self.slot_wait(None, quiet=quiet)
+        while True:
+            call = method(iter(request) if isinstance(request, list) else request, metadata=self.metadata)
+            try:
+                for answer in call:
+                    slot.over()
+                    yield answer
+                return
+            except grpc.RpcError as error:
+                failure = self.failure(error, None)
+            finally:
+                cancel = getattr(call, "cancel", None)
+                if cancel is not None:
+                    cancel()
+            slot.wait_or_raise(failure)
+
+    def slot_wait(self, seconds: float | None, *, quiet: bool = False) -> SlotWait:
+        """For one call; see there."""
+        return SlotWait(seconds, _mute if quiet or self.quiet else note)
 
     def failure(self, error: grpc.RpcError, timeout: float | None) -> Failure:
         """What the command says about a call that failed."""
@@ -205,6 +228,10 @@ def proto_duration(seconds: float) -> Duration:
     value = Duration()
     value.FromNanoseconds(round(seconds * 1e9))
     return value
+
+
+def _mute(_: str) -> None:
+    """For those who want to hear of errors only."""
 
 
 def _caller() -> str:

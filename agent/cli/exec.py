@@ -149,7 +149,7 @@ def _converse(connection: "Connection", first: "exec_pb2.ExecRequest", stdin: bo
 def _detached(connection: "Connection", start: "exec_pb2.ExecStart", as_json: bool) -> None:
     from muster.v1 import exec_pb2
 
-    started = next(connection.stream(connection.execs.Exec, iter([exec_pb2.ExecRequest(start=start)]))).started
+    started = next(connection.stream(connection.execs.Exec, [exec_pb2.ExecRequest(start=start)])).started
     if as_json:
         emit_json(as_dict(started))
     else:

@@ -110,6 +110,7 @@ class _Session:
 
     async def _over_restarts(self, stub: "_Stub", tasks: TaskGroup) -> int:
         patience: Patience | None = None
+        slot = self._connection.slot_wait(None)
         lost = False
         while True:
             failure: Failure
@@ -118,6 +119,7 @@ class _Session:
                 await call.write(self._request())
                 again = bool(self._id)
                 await self._begin(call, (await self._next(call)).started)
+                slot.over()
                 if again:
                     self._say(f"attached to session {self._id} again")
                 elif self._stdin:
@@ -130,7 +132,10 @@ class _Session:
                 failure = CallFailed("UNAVAILABLE", "the daemon ended the stream before its end")
             self._call = None
             if not self._id:
-                raise self._not_begun(failure)
+                if not slot.helps(failure):
+                    raise self._not_begun(failure)
+                await _apart(partial(slot.wait_or_raise, failure))
+                continue
             if isinstance(failure, CallFailed) and not failure.reason:  # gRPC's own names for it are many
                 failure = CallFailed("UNAVAILABLE", "the connection to the daemon broke")
             if not isinstance(failure, CallFailed | NoDaemon):

@@ -23,14 +23,12 @@ class Sink(Protocol):
     def finish(self) -> None: ...
 
 
-def read(
-    connection: Connection, request: log_pb2.ReadLogsRequest, sink: Sink, *, insist: bool = False
-) -> log_pb2.ReadLogsResponse:
+def read(connection: Connection, request: log_pb2.ReadLogsRequest, sink: Sink) -> log_pb2.ReadLogsResponse:
     """Feeds all output that `request` asks for to `sink` and returns the last message, which has the verdict.
 
     When the connection breaks, reading goes on at the byte where it stopped, or, if that is not there any more, as near
-    to it as can be, with the next daemon, for which it looks for PATIENCE_S; with `insist` it waits as long for a
-    daemon that has too many readers. Raises CallFailed, NoDaemon, BadSpec and what the sink raises.
+    to it as can be, with the next daemon, for which it looks for PATIENCE_S. Raises CallFailed, NoDaemon, BadSpec and
+    what the sink raises.
     """
 
     def take(message: log_pb2.ReadLogsResponse) -> bool:
@@ -41,7 +39,7 @@ def read(
         place = _moved(request, failure)
         return place is not None and not take(place)
 
-    return _patiently(lambda: connection.stream(connection.logs.ReadLogs, request), take, sink, insist, moved)
+    return _patiently(lambda: connection.stream(connection.logs.ReadLogs, request), take, sink, moved)
 
 
 def read_node(connection: Connection, request: log_pb2.ReadNodeLogsRequest, sink: Sink) -> None:
@@ -56,14 +54,13 @@ def read_node(connection: Connection, request: log_pb2.ReadNodeLogsRequest, sink
         source = f"{message.job_id}/{'job' if output.job_log else output.rank}"
         return _take(request, places.get(key), source, output, sink)
 
-    _patiently(lambda: connection.stream(connection.logs.ReadNodeLogs, request), take, sink, insist=False)
+    _patiently(lambda: connection.stream(connection.logs.ReadNodeLogs, request), take, sink)
 
 
 def _patiently(
     stream: Callable[[], Iterator[Message]],
     take: Callable[[Message], bool],
     sink: Sink,
-    insist: bool,
     moved: Callable[[CallFailed], bool] = lambda _: False,
 ) -> Message:
     """Gives all messages to `take` until it says that one was the last, over broken connections. `moved` says whether a
@@ -84,7 +81,7 @@ def _patiently(
                 continue
         patience = patience or Patience()
         try:
-            patience.wait_or_raise(failure, insist=insist)
+            patience.wait_or_raise(failure)
         except (CallFailed, NoDaemon):
             sink.finish()
             raise

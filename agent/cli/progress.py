@@ -47,7 +47,8 @@ class Progress:
         patience = Patience()
         while True:
             try:
-                for message in self._connection.stream(self._connection.events.Watch, request):
+                # Whoever reads the output waits for a slot as well, and says so.
+                for message in self._connection.stream(self._connection.events.Watch, request, quiet=True):
                     patience = Patience()
                     request.cursor = message.cursor
                     if message.HasField("event") and self._tell(message.event):

@@ -201,6 +201,7 @@ class _Attached:
         own: bool,
     ) -> None:
         self._connection = connection
+        connection.quiet = quiet
         self._interrupts = interrupts
         self._spec = spec
         self._show = show
@@ -241,7 +242,7 @@ class _Attached:
         progress = Progress(self._connection, job) if self._show else None
         sink = _Sink(self._label, lambda: self._count(job))
         request = log_pb2.ReadLogsRequest(job_id=job.job_id, follow=True)
-        last = follow.read(self._connection, request, sink, insist=True)
+        last = follow.read(self._connection, request, sink)
         if progress is not None:
             progress.finish()
         return self._verdict(last)

@@ -1,7 +1,6 @@
 """The gRPC services of muster.v1, one module each, and what they share."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,6 @@ import anyio
 
 from agent import access
 from agent.config import Config
-from agent.errors import TooMany
 from agent.events import EventStore
 from agent.hang_watch import HangWatch
 from agent.log_keeping import LogKeeping
@@ -17,6 +15,7 @@ from agent.metrics import Metrics
 from agent.node_health import NodeHealth
 from agent.notify import Notifier
 from agent.registry import Registry
+from agent.slots import Listeners
 from agent.stacks import Stacks
 from agent.telemetry import Telemetry
 from agent.tls import Credentials
@@ -42,33 +41,12 @@ class ServerContext:
     stacks: Stacks
     hangs: HangWatch
     keeping: LogKeeping
+    slots: Listeners
     tls: Credentials | None
     config: Callable[[], Config]
     root: Root
     started_at: float
     stopping: anyio.Event
-
-
-class Slots:
-    """Counts streams of one kind against a limit of their own, so that no number of them keeps another call out."""
-
-    def __init__(self, what: str, limit: Callable[[], int], reason: str = "") -> None:
-        """`reason`: of the error, if another than TOO_MANY_STREAMS."""
-        self._what = what
-        self._limit = limit
-        self._reason = reason
-        self._taken = 0
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Holds a slot. Raises TooMany."""
-        if self._taken >= self._limit():
-            raise TooMany(self._what, self._limit(), self._reason)
-        self._taken += 1
-        try:
-            yield
-        finally:
-            self._taken -= 1
 
 
 def caller(context: "aio.ServicerContext[Any, Any]") -> str:

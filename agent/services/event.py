@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from agent import convert
-from agent.services import ServerContext, Slots
+from agent import convert, turns
+from agent.services import ServerContext
 from muster.v1 import event_pb2, event_pb2_grpc
 
 if TYPE_CHECKING:
@@ -25,35 +25,34 @@ class EventService(event_pb2_grpc.EventServiceServicer):
         """`bookmark_s`: seconds of silence after which a bookmark is sent."""
         self._events = context.events
         self._bookmark_s = bookmark_s
-        self._slots = Slots("watchers of events", lambda: context.config().limits.max_watchers)
 
     async def Watch(  # type: ignore[override]  # the generated base wants an iterator: those are finalised by grpc in another task
         self, request: event_pb2.WatchRequest, context: "_Context"
     ) -> None:
-        """See event.proto. Raises CursorTooOld, InvalidRequest, TooMany."""
-        with self._slots.taken():
-            cursor: str | None = request.cursor or None
-            if cursor is None and not request.from_oldest:
-                cursor = self._events.newest_cursor()
-                if not request.no_follow:
-                    # At once: from here on nothing is missed, and the watcher can resume even if no event ever comes.
-                    await context.write(event_pb2.WatchResponse(cursor=cursor))
-            quiet_since = anyio.current_time()
-            while True:
+        """See event.proto. Raises CursorTooOld, InvalidRequest."""
+        cursor: str | None = request.cursor or None
+        if cursor is None and not request.from_oldest:
+            cursor = self._events.newest_cursor()
+            if not request.no_follow:
+                # At once: from here on nothing is missed, and the watcher can resume even if no event ever comes.
+                await context.write(event_pb2.WatchResponse(cursor=cursor))
+        quiet_since = anyio.current_time()
+        while True:
+            async with turns.sending():
                 batch = await self._events.read(cursor, _PAGE)
                 for event, cursor in batch:
                     if not request.job_id or event.job_id == request.job_id:
                         await context.write(event_pb2.WatchResponse(event=convert.event_to(event), cursor=cursor))
                         quiet_since = anyio.current_time()
-                if batch:
-                    continue
-                if cursor is None:
-                    cursor = self._events.newest_cursor()
-                if request.no_follow:
-                    await context.write(event_pb2.WatchResponse(cursor=cursor))
-                    return
-                with anyio.CancelScope(deadline=quiet_since + self._bookmark_s) as scope:
-                    await self._events.wait_beyond(cursor)
-                if scope.cancelled_caught:
-                    await context.write(event_pb2.WatchResponse(cursor=cursor))
-                    quiet_since = anyio.current_time()
+            if batch:
+                continue
+            if cursor is None:
+                cursor = self._events.newest_cursor()
+            if request.no_follow:
+                await context.write(event_pb2.WatchResponse(cursor=cursor))
+                return
+            with anyio.CancelScope(deadline=quiet_since + self._bookmark_s) as scope:
+                await self._events.wait_beyond(cursor)
+            if scope.cancelled_caught:
+                await context.write(event_pb2.WatchResponse(cursor=cursor))
+                quiet_since = anyio.current_time()

@@ -26,7 +26,7 @@ from agent.errors import (
 from agent.events import Event
 from agent.exec_link import SessionLink, SessionRefused
 from agent.exec_relay import Relay, exited_message, first_request
-from agent.services import ServerContext, Slots, caller
+from agent.services import ServerContext, caller
 from agent.spec_message import plain
 from muster.v1 import exec_pb2
 from muster.v1.exec_pb2_grpc import ExecServiceServicer
@@ -58,62 +58,59 @@ class ExecService(ExecServiceServicer):
 
     def __init__(self, context: ServerContext) -> None:
         self._server = context
-        self._slots = Slots("commands and sessions", lambda: context.config().exec.max_streams, _TOO_MANY)
         self._ended: dict[str, None] = {}
 
     async def Exec(  # type: ignore[override]  # the generated base wants an iterator: those are finalised by grpc in another task
         self, request_iterator: AsyncIterator[exec_pb2.ExecRequest], context: "_Stream"
     ) -> None:
         """See exec.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable, RankNotRunning, SessionNotFound,
-        SupervisorUnreachable, TooMany."""
-        with self._slots.taken():
-            first = await first_request(context)
-            if first.WhichOneof("message") == "attach":
-                attach = first.attach
-                entry = await self._entry(attach.job_id)
-                order = {
-                    "op": "attach",
-                    "session": _checked(attach.session_id),
-                    "stdout": attach.stdout_offset if attach.HasField("stdout_offset") else None,
-                    "stderr": attach.stderr_offset if attach.HasField("stderr_offset") else None,
-                }
-                told, body = None, b""
-            else:
-                entry, by = await self._entry(first.start.job_id), caller(context)
-                body = exec_order.start(first.start, entry, self._server.config().exec, by)
-                order = {"op": "exec", "size": len(body)}
-                told = _Told(first.start.argv[0], by, first.start.tty)
-            async with self._session(entry, order, body) as link:
-                program = told.argv0 if told is not None else ""
-                audit.begun(job_id=entry.job_id, session_id=link.started.session, program=program)
-                if told is not None:
-                    self._tell_start(entry, link, told)
-                here = link.started
-                started = exec_pb2.ExecStarted(
-                    session_id=here.session,
-                    rank=here.rank,
-                    pid=here.pid,
-                    input_offset=here.input,
-                    stdout_offset=here.stdout,
-                    stderr_offset=here.stderr,
-                    tty=here.tty,
-                )
-                await context.write(exec_pb2.ExecResponse(started=started))
-                if first.start.detached:
-                    return
-                await Relay(link, context, lambda exited: self._tell_end(entry, link, exited)).run()
+        SupervisorUnreachable."""
+        first = await first_request(context)
+        if first.WhichOneof("message") == "attach":
+            attach = first.attach
+            entry = await self._entry(attach.job_id)
+            order = {
+                "op": "attach",
+                "session": _checked(attach.session_id),
+                "stdout": attach.stdout_offset if attach.HasField("stdout_offset") else None,
+                "stderr": attach.stderr_offset if attach.HasField("stderr_offset") else None,
+            }
+            told, body = None, b""
+        else:
+            entry, by = await self._entry(first.start.job_id), caller(context)
+            body = exec_order.start(first.start, entry, self._server.config().exec, by)
+            order = {"op": "exec", "size": len(body)}
+            told = _Told(first.start.argv[0], by, first.start.tty)
+        async with self._session(entry, order, body) as link:
+            program = told.argv0 if told is not None else ""
+            audit.begun(job_id=entry.job_id, session_id=link.started.session, program=program)
+            if told is not None:
+                self._tell_start(entry, link, told)
+            here = link.started
+            started = exec_pb2.ExecStarted(
+                session_id=here.session,
+                rank=here.rank,
+                pid=here.pid,
+                input_offset=here.input,
+                stdout_offset=here.stdout,
+                stderr_offset=here.stderr,
+                tty=here.tty,
+            )
+            await context.write(exec_pb2.ExecResponse(started=started))
+            if first.start.detached:
+                return
+            await Relay(link, context, lambda exited: self._tell_end(entry, link, exited)).run()
 
     async def RunCommand(self, request: exec_pb2.RunCommandRequest, context: "_Unary") -> exec_pb2.RunCommandResponse:
         """See exec.proto. Raises what Exec raises."""
-        with self._slots.taken():
-            entry, by = await self._entry(request.job_id), caller(context)
-            body, limit = exec_order.command(request, entry, self._server.config().exec, by)
-            most = request.output_limit if request.HasField("output_limit") else _OUTPUT_LIMIT
-            async with self._session(entry, {"op": "exec", "size": len(body)}, body) as link:
-                self._tell_start(entry, link, _Told(request.argv[0], by, tty=False))
-                answer = await self._outcome(entry, link, request.input, limit, most)
-                self._tell_end(entry, link, answer.exited)
-            return answer
+        entry, by = await self._entry(request.job_id), caller(context)
+        body, limit = exec_order.command(request, entry, self._server.config().exec, by)
+        most = request.output_limit if request.HasField("output_limit") else _OUTPUT_LIMIT
+        async with self._session(entry, {"op": "exec", "size": len(body)}, body) as link:
+            self._tell_start(entry, link, _Told(request.argv[0], by, tty=False))
+            answer = await self._outcome(entry, link, request.input, limit, most)
+            self._tell_end(entry, link, answer.exited)
+        return answer
 
     async def ListSessions(
         self, request: exec_pb2.ListSessionsRequest, context: "_Unary"

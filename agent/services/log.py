@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from agent import convert, logs
+from agent import convert, logs, turns
 from agent.entry import Entry
 from agent.errors import InvalidRequest, JobNotFound, JournalUnreadable, LogUnreadable
 from agent.log_events import EventLines
 from agent.log_stream import Span, events_before, files_of, message
-from agent.services import ServerContext, Slots
+from agent.services import ServerContext
 from agent.services.node_log import NodeReading
 from muster.v1 import log_pb2, log_pb2_grpc
 from supervisors.spec import Violation
@@ -26,33 +26,30 @@ class LogService(log_pb2_grpc.LogServiceServicer):
 
     def __init__(self, context: ServerContext) -> None:
         self._server = context
-        self._slots = Slots("readers of logs", lambda: context.config().limits.max_followers)
         # One watcher per job, for as long as it has followers. An id can be used again after a Delete: the time of
-        # acceptance tells the two jobs apart.
-        self._watchers: WeakValueDictionary[tuple[str, float], logs.Watcher] = WeakValueDictionary()
+        # acceptance tells the two jobs apart. Each party has its own: whoever looks for all of it waits for its turn.
+        self._watchers: WeakValueDictionary[tuple[str, float, turns.Party], logs.Watcher] = WeakValueDictionary()
 
     async def ReadLogs(  # type: ignore[override]  # the generated base wants an iterator: those are finalised by grpc in another task
         self, request: log_pb2.ReadLogsRequest, context: "_Context"
     ) -> None:
         """See log.proto. Raises InvalidRequest, JobNotFound (also where it is removed meanwhile), JournalUnreadable,
-        LogUnreadable, OffsetOutOfRange, TooMany."""
-        with self._slots.taken():
-            entry = await self._server.registry.get(request.job_id)
-            _refuse_damaged(entry)
-            try:
-                await self._read(request, entry, context)
-            except OSError as error:
-                raise LogUnreadable(entry.job_id, error) from error
+        LogUnreadable, OffsetOutOfRange."""
+        entry = await self._server.registry.get(request.job_id)
+        _refuse_damaged(entry)
+        try:
+            await self._read(request, entry, context)
+        except OSError as error:
+            raise LogUnreadable(entry.job_id, error) from error
 
     async def ReadNodeLogs(  # type: ignore[override]  # the generated base wants an iterator, as of ReadLogs
         self, request: log_pb2.ReadNodeLogsRequest, context: "_NodeContext"
     ) -> None:
-        """See log.proto. Raises InvalidRequest, LogUnreadable, TooMany."""
-        with self._slots.taken():
-            try:
-                await NodeReading(self._server, request).run(context)
-            except OSError as error:
-                raise LogUnreadable("", error) from error
+        """See log.proto. Raises InvalidRequest, LogUnreadable."""
+        try:
+            await NodeReading(self._server, request).run(context)
+        except OSError as error:
+            raise LogUnreadable("", error) from error
 
     async def _read(self, request: log_pb2.ReadLogsRequest, entry: Entry, context: "_Context") -> None:
         limits = _Limits(entry, request)
@@ -78,13 +75,14 @@ class LogService(log_pb2_grpc.LogServiceServicer):
                 sizes = await limits.cut(files, await logs.sizes_of(files))
                 self._refuse_removed(entry)
             if merge.begin(sizes):
-                while chunks := await merge.batch():
-                    for chunk in chunks:
-                        while told := await events_before(events, chunk.time or 0):
-                            for each in told:
-                                await context.write(each)
-                        await context.write(message(chunk))
-                        at[chunk.rank] = chunk.offset + len(chunk.data)
+                while merge.left:
+                    async with turns.sending():
+                        for chunk in await merge.batch():
+                            while told := await events_before(events, chunk.time or 0):
+                                for each in told:
+                                    await context.write(each)
+                            await context.write(message(chunk))
+                            at[chunk.rank] = chunk.offset + len(chunk.data)
             while told := await events_before(events, None):
                 for each in told:
                     await context.write(each)
@@ -126,7 +124,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         return [*chosen.values(), *([job_log] if request.job_log == log_pb2.JOB_LOG_INCLUDED else [])]
 
     def _watcher(self, entry: Entry) -> logs.Watcher:
-        key = (entry.job_id, entry.job.accepted_at)
+        key = (entry.job_id, entry.job.accepted_at, turns.PARTY.get())
         watcher = self._watchers.get(key)
         if watcher is None:
             watcher = logs.Watcher(

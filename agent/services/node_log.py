@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from agent import convert, logs
+from agent import convert, logs, turns
 from agent.ended_row import Ended
 from agent.entry import Entry
 from agent.errors import JobNotFound
@@ -167,10 +167,11 @@ class NodeReading:
         if now.merge is None:
             now.merge = logs.Merge(now.files, await self._places(now, sizes, context))
         if now.merge.begin(sizes):
-            while chunks := await now.merge.batch():
-                for chunk in chunks:
-                    await self._tell(chunk.time or 0, context)
-                    await self._pass_on(now, chunk, context)
+            while now.merge.left:
+                async with turns.sending():
+                    for chunk in await now.merge.batch():
+                        await self._tell(chunk.time or 0, context)
+                        await self._pass_on(now, chunk, context)
         await self._tell(None, context)
 
     async def _places(self, now: _Round, sizes: dict[int, int], context: "_Context") -> dict[int, int]:

@@ -12,7 +12,7 @@ from agent.errors import InvalidRequest
 from agent.history_rows import METRICS, Found
 from agent.job_usage import RankUsage
 from agent.records import Lost, Record, encoded
-from agent.services import ServerContext, Slots
+from agent.services import ServerContext
 from agent.services.card_message import cards_of
 from agent.telemetry import JobSample, card_key
 from muster.v1 import telemetry_pb2
@@ -50,7 +50,6 @@ class TelemetryService(TelemetryServiceServicer):
     def __init__(self, context: ServerContext) -> None:
         self._server = context
         self._telemetry = context.telemetry
-        self._slots = Slots("readers of telemetry records", lambda: context.config().limits.max_watchers)
 
     async def GetTelemetry(
         self, request: telemetry_pb2.GetTelemetryRequest, context: "_Now"
@@ -106,16 +105,15 @@ class TelemetryService(TelemetryServiceServicer):
     async def RecordTelemetry(  # type: ignore[override]  # the generated base wants an iterator: those are finalised by grpc in another task
         self, request: telemetry_pb2.RecordTelemetryRequest, context: "_Stream"
     ) -> None:
-        """See telemetry.proto; ends when the job has ended. Raises JobNotFound, TooMany."""
-        with self._slots.taken():
-            entry = await self._server.registry.get(request.job_id) if request.job_id else None
-            with self._telemetry.records.subscribed(request.job_id) as subscription:
-                while entry is None or not entry.job.state.final:
-                    records: list[Record | Lost] = []
-                    with anyio.move_on_after(LOOK_S):
-                        records = await subscription.some()
-                    for record in records:
-                        await context.write(telemetry_pb2.RecordTelemetryResponse(line=encoded(record).decode()))
+        """See telemetry.proto; ends when the job has ended. Raises JobNotFound."""
+        entry = await self._server.registry.get(request.job_id) if request.job_id else None
+        with self._telemetry.records.subscribed(request.job_id) as subscription:
+            while entry is None or not entry.job.state.final:
+                records: list[Record | Lost] = []
+                with anyio.move_on_after(LOOK_S):
+                    records = await subscription.some()
+                for record in records:
+                    await context.write(telemetry_pb2.RecordTelemetryResponse(line=encoded(record).decode()))
 
     def _range(self, request: telemetry_pb2.GetHistoryRequest) -> tuple[float, float, float]:
         """Begin, end and step, in seconds; the begin is a multiple of the step. Raises InvalidRequest."""

@@ -2,23 +2,28 @@
 
 import contextlib
 import os
+import resource
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import grpc
 import pytest
 from google.protobuf.message import Message
 
-from agent.boundary import MAX_LOOKS, MAX_UNTAKEN
-from agent.server import MAX_CONNECTIONS, MAX_STREAMS
+from agent.config import LimitsTable
+from agent.server import MAX_STREAMS, connections
+from agent.slots import MAX_CALLS, MAX_UNTAKEN
 from muster import client
 from muster.v1 import (
     event_pb2,
+    event_pb2_grpc,
     job_pb2,
     job_pb2_grpc,
     log_pb2,
@@ -27,7 +32,7 @@ from muster.v1 import (
     node_pb2_grpc,
     telemetry_pb2,
 )
-from tests.conftest import Daemon, eventually
+from tests.conftest import BIN, Daemon, eventually, running
 
 
 def refusal(call: Callable[[], Any]) -> tuple[str, str]:
@@ -105,12 +110,85 @@ def test_streams_of_each_kind_have_a_number_of_their_own(make_daemon: Callable[.
         call.cancel()
 
 
+def muster(path: Path, *args: str) -> "contextlib.AbstractContextManager[subprocess.Popen[str]]":
+    """A command that goes on, over a socket."""
+    command: list[str | Path] = [BIN / "muster", "--address", f"unix:{path}", *args]
+    return running(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def line(stream: IO[str] | None) -> str:
+    """The next one."""
+    assert stream is not None
+    return stream.readline()
+
+
+def opened(kind: str, path: Path, count: int, stack: contextlib.ExitStack) -> None:
+    """So many streams over a socket, on 8 connections, each of which has its first message."""
+    for number in range(8):
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channel = stack.enter_context(grpc.insecure_channel(f"unix:{path}", options=options))
+        for _ in range(number, count, 8):
+            if kind == "logs":
+                request = log_pb2.ReadLogsRequest(job_id="x", follow=True, tail_lines=1)
+                call: Any = log_pb2_grpc.LogServiceStub(channel).ReadLogs(request)
+            else:
+                call = event_pb2_grpc.EventServiceStub(channel).Watch(event_pb2.WatchRequest())
+            stack.callback(call.cancel)
+            next(call)
+
+
+def test_readers_that_take_all_their_slots_leave_operators_unaffected(daemon: Daemon) -> None:
+    """256 watches and 256 followers of a job that writes all the time."""
+    script = "while True: print('x' * 100, flush=True); time.sleep(0.01)"
+    daemon.run(sys.executable, "-c", f"import time\n{script}", job_id="x", ranks=2)
+    eventually(lambda: all(daemon.output(daemon.get("x"), rank) for rank in range(2)))
+    with contextlib.ExitStack() as stack:
+        opened("logs", daemon.root.reader_socket, 256, stack)
+        opened("events", daemon.root.reader_socket, 256, stack)
+        refused = stack.enter_context(muster(daemon.root.reader_socket, "logs", "-f", "x"))
+        run = daemon.cli("run", "--job-id", "y", "--ranks", "2", "--", "sh", "-c", "echo here $RANK")
+        assert (run.returncode, sorted(run.stdout.splitlines())) == (0, ["[rank 0] here 0", "[rank 1] here 1"])
+        done = daemon.cli("exec", "x", "--", "echo", "there")
+        assert (done.returncode, done.stdout) == (0, "there\n")
+        for command in (("logs", "-f", "--tail", "1", "x"), ("events", "-f")):
+            with muster(daemon.root.socket, *command) as operator:
+                assert line(operator.stdout)
+        assert "waiting for a free slot" in line(refused.stderr)
+
+
+def test_a_command_that_waits_for_a_slot_says_so_and_goes_on(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon("[limits]\nmax_followers = 1\nmax_watchers = 1\n[exec]\nmax_streams = 1\n")
+    daemon.run("sh", "-c", "echo first; exec sleep 1000", job_id="x")
+    eventually(lambda: daemon.output(daemon.get("x")))
+    commands = {
+        "readers of logs": ("logs", "-f", "x"),
+        "watchers of events": ("events", "-f", "x"),
+        "commands and sessions": ("exec", "x", "--", "echo", "first"),
+    }
+    with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as taken:
+            opened("logs", daemon.root.socket, 1, taken)
+            opened("events", daemon.root.socket, 1, taken)
+            session = taken.enter_context(muster(daemon.root.socket, "exec", "x", "--", "sh", "-c", "echo; sleep 1000"))
+            assert line(session.stdout)
+            waiting = {
+                what: stack.enter_context(muster(daemon.root.socket, *command)) for what, command in commands.items()
+            }
+            for what, process in waiting.items():
+                told = f"waiting for a free slot: {daemon.root.socket} serves 1 {what}, its limit; goes on by itself"
+                assert line(process.stderr) == f"muster: {told}\n"
+            assert all(process.poll() is None for process in waiting.values())
+        for what, process in waiting.items():
+            assert line(process.stderr).startswith("muster: has a slot after "), what
+            assert line(process.stdout).strip(), what
+
+
 def test_calls_that_look_keep_nobody_from_doing(daemon: Daemon) -> None:
     daemon.run("sleep", "1000", job_id="x")
     daemon.until_running("x")
     with grpc.insecure_channel(f"unix:{daemon.root.reader_socket}") as channel:
         jobs = job_pb2_grpc.JobServiceStub(channel)
-        waiting = [jobs.Wait.future(job_pb2.WaitRequest(job_id="x")) for _ in range(MAX_LOOKS)]
+        waiting = [jobs.Wait.future(job_pb2.WaitRequest(job_id="x")) for _ in range(MAX_CALLS)]
 
         def refused() -> bool:
             try:
@@ -188,22 +266,26 @@ def test_answers_that_nobody_takes_are_counted(make_daemon: Callable[..., Daemon
             return ""
 
         with one_who_takes_nothing(daemon.root.reader_socket) as sock:
-            for number in range(MAX_LOOKS + 100 if what == "calls" else MAX_UNTAKEN // 100_000):
+            for number in range(MAX_CALLS + 100 if what == "calls" else MAX_UNTAKEN // 100_000):
                 sock.sendall(call_frames(number, path, request))
             said = eventually(refused)
-            assert str(MAX_UNTAKEN if what == "bytes" else MAX_LOOKS) in said
+            assert str(MAX_UNTAKEN if what == "bytes" else MAX_CALLS) in said
             assert daemon.get("x0" if what == "bytes" else daemon.run("true").job_id)
         eventually(lambda: not refused())
 
 
-def test_connections_of_others_leave_descriptors_for_operators(daemon: Daemon) -> None:
+@pytest.mark.parametrize("listener", ["readers", "operators"])
+def test_a_flood_of_connections_leaves_descriptors_for_the_daemon(daemon: Daemon, listener: str) -> None:
+    """And for operators, where it is others' flood."""
+    descriptors = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)[0]
+    most = connections(LimitsTable(), listener == "operators", descriptors)
+    path = daemon.root.reader_socket if listener == "readers" else daemon.root.socket
     with contextlib.ExitStack() as stack:
         held = []
-        for _ in range(2 * MAX_CONNECTIONS):
+        for _ in range(2 * most):
             held.append(stack.enter_context(socket.socket(socket.AF_UNIX)))
-            held[-1].connect(str(daemon.root.reader_socket))
-        for sock in held:
-            sock.settimeout(20)
+            held[-1].settimeout(20)
+            held[-1].connect(str(path))
 
         def hung_up(sock: socket.socket) -> bool:
             try:
@@ -212,8 +294,9 @@ def test_connections_of_others_leave_descriptors_for_operators(daemon: Daemon) -
                 return True
 
         assert hung_up(held[-1])
-        assert len(os.listdir(f"/proc/{daemon.pid}/fd")) < MAX_CONNECTIONS + 200
-        daemon.connect()  # a new one of the operator's
+        assert len(os.listdir(f"/proc/{daemon.pid}/fd")) < most + 200
+        if listener == "readers":
+            daemon.connect()  # a new one of the operator's
         daemon.run("true", job_id="x")
         daemon.wait("x")
 

@@ -178,8 +178,8 @@ def test_nothing_is_lost_behind_a_tail_of_no_lines(daemon, tmp_path):
     shown: list[bytes] = []
 
     class Noticed(Connection):
-        def stream(self, method: Any, request: Any) -> Iterator[Any]:
-            for message in super().stream(method, request):
+        def stream(self, method: Any, request: Any, *, quiet: bool = False) -> Iterator[Any]:
+            for message in super().stream(method, request, quiet=quiet):
                 yield message
                 begun.set()
 
@@ -416,7 +416,7 @@ def test_a_client_that_opens_1000_streams_is_limited_and_a_stop_gets_through(dae
                 refused.append((error.code(), error.details() or ""))
         assert len(refused) == 1000 - 256
         assert {code for code, _ in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
-        assert "too many readers of logs: the daemon's limit is 256" in refused[0][1]
+        assert f"too many readers of logs at {daemon.root.socket}: the limit is 256" in refused[0][1]
         assert daemon.get("x").state == job_pb2.JOB_STATE_RUNNING
         assert daemon.stop("x", grace_s=0).ended
         open_ones = [stream for stream in streams if stream.is_active()]

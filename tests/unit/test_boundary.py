@@ -23,11 +23,12 @@ from agent import boundary, errors, server
 from agent.access import Caller, Role
 from agent.audit import Audit
 from agent.cards import Lease
-from agent.config import SocketTable, TelemetryTable, TlsTable
+from agent.config import ExecTable, LimitsTable, SocketTable, TelemetryTable, TlsTable
 from agent.entry import Entry
 from agent.events import Event
 from agent.server import ServerContext
 from agent.services import event as event_service
+from agent.slots import Listeners
 from muster.client import connect, facts, failure, retry_after, target
 from muster.v1 import event_pb2, job_pb2, log_pb2, node_pb2
 from probes.accelerator import Card
@@ -66,7 +67,7 @@ def server_context(registry: Any, events: Any, config: Any, root: Root) -> Serve
     health: Any = SimpleNamespace(conditions=[], drain=None, trouble=[])
     silent: Any = SimpleNamespace(trouble=[])
     hangs: Any = SimpleNamespace(trouble="", found=lambda entry: None)
-    parts = (driver, health, silent, silent, silent, silent, hangs, silent)
+    parts = (driver, health, silent, silent, silent, silent, hangs, silent, Listeners(lambda: config))
     return ServerContext(registry, events, *parts, None, lambda: config, root, 1000.0, anyio.Event())
 
 
@@ -164,7 +165,8 @@ async def world():
     root.run.mkdir()
     root.log.mkdir()
     config: Any = SimpleNamespace(
-        limits=SimpleNamespace(max_followers=2, max_watchers=2, max_message_bytes=4 << 20),
+        limits=LimitsTable(max_followers=2, max_watchers=2),
+        exec=ExecTable(),
         socket=SocketTable(),
         tls=TlsTable(),
         jobs=SimpleNamespace(grace_steps=(1.0,)),
@@ -225,7 +227,9 @@ def raising(error):
         (errors.NoSuchCard("card 9"), "FAILED_PRECONDITION", "NO_SUCH_CARD", None),
         (errors.JobNotEnded("x"), "FAILED_PRECONDITION", "JOB_NOT_ENDED", None),
         (errors.TooMany("jobs", 64), "RESOURCE_EXHAUSTED", "TOO_MANY_JOBS", 5.0),
-        (errors.TooMany("watchers", 4), "RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS", 5.0),
+        (errors.TooMany("stacks", 4), "RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS", 5.0),
+        (errors.NoSlot("watchers", 4, "a.sock"), "RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS", 1.0),
+        (errors.NoSlot("commands", 4, "a.sock", reason="TOO_MANY"), "RESOURCE_EXHAUSTED", "TOO_MANY", 1.0),
         (errors.NoRoom("/state is full"), "RESOURCE_EXHAUSTED", "NO_ROOM", 30.0),
         (errors.ShuttingDown(), "UNAVAILABLE", "STOPPING", 1.0),
         (errors.SupervisorUnreachable("job x"), "UNAVAILABLE", "SUPERVISOR_UNREACHABLE", 1.0),
@@ -304,11 +308,13 @@ async def test_groups_are_looked_into(world, leaves, reason):
 async def test_a_client_that_left_in_a_task_group_is_in_the_audit_log(tmp_path):
     """As of an Exec stream, whose answers a task of the handler writes."""
     path = tmp_path / "audit.log"
-    guard = boundary.Boundary(lambda _: Caller(Role.OPERATOR, "socket"), Audit(path))
+    config: Any = SimpleNamespace(limits=LimitsTable(), exec=ExecTable())
+    slots = Listeners(lambda: config).add("operators", "socket")
+    guard = boundary.Boundary(lambda _: Caller(Role.OPERATOR, "socket"), Audit(path), slots)
     behaviour = raising(ExceptionGroup("", [aio.InternalError()]))
     guarded = guard._guarded(lambda request, context: behaviour(), "/muster.v1.ExecService/Exec")
     with pytest.raises(asyncio.CancelledError):
-        await guarded(iter(()), SimpleNamespace(invocation_metadata=tuple))
+        await guarded(iter(()), SimpleNamespace(invocation_metadata=tuple, add_done_callback=lambda _: None))
     assert [json.loads(line)["answer"] for line in path.read_text().splitlines()] == ["CANCELLED"]
 
 

@@ -147,11 +147,6 @@ def test_what_was_removed_or_cut_while_nobody_was_connected_is_told_and_reading_
     assert "rank 1: its log was cut to 2 bytes by somebody" in told
 
 
-def test_insists_where_there_are_too_many_readers():
-    full = CallFailed("RESOURCE_EXHAUSTED", "too many", "TOO_MANY_STREAMS", 0.0)
-    assert read(Daemon([full], [full], [END]), Sink(), insist=True) == END
-
-
 def test_patience_has_an_end(monkeypatch):
     clock = iter(range(0, 10_000, 7))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))

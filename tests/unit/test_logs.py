@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent import logs
-from agent.errors import InvalidRequest, JournalUnreadable, LogUnreadable, OffsetOutOfRange, TooMany
+from agent.errors import InvalidRequest, JournalUnreadable, LogUnreadable, OffsetOutOfRange
 from agent.services import log as service
 from muster.v1 import log_pb2
 from supervisors import lifecycle
@@ -505,12 +505,9 @@ def world(tmp_path):
     job = lifecycle.Job(state=State.RUNNING, accepted_at=1.0, ranks=[Rank(4 + i, i, i) for i in range(2)])
     entry = SimpleNamespace(job_id="j", job=job, damaged="")
     registry = FakeRegistry(entry)
-    limits = SimpleNamespace(max_followers=3)
-    server: Any = SimpleNamespace(registry=registry, root=root, config=lambda: SimpleNamespace(limits=limits))
+    server: Any = SimpleNamespace(registry=registry, root=root)
     paths = {rank.rank: root.rank_log("j", rank.rank, rank.device) for rank in job.ranks}
-    return SimpleNamespace(
-        root=root, entry=entry, registry=registry, paths=paths, limits=limits, service=service.LogService(server)
-    )
+    return SimpleNamespace(root=root, entry=entry, registry=registry, paths=paths, service=service.LogService(server))
 
 
 async def until(condition):
@@ -651,20 +648,6 @@ async def test_what_cannot_be_read_is_refused(world):
     world.entry.damaged = "journal: line 2: the checksum does not fit"
     with pytest.raises(JournalUnreadable, match="line 2"):
         await read()
-
-
-async def test_readers_are_limited_and_slots_come_back(world):
-    world.limits.max_followers = 1
-    request = log_pb2.ReadLogsRequest(job_id="j", follow=True)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(world.service.ReadLogs, request, FakeContext())
-        await anyio.sleep(0.02)
-        with pytest.raises(TooMany, match="limit is 1"):
-            await world.service.ReadLogs(request, FakeContext())
-        tasks.cancel_scope.cancel()
-    context = FakeContext()
-    await world.service.ReadLogs(log_pb2.ReadLogsRequest(job_id="j"), context)
-    assert context.messages[-1].eof
 
 
 async def test_a_file_that_cannot_be_read_is_named(world):

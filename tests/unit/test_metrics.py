@@ -26,6 +26,7 @@ from agent.events import Event, EventStore, Key
 from agent.exposition import Page
 from agent.loop_lag import BOUNDS, LoopLag
 from agent.metrics import Metrics
+from agent.slots import Listeners
 from probes.accelerator import ASCEND, NVIDIA, Card, Health, Holder, Reading, Remapped, Trouble
 from probes.driver import Seen, Sick, View
 from probes.result import Action, CheckResult, Status
@@ -81,7 +82,9 @@ class Parts:
 async def made(folder: Path, parts: Parts) -> AsyncIterator[tuple[Metrics, EventStore]]:
     store = await EventStore.open(folder, 1 << 20, boot_id="one")
     try:
-        yield Metrics(lambda: parts.config, parts, parts, parts, parts, store), store
+        slots = Listeners(lambda: parts.config)
+        slots.add("operators", "/run/muster/muster.sock")
+        yield Metrics(lambda: parts.config, parts, parts, parts, parts, store, slots), store
     finally:
         await store.close()
 

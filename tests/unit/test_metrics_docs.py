@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from agent import loop_lag, metrics_cards, metrics_node, metrics_tally, metrics_vendor
+from agent import loop_lag, metrics_cards, metrics_node, metrics_tally, metrics_vendor, slots
 from agent.exposition import Catalogue, Distribution, Metric, Page
 from probes.accelerator import Trouble
 from supervisors.states import State
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES_TEST = Path(__file__).with_name("alerts_test.yml")
-OWN = (metrics_node.OWN, metrics_tally.OWN, metrics_cards.OWN)
+OWN = (metrics_node.OWN, slots.OWN, metrics_tally.OWN, metrics_cards.OWN)
 ALL = (*OWN, metrics_vendor.DCGM, metrics_vendor.NPU)
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (prometheus)")

@@ -32,7 +32,7 @@ class ExecServiceStub(object):
 
     FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
     NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-    RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the node as many streams, as are allowed
+    RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
     """
 
     def __init__(self, channel):
@@ -70,7 +70,7 @@ class ExecServiceServicer(object):
 
     FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
     NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-    RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the node as many streams, as are allowed
+    RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
     """
 
     def Exec(self, request_iterator, context):
@@ -140,7 +140,7 @@ class ExecService(object):
 
     FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
     NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-    RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the node as many streams, as are allowed
+    RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
     """
 
     @staticmethod

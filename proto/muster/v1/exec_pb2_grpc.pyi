@@ -33,7 +33,7 @@ class ExecServiceStub:
 
       FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
       NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-      RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the node as many streams, as are allowed
+      RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
     """
 
     @_typing.overload
@@ -59,7 +59,7 @@ class ExecServiceAsyncStub(ExecServiceStub):
 
       FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
       NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-      RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the node as many streams, as are allowed
+      RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -81,7 +81,7 @@ class ExecServiceServicer(metaclass=_abc_1.ABCMeta):
 
       FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
       NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-      RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the node as many streams, as are allowed
+      RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
     """
 
     @_abc_1.abstractmethod
