@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 
 from agent.cli import connection, exec_client, output
 from agent.cli.errors import CallFailed, Failure
+from agent.cli.slot_wait import SlotWait
 from muster import client
 from muster.v1 import exec_pb2, exec_pb2_grpc
 from supervisors import session
@@ -132,7 +133,9 @@ async def test_missing_output_is_no_success(
     monkeypatch.setattr(exec_client, "Patience", lambda: SimpleNamespace(wait_or_raise=lambda *_, **__: None))
     left = iter(calls)
     stub: Any = SimpleNamespace(Exec=lambda metadata: next(left))
-    here: Any = SimpleNamespace(metadata=(), failure=lambda error, _: CallFailed("UNAVAILABLE", str(error)))
+    here: Any = SimpleNamespace(
+        metadata=(), failure=lambda error, _: CallFailed("UNAVAILABLE", str(error)), slot_wait=SlotWait
+    )
     client = exec_client._Session(here, first, stdin=False, keys=b"")
     async with anyio.create_task_group() as tasks:
         assert await client._over_restarts(stub, tasks) == code
