@@ -5,6 +5,7 @@ It goes on all the same: it answers, shows, explains and stops. What it cannot d
 reserve: at the limit they are given back, so that a client that wants to stop a job gets in.
 """
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from supervisors.spare import FULL, Spare
 FDS_S, FOLDERS_S, ANSWER_S = 0.5, 10.0, 5.0
 #: Descriptors in reserve; and how many more must be free before they are taken again.
 SPARE, HEADROOM = 32, 16
+#: Where fewer than these can be had, the reserve is given back.
+LOW = 8
 ITEM = "daemon"
 
 _log = structlog.get_logger(__name__)
@@ -63,11 +66,11 @@ class Degraded:
     def look(self) -> None:
         """Gives descriptors back at the limit, and takes them again where there are enough."""
         if self._spare.full:
-            try:
-                os.close(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
-            except OSError as error:
-                if error.errno not in FULL:
-                    return
+            free = Spare(LOW)  # not a single one: what is done between two looks needs some
+            enough = free.full
+            free.release()
+            if not enough:
+                error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
                 self._spare.release()
                 self._fds = (
                     f"no file descriptor is left ({error.strerror}): {remedy(error)}; {SPARE} in reserve are used"

@@ -128,6 +128,7 @@ def main(
     SIGTERM ends the daemon and leaves the jobs running; as PID 1 of a container it stops them first, with their grace
     (daemon.stop_jobs). SIGHUP reads the configuration again.
     """
+    log_setup.open_standard_streams()
     if version:
         click.echo(f"musterd {build.FULL}")
         return

@@ -2,33 +2,48 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 from muster.v1 import job_pb2
+from supervisors import link, wards, wire
+from supervisors.paths import Root
 from tests.conftest import Daemon, alive, eventually
 
 
-def test_a_supervisor_that_cannot_begin_is_a_condition_and_its_job_can_be_stopped(daemon: Daemon) -> None:
+def _successor(daemon: Daemon, before: int) -> int:
+    pid = daemon.supervisor_pid("job")
+    return pid if pid != before else 0
+
+
+def test_a_supervisor_that_dies_again_and_again_is_a_condition_and_its_job_can_be_stopped(daemon: Daemon) -> None:
     daemon.run("sleep", "3600", job_id="job")
     daemon.until_running("job")
     pid = daemon.rank_pid("job")
-    journal: Path = daemon.root.job("job").journal
-    aside = journal.with_name("aside")
-    journal.rename(aside)
-    journal.mkdir()  # each successor: Is a directory
-    os.kill(daemon.supervisor_pid("job"), signal.SIGKILL)
-    try:
-        text = eventually(lambda: (t := daemon.cli("node").stdout) and "SUPERVISOR_CRASHING" in t and t, 60)
-        assert "job job" in text
-        assert "SUPERVISOR_CRASHING" in daemon.cli("status", "job").stdout
-        assert "Is a directory" in daemon.cli("why", "job").stdout
-        [first, *_] = [e for e in daemon.event_list("job") if e.kind == "job.supervisor_died" and e.attributes["error"]]
-        assert "Traceback" in first.attributes["error"]
-        assert "Traceback" in daemon.stderr.read_text()
-        daemon.cli("stop", "job", "--grace", "1s", "--timeout", "1s")
-        eventually(lambda: not alive(pid), 30)
-    finally:
-        journal.rmdir()
-        aside.rename(journal)
-    assert daemon.wait("job").state == job_pb2.JOB_STATE_STOPPED
-    assert daemon.get("job").ranks[0].signal == signal.SIGTERM
+    killed = 0
+    for _ in range(3):
+        killed = eventually(partial(_successor, daemon, killed))
+        os.kill(killed, signal.SIGKILL)
+    text = eventually(lambda: (t := daemon.cli("node").stdout) and "SUPERVISOR_CRASHING" in t and t)
+    assert "job job" in text and "was killed by SIGKILL" in text
+    assert "SUPERVISOR_CRASHING" in daemon.cli("status", "job").stdout
+    deaths = [event for event in daemon.event_list("job") if event.kind == "job.supervisor_died"]
+    assert len(deaths) >= 2 and deaths[0].attributes["how"] == "was killed by SIGKILL"
+    assert "supervisor.died" in daemon.stderr.read_text()
+    daemon.stop("job", grace_s=1)
+    assert not alive(pid)
+    assert daemon.get("job").state == job_pb2.JOB_STATE_STOPPED
+
+
+def test_a_supervisor_sends_its_traceback_to_the_nursery(tmp_path: Path) -> None:
+    ours, theirs = link.pair()
+    pid = os.fork()
+    if pid == 0:
+        wards._become_supervisor(Root.under(tmp_path), "none", theirs)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    message = wire.decode(ours.recv(wire.MAX_LINE))
+    assert message["op"] == "died"
+    assert "Traceback" in message["error"] and "FileNotFoundError" in message["error"]
+    ours.close()
+    theirs.close()

@@ -6,6 +6,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,3 +227,13 @@ def test_unary_calls_get_through_with_many_followers(daemon: Daemon) -> None:
     finally:
         for stream in streams:
             stream.cancel()
+
+
+def test_the_daemon_runs_with_its_standard_streams_closed(daemon: Daemon) -> None:
+    daemon.kill()
+    close = "import os, sys; [os.close(fd) for fd in range(3)]; os.execv(sys.argv[1], sys.argv[1:])"
+    daemon.musterd = (sys.executable, "-c", close, *daemon.musterd)
+    daemon.start()
+    daemon.run("echo", "hello", job_id="job")
+    assert daemon.output(daemon.wait("job")) == b"hello\n"
+    assert {os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in range(3)} == {os.devnull}
