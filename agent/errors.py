@@ -165,6 +165,14 @@ class JobNotEnded(MusterError):
         return {"job_id": _shown(self.job_id)}
 
 
+class JobAlive(JobNotEnded):
+    """Raised when a job is to be removed of which a process lives, whatever its journal says."""
+
+    def __init__(self, job_id: str, processes: str) -> None:
+        MusterError.__init__(self, f"job {_shown(job_id)}: still runs: {processes}: stop it first")
+        self.job_id = job_id
+
+
 class TooMany(MusterError):
     """Raised when a limit of the daemon is reached: `what` ("jobs", ...) and how many are allowed."""
 

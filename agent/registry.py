@@ -12,7 +12,7 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from agent import admission, ended_scan, job_folder
+from agent import admission, ended_scan, forced_removal, job_folder
 from agent.cards import Lease
 from agent.collected_logs import CollectedLogs
 from agent.condition_rules import of_presence
@@ -80,6 +80,7 @@ class Registry:
         #: Jobs that have not ended.
         self._live: dict[str, Entry] = {}
         self._tasks: dict[str, JobTask] = {}
+        self._following: dict[str, anyio.CancelScope] = {}
         self.leasing = leasing
         self._driver = driver
         self._health = health
@@ -198,10 +199,16 @@ class Registry:
             await task.stop(steps, by, reason)
         return entry
 
-    async def delete(self, job_id: str, keep_logs: bool) -> None:
-        """Forgets an ended job, with its log files unless they are kept. Raises JobNotFound, JobNotEnded, NoRoom."""
+    async def delete(self, job_id: str, keep_logs: bool, force: bool = False) -> list[str]:
+        """Forgets an ended job, with its log files unless they are kept. With `force` any job of which no process
+        lives, and whatever else has this name among the jobs on disk; returns what could not be removed, a sentence
+        each. Raises JobNotFound, JobNotEnded, NoRoom."""
+        if force:
+            left: list[str] = await self._apart(lambda: self._delete_by_force(job_id, keep_logs))
+            return left
         await self.get(job_id)
         await self._apart(lambda: self._delete(job_id, keep_logs))
+        return []
 
     async def collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
         """Removes the records of these ended jobs; their log files stay, and `logs` knows whose they are. Returns those
@@ -291,11 +298,16 @@ class Registry:
         self._group.start_soon(self._follow, task, name=f"job {entry.job_id}")
 
     async def _follow(self, task: JobTask) -> None:
+        job_id = task.entry.job_id
+        scope = self._following[job_id] = anyio.CancelScope()
         try:
-            await task.run()
+            with scope:
+                await task.run()
         finally:
-            if self._tasks.get(task.entry.job_id) is task:
-                del self._tasks[task.entry.job_id]
+            if self._tasks.get(job_id) is task:
+                del self._tasks[job_id]
+            if self._following.get(job_id) is scope:
+                del self._following[job_id]
 
     async def _start(self, spec: JobSpec, by: str) -> tuple[Entry, bool]:
         async with self.alone(spec.job_id):
@@ -361,6 +373,39 @@ class Registry:
                 _log.warning("job.not_removed", job=job_id, error=trouble)
                 self._found.append(f"{trouble}; it is tried again when the daemon starts")
             self._forget(job_id)
+
+    async def _delete_by_force(self, job_id: str, keep_logs: bool) -> list[str]:
+        async with self.alone(job_id):
+            entry = self._live.get(job_id)
+            task, scope = self._tasks.get(job_id), self._following.get(job_id)
+            if entry is None and job_id in self.ended:
+                entry = await self.ended.get(job_id)
+            elif entry is not None and scope is not None:
+                # Its journal says that it has not ended, and nobody can go on with it: nothing of it lives.
+                await self._thread(forced_removal.refuse_living, self._root, job_id)
+                scope.cancel()
+            if task is not None:
+                with anyio.move_on_after(LEAVE_S):
+                    await task.done.wait()
+            try:
+                left: list[str] = await self._thread(forced_removal.remove, self._root, job_id, entry, keep_logs)
+            except BaseException as error:
+                if job_id in self._live and entry is not None:
+                    self._begin(entry, None)
+                if isinstance(error, OSError):
+                    text = f"{error.filename or self._root.jobs}: cannot be removed: {error.strerror}"
+                    raise NoRoom(text) from error
+                raise
+            for text in left:
+                _log.warning("job.not_removed", job=job_id, error=text)
+            if self._live.pop(job_id, None) is not None and entry is not None:
+                entry.give_up("its record was removed by force")
+                self.leasing.give_back(entry)
+                entry.wake()
+            path = str(self._root.jobs / job_id)
+            self._found = [text for text in self._found if not text.startswith(f"{path}: ")]
+            self._forget(job_id)
+        return left
 
     async def _collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
         async with AsyncExitStack() as stack:

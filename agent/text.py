@@ -5,7 +5,7 @@ import re
 import shlex
 import time
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from supervisors import cpus
 
@@ -120,13 +120,31 @@ def shorten(text: str, width: int) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns, two spaces apart, ended by a newline. Cells are cleaned here; the last column is not padded."""
-    lines = [list(head), *([clean(cell) or "-" for cell in row] for row in rows)]
-    widths = [max(_columns(line[i]) for line in lines) for i in range(len(head))]
+    return "".join(table_parts(head, [rows]))
+
+
+def table_parts(head: Sequence[str], parts: Iterable[Sequence[Sequence[str]]]) -> Iterator[str]:
+    """The same of rows that come in parts, each as soon as it is there. A column gets wider where a later part needs
+    it; the lines before are not aligned with it then. Without any rows there is the head alone."""
+    widths = [0] * len(head)
+    lines = [list(head)]
+    for rows in parts:
+        lines += [[clean(cell) or "-" for cell in row] for row in rows]
+        yield _aligned(lines, widths)
+        lines = []
+    if lines:
+        yield _aligned(lines, widths)
+
+
+def _aligned(lines: Sequence[Sequence[str]], widths: list[int]) -> str:
+    """Lines in columns, which are made as wide as these lines need."""
+    for line in lines:
+        widths[:] = (max(width, _columns(cell)) for cell, width in zip(line, widths, strict=True))
     out = []
     for line in lines:
         cells = [cell + " " * (width - _columns(cell)) for cell, width in zip(line, widths, strict=True)]
-        out.append("  ".join(cells).rstrip())
-    return "\n".join(out) + "\n"
+        out.append("  ".join(cells).rstrip() + "\n")
+    return "".join(out)
 
 
 def _columns(text: str) -> int:

@@ -27,7 +27,12 @@ Changes = Mapping[str, str | None]
 
 def nonce(root: Root, job_id: str, job: Job) -> str:
     """Tells this very job from one of the same name, of another daemon or another time, in a process' environment."""
-    return f"{zlib.crc32(os.fsencode(root.state)):08x}-{zlib.crc32(job_id.encode()):08x}-{job.accepted_at!r}"
+    return f"{nonce_prefix(root, job_id)}{job.accepted_at!r}"
+
+
+def nonce_prefix(root: Root, job_id: str) -> str:
+    """What the nonces of all jobs of this name of this daemon begin with."""
+    return f"{zlib.crc32(os.fsencode(root.state)):08x}-{zlib.crc32(job_id.encode()):08x}-"
 
 
 def common(root: Root, spec: JobSpec, job: Job, account: Account) -> dict[str, str]:

@@ -234,6 +234,15 @@ def usage(pid: int) -> dict[str, float | int]:
     return found
 
 
+def environ_begins(pid: int, begin: bytes) -> bool:
+    """Whether a process was started with a variable that begins so; False where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return any(entry.startswith(begin) for entry in file.read().split(b"\0"))
+    except OSError:
+        return False
+
+
 def environ_has(pid: int, entry: bytes) -> bool:
     """Whether a process was started with this NAME=VALUE; False where that cannot be read."""
     try:

@@ -1,24 +1,28 @@
 """`muster start`, `stop`, `wait`, `rm`, `ps`: commands about whole jobs."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from agent.cli.address import Address, pass_address
 from agent.cli.errors import CallFailed, Exit, Failure, NoDaemon
-from agent.cli.output import as_dict, emit, emit_json, format_option, note, on_terminal
+from agent.cli.output import as_dict, emit, emit_json, emit_json_list, format_option, note, on_terminal
 from agent.cli.spec import Draft
 from agent.cli.spec_options import DURATION, Parsed, label_pair, spec_options
-from agent.text import clean, command_line, shorten, span, table
+from agent.text import clean, command_line, shorten, span, table_parts
 
 if TYPE_CHECKING:
     from agent.cli.connection import Connection
     from muster.v1 import job_pb2
 
-_PAGE = 500
+#: Jobs of the first page, which is there soon, and of each that follows.
+_FIRST_PAGE, _PAGE = 100, 500
+_HEAD = ("JOB", "STATE", "RANKS", "CARDS", "ACCEPTED", "RAN", "EXIT", "COMMAND")
 _COMMAND_WIDTH = 60
+#: Why a job cannot be stopped that `rm --force` removes all the same, if none of its processes lives.
+_REMOVED_ALL_THE_SAME = frozenset({"JOB_NOT_FOUND", "JOURNAL_DAMAGED", "SUPERVISOR_UNREACHABLE"})
 #: Jobs that `stop --all` waits for at the same time.
 _AT_ONCE = 64
 
@@ -140,7 +144,12 @@ def wait(address: Address, job: str, timeout: float | None, as_json: bool) -> No
 @pass_address
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @click.option("--keep-logs", is_flag=True, help="Leave the files with the ranks' output where they are.")
-@click.option("-f", "--force", is_flag=True, help="Stop a job that has not ended first.")
+@click.option(
+    "-f",
+    "--force",
+    is_flag=True,
+    help="Stop a job that has not ended first, and remove whatever is left on disk of one whose record is damaged.",
+)
 def rm(address: Address, jobs: tuple[str, ...], keep_logs: bool, force: bool) -> None:
     """Forget ended jobs: their record, their workspace and their logs."""
     from agent.cli.connection import connect, utf8
@@ -150,18 +159,25 @@ def rm(address: Address, jobs: tuple[str, ...], keep_logs: bool, force: bool) ->
 
         def one(job_id: str) -> None:
             utf8(job_id, "JOB")
+            answer = job_pb2.StopResponse(ended=True)
             if force:
-                answer = connection.call(
-                    connection.jobs.Stop, job_pb2.StopRequest(job_id=job_id, reason="muster rm --force"), None
-                )
-                if not answer.ended:
-                    raise _not_ended(answer.job)
+                stop = job_pb2.StopRequest(job_id=job_id, reason="muster rm --force")
+                try:
+                    answer = connection.call(connection.jobs.Stop, stop, None)
+                except CallFailed as failure:
+                    if failure.reason not in _REMOVED_ALL_THE_SAME:
+                        raise
+            request = job_pb2.DeleteRequest(job_id=job_id, keep_logs=keep_logs, force=force)
             try:
-                connection.call(connection.jobs.Delete, job_pb2.DeleteRequest(job_id=job_id, keep_logs=keep_logs))
+                left = connection.call(connection.jobs.Delete, request).left
             except CallFailed as failure:
-                if failure.reason == "JOB_NOT_ENDED":
+                if failure.reason == "JOB_NOT_ENDED" and not answer.ended:
+                    raise _not_ended(answer.job) from None
+                if failure.reason == "JOB_NOT_ENDED" and not force:
                     raise Failure(f"{failure.message}, or give --force", Exit.REFUSED) from None
                 raise
+            for text in left:
+                note(text)
             emit(f"{clean(job_id)}\n")
 
         code = _each(jobs, one)
@@ -181,56 +197,60 @@ def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, s
     from agent.cli.connection import connect
 
     with connect(address) as connection:
-        found = list(list_jobs(connection, ended_too, dict(label)))
-    if as_json:
-        emit_json({"jobs": [as_dict(job) for job in found]})
-    elif quiet:
-        emit("".join(f"{clean(job.job_id)}\n" for job in found))
-    else:
-        emit(_table(found))
+        pages = list_pages(connection, ended_too, dict(label))
+        # Each page is shown when it is there: of thousands of jobs nobody waits for the last one.
+        if as_json:
+            emit_json_list("jobs", (as_dict(job) for page in pages for job in page))
+        elif quiet:
+            for page in pages:
+                emit("".join(f"{clean(job.job_id)}\n" for job in page))
+        else:
+            now = time.time()
+            for text in table_parts(_HEAD, ([_row(job, now) for job in page] for page in pages)):
+                emit(text)
 
 
 def list_jobs(connection: "Connection", ended_too: bool, labels: dict[str, str]) -> "Iterator[job_pb2.Job]":
-    """All pages. Raises CallFailed."""
+    """All of them. Raises CallFailed."""
+    for page in list_pages(connection, ended_too, labels):
+        yield from page
+
+
+def list_pages(connection: "Connection", ended_too: bool, labels: dict[str, str]) -> "Iterator[Sequence[job_pb2.Job]]":
+    """All jobs in pages, each asked for when the one before was taken. Raises CallFailed."""
     from agent.cli.connection import utf8
     from muster.v1 import job_pb2
 
     for text in (*labels, *labels.values()):
         utf8(text, "--label")
-    request = job_pb2.ListRequest(page_size=_PAGE, labels=labels)
+    request = job_pb2.ListRequest(page_size=_FIRST_PAGE, labels=labels)
     if not ended_too:
         ended = {"SUCCEEDED", "FAILED", "STOPPED", "LOST", "UNSPECIFIED"}
         names = [(name, value) for name, value in job_pb2.JobState.items()]
         request.states.extend(value for name, value in names if name.removeprefix("JOB_STATE_") not in ended)
     while True:
         page = connection.call(connection.jobs.List, request)
-        yield from page.jobs
+        yield page.jobs
         if not page.next_page_token:
             return
-        request.page_token = page.next_page_token
+        request.page_token, request.page_size = page.next_page_token, _PAGE
 
 
-def _table(jobs: "list[job_pb2.Job]") -> str:
+def _row(job: "job_pb2.Job", now: float) -> list[str]:
     from agent.cli import show
 
-    now = time.time()
-    rows = []
-    for job in jobs:
-        exit_code = str(job.verdict.exit_code) if job.HasField("ended_at") else "-"
-        accepted = show.seconds(job.accepted_at)
-        rows.append(
-            [
-                job.job_id,
-                ", ".join(filter(None, (show.state(job.state), show.hang(job), show.gap(job)))),
-                str(len(job.ranks)),
-                show.devices(job),
-                f"{span(now - accepted)} ago" if accepted else "-",
-                show.lasted(job, now),
-                exit_code,
-                shorten(command_line(job.spec.command), _COMMAND_WIDTH),
-            ]
-        )
-    return table(["JOB", "STATE", "RANKS", "CARDS", "ACCEPTED", "RAN", "EXIT", "COMMAND"], rows)
+    exit_code = str(job.verdict.exit_code) if job.HasField("ended_at") else "-"
+    accepted = show.seconds(job.accepted_at)
+    return [
+        job.job_id,
+        ", ".join(filter(None, (show.state(job.state), show.hang(job)))),
+        str(len(job.ranks)),
+        show.devices(job),
+        f"{span(now - accepted)} ago" if accepted else "-",
+        show.lasted(job, now),
+        exit_code,
+        shorten(command_line(job.spec.command), _COMMAND_WIDTH),
+    ]
 
 
 def _each(jobs: tuple[str, ...], one: Callable[[str], None], at_once: int = 1) -> int:

@@ -4,7 +4,7 @@ import json
 import os
 import select
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -60,6 +60,17 @@ def emit(text: str) -> None:
 def emit_json(value: Mapping[str, Any], *, line: bool = False) -> None:
     """An object, indented; with `line` on one line."""
     emit(json.dumps(value, ensure_ascii=False, indent=None if line else 2) + "\n")
+
+
+def emit_json_list(name: str, values: Iterable[Mapping[str, Any]]) -> None:
+    """An object with one list, indented, of which each value is written when it comes."""
+    begin = f'{{\n  "{name}": ['
+    between = begin + "\n"
+    for value in values:
+        text = json.dumps(value, ensure_ascii=False, indent=2)
+        emit(between + "\n".join(f"    {line}" for line in text.split("\n")))
+        between = ",\n"
+    emit(begin + "]\n}\n" if between.startswith(begin) else "\n  ]\n}\n")
 
 
 def as_dict(message: "Message") -> dict[str, Any]:

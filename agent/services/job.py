@@ -169,9 +169,9 @@ class JobService(job_pb2_grpc.JobServiceServicer):
 
     async def Delete(self, request: job_pb2.DeleteRequest, context: "_Context") -> job_pb2.DeleteResponse:
         """See job.proto. Raises JobNotFound, JobNotEnded."""
-        await self._server.registry.delete(request.job_id, request.keep_logs)
+        left = await self._server.registry.delete(request.job_id, request.keep_logs, request.force)
         self._messages.forget(request.job_id)
-        return job_pb2.DeleteResponse()
+        return job_pb2.DeleteResponse(left=[plain(text) for text in left])
 
     async def GetReport(self, request: job_pb2.GetReportRequest, context: "_Context") -> job_pb2.GetReportResponse:
         """See job.proto. Raises JobNotFound."""

@@ -124,7 +124,7 @@ class FakeRegistry:
         self.jobs[job_id].records += 1
         return self.jobs[job_id]
 
-    async def delete(self, job_id, keep_logs):
+    async def delete(self, job_id, keep_logs, force=False):
         raise errors.JobNotEnded(job_id)
 
 

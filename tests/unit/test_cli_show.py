@@ -4,6 +4,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agent.cli import jobs, look, show
+from agent.text import table_parts
 from muster.v1 import job_pb2
 
 
@@ -26,7 +27,9 @@ def job(**hang: object) -> job_pb2.Job:
 def test_a_job_that_hangs_is_pointed_out(verdict: str, kind: str, shown: str) -> None:
     found = job(verdict=verdict, kind=kind)
     assert show.hang(found) == shown
-    assert ("RUNNING, " + shown if shown else "RUNNING  ") in jobs._table([found])
+    assert ("RUNNING, " + shown if shown else "RUNNING  ") in "".join(
+        table_parts(jobs._HEAD, [[jobs._row(found, 0.0)]])
+    )
 
 
 def test_status_says_since_when_who_and_why() -> None:

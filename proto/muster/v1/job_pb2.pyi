@@ -1411,17 +1411,23 @@ class DeleteRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     KEEP_LOGS_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     keep_logs: _builtins.bool
+    force: _builtins.bool
+    """Removes whatever is left on disk of a job, even if its journal is damaged or missing, or says that the job has not
+    ended. FAILED_PRECONDITION / JOB_NOT_ENDED as long as a process of the job lives.
+    """
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         keep_logs: _builtins.bool = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "keep_logs", b"keep_logs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "job_id", b"job_id", "keep_logs", b"keep_logs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1431,12 +1437,19 @@ Global___DeleteRequest: _TypeAlias = DeleteRequest  # noqa: Y015
 class DeleteResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    LEFT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With `force`: what could not be removed, and why, a sentence each."""
+
     def __init__(
         self,
+        *,
+        left: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left", b"left"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
