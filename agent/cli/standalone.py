@@ -203,14 +203,14 @@ def _end(daemon: "subprocess.Popen[bytes]", grace_s: float, interrupts: Interrup
     with contextlib.suppress(subprocess.TimeoutExpired):
         daemon.wait(TIDY_S)
         return True
-    note("waiting for its own daemon, which stops the job")
+    note(f"waiting for its own daemon (pid {daemon.pid}) to end")
     asked, end = interrupts.asked, time.monotonic() + grace_s + END_S
     while time.monotonic() < end:
         with contextlib.suppress(subprocess.TimeoutExpired):
             daemon.wait(LOOK_S)
             return True
         if interrupts.asked > asked:
-            note(f"not waiting any longer: its own daemon (pid {daemon.pid}) stops the job and ends by itself")
+            note(f"not waiting any longer: its own daemon (pid {daemon.pid}) stops the job if need be, and ends")
             return False
     note(f"its own daemon (pid {daemon.pid}) did not end within {grace_s + END_S:g} s: killing it")
     daemon.kill()
