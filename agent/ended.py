@@ -54,6 +54,8 @@ class EndedJobs:
         #: Called with each job that ends, and with the id of each whose record is removed.
         self.on_ended: list[Callable[[Entry], None]] = []
         self.on_removed: list[Callable[[str], None]] = []
+        #: Called with each job that ended before the daemon started, and whose logs may lack the line of a gap.
+        self.on_lacking: list[Callable[[Entry], None]] = []
 
     def __len__(self) -> int:
         return len(self._index)
@@ -129,14 +131,22 @@ class EndedJobs:
                     entry = await self.get(job_id)
                     if self._is_open(job_id):
                         self._put(Ended.of(entry))
+                        self._tell_lacking(entry)
                         if (one := OnCards.of(entry)) is not None:
                             on_cards.append(one)
                 else:
                     self._put(summary.row)
+                    if summary.lacks_lines:
+                        self._tell_lacking(await self.get(job_id))
                     if summary.cards:
                         on_cards.append(OnCards(job_id, summary.cards, summary.row.ended_at))
         self.indexed.set()
         return on_cards
+
+    def _tell_lacking(self, entry: Entry) -> None:
+        if entry.job.missing_lines:
+            for call in self.on_lacking:
+                call(entry)
 
     def _is_open(self, job_id: str) -> bool:
         return job_id in self._index and self._index[job_id] is None

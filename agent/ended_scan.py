@@ -23,14 +23,17 @@ from supervisors.states import Kind, State
 #: Bytes at a journal's end in which its last record is sought first.
 _TAIL_BYTES = 4096
 _PLANNED = b'"kind":"planned"'
+_LOST_WITH_LINE = b'"kind":"lost_bytes"', b'"line":'
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of an ended job: its index entry, and the cards that somebody of it may still be on."""
+    """Of an ended job: its index entry, the cards that somebody of it may still be on, and whether it ended inside a
+    gap, whose line its logs may lack."""
 
     row: Ended
     cards: tuple[int, ...]
+    lacks_lines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,8 @@ def _summary(job_id: str, paths: JobPaths) -> Summary | None:
             cards = ()
     except (KeyError, TypeError, ValueError):
         return None
-    return Summary(row, cards) if state.final else None
+    lacks_lines = any(all(part in line for part in _LOST_WITH_LINE) for line in lines)
+    return Summary(row, cards, lacks_lines) if state.final else None
 
 
 def _place(lines: Sequence[bytes]) -> int:

@@ -23,13 +23,16 @@ class _Held:
 
 
 class Raw:
-    """One rank: the bytes as they are."""
+    """One rank: the bytes as they are. What muster has to say of it goes `aside`, or, without that, among them."""
 
-    def __init__(self, write: Write) -> None:
-        self._write = write
+    def __init__(self, write: Write, aside: Callable[[str], object] | None = None) -> None:
+        self._write, self._aside = write, aside
 
     def feed(self, source: str, data: bytes, time: float) -> None:
-        self._write(data)
+        if self._aside is not None and source == "muster":
+            self._aside(data.decode("utf-8", "replace").rstrip("\n"))
+        else:
+            self._write(data)
 
     def cut(self, source: str) -> None:
         """Nothing is held."""

@@ -28,15 +28,24 @@ class EventLines:
     """What a reader is still to be told. It holds one page of events, however many there are."""
 
     def __init__(
-        self, events: EventStore, job_id: str, cursor: str, *, since: int | None = None, until: int | None = None
+        self,
+        events: EventStore,
+        job_id: str,
+        cursor: str,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        losses_of: frozenset[int | None] | None = None,
     ) -> None:
         """Of one job, or of all jobs and the node (`job_id` empty), behind `cursor` (empty: from the oldest), told at
-        or after `since` and not after `until` (nanoseconds since the epoch)."""
+        or after `since` and not after `until` (nanoseconds since the epoch).
+        `losses_of`: only events of output that is lost, of these ranks (None: of the job's own log)."""
         self._events = events
         self._job_id = job_id
         self._behind = cursor or None
         self._since = since or 0
         self._until = until
+        self._losses_of = losses_of
         self._page: deque[tuple[Event, str]] = deque()
 
     @property
@@ -85,6 +94,8 @@ class EventLines:
 
     def _wanted(self, event: Event) -> bool:
         if event.kind in _IN_THE_LOG or (self._job_id and event.job_id != self._job_id):
+            return False
+        if self._losses_of is not None and (event.kind != "job.output_lost" or event.rank not in self._losses_of):
             return False
         if event.kind == "job.stopping" and event.attributes.get("cause") == "requested":
             return False

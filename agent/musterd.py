@@ -206,6 +206,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
     from agent.node_health import NodeHealth
     from agent.notify import Notifier
     from agent.nursery_client import NurseryClient
+    from agent.output_losses import OutputLosses
     from agent.registry import Registry
     from agent.server import ServerContext, serve
     from agent.slots import Listeners
@@ -228,6 +229,9 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         degraded = Degraded(root, health.found)
         registry.of_daemon = lambda: degraded.trouble
         crashes = Crashes(events, health.found, registry.known)
+        losses = OutputLosses(root, health.found, registry.live)
+        registry.ended.on_ended.append(losses.ended)
+        registry.ended.on_lacking.append(losses.ended)
         nursery.died = crashes.died
         telemetry = Telemetry(root, settings, driver, registry)
         notifier = Notifier(root, settings, events, registry)
@@ -273,6 +277,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
             tasks.start_soon(heap.trim)
             tasks.start_soon(crashes.run)
             tasks.start_soon(degraded.run)
+            tasks.start_soon(losses.run)
             if is_init():
                 tasks.start_soon(orphans.reap, registry)
             await tasks.start(events.run)

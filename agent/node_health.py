@@ -68,6 +68,7 @@ class NodeHealth:
     ) -> None:
         """`settings` gives the present configuration."""
         self._settings = settings
+        self._root = root
         self._driver = driver
         self._clock = clock or Clock()
         self._boot = self._clock.boot()
@@ -244,6 +245,7 @@ class NodeHealth:
             after=self._told,
             earlier_boots=self._xids.earlier,
             inventory=Inventory(state.inventory),
+            own_paths=tuple(map(str, (self._root.state, self._root.log, self._root.run))),
         )
         self._watch = NodeWatch(self._settings, self._driver, self._looker, self._held, self._looked, self._happened)
         self._changed(self._conditions.restore(state.conditions, same_boot, self._clock.moment()))

@@ -517,6 +517,13 @@ _NODE: dict[Code, Explanation] = {
         "The reason names the folder and the error: make room, mount it writable, raise the limit. It heals by itself.",
         30.0,
     ),
+    Code.OUTPUT_LOST: _aged(
+        "The file system of the logs takes no output of ranks: it is read, counted and thrown away, so that no rank"
+        " waits for it. The reason says how much so far, since when, and why.",
+        "Mend what the reason names: make room, mount it writable, move away what stands in a log's place. Writing"
+        " resumes by itself, with a line in the log that says what is missing.",
+        30.0,
+    ),
     Code.KERNEL_LOG_UNREADABLE: _unsure(
         "The kernel's log cannot be read, so Xids, disk errors and OOM kills are not seen there. The reason says"
         " what is"

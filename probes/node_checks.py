@@ -107,12 +107,15 @@ class Looker:
         after: Position | None = None,
         earlier_boots: Callable[[str, int], int] = lambda _card, _xid: 0,
         inventory: Inventory | None = None,
+        own_paths: tuple[str, ...] = (),
     ) -> None:
         """`after`: what of the kernel's log was read before. `earlier_boots`: in how many boots before this one a card
-        (its uuid, or its bus id) had an Xid. `inventory`: the cards that the node had; none are known by default."""
+        (its uuid, or its bus id) had an Xid. `inventory`: the cards that the node had; none are known by default.
+        `own_paths`: folders of muster itself, whose file systems are watched, too."""
         self._settings = settings
         self._driver = driver
         self._roots = Roots(proc, sys, dev)
+        self._own_paths = own_paths
         self._memory = Memory(inventory)
         self._rules = {rule.check.item: rule for rule in self._all_rules()}
         self._relisted_at = time.monotonic()
@@ -222,7 +225,7 @@ class Looker:
         view = self._driver.view
         only = None if only is None else view.owners(only)
         held = {owner: job for index, job in (held or {}).items() for owner in view.owners([index])}
-        return Look(self._settings(), view, self._memory, now, self._roots, held, only)
+        return Look(self._settings(), view, self._memory, now, self._roots, held, only, self._own_paths)
 
     def _choose(self, items: Sequence[str]) -> list[str]:
         chosen: set[str] = set()

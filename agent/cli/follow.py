@@ -42,6 +42,14 @@ def read(connection: Connection, request: log_pb2.ReadLogsRequest, sink: Sink) -
     return _patiently(lambda: connection.stream(connection.logs.ReadLogs, request), take, sink, moved)
 
 
+def note_missing(last: log_pb2.ReadLogsResponse) -> bool:
+    """Says what of the output cannot be read any more, by the last message of a reading. Returns whether there was."""
+    for gone in last.missing:
+        whose = "the job's own log" if gone.job_log else f"the output of rank {gone.rank}"
+        note(f"{gone.bytes} bytes of {whose} are missing: {clean(gone.reason)}")
+    return bool(last.missing)
+
+
 def read_node(connection: Connection, request: log_pb2.ReadNodeLogsRequest, sink: Sink) -> None:
     """As `read`, for all jobs of the node."""
     places: dict[tuple[str, int], log_pb2.JobPosition] = {}

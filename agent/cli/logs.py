@@ -7,7 +7,7 @@ import click
 
 from agent.cli.address import Address, pass_address
 from agent.cli.errors import Exit, StdoutFailed
-from agent.cli.output import write
+from agent.cli.output import note, write
 from agent.cli.spec_options import WHOLE, Parsed
 from agent.text import moment
 
@@ -61,7 +61,9 @@ def logs(
     (checks, what ran before the ranks, restarts, the end) behind `[job] `, and what else happened to it (gaps, hangs, a
     supervisor that was replaced) behind `[muster] `. Of one rank it shows the bytes as they are.
 
-    The exit code says whether the output could be read, not how the job ended.
+    What somebody deleted, moved or truncated is named on stderr at the end, with the number of bytes.
+
+    The exit code says whether the output could be read, not how the job ended: 1 if some of it is missing.
     """
     from agent import labels
     from agent.cli import follow as following
@@ -97,19 +99,26 @@ def logs(
             if several and not no_label and not ranks and attempt is None:
                 request.job_log = log_pb2.JOB_LOG_INCLUDED
                 request.events = not no_events
+            elif not several and not no_events:
+                request.events = request.only_losses = True
+                if not own and not ranks:
+                    request.ranks.extend(rank.rank for rank in get_job(connection, job or "").ranks)
         label = several and not no_label
-        sink: following.Sink = labels.Raw(write)
+        sink: following.Sink = labels.Raw(write, aside=note)
         if several or timestamps or pattern is not None:
             sink = labels.Lines(write, label=label, timestamps=timestamps, several=several, grep=pattern)
+        missing = False
         try:
             if isinstance(request, log_pb2.ReadNodeLogsRequest):
                 following.read_node(connection, request, sink)
             else:
-                following.read(connection, request, sink)
+                missing = following.note_missing(following.read(connection, request, sink))
         except StdoutFailed as failure:
             if failure.exit_code != Exit.PIPE_CLOSED:
                 raise
             raise click.exceptions.Exit(Exit.PIPE_CLOSED) from None
+    if missing:
+        raise click.exceptions.Exit(Exit.FAILURE)
 
 
 def _pattern(grep: str | None, ignore_case: bool) -> "re.Pattern[str] | None":

@@ -243,6 +243,8 @@ class _Attached:
         sink = _Sink(self._label, lambda: self._count(job))
         request = log_pb2.ReadLogsRequest(job_id=job.job_id, follow=True)
         last = follow.read(self._connection, request, sink)
+        if not self._quiet:
+            follow.note_missing(last)
         if progress is not None:
             progress.finish()
         return self._verdict(last)

@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from agent import convert, logs, turns
+from agent import convert, log_losses, logs, turns
 from agent.entry import Entry
 from agent.errors import InvalidRequest, JobNotFound, JournalUnreadable, LogUnreadable
 from agent.log_events import EventLines
 from agent.log_stream import Span, events_before, files_of, message
 from agent.services import ServerContext
 from agent.services.node_log import NodeReading
+from agent.spec_message import plain
 from muster.v1 import log_pb2, log_pb2_grpc
 from supervisors.spec import Violation
 from supervisors.states import JOB
@@ -67,6 +68,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             # Else nobody knows where reading begins until there is something to read, which may be never.
             if request.HasField("tail_lines") or (offset and rank not in asked):
                 await context.write(message(logs.Chunk(rank, offset, b"")))
+        begun = dict(at) if limits.begins_late else {}
         merge = logs.Merge(files, at)
         bookmarked = events is None
         while True:
@@ -98,9 +100,24 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         if any(at[rank] < size for rank, size in sizes.items()):
             self._refuse_removed(entry)
         last = log_pb2.ReadLogsResponse(eof=True, state=convert.state_to(entry.job.state))
+        last.missing.extend(await self._missing(entry, files, begun, sizes if limits.cuts else {}))
         if entry.job.state.final and (verdict := convert.verdict_of(entry.job)) is not None:
             last.verdict.CopyFrom(verdict)
         await context.write(last)
+
+    async def _missing(
+        self, entry: Entry, files: list[logs.LogFile], starts: dict[int, int], stops: dict[int, int]
+    ) -> list[log_pb2.MissingOutput]:
+        """What of [start, stop) of these files somebody took away. Raises OSError."""
+        found = await turns.in_turn(
+            lambda: log_losses.missing(files, starts, stops, log_losses.ends(entry.job, entry.paths))
+        )
+        return [
+            log_pb2.MissingOutput(
+                rank=max(one.rank, 0), job_log=one.rank == JOB, bytes=one.bytes, reason=plain(one.why)
+            )
+            for one in found
+        ]
 
     def _chosen(self, entry: Entry, request: log_pb2.ReadLogsRequest) -> list[logs.LogFile]:
         files = {file.rank: file for file in files_of(self._server.root, entry)}
@@ -147,6 +164,7 @@ class _Limits:
     def __init__(self, entry: Entry, request: log_pb2.ReadLogsRequest) -> None:
         """Raises InvalidRequest, also for an attempt that has not begun."""
         self.span = Span(request)
+        self._request = request
         self._entry = entry
         self._attempt = request.attempt if request.HasField("attempt") else None
         if self._attempt is not None and self._attempt > entry.job.attempt:
@@ -157,6 +175,18 @@ class _Limits:
     def over(self) -> bool:
         """Whether nothing more can come of it."""
         return self._passed or self.span.over
+
+    @property
+    def begins_late(self) -> bool:
+        """Whether what is asked for may begin after the output does."""
+        asked = self._request
+        late = asked.HasField("tail_lines") or asked.offsets or asked.job_offset or self._attempt
+        return bool(late) or self.span.since is not None
+
+    @property
+    def cuts(self) -> bool:
+        """Whether what is asked for may end before the output does."""
+        return self._passed or self.span.until is not None
 
     @property
     def _passed(self) -> bool:
@@ -191,10 +221,24 @@ async def _events(
         return None
     # A job before this one may have had the same id.
     since = max(round(entry.job.accepted_at * 1e9), span.since or 0)
-    events = EventLines(server.events, entry.job_id, request.event_cursor, since=since, until=span.until)
+    events = EventLines(
+        server.events,
+        entry.job_id,
+        request.event_cursor,
+        since=since,
+        until=span.until,
+        losses_of=_losses_of(request) if request.only_losses else None,
+    )
     if request.HasField("tail_lines"):
         await events.last(request.tail_lines)
     return events
+
+
+def _losses_of(request: log_pb2.ReadLogsRequest) -> frozenset[int | None]:
+    """Whose lost output a reader wants to be told of; None stands for the job's own log."""
+    if request.job_log == log_pb2.JOB_LOG_ONLY:
+        return frozenset({None})
+    return frozenset(request.ranks) | ({None} if request.job_log == log_pb2.JOB_LOG_INCLUDED else set())
 
 
 async def _starts(

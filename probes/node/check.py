@@ -49,6 +49,8 @@ class Look:
     roots: Roots = field(default_factory=Roots)
     held: Mapping[int, str] = field(default_factory=dict)
     only: frozenset[int] | None = None
+    #: Folders of muster itself.
+    own_paths: tuple[str, ...] = ()
 
     def cards(self, *kinds: str) -> list["CardFacts"]:
         """The cards of these kinds that are asked about, by index; also those that do not answer."""

@@ -71,14 +71,18 @@ def _unescaped(text: str) -> str:
 
 
 async def free(look: Look) -> list[CheckResult]:
-    """statvfs(2) of each path, side by side; one that hangs holds up no other."""
+    """statvfs(2) of each path, side by side; one that hangs holds up no other. Of muster's own folders those count that
+    are on no file system that is asked for already."""
     results: dict[str, list[CheckResult]] = {}
+    devices: dict[str, int] = {}
 
     async def one(path: str) -> None:
         say = About(FREE.item, path)
         try:
             with anyio.fail_after(look.settings.look_deadline_s * 0.9):
-                stat = await watched.call(f"statvfs {path}", lambda: os.statvfs(path))
+                stat, devices[path] = await watched.call(
+                    f"statvfs {path}", lambda: (os.statvfs(path), os.stat(path).st_dev)
+                )
         except (TimeoutError, watched.StillHanging):
             results[path] = [say.found(Code.PROBE_TIMED_OUT, "its file system does not answer")]
         except OSError as error:
@@ -86,11 +90,14 @@ async def free(look: Look) -> list[CheckResult]:
         else:
             results[path] = judge_free(say, stat, look.settings.disk_free_percent)
 
-    paths = list(dict.fromkeys(words(look.settings.disk_paths)))
+    paths = list(dict.fromkeys([*words(look.settings.disk_paths), *look.own_paths]))
     async with anyio.create_task_group() as group:
         for path in paths:
             group.start_soon(one, path)
-    return [result for path in paths for result in results[path]]
+    first = {devices[path]: path for path in reversed(paths) if path in devices}
+    own = set(look.own_paths) - set(words(look.settings.disk_paths))
+    wanted = [path for path in paths if path not in own or first.get(devices.get(path, -1), path) == path]
+    return [result for path in wanted for result in results[path]]
 
 
 def judge_free(say: About, stat: os.statvfs_result, least_percent: float) -> list[CheckResult]:
@@ -195,7 +202,7 @@ def _mountinfo(proc: Path) -> list[Mount]:
 
 
 def _free_applies(look: Look) -> str:
-    return "" if words(look.settings.disk_paths) else "no path is named (`disk_paths`)"
+    return "" if words(look.settings.disk_paths) or look.own_paths else "no path is named (`disk_paths`)"
 
 
 def _nfs_applies(look: Look) -> str:

@@ -80,6 +80,7 @@ class ReadLogsRequest(_message.Message):
     UNTIL_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     EVENT_CURSOR_FIELD_NUMBER: _builtins.int
+    ONLY_LOSSES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     follow: _builtins.bool
     """Go on until the job has ended and everything was read."""
@@ -95,6 +96,8 @@ class ReadLogsRequest(_message.Message):
     """Tell among the output what EventService has of the job and its own log does not say: gaps, takeovers, hangs, ..."""
     event_cursor: _builtins.str
     """Go on behind this event."""
+    only_losses: _builtins.bool
+    """With `events`: only those of output that is being lost."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ranks (numbers over all nodes); empty: all of this node."""
@@ -128,10 +131,11 @@ class ReadLogsRequest(_message.Message):
         until: _timestamp_pb2.Timestamp | None = ...,
         events: _builtins.bool = ...,
         event_cursor: _builtins.str = ...,
+        only_losses: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "event_cursor", b"event_cursor", "events", b"events", "follow", b"follow", "job_id", b"job_id", "job_log", b"job_log", "job_offset", b"job_offset", "offsets", b"offsets", "ranks", b"ranks", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attempt", b"_attempt", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "event_cursor", b"event_cursor", "events", b"events", "follow", b"follow", "job_id", b"job_id", "job_log", b"job_log", "job_offset", b"job_offset", "offsets", b"offsets", "only_losses", b"only_losses", "ranks", b"ranks", "since", b"since", "tail_lines", b"tail_lines", "until", b"until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__attempt: _TypeAlias = _typing.Literal["attempt"]  # noqa: Y015
     _WhichOneofArgType__attempt: _TypeAlias = _typing.Literal["_attempt", b"_attempt"]  # noqa: Y015
@@ -158,6 +162,7 @@ class ReadLogsResponse(_message.Message):
     TRUNCATED_FIELD_NUMBER: _builtins.int
     JOB_LOG_FIELD_NUMBER: _builtins.int
     EVENT_CURSOR_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     offset: _builtins.int
     """Of the first byte of `data` in the rank's file."""
@@ -182,6 +187,10 @@ class ReadLogsResponse(_message.Message):
     def verdict(self) -> _job_pb2.Verdict:
         """With `eof`, for a job that has ended."""
 
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedCompositeFieldContainer[Global___MissingOutput]:
+        """With `eof`: output that cannot be read because somebody deleted, moved or truncated its file."""
+
     def __init__(
         self,
         *,
@@ -195,14 +204,44 @@ class ReadLogsResponse(_message.Message):
         truncated: _builtins.bool = ...,
         job_log: _builtins.bool = ...,
         event_cursor: _builtins.str = ...,
+        missing: _abc.Iterable[Global___MissingOutput] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "eof", b"eof", "event_cursor", b"event_cursor", "job_log", b"job_log", "offset", b"offset", "rank", b"rank", "state", b"state", "time", b"time", "truncated", b"truncated", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "eof", b"eof", "event_cursor", b"event_cursor", "job_log", b"job_log", "missing", b"missing", "offset", b"offset", "rank", b"rank", "state", b"state", "time", b"time", "truncated", b"truncated", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadLogsResponse: _TypeAlias = ReadLogsResponse  # noqa: Y015
+
+@_typing.final
+class MissingOutput(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    JOB_LOG_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    job_log: _builtins.bool
+    """It is of the job's own log, and `rank` means nothing."""
+    bytes: _builtins.int
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        job_log: _builtins.bool = ...,
+        bytes: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "job_log", b"job_log", "rank", b"rank", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MissingOutput: _TypeAlias = MissingOutput  # noqa: Y015
 
 @_typing.final
 class ReadNodeLogsRequest(_message.Message):

@@ -1,0 +1,151 @@
+"""A log that cannot be written: nobody else is touched, the loss is reported while it lasts, and nothing is silent."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.v1 import job_pb2, node_pb2, node_pb2_grpc
+from tests.conftest import Daemon, eventually
+
+#: Writes a line of 8 bytes whenever the file `go` was made; ends with `end`.
+WRITER = (
+    'n=0; while [ ! -e end ]; do if [ -e go ]; then rm go; n=$((n+1)); printf "line %02d\\n" $n; : > "wrote-$n"; fi;'
+    " sleep 0.005; done; exit 3"
+)
+
+
+class Job:
+    """Two ranks that write a line when they are told to."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        daemon.run("sh", "-c", WRITER, job_id="job", ranks=2)
+        daemon.until_running("job")
+        self.lines = [0, 0]
+
+    def home(self, rank: int) -> Path:
+        return self.daemon.root.job("job").workspace / f"device{rank}"
+
+    def log(self, rank: int) -> Path:
+        return self.daemon.root.rank_log("job", rank, rank)
+
+    def write(self, rank: int) -> None:
+        self.lines[rank] += 1
+        (self.home(rank) / "go").touch()
+        eventually((self.home(rank) / f"wrote-{self.lines[rank]}").exists, message=f"rank {rank} is not held up")
+
+    def gap_after_a_line(self, rank: int) -> Any:
+        """The looks at a file are 100 ms apart: what comes before the next goes where the deleted file goes."""
+        self.write(rank)
+        return self.gap(rank)
+
+    def gap(self, rank: int) -> Any:
+        found = self.daemon.get("job").ranks[rank]
+        return found.output_gap if found.HasField("output_gap") else None
+
+    def end(self) -> Any:
+        for rank in range(2):
+            (self.home(rank) / "end").touch()
+        return self.daemon.wait("job")
+
+
+def in_place(log: Path, what: str) -> None:
+    if what == "directory":
+        log.mkdir()
+    else:
+        log.symlink_to("/dev/null")
+
+
+def free(log: Path) -> None:
+    if log.is_symlink():
+        log.unlink()
+    else:
+        log.rmdir()
+
+
+def gap_lines(data: bytes) -> list[int]:
+    return [int(found) for found in re.findall(rb"^\[muster: (\d+) bytes lost [^\n]*\]$", data, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("what", ["directory", "link"])
+@pytest.mark.parametrize("killed", [False, True], ids=["", "supervisor killed"])
+def test_something_in_the_place_of_a_log(daemon: Daemon, what: str, killed: bool) -> None:
+    job = Job(daemon)
+    job.write(0)
+    eventually(lambda: job.log(0).read_bytes() == b"line 01\n")
+    job.log(0).unlink()
+    in_place(job.log(0), what)
+    if killed:
+        os.kill(daemon.supervisor_pid("job"), signal.SIGKILL)
+    eventually(lambda: job.gap_after_a_line(0), message="the gap is open, and told")
+    job.write(1)
+    eventually(lambda: job.log(1).read_bytes() == b"line 01\n", message="the other rank's log is sound")
+    eventually(lambda: job.gap(0).lost_bytes > 0)
+    assert job.gap(0).error in ("Is a directory", "Too many levels of symbolic links")
+    shown = daemon.get("job")
+    assert any("output of rank 0 is being lost since" in text for text in shown.warnings)
+    assert "losing output" in daemon.cli("ps").stdout
+    assert "is being lost" in daemon.cli("why", "job").stdout
+    [first, *_] = [event for event in daemon.event_list("job") if event.kind == "job.output_lost"]
+    assert (first.rank, first.attributes["open"]) == (0, "true")
+    assert daemon.channel is not None
+    node = node_pb2_grpc.NodeServiceStub(daemon.channel)
+    [condition] = eventually(
+        lambda: [c for c in node.GetNode(node_pb2.GetNodeRequest()).node.conditions if c.code == "OUTPUT_LOST"]
+    )
+    assert condition.device == str(daemon.root.log)
+    free(job.log(0))
+    eventually(lambda: not daemon.get("job").ranks[0].HasField("output_gap"), message="writing resumes by itself")
+    job.write(0)
+    last = b"line %02d\n" % job.lines[0]
+    eventually(lambda: job.log(0).read_bytes().endswith(last))
+    ended = job.end()
+    assert (ended.state, ended.verdict.exit_code) == (job_pb2.JOB_STATE_FAILED, 3)
+    lost = sum(gap_lines(job.log(0).read_bytes()))
+    assert ended.ranks[0].lost_log_bytes == lost
+    kept = len(re.findall(rb"^line \d\d$", job.log(0).read_bytes(), re.MULTILINE)) * 8
+    removed = [json.loads(line) for line in Path(f"{job.log(0)}.removed").read_text().splitlines()]
+    assert lost + kept + sum(r["end"] - r["start"] for r in removed) == job.lines[0] * 8, "every byte is accounted for"
+    read = daemon.cli("logs", "job", "-r", "0")
+    assert read.returncode == 1
+    assert "bytes of the output of rank 0 are missing: somebody deleted the file" in read.stderr
+
+
+def test_a_job_that_ends_inside_a_gap_gets_its_line_once_there_is_room(daemon: Daemon) -> None:
+    job = Job(daemon)
+    job.log(0).unlink(missing_ok=True)
+    in_place(job.log(0), "directory")
+    eventually(lambda: job.gap_after_a_line(0))
+    ended = job.end()
+    assert any("its log does not say so yet" in text for text in ended.warnings)
+    lost = ended.ranks[0].lost_log_bytes
+    assert lost > 0
+    daemon.kill()
+    daemon.restart()  # the line is not forgotten with the daemon
+    free(job.log(0))
+    eventually(lambda: job.log(0).is_file() and gap_lines(job.log(0).read_bytes()) == [lost], seconds=30)
+
+
+def test_the_log_folder_is_moved_away_and_back(daemon: Daemon) -> None:
+    job = Job(daemon)
+    job.write(0)
+    eventually(lambda: job.log(0).read_bytes() == b"line 01\n")
+    away = daemon.root.log.with_name("away")
+    daemon.root.log.rename(away)
+
+    def warned() -> bool:
+        job.write(0)
+        return any("moved" in text for text in daemon.get("job").warnings)
+
+    eventually(warned)
+    away.rename(daemon.root.log)
+    job.write(0)
+    count = job.lines[0]
+    eventually(lambda: job.log(0).read_bytes() == b"".join(b"line %02d\n" % n for n in range(1, count + 1)))
+    ended = job.end()
+    assert ended.ranks[0].lost_log_bytes == 0
