@@ -15,6 +15,7 @@ import stat
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from supervisors import trust
 from supervisors.log_layout import Folder, Layout
 from supervisors.log_removals import removals, remove
 from supervisors.log_segments import forget, new_path, segment_path
@@ -102,12 +103,18 @@ def trim(folder: Folder, logs: Sequence[Path], most: int, among: Collection[str]
 def open_log(path: Path, owner: tuple[int, int], flags: int) -> int:
     """Opens, or makes, a file of the job's user, for others to read as its group may. Raises OSError, also for what is
     no file, or has another name that may be somebody else's and would change hands with it."""
-    fd = os.open(path, os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o640)
+    folder = trust.open_logs(path.parent)
+    try:
+        fd, may_be_given = trust.open_log(path.name, os.O_CREAT | flags, folder=folder)
+    finally:
+        os.close(folder)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "is no file", str(path))
         if owner not in ((found.st_uid, found.st_gid), (os.geteuid(), os.getegid())):
+            if not may_be_given:
+                return fd
             if found.st_nlink > 1:
                 raise OSError(errno.EMLINK, "has another name, and belongs to another user", str(path))
             os.fchown(fd, *owner)

@@ -309,6 +309,8 @@ def test_a_volume_for_logs_whose_owner_plays_tricks(place: Path):
         assert job.state == job_pb2.JOB_STATE_FAILED and "log/x" in str(job.verdict), job
         # The whole folder, for a link to one of root's.
         as_nobody('cd "$1"; mv logs away; ln -s "$2" logs', volume, secret)
+        daemon.run("echo", "hello", job_id="y", user="nobody", workdir="/")
+        assert "is a link that" in " ".join(daemon.wait("y").warnings)
         assert daemon.cli("node", "drain", "a reason").returncode == 0
         eventually(lambda: "is a link that " in daemon.stderr.read_text())
         assert f"{volume}/logs" in daemon.stderr.read_text()
