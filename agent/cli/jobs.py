@@ -243,7 +243,7 @@ def _row(job: "job_pb2.Job", now: float) -> list[str]:
     accepted = show.seconds(job.accepted_at)
     return [
         job.job_id,
-        ", ".join(filter(None, (show.state(job.state), show.hang(job)))),
+        ", ".join(filter(None, (show.state(job.state), show.hang(job), show.gap(job)))),
         str(len(job.ranks)),
         show.devices(job),
         f"{span(now - accepted)} ago" if accepted else "-",
