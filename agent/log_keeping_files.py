@@ -97,13 +97,14 @@ def owner(entry: Entry) -> Owner:
 
 @dataclass(slots=True)
 class Files:
-    """Log files of one job; `aside` as in Name. `logs`: live files that can have segments, there or not; `bytes`: what
-    all have on disk; `changed` in seconds since the epoch. `folders`: those of the job's user that are there."""
+    """Log files of one job; `aside` as in Name. `bytes`: what all have on disk; `changed` in seconds since the epoch.
+    `folders`: those of the job's user that are there."""
 
     job_id: str
     aside: str = ""
-    paths: list[Path] = field(default_factory=list)
-    logs: set[Path] = field(default_factory=set)
+    folder: Path = Path()
+    #: Names, each ended by a slash: of a hundred thousand files, paths would take fifty megabytes.
+    names: bytearray = field(default_factory=bytearray)
     bytes: int = 0
     changed: float = 0.0
     folders: dict[Path, int] = field(default_factory=dict)  # with their bytes
@@ -117,9 +118,20 @@ class Files:
         return f"{self.job_id}/{self.aside}"
 
     @property
+    def paths(self) -> list[Path]:
+        """Of all files, but not of folders."""
+        return [self.folder / os.fsdecode(name) for name in bytes(self.names).split(b"/")[:-1]]
+
+    @property
+    def logs(self) -> set[Path]:
+        """Live files that can have segments, there or not."""
+        named = [parsed(path.name) for path in self.paths]
+        return {self.folder / n.log for n in named if n is not None and n.kind in ("output", "job") and not n.aside}
+
+    @property
     def gone(self) -> bool:
         """Whether nothing is left but records of what was removed."""
-        return not self.folders and all(path.name.endswith(".removed") for path in self.paths)
+        return not self.folders and all(name.endswith(b".removed") for name in self.names.split(b"/")[:-1])
 
 
 def scan(folder: Path, owners: Mapping[str, Owner], only: str = "") -> dict[str, Files]:
@@ -139,14 +151,14 @@ def scan(folder: Path, owners: Mapping[str, Owner], only: str = "") -> dict[str,
                 elif stat.S_ISREG(status.st_mode) and (name := parsed(entry.name)) is not None:
                     if not name.aside and name.job_id in owners and not owners[name.job_id].has(name):
                         continue  # another node's
-                    files = Files(name.job_id, name.aside)
-                    _add(found.setdefault(files.name, files), folder / entry.name, name, status)
+                    files = Files(name.job_id, name.aside, folder)
+                    _add(found.setdefault(files.name, files), entry.name, name, status)
     folders: dict[str, str] = {}
     there = set(waiting)
     for one in owners.values():
         folders |= dict.fromkeys((one.own_folder,) if one.own_folder in there else one.folders, one.job_id)
     for each in waiting:
-        theirs = Files(folders.get(each, each.removesuffix(OWN_LOGS)))
+        theirs = Files(folders.get(each, each.removesuffix(OWN_LOGS)), folder=folder)
         files = found.setdefault(theirs.name, theirs) if each in folders else found.get(theirs.name, theirs)
         # That of a job that is known and has given it up to a later one is not its own any more.
         if each in folders or (files.ours and theirs.job_id not in owners):
@@ -159,10 +171,8 @@ def scan(folder: Path, owners: Mapping[str, Owner], only: str = "") -> dict[str,
     return found
 
 
-def _add(files: Files, path: Path, name: Name, status: os.stat_result) -> None:
-    files.paths.append(path)
-    if name.kind in ("output", "job") and not name.aside:
-        files.logs.add(path.with_name(name.log))
+def _add(files: Files, file: str, name: Name, status: os.stat_result) -> None:
+    files.names += os.fsencode(file) + b"/"
     files.bytes += status.st_blocks * 512
     files.changed = max(files.changed, status.st_mtime)
     files.rotated = files.rotated or (bool(name.more) and not name.passing and not name.aside)
