@@ -101,7 +101,7 @@ class TimeIndex:
 
     def forget(self) -> None:
         """The file was cut: records read ahead speak of bytes that are gone, and so do those that went from the index
-        before others came (RankLog in supervisors/tee.py)."""
+        before others came (IndexWriter in supervisors/time_index.py)."""
         self._ahead = []
         self._next = self._time = None
 

@@ -56,7 +56,7 @@ class JobPaths:
 
     @property
     def lost(self) -> Path:
-        """Bytes of output that could not be written, per rank; see `tee.LostCounter`."""
+        """Bytes of output that could not be written, and where the output ends, per rank; see `gaps.Counts`."""
         return self.folder / "lost"
 
     @property
@@ -244,5 +244,5 @@ class Root:
         return self.log / f"{job_id}{OWN_LOGS}"
 
     def rank_index(self, job_id: str, rank: int, device: int) -> Path:
-        """The time index beside it; see `tee.py`."""
+        """The time index beside it; see `time_index.py`."""
         return self.log / f"{job_id}-proc-rank-{rank}-device-{device}.idx"
