@@ -42,9 +42,10 @@ class Held:
 
 
 def tidy(root: Root, paths: JobPaths) -> None:
-    """Removes what a supervisor that was killed right behind its job's last record could not. Raises OSError."""
+    """Removes what a supervisor would have removed: it was killed right behind its job's last record, or before the job
+    was stopped without one. Raises OSError."""
     stop_order.remove(root.stop_order(paths.folder.name))
-    for path in paths.controls:
+    for path in [*paths.controls, *paths.folder.glob("*.fifo"), paths.unborn, paths.lost, paths.exports]:
         path.unlink(missing_ok=True)
 
 

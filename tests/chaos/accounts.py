@@ -147,15 +147,15 @@ def _begin(data: bytes) -> int:
     return start - len(before)
 
 
-def size_of(log: Path, moved: Sequence[Path]) -> int:
-    """About how much of a rank's output is in files: as what lies there tells, without reading it."""
+def size_of(logs: Sequence[Path]) -> int:
+    """About how much of a rank's output is in files: as names and sizes tell, without reading it."""
     total = 0
-    for path in [log, *moved]:
+    for log in logs:
         with contextlib.suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
-    for path in log.parent.glob(f"{log.name}.*"):
-        if span := _SEGMENT.fullmatch(path.name.removeprefix(log.name)):
-            total += int(span[2]) - int(span[1])
+            total += log.stat().st_size if log.is_file() else 0
+        for path in log.parent.glob(f"{log.name}.*"):
+            if span := _SEGMENT.fullmatch(path.name.removeprefix(log.name)):
+                total += int(span[2]) - int(span[1])
     return total
 
 

@@ -15,11 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisors.paths import Root
+from supervisors.states import JOB
 from tests.chaos import room
 from tests.conftest import Daemon, eventually
 from tests.fakes import build
 from tests.small_disk import fill
 
+#: Of the job.
+RANKS = 3
+#: Name of a log folder that was moved away.
+AWAY = "log.away"
 #: Size of a small disk: room for what the ranks write, and quickly full.
 DISK = "24m"
 _FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS, _IMMUTABLE = 0x80086601, 0x40086602, 0x10
@@ -40,7 +45,7 @@ class Site:
         self.root = Root.under(self.node)
         #: The log folder as it can be looked at while the fault lasts.
         self.log = self.root.log
-        #: Files of ranks that were moved away: rank -> paths.
+        #: Logs that were moved away: rank (JOB: the job's own) -> paths.
         self.moved: dict[int, list[Path]] = {}
         #: Bytes that were in a rank's file when that was deleted.
         self.deleted: dict[int, int] = {}
@@ -56,9 +61,14 @@ class Site:
         found = daemon.nursery_pid() if whose == "nursery" else daemon.supervisor_pid(self.job_id)
         return 0 if daemon.process is not None and found == daemon.process.pid else found
 
-    def log_of(self, rank: int | None) -> Path:
-        """A rank's file; None: the job's own log. By name, wherever the folder is."""
-        path = self.root.job_log(self.job_id, 0) if rank is None else self.root.rank_log(self.job_id, rank, rank)
+    def logs_of(self, rank: int) -> list[Path]:
+        """Wherever a rank's output may go by now."""
+        made = [self.root.log / self.log_of(rank).name] if self.log.name == AWAY else []
+        return [self.log_of(rank), *made, *self.moved.get(rank, [])]
+
+    def log_of(self, rank: int) -> Path:
+        """A rank's file, or the job's own log (JOB). By name, wherever the folder is."""
+        path = self.root.job_log(self.job_id, 0) if rank == JOB else self.root.rank_log(self.job_id, rank, rank)
         return self.log / path.name
 
 
@@ -162,22 +172,21 @@ class Slow(Refusing):
 
 
 class FolderMoved(Fault):
-    """The log folder is renamed, and later gets its name back."""
+    """The log folder is renamed, and later gets its name back, unless muster has made a new one."""
 
     def inject(self) -> str:
         self.path = self.site.root.log
-        self.away = self.path.with_name("log.away")
+        self.away = self.path.with_name(AWAY)
         self.path.rename(self.away)
         self.site.log = self.away
         return f"{self.path} was moved away"
 
     def lift(self) -> None:
-        if self.path.exists():  # somebody made a new one
-            made = self.path.with_name("log.made")
-            self.path.rename(made)
-            for rank in range(8):
-                self.site.moved.setdefault(rank, []).append(made / self.site.log_of(rank).name)
-        self.away.rename(self.path)
+        if self.path.exists():  # a new one was made: the old one stays where it is
+            for rank in (*range(RANKS), JOB):
+                self.site.moved.setdefault(rank, []).append(self.away / self.site.log_of(rank).name)
+        else:
+            self.away.rename(self.path)
         self.site.log = self.path
 
 
@@ -186,7 +195,7 @@ class File(Fault):
 
     def __init__(self, site: Site, rng: random.Random, job: bool, how: str) -> None:
         super().__init__(site, rng)
-        self.rank = None if job else rng.randrange(3)
+        self.rank = JOB if job else rng.randrange(RANKS)
         self.how = how
         self.deletes = how == "deleted" or (how != "moved" and rng.random() < 0.5)
 
@@ -194,14 +203,12 @@ class File(Fault):
         self.path = path = self.site.log_of(self.rank)
         with contextlib.suppress(FileNotFoundError):
             if self.deletes:
-                if self.rank is not None:
-                    self.site.deleted[self.rank] = path.stat().st_size
+                self.site.deleted[self.rank] = path.stat().st_size
                 path.unlink()
             else:
                 away = self.site.folder / "moved"
                 path.rename(away)
-                if self.rank is not None:
-                    self.site.moved.setdefault(self.rank, []).append(away)
+                self.site.moved.setdefault(self.rank, []).append(away)
         eventually(self._put_in_place, message=f"{path} is replaced")
         behind = {"deleted": "", "moved": ""}.get(self.how, f", and in its place is a {self.how}")
         return f"{path.name} was {'deleted' if self.deletes else 'moved away'}{behind}"

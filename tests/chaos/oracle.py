@@ -10,9 +10,10 @@ from typing import Any
 import grpc
 
 from muster.v1 import job_pb2
+from supervisors.states import JOB
 from tests.chaos import accounts, paced
-from tests.chaos.faults import Site, takes_away
-from tests.chaos.plan import RANKS, Plan
+from tests.chaos.faults import RANKS, Site, takes_away
+from tests.chaos.plan import Plan
 from tests.chaos.test_kill_points import left_over
 from tests.conftest import FINAL, Daemon, alive, eventually
 
@@ -24,6 +25,8 @@ BLOCKED_S = 25.0
 RESUME_S = 30.0
 END_S = 60.0
 GRACE_S = 0.5
+#: What of a longer job stays in its folder.
+_STAYS = ("hang.json",)
 #: How a rank may end that did not end by itself.
 _ENDED = (job_pb2.RANK_OUTCOME_GANG_VICTIM, job_pb2.RANK_OUTCOME_STOPPED, job_pb2.RANK_OUTCOME_NOT_STARTED)
 
@@ -83,8 +86,7 @@ class Oracle:
                     waits = True
                     if now - written[rank][1] > BLOCKED_S:
                         raise Failed(f"rank {rank} has waited for {BLOCKED_S:g} s to write a line")
-                log, moved = self.site.log_of(rank), self.site.moved.get(rank, [])
-                stored = accounts.size_of(log, moved) + self.site.deleted.get(rank, 0)
+                stored = accounts.size_of(self.site.logs_of(rank)) + self.site.deleted.get(rank, 0)
                 if account.least - stored > accounts.UNDER_WAY and not self.frozen:
                     lost_since.setdefault(rank, now)
                     if job is not None and self.is_reported(job, rank) and rank not in reported:
@@ -101,7 +103,24 @@ class Oracle:
         return job is not None and (job.state in FINAL or bool(job.ranks[rank].outcome))
 
     def is_reported(self, job: Any, rank: int) -> bool:
-        return bool(job.ranks[rank].lost_log_bytes)
+        """Whether the loss is in the job, as bytes and as a warning, and in the events; and in what commands show."""
+        lasts = f"output of rank {rank} is being lost"
+        over = f"rank {rank}: {job.ranks[rank].lost_log_bytes} bytes of output could not be written"
+        said = next((said for said in (lasts, over) if any(said in warning for warning in job.warnings)), "")
+        if not said or not job.ranks[rank].lost_log_bytes:
+            return False
+        try:
+            events = self.daemon.event_list(self.job_id)
+        except grpc.RpcError:
+            return False
+        if not any(event.kind == "job.output_lost" and event.rank == rank for event in events):
+            return False
+        if self.plan.by_command:
+            for command in ("status", "why"):
+                done = self.daemon.cli(command, self.job_id)
+                if said not in " ".join(done.stdout.split()):
+                    raise Failed(f"`muster {command}` does not tell that {said}: {done.stdout}{done.stderr}")
+        return True
 
     def stop(self) -> None:
         """Somebody types `muster stop`."""
@@ -110,14 +129,8 @@ class Oracle:
         self.daemon.connect()  # as a new client
         while True:
             left = until - time.monotonic()
-            request = job_pb2.StopRequest(job_id=self.job_id)
-            try:
-                answer = self.daemon.jobs.Stop(request, timeout=max(left, 0.1), wait_for_ready=True)
-                self.tell(f"stop: ended {answer.ended}, {job_pb2.JobState.Name(answer.job.state)}")
-                said = f"ended: {answer.ended}"
-            except grpc.RpcError as error:
-                said = f"{error.code().name}: {error.details()}"
-                self.tell(f"stop: {said}")
+            said = self.ask_for_stop(max(left, 0.1))
+            self.tell(f"stop: {said}")
             self.keep_daemon()
             processes = self.processes()
             if not processes:
@@ -126,6 +139,18 @@ class Oracle:
             if time.monotonic() >= until:
                 raise Failed(f"{GRACE_S + STOP_S:g} s after the stop {processes} live; the last answer: {said}")
             time.sleep(0.2)
+
+    def ask_for_stop(self, seconds: float) -> str:
+        """Returns what was answered."""
+        if self.plan.by_command:
+            done = self.daemon.cli("stop", self.job_id)
+            return f"exit code {done.returncode}: {done.stdout}{done.stderr}"
+        try:
+            request = job_pb2.StopRequest(job_id=self.job_id)
+            answer = self.daemon.jobs.Stop(request, timeout=seconds, wait_for_ready=True)
+        except grpc.RpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        return f"ended {answer.ended}, {job_pb2.JobState.Name(answer.job.state)}"
 
     def processes(self) -> list[str]:
         """Those of the job that live: by the environment that ranks got, or by their notes."""
@@ -185,15 +210,40 @@ class Oracle:
             expected = job_pb2.JOB_STATE_FAILED if plan.code else job_pb2.JOB_STATE_SUCCEEDED
             if (job.state, job.verdict.exit_code) != (expected, plan.code):
                 raise Failed(f"the job should have ended by its own, with {plan.code}: {brief(job)}")
+        if any(rank.pid for rank in job.ranks):  # else it may have ended before there was anything to write
+            self.check_job_log(job)
         folder = self.daemon.root.job(self.job_id).folder
+
+        def left() -> list[str]:
+            # What could not be removed from a read-only folder goes with it; but nobody holds it open.
+            kept = self.plan.fault == "state read-only"
+            return [name for name in left_over(folder) if name not in _STAYS and not (kept and " in " not in name)]
+
         try:
-            eventually(lambda: not left_over(folder))
+            eventually(lambda: not left())
         except AssertionError:
-            raise Failed(f"of the ended job are left: {left_over(folder)}") from None
+            raise Failed(f"of the ended job are left: {left()}") from None
         kinds = [event.kind for event in self.daemon.event_list(self.job_id)]
         for kind, most in (("job.accepted", 1), ("job.ended", 1), ("rank.exited", RANKS)):
             if kinds.count(kind) > most or (most == 1 and not kinds.count(kind)):
                 raise Failed(f"{kinds.count(kind)} events {kind}: {kinds}")
+
+    def check_job_log(self, job: Any) -> None:
+        """It ends with the verdict, or a line counts what is missing."""
+        verdict = f"[muster] {job_pb2.JobState.Name(job.state).removeprefix('JOB_STATE_')}: "
+        log = self.site.root.log / self.site.log_of(JOB).name
+
+        def is_whole() -> bool:
+            for path in (log, *self.site.moved.get(JOB, [])):
+                lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+                if lines and (verdict in lines[-1] or "bytes lost" in lines[-1]):
+                    return True
+            return False
+
+        try:
+            eventually(is_whole, RESUME_S)
+        except AssertionError:
+            raise Failed(f"{log.name} says neither how the job ended nor what is missing") from None
 
     def check_rank(self, job: Any, rank: Any) -> None:
         plan, number = self.plan, rank.rank

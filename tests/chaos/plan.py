@@ -4,9 +4,8 @@ import os
 import random
 from dataclasses import dataclass
 
-from tests.chaos.faults import FAULTS
+from tests.chaos.faults import FAULTS, RANKS
 
-RANKS = 3
 PROCESSES = ("daemon", "nursery", "supervisor")
 #: Who is killed: any one, any two, one of them twice.
 KILLS = (
@@ -14,18 +13,12 @@ KILLS = (
     *((one, two) for one in PROCESSES for two in PROCESSES if one != two),
     ("supervisor", "supervisor"),
 )
-#: Faults of which not every pair holds yet: tried where somebody names them.
-NOT_YET = {
-    name
-    for name in FAULTS
-    if name.startswith(("log ", "state ", "descriptors "))
-    or name.endswith((" directory", " symlink", " unreadable"))
-    or name == "rank's log moved"
-}
+#: Of these not every pair holds yet: a supervisor has no descriptors in reserve. Tried where somebody names them.
+NOT_YET = {"descriptors of the supervisor"}
 
 
 def chosen() -> list[str]:
-    """Names of the faults that are drawn: those of MUSTER_CHAOS_FAULTS ("log full,no cgroup"), or all."""
+    """Names of the faults that are drawn: those of MUSTER_CHAOS_FAULTS ("log full,no cgroup", "all"), or all."""
     named = os.environ.get("MUSTER_CHAOS_FAULTS", "")
     if named == "all":
         return list(FAULTS)
@@ -35,7 +28,8 @@ def chosen() -> list[str]:
 @dataclass(frozen=True)
 class Plan:
     """One point. Times in seconds. `frozen`: who is stopped by SIGSTOP; `lasting`: and not continued before the job is
-    stopped. `stop`: when somebody stops the job: "", "meanwhile" (the fault lasts) or "after"."""
+    stopped. `stop`: when somebody stops the job: "", "meanwhile" (the fault lasts) or "after". `by_command`: by
+    `muster stop`, rather than by the API."""
 
     fault: str
     kills: tuple[str, ...]
@@ -55,6 +49,7 @@ class Plan:
     stray: bool
     rotate: bool
     pause_ms: int
+    by_command: bool
 
     @classmethod
     def draw(cls, seed: int, number: int) -> "Plan":
@@ -85,6 +80,7 @@ class Plan:
             stray=rng.random() < 0.4,
             rotate=rng.random() < 0.3,
             pause_ms=rng.choice((2, 5)),
+            by_command=rng.random() < 0.15,
         )
 
     @property

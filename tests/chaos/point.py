@@ -15,14 +15,17 @@ import traceback
 from pathlib import Path
 
 from muster.v1 import job_pb2
+from supervisors.states import JOB
 from tests.chaos import faults, paced, room
 from tests.chaos.accounts import Wrong
-from tests.chaos.faults import LeftOut, Site
+from tests.chaos.faults import RANKS, LeftOut, Site
 from tests.chaos.oracle import GRACE_S, Failed, Oracle
-from tests.chaos.plan import RANKS, Plan
+from tests.chaos.plan import Plan
 from tests.conftest import Daemon, eventually
 
 HELD, FAILED, LEFT_OUT = 0, 10, 11
+#: Seconds that a point may take; whatever it waits for is bounded by less.
+LIMIT_S = 240
 
 
 class Point:
@@ -33,7 +36,7 @@ class Point:
         self.site = site = Site(folder, f"pair-{number}")
         self.fault = faults.FAULTS[plan.fault](site, random.Random(f"fault-{seed}-{number}"))
         self.daemon = Daemon(site.node, "[logs]\nmax_file_bytes = 262144\n" if plan.rotate else "")
-        self.daemon.starts_in = 60.0
+        self.daemon.starts_in = 90.0
         site.daemon = self.daemon
         self.oracle = Oracle(site, self.daemon, plan, self.keep_daemon, self.tell)
         self.began = time.monotonic()
@@ -173,7 +176,7 @@ class Point:
         parts = [("what was struck when", "\n".join(self.lines))]
         for title, path, lines in (
             ("journal", folder / "journal", 80),
-            ("the job's own log", log / self.site.log_of(None).name, 20),
+            ("the job's own log", log / self.site.log_of(JOB).name, 20),
             ("log of the daemon", self.daemon.stderr, 80),
             ("log of the nursery and of supervisors", log / "nursery.log", 80),
         ):
@@ -197,11 +200,17 @@ class Point:
                 self.daemon.close()
 
 
+def _out_of_time(*_: object) -> None:
+    raise TimeoutError(f"the point took longer than {LIMIT_S} s")
+
+
 def main() -> int:
     folder, seed, number = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     plan = Plan.draw(seed, number)
     print(f"seed {seed}, point {number}: {plan}", flush=True)
     point = Point(folder, seed, number, plan)
+    signal.signal(signal.SIGALRM, _out_of_time)
+    signal.alarm(LIMIT_S)
     try:
         point.run()
     except LeftOut as reason:

@@ -17,12 +17,12 @@ from tests.chaos.plan import Plan, chosen
 from tests.chaos.test_kill_points import POINTS, SEED
 
 _ONLY = os.environ.get("MUSTER_CHAOS_ONLY", "")
-#: Seconds that a point may take: whatever it waits for is bounded by less.
-_LIMIT_S = 240
+#: Seconds that a point may take, and that it may take to put itself away.
+_LIMIT_S = point.LIMIT_S + 60
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(_LIMIT_S + 60)
+@pytest.mark.timeout(_LIMIT_S + 30)
 @pytest.mark.parametrize("number", [int(_ONLY)] if _ONLY else range(POINTS))
 def test_pair(tmp_path: Path, number: int) -> None:
     folder = tmp_path / "p"
