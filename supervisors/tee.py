@@ -134,6 +134,11 @@ class RankLog:
                 self._move()
         except BlockingIOError:
             pass
+        if self._gap is None:  # somebody may have taken the file away since the last look
+            try:
+                self._file.check()
+            except OSError as error:
+                self._open_gap(error)
         closed.append(self.resume(force=True))
         return [gap for gap in closed if gap is not None]
 

@@ -64,7 +64,8 @@ class Point:
             step()
             time.sleep(plan.pause)
         if plan.stop == "meanwhile":
-            time.sleep(plan.stop_after)
+            # A file that is taken away is noticed within tenths of a second.
+            time.sleep(max(plan.stop_after, 0.5) if faults.takes_away(plan.fault) else plan.stop_after)
             oracle.stop()
         else:
             oracle.watch()
