@@ -207,7 +207,8 @@ class NodeReading:
         """A job with a file that cannot be read is not shown, and keeps nobody from seeing the others. Raises `error`
         where it names no file."""
         for entry, file in now.streams:
-            if error.filename in (str(file.path), str(file.index)):
+            named = str(error.filename)
+            if named in (str(file.path), str(file.index)) or named.startswith(f"{file.path}."):  # a segment
                 self._finish([_key(entry)])
                 await self._note(f"job {entry.job_id} is left out: {error.filename}: {error.strerror}\n", context)
                 return

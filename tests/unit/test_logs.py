@@ -503,7 +503,7 @@ def world(tmp_path):
     root = Root.under(tmp_path)
     root.log.mkdir()
     job = lifecycle.Job(state=State.RUNNING, accepted_at=1.0, ranks=[Rank(4 + i, i, i) for i in range(2)])
-    entry = SimpleNamespace(job_id="j", job=job, damaged="")
+    entry = SimpleNamespace(job_id="j", job=job, damaged="", paths=root.job("j"))
     registry = FakeRegistry(entry)
     server: Any = SimpleNamespace(registry=registry, root=root)
     paths = {rank.rank: root.rank_log("j", rank.rank, rank.device) for rank in job.ranks}
@@ -651,7 +651,7 @@ async def test_what_cannot_be_read_is_refused(world):
 
 
 async def test_a_file_that_cannot_be_read_is_named(world):
-    world.paths[4].symlink_to("/etc/hostname")
+    segment_path(world.paths[4], 0, 5).symlink_to("/etc/hostname")
     with pytest.raises(LogUnreadable, match=r"job 'j': .*j-proc-rank-4-device-0\.txt"):
         await world.service.ReadLogs(log_pb2.ReadLogsRequest(job_id="j"), FakeContext())
 

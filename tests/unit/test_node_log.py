@@ -17,6 +17,7 @@ from agent.services import node_log
 from muster.v1 import log_pb2
 from supervisors import lifecycle
 from supervisors.lifecycle import Rank
+from supervisors.log_segments import segment_path
 from supervisors.paths import Root
 from supervisors.spec import JobSpec
 from supervisors.states import State
@@ -265,7 +266,7 @@ async def test_a_file_that_cannot_be_read_keeps_nobody_from_the_others(world):
     world.job("a", 1)
     world.job("b")
     world.write("b", "x", 1)
-    world.path("a").symlink_to("/etc/hostname")
+    segment_path(world.path("a"), 0, 5).symlink_to("/etc/hostname")
     context = await world.read()
     assert [line for line in context.shown if line.startswith("b/0")] == ["b/0 x"]
     told = [m.output.data.decode() for m in context.messages if m.output.event_cursor and m.output.data]
