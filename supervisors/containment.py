@@ -17,6 +17,9 @@ from supervisors.cgroups import remove_cgroup
 from supervisors.lifecycle import Rank
 from supervisors.process import Stat
 
+#: So many empty scans in a row are taken for the truth on a node that makes processes all the time; a second of them.
+ENOUGH_SCANS = 20
+
 
 class Containment:
     """The processes of one job."""
@@ -43,7 +46,8 @@ class Containment:
         forks and exits can be missed by it for ever.
 
         The cgroup counts its processes; who has no children and is a subreaper has no descendants. After a takeover
-        without a cgroup nobody knows, and two empty scans in a row must do.
+        without a cgroup a scan proves something if no process was made meanwhile: whoever lived was listed, and did
+        not pass its place on to a child. Where processes are made all the time, many empty scans must do.
         """
         if self._cgroup is not None and self._populated():
             return False
@@ -51,8 +55,12 @@ class Containment:
             return not self._has_children()
         if self._cgroup is not None:
             return not self._living_children()
-        self._empty_scans = 0 if self.members() else self._empty_scans + 1
-        return self._empty_scans >= 2
+        before = process.last_pid()
+        if self.members():
+            self._empty_scans = 0
+            return False
+        self._empty_scans += ENOUGH_SCANS if before == process.last_pid() else 1
+        return self._empty_scans >= ENOUGH_SCANS
 
     def members(self) -> list[Stat]:
         """The living processes of the job that can be seen at this moment (zombies have ended)."""

@@ -119,6 +119,12 @@ def all_stats() -> dict[int, Stat]:
     return found
 
 
+def last_pid() -> int:
+    """The pid that was given out last (proc(5), loadavg): while it is the same, no process is made. Raises OSError."""
+    with open("/proc/loadavg", "rb") as file:
+        return int(file.read(128).split()[4])
+
+
 def open_pidfd(pid: int, start: int) -> int | None:
     """A pidfd for the process with this identity; None where it is gone (another may have its pid by now).
 

@@ -12,7 +12,7 @@ from tests.chaos import point, room
 
 @pytest.mark.chaos
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("kill", ["", "nursery"])
+@pytest.mark.parametrize("kill", ["", "nursery", "supervisor"])
 def test_fork_storm(tmp_path: Path, kill: str) -> None:
     command = room.command(sys.executable, "-m", "tests.chaos.storm_point", str(tmp_path), "4", kill)
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=room.environment(), check=False)
