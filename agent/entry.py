@@ -66,16 +66,19 @@ class Entry:
     def absorb(self, records: list[Record], end: int) -> Told:
         """Applies the journal's next records, which reach to `end`; returns what is to be told of them.
 
-        Those that were owed are applied already. Raises IllegalTransition, also where others came in their place.
+        Those that were owed are applied already (see `agrees`). Raises IllegalTransition.
         """
-        known = self.owed[: len(records)]
-        if known != records[: len(known)]:
-            raise IllegalTransition(f"{self.paths.journal}: other records than the supervisor told of")
-        told = self._apply(records[len(known) :])
-        self.owed = self.owed[len(known) :]
+        known = min(len(self.owed), len(records))
+        told = self._apply(records[known:])
+        self.owed = self.owed[known:]
         self.records += len(records)
         self.end = end
         return told
+
+    def agrees(self, records: list[Record]) -> bool:
+        """Whether the journal's next records are those that the supervisor said it owes."""
+        known = self.owed[: len(records)]
+        return known == records[: len(known)]
 
     def expect(self, record: Record) -> Told:
         """Applies a record that the supervisor owes to the journal, unless it is known. Raises IllegalTransition."""

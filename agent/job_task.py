@@ -223,6 +223,9 @@ class JobTask:
         again = (size is not None and 0 < size < entry.end) or (size is None and bool(entry.owed))
         end, number = (0, 0) if again else (entry.end, entry.records)
         records, end = await self._thread(fetch, entry.paths.journal, end, number, size)
+        if not again and not entry.agrees(records):  # another supervisor wrote, and not what this one had told
+            again = True
+            records, end = await self._thread(fetch, entry.paths.journal, 0, 0, size)
         if again:
             entry.start_over()
         if records:

@@ -343,3 +343,18 @@ def test_a_torn_end_is_no_damage(tmp_path: Path):
     entry, told = load("a", paths)
     assert entry.damaged == ""
     assert len(told) == 3
+
+
+def test_what_a_supervisor_owes_is_known_before_it_is_written_and_counts_once(tmp_path: Path):
+    """And if another supervisor writes something else in its place, that is seen."""
+    paths = made(Root.under(tmp_path), STORY[:6])
+    entry, _ = load("a", paths)
+    owed = [{"n": entry.records + number, "t": 50.0 + number} | record for number, record in enumerate(STORY[6:8])]
+    told = [event.kind for record in owed for _, event in entry.expect(record)]
+    assert told == [event.kind for _, event in load("b", made(Root.under(tmp_path / "b"), STORY[:8]))[1]][-len(told) :]
+    assert entry.expect(owed[0]) == [], "told once"
+    state = entry.job.state
+    assert entry.agrees(owed)
+    assert not entry.agrees([owed[0] | {"t": 99.0}])
+    assert entry.absorb(owed, 1234) == []
+    assert (entry.job.state, entry.owed, entry.records) == (state, [], owed[-1]["n"] + 1)
