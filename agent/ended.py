@@ -31,6 +31,10 @@ LOAD_AT_ONCE, INDEX_AT_ONCE = 32, 250
 _log = structlog.get_logger(__name__)
 
 
+def _nothing(_: Entry) -> None:
+    """Nobody asked."""
+
+
 class EndedJobs:
     """Belongs to one event loop."""
 
@@ -54,6 +58,8 @@ class EndedJobs:
         #: Called with each job that ends, and with the id of each whose record is removed.
         self.on_ended: list[Callable[[Entry], None]] = []
         self.on_removed: list[Callable[[str], None]] = []
+        #: Called with each job whose record cannot be trusted.
+        self.on_damaged: Callable[[Entry], None] = _nothing
         #: Called with each job that ended before the daemon started, and whose logs may lack the line of a gap.
         self.on_lacking: list[Callable[[Entry], None]] = []
 
@@ -96,6 +102,8 @@ class EndedJobs:
         self._held[entry.job_id] = entry
         self._put(Ended.of(entry))
         self._keep(entry)
+        if entry.damaged:
+            self.on_damaged(entry)
         for call in self.on_ended:
             call(entry)
 
@@ -132,6 +140,8 @@ class EndedJobs:
                     if self._is_open(job_id):
                         self._put(Ended.of(entry))
                         self._tell_lacking(entry)
+                        if entry.damaged:
+                            self.on_damaged(entry)
                         if (one := OnCards.of(entry)) is not None:
                             on_cards.append(one)
                 else:

@@ -46,6 +46,12 @@ class Entry:
     reading: int = field(default_factory=_readings.__next__)
     changed: anyio.Event = field(default_factory=anyio.Event)
     story: Story = field(default_factory=Story)
+    #: Whether the daemon carries a stop out that the journal does not know of yet; whether nothing of a job that is
+    #: being stopped lives, though its end is not recorded.
+    ordered: bool = False
+    gone: bool = False
+    #: Of a damaged one: what was known of it until then, to find its processes by.
+    known: Job | None = None
     #: What is wrong at this moment and in no journal: a sentence by source.
     notes: dict[str, str] | None = None
 
@@ -128,7 +134,7 @@ class Entry:
         on them may still be."""
         self.damaged = text
         self.reading = next(_readings)
-        before = self.job
+        before = self.known = self.known or self.job
         self.job = Job(state=State.LOST, verdict=Verdict(OWN_FAILURE, text))
         self.job.digest, self.job.boot_id = before.digest, before.boot_id
         self.job.accepted_at, self.job.accepted_up = before.accepted_at, before.accepted_up

@@ -18,7 +18,7 @@ from agent.errors import JobNotEnded, NoRoom
 from agent.state_folder import sync_folder
 from supervisors import journal, stop_order, trust
 from supervisors import lock as job_lock
-from supervisors.errors import AlreadySupervised
+from supervisors.errors import AlreadySupervised, remedy
 from supervisors.journal import Contents, Record, Writer
 from supervisors.lifecycle import Job
 from supervisors.output import job_line, job_log_files, set_aside
@@ -54,7 +54,7 @@ def load_all(root: Root, job_ids: Iterable[str]) -> list[tuple[Entry, Told]]:
     remove is removed."""
     found = [load(job_id, root.job(job_id)) for job_id in job_ids]
     for entry, _ in found:
-        if entry.job.state.final:
+        if entry.job.state.final and not entry.damaged:
             with contextlib.suppress(OSError):
                 tidy(root, entry.paths)
     return found
@@ -126,7 +126,8 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
                 raise
     except OSError as error:
         raise NoRoom(
-            f"{root.jobs}: the job cannot be recorded: {error.strerror}; nothing was started. Make room, then try again"
+            f"{root.jobs}: the job cannot be recorded: {error.strerror}; nothing was started"
+            + (f": {what}, then try again" if (what := remedy(error)) else "")
         ) from error
     return held
 

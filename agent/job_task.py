@@ -11,7 +11,6 @@ from anyio import to_thread
 from agent import control, job_folder, last_resort, supervisor_client
 from agent.control import LinkLost, Pause, Refused
 from agent.entry import Entry, Told, fetch
-from agent.errors import JournalUnreadable
 from agent.holds import Holds
 from agent.job_folder import Held
 from agent.last_resort import LastResort
@@ -41,7 +40,7 @@ class JobTask:
         self._around = around
         self._before = Unsupervised(entry, around, held, self._tell)
         self._holds = Holds(entry.paths)
-        self._last = LastResort(around.root, entry, lambda: self._catch_up(None))
+        self._last = LastResort(around.root, entry, around.reserve, lambda: self._catch_up(None))
         self._supervising = anyio.CancelScope()
 
     async def run(self) -> None:
@@ -51,8 +50,9 @@ class JobTask:
                 tasks.start_soon(self._last.run)
                 await self._live()
                 tasks.cancel_scope.cancel()
-            with contextlib.suppress(OSError):
-                await self._thread(job_folder.tidy, self._around.root, self.entry.paths)
+            if not self.entry.damaged:  # of that one a supervisor may live
+                with contextlib.suppress(OSError):
+                    await self._thread(job_folder.tidy, self._around.root, self.entry.paths)
         finally:
             self._before.release()
             self._holds.release()
@@ -85,7 +85,7 @@ class JobTask:
 
     async def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
         """Returns when the stop is in force, or the job has ended. It is in the journal then, or is carried out by the
-        daemon itself, because no supervisor takes it. Raises JournalUnreadable."""
+        daemon itself, because no supervisor takes it."""
         entry = self.entry
         await self._thread(last_resort.wake_up, self._around.root, entry.job.supervisor_pid)
         pause = Pause(0.02, 0.5)
@@ -112,10 +112,13 @@ class JobTask:
                 while entry.job.stop is None and not (entry.job.concluded or entry.job.state.final):
                     await entry.changed.wait()
                 return
-        if entry.damaged:
-            raise JournalUnreadable(entry.job_id, entry.damaged)
-        if not entry.job.state.final and not self._before.ours:
-            self._last.take(steps if steps is not None else entry.spec.grace_steps or DEFAULT_GRACE_STEPS, by, reason)
+        given = steps if steps is not None else entry.spec.grace_steps or DEFAULT_GRACE_STEPS
+        if entry.job.state.final:
+            return
+        if not self._before.ours:
+            self._last.take(given, by, reason)
+        elif not entry.job.has_run:  # there is nothing to be ended; the journal does not take that now
+            await self._last.note(given, by, reason)
 
     async def _before_supervision(self) -> None:
         before = self._before

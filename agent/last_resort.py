@@ -18,16 +18,18 @@ import structlog
 from anyio import to_thread
 
 from agent import job_folder, supervisor_client
+from agent.climbing import EMPTY_LOOKS, KILL_AGAIN_MOST_S, LOOK_S, Climber
 from agent.control import LinkLost, Refused
 from agent.entry import Entry
 from supervisors import environment, lock, process, stop_order
 from supervisors.containment import Containment
-from supervisors.errors import SupervisionError
+from supervisors.errors import SupervisionError, explain
 from supervisors.journal import Record
 from supervisors.ladder import KILL_WAIT_S, Ladder, Rung
 from supervisors.lifecycle import Job, Rank, Stop
 from supervisors.paths import JobPaths, Root
 from supervisors.process import Stat
+from supervisors.spare import Reserve
 from supervisors.states import Cause, Kind, State
 from supervisors.stop_order import StopOrder
 
@@ -36,12 +38,8 @@ LATE_S = 3.0
 #: Seconds that a supervisor has to take an order that is carried out already, and that one that holds the lock has to
 #: take notice that all processes are gone, before it is replaced.
 HAND_OVER_S, REPLACE_S = 2.0, 10.0
-#: Seconds between two looks at a job that is being stopped, and the longest pause between two SIGKILLs.
-LOOK_S, KILL_AGAIN_MOST_S = 0.5, 0.25
 #: Seconds between two rounds of SIGKILL to what could not be killed.
 AGAIN_S = 10.0
-#: Looks in a row that must find nothing: one can miss a process that forks and exits.
-EMPTY_LOOKS = 3
 
 _log = structlog.get_logger(__name__)
 
@@ -49,15 +47,16 @@ _log = structlog.get_logger(__name__)
 class LastResort:
     """Of one live job."""
 
-    def __init__(self, root: Root, entry: Entry, catch_up: Callable[[], Awaitable[None]]) -> None:
-        """`catch_up` reads what the journal has over what is known."""
+    def __init__(self, root: Root, entry: Entry, reserve: Reserve, catch_up: Callable[[], Awaitable[None]]) -> None:
+        """`reserve`: see Climber. `catch_up` reads what the journal has over what is known."""
+        self._climber = Climber(entry.job_id, reserve, self._say)
+        self._empty = 0
         self._root, self._entry, self._catch_up = root, entry, catch_up
         self._file = root.stop_order(entry.job_id)
         self._order: StopOrder | None = None
         #: Which stop in the journal got its SIGTERM from us, by when it began.
         self._terminated_up = 0.0
         self._replaced_up = 0.0
-        # A look at a process that hangs in the kernel may hang as well, and must hold nobody else up.
         self._limiter = anyio.CapacityLimiter(2)
 
     def take(self, steps: tuple[float, ...], by: str, reason: str) -> None:
@@ -66,9 +65,16 @@ class LastResort:
         order = self._order
         if order is None:
             self._order = StopOrder(self._nonce(), steps, by, reason, now)
+            self._entry.ordered = True
         elif now + sum(steps) < order.up + sum(order.steps):
             order.steps = (max(0.0, now - order.up + sum(steps)),)
         self._entry.wake()
+
+    async def note(self, steps: tuple[float, ...], by: str, reason: str) -> None:
+        """A stop of a job of which nothing exists yet, and which cannot be recorded now: the next daemon is to know."""
+        await self._keep(StopOrder(self._nonce(), steps, by, reason, process.uptime()))
+        self._entry.ordered = True
+        self._all_gone()
 
     async def run(self) -> None:
         """Looks after the stops of this job; until cancelled."""
@@ -78,13 +84,37 @@ class LastResort:
                 if self._order is not None:
                     await self._carry_out(self._order)
                 elif (job := self._entry.job).stop is not None and job.concluded is None:
+                    await self._look_behind(job)
                     await self._go_on(job.stop)
             except OSError as error:
-                self._say(f"{error.filename or 'its processes'}: {error.strerror}; trying again")
+                self._say(f"cannot look at its processes: {explain(error)}; trying again")
             if self._order is None and self._entry.job.stop is None:
                 await self._entry.changed.wait()
             else:
                 await anyio.sleep(LOOK_S)
+
+    # --- whether something lives --------------------------------------------------------------------------------------
+
+    async def _look_behind(self, job: Job) -> None:
+        """At a job whose processes have all ended, as its supervisor tells, but which the journal does not take."""
+        told = job.state is State.STOPPING and all(rank.outcome is not None for rank in job.processes())
+        if not (told and self._entry.owed) or self._entry.gone:
+            return
+        if await self._climber.look(self._containment()):
+            self._empty = 0
+        else:
+            self._saw_nothing()
+
+    def _saw_nothing(self) -> None:
+        self._empty += 1
+        if self._empty >= EMPTY_LOOKS:
+            self._all_gone()
+
+    def _all_gone(self) -> None:
+        """A stop has done what it was asked for, whether or not somebody can record that."""
+        if not self._entry.gone:
+            self._entry.gone = True
+            self._entry.wake()
 
     # --- whose turn it is ---------------------------------------------------------------------------------------------
 
@@ -98,16 +128,16 @@ class LastResort:
             if not job.terminated and self._terminated_up != stop.up:
                 self._terminated_up = stop.up
                 await self._thread(wake_up, self._root, job.supervisor_pid)
-                _log.warning("last_resort.signal", job=self._entry.job_id, signal="SIGTERM")
                 await self._note(_terminated)
-                await self._thread(contained.signal, signal.SIGTERM)
+                await self._climber.signal(contained, signal.SIGTERM)
             return
         ladder = Ladder(process.uptime(), 0.0, pause_most=KILL_AGAIN_MOST_S)
         while self._entry.job.state is State.STOPPING and self._entry.job.stop is stop:
             rung = ladder.due(process.uptime())
-            left = await self._thread(contained.kill)
+            left = await self._climber.kill(contained)
             if not left:
                 self._say("")
+                self._saw_nothing()
                 unrecorded = any(rank.outcome is None for rank in job.processes())
                 if (
                     unrecorded
@@ -131,45 +161,16 @@ class LastResort:
         """Until nothing of the job is left, or it is plain that it cannot be ended, and somebody has recorded it."""
         with contextlib.suppress(OSError, SupervisionError):
             await self._catch_up()
-        contained = self._containment()
-        ladder = Ladder(
-            order.up,
-            sum(order.steps),
+        left = await self._climber.climb(
+            self._containment(),
+            order,
             terminated="SIGTERM" in order.sent or self._entry.job.terminated,
-            pause_most=KILL_AGAIN_MOST_S,
+            over=lambda: self._taken(order),
+            keep=lambda: self._keep(order),
+            between=lambda: self._record(order),
+            doing="no supervisor takes its stop; musterd ends its processes itself",
         )
-        empty, left = 0, list[Stat]()
-        await self._keep(order)
-        while empty < EMPTY_LOOKS and not self._taken(order):
-            ladder.shorten(order.up, sum(order.steps))
-            try:
-                rung = ladder.due(process.uptime())
-                left = await self._climb(contained, rung, order)
-            except OSError as error:  # no descriptor to be had, say
-                self._say(f"cannot look at its processes: {error.strerror}; trying again")
-                await anyio.sleep(LOOK_S)
-                continue
-            ladder.done(rung, process.uptime())
-            empty = 0 if left else empty + 1
-            if rung is Rung.GIVE_UP:
-                break
-            self._say("no supervisor takes its stop; musterd ends its processes itself")
-            if rung is not Rung.KILL:
-                await self._record(order)
-            await anyio.sleep(max(0.0, min(ladder.next_at() - process.uptime(), LOOK_S)))
-        await self._see_recorded(order, left if empty < EMPTY_LOOKS else [])
-
-    async def _climb(self, contained: Containment, rung: Rung, order: StopOrder) -> list[Stat]:
-        """Does what is due; returns who lives. Raises OSError."""
-        name = {Rung.TERMINATE: "SIGTERM", Rung.KILL: "SIGKILL"}.get(rung)
-        if name is not None and name not in order.sent:
-            order.sent = (*order.sent, name)
-            await self._keep(order)  # before the signal: whoever judges the ends must know who sent it
-            _log.warning("last_resort.signal", job=self._entry.job_id, signal=name)
-        if rung is Rung.TERMINATE:
-            await self._thread(contained.signal, signal.SIGTERM)
-        found: list[Stat] = await self._thread(contained.members if name != "SIGKILL" else contained.kill)
-        return found
+        await self._see_recorded(order, left)
 
     async def _see_recorded(self, order: StopOrder, left: list[Stat]) -> None:
         """Keeps the order until it is in the journal; a supervisor that never takes notice is replaced."""
@@ -181,6 +182,7 @@ class LastResort:
             if self._taken(order):
                 break
             if not left:
+                self._all_gone()
                 self._say("its processes were ended by musterd; it is recorded as soon as a supervisor can")
                 if anyio.current_time() - since > REPLACE_S:
                     since = anyio.current_time()

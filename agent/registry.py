@@ -14,9 +14,11 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from agent import admission, ended_scan, forced_removal, job_folder
 from agent.cards import Lease
+from agent.climbing import RESERVE
 from agent.collected_logs import CollectedLogs
 from agent.condition_rules import of_presence
 from agent.config import Config
+from agent.damaged_jobs import DamagedJobs
 from agent.ended import LOAD_AT_ONCE, EndedJobs
 from agent.ended_row import Ended
 from agent.ended_scan import End
@@ -44,6 +46,7 @@ from supervisors import process
 from supervisors.journal import FORMAT, Record
 from supervisors.lifecycle import Job
 from supervisors.paths import Root
+from supervisors.spare import Reserve
 from supervisors.spec import Boot, JobSpec
 from supervisors.states import Kind, State
 
@@ -91,7 +94,11 @@ class Registry:
         self.version = 0
         self._on_cards: list[OnCards] = []
         self._to_index: list[str] = []
-        self._around = Surroundings(config, nursery, self._check, self._publish, self._limiter, root, leasing)
+        reserve = Reserve(RESERVE)
+        self._around = Surroundings(config, nursery, self._check, self._publish, self._limiter, root, leasing, reserve)
+        #: Those whose record cannot be trusted, while something of them may live.
+        self.damaged = DamagedJobs(root, reserve, self._one_changed)
+        self.ended.on_damaged = self.damaged.add
         self._group: TaskGroup | None = None
         self._busy: dict[str, tuple[anyio.Lock, int]] = {}
         self._starting = 0
@@ -156,6 +163,7 @@ class Registry:
             self._nursery.trouble,
             *self._events.trouble,
             *self._found,
+            *self.damaged.trouble,
         ]
         found += [f"job {e.job_id}: {text}" for e in self._live.values() for text in (e.notes or {}).values()]
         found += [f"job {job_id}: {text}" for job_id, text in self.ended.damaged.items()]
@@ -189,15 +197,27 @@ class Registry:
     async def stop(self, job_id: str, steps: tuple[float, ...] | None, by: str, reason: str) -> Entry:
         """Orders a stop with these steps of grace (seconds; None: the job's own).
 
-        Returns when it is recorded, or the job has ended. Raises JobNotFound, JournalUnreadable, SupervisorUnreachable.
+        Returns when it is in force, or the job has ended; a damaged one is stopped by `stop_damaged`. Raises
+        JobNotFound, SupervisorUnreachable.
         """
         entry = await self.get(job_id)
-        if entry.damaged:
-            raise JournalUnreadable(job_id, entry.damaged)
         task = self._tasks.get(job_id)
         if task is not None and not entry.job.state.final:
             await task.stop(steps, by, reason)
         return entry
+
+    async def stop_damaged(self, entry: Entry, steps: tuple[float, ...] | None, by: str, reason: str) -> list[str]:
+        """Ends what lives of a job whose record cannot be trusted; returns what was done and what cannot be known, a
+        sentence each, once nothing lives or what does cannot be killed. May be cancelled: the stop goes on.
+
+        Raises JournalUnreadable where nothing of it lives.
+        """
+        self.damaged.add(entry)
+        job = self.damaged.get(entry.job_id)
+        if job is None or not await job.looked():
+            raise JournalUnreadable(entry.job_id, entry.damaged)
+        await job.stop(steps, by, reason)
+        return job.remarks
 
     async def delete(self, job_id: str, keep_logs: bool, force: bool = False) -> list[str]:
         """Forgets an ended job, with its log files unless they are kept. With `force` any job of which no process
@@ -282,6 +302,7 @@ class Registry:
         """Follows all jobs; for ever. Cancelled, it finishes what changes files, and leaves the jobs running."""
         async with anyio.create_task_group() as group:
             self._group = group
+            self.damaged.start(group)
             await group.start(self.leasing.run)
             for entry in self._live.values():
                 self._begin(entry, None)
@@ -420,6 +441,9 @@ class Registry:
             _log.warning("job.not_collected", error=trouble)
         self._uncollected = trouble
         return gone, trouble
+
+    def _one_changed(self) -> None:
+        self.version += 1
 
     def _forget(self, job_id: str) -> None:
         """The job's record is no more on disk."""

@@ -28,6 +28,7 @@ from supervisors.output import job_log_files
 from supervisors.paths import Root
 from supervisors.ranktable import RankTable
 from supervisors.ranktable_json import RankTableError
+from supervisors.spare import Reserve
 from supervisors.spec import DEFAULT_GRACE_STEPS, JobSpec
 from supervisors.states import Cause, Kind, State
 from supervisors.verdict import OWN_FAILURE, blames_node
@@ -43,7 +44,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all tasks share. `check` runs the pre-checks for a spec; `publish` is called after records were applied,
-    with what is to be told of them."""
+    with what is to be told of them. `reserve`: descriptors for ending processes."""
 
     config: Callable[[], Config]
     nursery: NurseryClient
@@ -52,6 +53,7 @@ class Surroundings:
     limiter: anyio.CapacityLimiter
     root: Root
     leasing: Leasing
+    reserve: Reserve
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,7 @@ _CONTROLLERS = ("cpu", "memory")
 
 def find_cgroup_root() -> Path | None:
     """The folder of the cgroup v2 tree that this process is in, if we may make subtrees there."""
-    mount = None
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        fields = line.split()
-        if len(fields) > 2 and fields[2] == "cgroup2":
-            mount = Path(fields[1].replace("\\040", " "))
+    mount = _mount()
     if mount is None:
         return None
     for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -33,6 +29,15 @@ def find_cgroup_root() -> Path | None:
             folder = mount / line[4:]
             return folder if os.access(folder, os.W_OK) else None
     return None
+
+
+def _mount() -> Path | None:
+    mount = None
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        fields = line.split()
+        if len(fields) > 2 and fields[2] == "cgroup2":
+            mount = Path(fields[1].replace("\\040", " "))
+    return mount
 
 
 def limit_cgroup(folder: str, memory: float | None, cpus: float | None) -> str:
@@ -77,7 +82,7 @@ def make_cgroup(root: Root, job_id: str) -> tuple[str, str]:
     in_scope = scope.own() == scope.unit_of(root, job_id)
     if in_scope and found.name == SUPERVISOR:
         found = found.parent
-    folder = found / (RANKS if in_scope else f"muster-{zlib.crc32(os.fsencode(root.state)):08x}-{job_id}")
+    folder = found / (RANKS if in_scope else _name(root, job_id))
     try:
         if in_scope:  # where controllers are handed down, processes live in the leaves only
             (found / SUPERVISOR).mkdir(exist_ok=True)
@@ -101,6 +106,24 @@ def remove_cgroup(folder: Path) -> None:
     for path, _, _ in os.walk(folder, topdown=False):
         with contextlib.suppress(OSError):
             os.rmdir(path)
+
+
+def of_job(root: Root, job_id: str, pid: int) -> str:
+    """The cgroup of a job's ranks, if this process is in it or below; empty otherwise. Raises nothing."""
+    with contextlib.suppress(OSError):
+        line = Path(f"/proc/{pid}/cgroup").read_text()
+        mount = _mount()
+        at = next((text[3:] for text in line.splitlines() if text.startswith("0::/")), "")
+        if mount is not None and at:
+            for folder in (here := Path(at), *here.parents):
+                in_scope = folder.name == RANKS and folder.parent.name == scope.unit_of(root, job_id)
+                if in_scope or folder.name == _name(root, job_id):
+                    return str(mount / str(folder).lstrip("/"))
+    return ""
+
+
+def _name(root: Root, job_id: str) -> str:
+    return f"muster-{zlib.crc32(os.fsencode(root.state)):08x}-{job_id}"
 
 
 def enter_scope(root: Root, job_id: str) -> str:

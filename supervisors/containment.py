@@ -16,6 +16,7 @@ from supervisors import process
 from supervisors.cgroups import remove_cgroup
 from supervisors.lifecycle import Rank
 from supervisors.process import Stat
+from supervisors.spare import FULL
 
 #: So many empty scans in a row are taken for the truth on a node that makes processes all the time; a second of them.
 ENOUGH_SCANS = 20
@@ -31,13 +32,19 @@ class Containment:
         nonce: str,
         adopted: bool,
         parent: Callable[[], int] = os.getpid,
+        is_marked: Callable[[int], bool] | None = None,
+        cgroup_of: Callable[[int], str] | None = None,
     ) -> None:
         """`ranks` gives what runs at the moment: the ranks, or a step. `adopted`: this supervisor is not the parent of
-        them, so that orphans may be anywhere. `parent`: the supervisor, where it is not us who ask; 0 for none."""
+        them, so that orphans may be anywhere. `parent`: the supervisor, where it is not us who ask; 0 for none.
+        `is_marked`: in the place of the nonce, where that is not known; `cgroup_of`: the job's cgroup by a process that
+        bears its mark, or nothing, where it is not known."""
         self._parent = parent
         self._cgroup = Path(cgroup) if cgroup else None
         self._ranks = ranks
-        self._entry = b"MUSTER_NONCE=" + nonce.encode()
+        entry = b"MUSTER_NONCE=" + nonce.encode()
+        self._is_marked = is_marked or (lambda pid: process.environ_has(pid, entry))
+        self._cgroup_of = cgroup_of
         self._adopted = adopted
         self._empty_scans = 0
 
@@ -74,7 +81,12 @@ class Containment:
         found.update(r.pid for r in self._ranks() if r.pid in stats and stats[r.pid].start == r.start)
         if self._adopted:
             oldest = min((r.start for r in self._ranks() if r.start), default=0)
-            found.update(s.pid for s in stats.values() if s.start >= oldest and process.environ_has(s.pid, self._entry))
+            marked = [s.pid for s in stats.values() if s.start >= oldest and self._is_marked(s.pid)]
+            found.update(marked)
+            of = self._cgroup_of if self._cgroup is None else None
+            if of is not None and (folder := next(filter(None, map(of, marked)), "")):
+                self._cgroup = Path(folder)
+                found.update(self._cgroup_pids())
         todo = list(found)
         while todo:
             for pid in children.get(todo.pop(), ()):
@@ -115,8 +127,10 @@ class Containment:
         a session, and groups do not reach over sessions.
         """
         if self._cgroup is not None:
-            with contextlib.suppress(OSError):
+            try:
                 (self._cgroup / "cgroup.kill").write_text("1")
+            except OSError as error:
+                _raise_if_full(error)
         members = self.members()
         for group in {stat.pgrp for stat in members} - {os.getpgrp(), self._parent(), 0}:
             _killpg(group, signal.SIGKILL)
@@ -133,7 +147,8 @@ class Containment:
         assert self._cgroup is not None
         try:
             return "populated 1" in (self._cgroup / "cgroup.events").read_text()
-        except OSError:
+        except OSError as error:
+            _raise_if_full(error)
             return False  # removed: by a predecessor, when it was empty
 
     def _living_children(self) -> list[Stat]:
@@ -143,10 +158,12 @@ class Containment:
         if self._cgroup is None:
             return []
         pids: list[int] = []
-        with contextlib.suppress(OSError):
-            for folder, _, _ in os.walk(self._cgroup):
+        try:
+            for folder, _, _ in os.walk(self._cgroup, onerror=_raise_if_full):
                 # 0 stands for a process of another pid namespace, which has no number here.
                 pids += [pid for line in Path(folder, "cgroup.procs").read_text().split() if (pid := int(line)) > 0]
+        except OSError as error:
+            _raise_if_full(error)
         return pids
 
     @staticmethod
@@ -156,6 +173,12 @@ class Containment:
         except ChildProcessError:
             return False
         return True
+
+
+def _raise_if_full(error: OSError) -> None:
+    """Without a descriptor nothing was looked at: that must not read as "there is nobody"."""
+    if error.errno in FULL:
+        raise error
 
 
 def _killpg(group: int, number: int) -> None:

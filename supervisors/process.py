@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisors.spare import FULL
+
 #: task->flags: forked but did not execute anything yet (include/linux/sched.h).
 _PF_FORKNOEXEC = 0x40
 _PIDFD_INFO_EXIT = 1 << 3
@@ -151,9 +153,14 @@ def open_pidfd(pid: int, start: int) -> int | None:
 
 def has_ended(pidfd: int) -> bool:
     """Whether the process, all its threads included, has ended."""
+    return wait_ended(pidfd, 0)
+
+
+def wait_ended(pidfd: int, seconds: float) -> bool:
+    """Waits so long for the end of the process, all its threads included; whether it has ended."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(seconds * 1000))
 
 
 def send(pid: int, start: int, number: int) -> bool:
@@ -241,18 +248,24 @@ def usage(pid: int) -> dict[str, float | int]:
 
 
 def environ_begins(pid: int, begin: bytes) -> bool:
-    """Whether a process was started with a variable that begins so; False where that cannot be read."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return any(entry.startswith(begin) for entry in file.read().split(b"\0"))
-    except OSError:
-        return False
+    """Whether a process was started with a variable that begins so; False where that cannot be read. Raises OSError
+    where there is no descriptor to be had."""
+    return any(entry.startswith(begin) for entry in environ(pid))
 
 
 def environ_has(pid: int, entry: bytes) -> bool:
-    """Whether a process was started with this NAME=VALUE; False where that cannot be read."""
+    """Whether a process was started with this NAME=VALUE; False where that cannot be read. Raises OSError where there
+    is no descriptor to be had."""
+    return entry in environ(pid)
+
+
+def environ(pid: int) -> list[bytes]:
+    """The variables that a process was started with, NAME=VALUE each; none where they cannot be read. Raises OSError
+    where there is no descriptor to be had: that says nothing of the process."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return entry in file.read().split(b"\0")
-    except OSError:
-        return False
+            return file.read().split(b"\0")
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        return []

@@ -3,6 +3,8 @@
 import contextlib
 import errno
 import os
+import threading
+from collections.abc import Iterator
 
 #: What open(2) and its like say at a limit of the process, or of the node.
 FULL = (errno.EMFILE, errno.ENFILE)
@@ -34,3 +36,25 @@ class Spare:
         while self._fds:
             os.close(self._fds.pop())
         return had
+
+
+class Reserve:
+    """Descriptors for work that must not fail at the limit: given up while it lasts, taken again behind it. Threads may
+    share it."""
+
+    def __init__(self, count: int) -> None:
+        self._spare, self._lock, self._users = Spare(count), threading.Lock(), 0
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """While the body runs."""
+        with self._lock:
+            self._users += 1
+            self._spare.release()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._spare.fill()

@@ -54,14 +54,15 @@ def write(path: Path, order: StopOrder) -> None:
         raise
 
 
-def read(path: Path, nonce: str) -> StopOrder | None:
-    """None where there is no order for this very job, or none that can be read."""
+def read(path: Path, nonce: str, begins: bool = False) -> StopOrder | None:
+    """None where there is no order for this very job, or none that can be read. `begins`: no more of the nonce is known
+    than how it begins."""
     try:
         fields = json.loads(trust.read(path))
         order = StopOrder(**fields | {"steps": tuple(fields["steps"]), "sent": tuple(fields["sent"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return order if order.nonce == nonce else None
+    return order if order.nonce == nonce or (begins and order.nonce.startswith(nonce)) else None
 
 
 def remove(path: Path) -> None:

@@ -71,7 +71,8 @@ def stop(
     """Stop jobs and everything that they started.
 
     Returns when they have ended and their cards are free, and prints their states; one that has not ended in time, or
-    whose cards somebody still holds, is exit code 1. A job that has ended before is left as it is.
+    whose cards somebody still holds, is exit code 1. A job that has ended before is left as it is. Where the disk does
+    not take the record of the end, the command returns once the job's processes are gone, and says so.
     """
     from agent.cli.connection import connect, proto_duration, utf8
     from muster.v1 import job_pb2
@@ -91,7 +92,9 @@ def stop(
                 request.timeout.CopyFrom(proto_duration(timeout))
             answer = connection.call(connection.jobs.Stop, request, None)
             stopped.append(answer.job)
-            if not answer.ended:
+            for text in answer.remarks:
+                note(f"job {answer.job.job_id}: {text}")
+            if not (answer.ended or answer.gone):
                 raise _not_ended(answer.job)
             if not as_json:
                 emit(_line(answer.job))
@@ -243,7 +246,7 @@ def _row(job: "job_pb2.Job", now: float) -> list[str]:
     accepted = show.seconds(job.accepted_at)
     return [
         job.job_id,
-        ", ".join(filter(None, (show.state(job.state), show.hang(job), show.gap(job)))),
+        ", ".join(filter(None, (show.state(job.state), show.hang(job), show.gap(job), show.living(job)))),
         str(len(job.ranks)),
         show.devices(job),
         f"{span(now - accepted)} ago" if accepted else "-",
@@ -278,6 +281,8 @@ def _each(jobs: tuple[str, ...], one: Callable[[str], None], at_once: int = 1) -
 
 def _not_ended(job: "job_pb2.Job") -> Failure:
     lines = [f"job {job.job_id} has not ended: it is {_state(job)}", *job.warnings]
+    if job.living:
+        lines.append(f"these processes of it live: {', '.join(job.living)}")
     return Failure("\n".join(lines))
 
 

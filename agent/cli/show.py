@@ -70,6 +70,12 @@ def gap(job: job_pb2.Job) -> str:
     return "losing output" if job.HasField("log_gap") or any(r.HasField("output_gap") for r in job.ranks) else ""
 
 
+def living(job: job_pb2.Job) -> str:
+    """What lives of a job whose record cannot be trusted."""
+    count = len(job.living)
+    return f"{count} process{'es' if count != 1 else ''} of it live{'s' if count == 1 else ''}" if count else ""
+
+
 def signal_name(number: int) -> str:
     """SIGKILL for 9."""
     import signal

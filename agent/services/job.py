@@ -43,6 +43,10 @@ JOBS_AT_ONCE = 25
 #: must be in the journal.
 STOP_MARGIN_S = 30.0
 RECORD_S = 30.0
+#: Seconds more for a job whose processes must be found first; and that the record of an end is waited for, once nothing
+#: of the job lives.
+LOOK_MARGIN_S, RECORDED_S = 4.0, 3.0
+UNRECORDED = "nothing of the job lives; its end is not recorded yet, and is as soon as its journal takes a record"
 _MAX_TIMEOUT_S = 24 * 3600.0
 _MAX_REASON = 1024
 
@@ -66,7 +70,10 @@ class JobService(job_pb2_grpc.JobServiceServicer):
 
     async def Get(self, request: job_pb2.GetRequest, context: "_Context") -> job_pb2.GetResponse:
         """See job.proto. Raises JobNotFound, JournalUnreadable."""
-        return job_pb2.GetResponse(job=self._message(await self._entry(request.job_id)))
+        entry = await self._server.registry.get(request.job_id)
+        if entry.damaged and not self._server.registry.damaged.living(entry.job_id):
+            raise JournalUnreadable(request.job_id, entry.damaged)
+        return job_pb2.GetResponse(job=self._message(entry))
 
     async def List(self, request: job_pb2.ListRequest, context: "_Context") -> job_pb2.ListResponse:
         """See job.proto. Raises InvalidRequest."""
@@ -80,7 +87,12 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         most = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
         # A page begins behind the last job of the page before, not at a number: jobs that come or go between two
         # pages neither repeat nor hide another.
-        found = (job for job in await self._jobs(names) if job.key < behind and (not names or job.state in names))
+        living = self._server.registry.damaged.living
+        found = (
+            job
+            for job in await self._jobs(names)
+            if job.key < behind and (not names or job.state in names or living(job.job_id))
+        )
         size = 0
         while some := list(itertools.islice(found, min(JOBS_AT_ONCE, most - len(response.jobs) + 1))):
             async for key, message in self._messages_of(some, dict(request.labels)):
@@ -97,7 +109,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         registry = self._server.registry
         live: list[Entry | Ended] = [*registry.live()]
         if states and not any(State(state).final for state in states):
-            return live
+            return sorted([*live, *registry.damaged.entries()], key=lambda job: job.key, reverse=True)
         await registry.ended.indexed.wait()
         known = {job.job_id for job in live}
         ended = (row for row in registry.ended.rows() if row.job_id not in known)
@@ -129,7 +141,8 @@ class JobService(job_pb2_grpc.JobServiceServicer):
                 await checkpoint()
 
     async def Stop(self, request: job_pb2.StopRequest, context: "_Context") -> job_pb2.StopResponse:
-        """See job.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable, SupervisorUnreachable."""
+        """See job.proto. Raises InvalidRequest, JobNotFound, SupervisorUnreachable, and JournalUnreadable of a damaged
+        job of which nothing lives."""
         steps: tuple[float, ...] | None = None
         if request.HasField("grace"):
             steps = (convert.bounded(request.grace, "grace", MAX_GRACE_S),)
@@ -141,22 +154,49 @@ class JobService(job_pb2_grpc.JobServiceServicer):
                 [Violation("reason", f"has {len(request.reason)} characters: allowed are {_MAX_REASON}")]
             )
         began = anyio.current_time()
-        entry = await self._entry(request.job_id)
         registry = self._server.registry
-        # The order itself is not subject to the caller's timeout: one of 0 means "stop it and do not wait".
-        with anyio.move_on_after(RECORD_S) as recording:
-            entry = await registry.stop(request.job_id, steps, caller(context), request.reason)
-        if recording.cancelled_caught:
-            raise SupervisorUnreachable(f"job {request.job_id}: its supervisor did not take the stop in {RECORD_S:g} s")
+        by = caller(context)
+        entry = await registry.get(request.job_id)
+        if not entry.damaged:
+            # The order itself is not subject to the caller's timeout: one of 0 means "stop it and do not wait".
+            with anyio.move_on_after(RECORD_S) as recording:
+                entry = await registry.stop(request.job_id, steps, by, request.reason)
+            if recording.cancelled_caught:
+                text = f"job {request.job_id}: its supervisor did not take the stop in {RECORD_S:g} s"
+                raise SupervisorUnreachable(text)
         if timeout is None:
             default = self._server.config().jobs.grace_steps
             under_way = entry.job.stop.steps if entry.job.stop is not None else ()
             timeout = sum(steps or under_way or entry.spec.grace_steps or default) + STOP_MARGIN_S
-        entry = await self._ended(entry, began + timeout)
+        deadline = began + timeout
+        remarks: list[str] = []
+        if entry.damaged:
+            with anyio.CancelScope(deadline=deadline + LOOK_MARGIN_S):
+                remarks = await registry.stop_damaged(entry, steps, by, request.reason)
+            gone = not registry.damaged.living(entry.job_id)
+            return job_pb2.StopResponse(job=self._message(entry), ended=gone, gone=gone, remarks=map(plain, remarks))
+        entry = await self._stopped(entry, deadline)
         if entry.job.state.final:
-            with anyio.CancelScope(deadline=began + timeout):
+            with anyio.CancelScope(deadline=deadline):
                 await registry.leasing.wait_freed(entry.job_id)
-        return job_pb2.StopResponse(job=self._message(entry), ended=entry.job.state.final)
+        ended = entry.job.state.final
+        if entry.gone and not ended:
+            remarks = [UNRECORDED, *(entry.notes or {}).values()]
+        return job_pb2.StopResponse(
+            job=self._message(entry), ended=ended, gone=ended or entry.gone, remarks=map(plain, remarks)
+        )
+
+    async def _stopped(self, entry: Entry, deadline: float) -> Entry:
+        """The entry, once its job has ended, or nothing of it lives and nobody can record that."""
+        with anyio.CancelScope(deadline=deadline):
+            while not (entry.job.state.final or entry.gone):
+                await entry.changed.wait()
+            # A supervisor that just comes back, say, is given the time to tell how it ended.
+            with anyio.move_on_after(RECORDED_S):
+                entry = await self._server.registry.wait_ended(entry.job_id)
+        if entry.damaged:
+            raise JournalUnreadable(entry.job_id, entry.damaged)
+        return entry
 
     async def Wait(self, request: job_pb2.WaitRequest, context: "_Context") -> job_pb2.WaitResponse:
         """See job.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable."""
@@ -218,6 +258,11 @@ class JobService(job_pb2_grpc.JobServiceServicer):
     def _present(self, message: job_pb2.Job, entry: Entry) -> job_pb2.Job:
         held_by = self._server.registry.leasing.held_by(entry.job_id)
         convert.add_present(message, entry, held_by, self._server.hangs.found(entry))
+        if living := [*map(plain, self._server.registry.damaged.living(entry.job_id))]:
+            message.living.extend(living)
+            message.warnings.append(
+                f"processes of it live: {', '.join(living)}; `muster stop {entry.job_id}` ends them"
+            )
         return message
 
 

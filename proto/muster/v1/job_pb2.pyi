@@ -635,6 +635,7 @@ class Job(_message.Message):
     HELD_BY_FIELD_NUMBER: _builtins.int
     HANG_FIELD_NUMBER: _builtins.int
     LOG_GAP_FIELD_NUMBER: _builtins.int
+    LIVING_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: Global___JobState.ValueType
     spec_digest: _builtins.str
@@ -708,6 +709,12 @@ class Job(_message.Message):
     def log_gap(self) -> Global___OutputGap:
         """Set while lines of the job's own log are being lost."""
 
+    @_builtins.property
+    def living(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Processes that live, of a job whose record on disk cannot be trusted: pid and name. It is LOST, can be stopped, and
+        is in every List, whatever states that asks for.
+        """
+
     def __init__(
         self,
         *,
@@ -737,10 +744,11 @@ class Job(_message.Message):
         held_by: _abc.Iterable[_builtins.str] | None = ...,
         hang: Global___HangVerdict | None = ...,
         log_gap: Global___OutputGap | None = ...,
+        living: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "log_gap", b"log_gap", "restart_at", b"restart_at", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "living", b"living", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1338,18 +1346,31 @@ class StopResponse(_message.Message):
 
     JOB_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    REMARKS_FIELD_NUMBER: _builtins.int
     ended: _builtins.bool
+    """Nothing of the job lives, and it is in one of the final states."""
+    gone: _builtins.bool
+    """Nothing of the job lives. Without `ended`: its end cannot be recorded now (a disk that takes no record, say), and is
+    as soon as it can be; `remarks` say so. A stop never waits for a disk.
+    """
     @_builtins.property
     def job(self) -> Global___Job: ...
+    @_builtins.property
+    def remarks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What was done beyond the usual, what is still to be recorded, what cannot be known; a sentence each."""
+
     def __init__(
         self,
         *,
         job: Global___Job | None = ...,
         ended: _builtins.bool = ...,
+        gone: _builtins.bool = ...,
+        remarks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "gone", b"gone", "job", b"job", "remarks", b"remarks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
