@@ -15,9 +15,10 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from agent.state_folder import remedy, writable
+from agent.state_folder import OTHER_ROOT, writable
 from probes.codes import EXPLANATIONS
 from probes.result import CheckResult, Code, Status
+from supervisors.errors import remedy
 from supervisors.paths import Root
 from supervisors.spare import FULL, Spare
 
@@ -96,7 +97,7 @@ class Degraded:
                     await to_thread.run_sync(writable, folder, limiter=self._limiter, abandon_on_cancel=True)
                     why = ""
                 except OSError as error:
-                    why = f"{error.strerror}; {remedy(error)}" if error.errno not in FULL else ""
+                    why = f"{error.strerror}; {remedy(error, OTHER_ROOT)}" if error.errno not in FULL else ""
             before = self._folders.pop(folder, "")
             if why:
                 self._folders[folder] = f"{folder}: cannot be written: {why}; {lost}"

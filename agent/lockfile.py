@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agent.errors import StartupError
-from agent.state_folder import DEGRADES, remedy
+from agent.state_folder import DEGRADES, OTHER_ROOT
+from supervisors.errors import remedy
 
 
 @contextmanager
@@ -36,7 +37,9 @@ def _opened(path: Path) -> int:
         with contextlib.suppress(OSError):
             if error.errno in DEGRADES:
                 return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        raise StartupError(f"{path}: the lock cannot be opened: {error.strerror}; {remedy(error)}") from error
+        raise StartupError(
+            f"{path}: the lock cannot be opened: {error.strerror}; {remedy(error, OTHER_ROOT)}"
+        ) from error
 
 
 def _take(fd: int, path: Path) -> None:

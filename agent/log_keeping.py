@@ -42,6 +42,9 @@ from supervisors.settings import write as write_settings
 
 #: Seconds between two looks at the log folder, and at the jobs where nothing is told; that a look or removal may take.
 LOOK_S, JOBS_S, SLOW_S = 60.0, 5.0, 600.0
+#: Seconds until settings that could not be written are tried again.
+SETTLE_AGAIN_S = 5.0
+_SETTLE = "write settings"
 #: Seconds between two looks at the jobs, at least.
 REST_S = 0.5
 #: Seconds for which a segment that could not be compressed is left as it is.
@@ -136,8 +139,11 @@ class LogKeeping:
                     _log.exception("logs.defect")
                     self._troubles["look"] = f"logs: a defect: {error!r}"
                 gzip_members.forget()  # up to 33 MiB, of which a reader that goes on inflates a few again
-                with anyio.move_on_after(LOOK_S):
+                # What could not be written is tried again: the disk may take it by now.
+                unsettled = _SETTLE in self._troubles
+                with anyio.move_on_after(SETTLE_AGAIN_S if unsettled else LOOK_S):
                     await self._told.wait()
+                if unsettled or self._told.is_set():
                     await self._settle()
 
     async def _settle(self) -> None:
@@ -146,7 +152,7 @@ class LogKeeping:
         # What a program has not taken yet is not theirs to remove; but there has to be something that it can take.
         most = (0, logs.max_job_bytes) if logs.upload else (logs.max_job_bytes, 0)
         settings = LogSettings(logs.max_file_bytes, *most)
-        await self._apart("write settings", functools.partial(write_settings, self._root.settings, settings))
+        await self._apart(_SETTLE, functools.partial(write_settings, self._root.settings, settings))
 
     # --- jobs that begin and end --------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from agent.errors import NoRoom
 from agent.state_folder import refuse_newer, write_synced
 from probes.node_checks import InventoryState
 from supervisors import trust
+from supervisors.errors import remedy
 
 VERSION = 1
 #: Seconds between two writes, unless somebody waits for one; and between two tries where it does not work.
@@ -146,8 +147,8 @@ class NodeFile:
                     break
         if self._saved < wanted:
             raise NoRoom(
-                f"{why}: it is in force, but would be forgotten if musterd was started again; make room, and it is "
-                "written by itself"
+                f"{why}: it is in force, but would be forgotten if musterd was started again; it is written by "
+                "itself as soon as that works"
             )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -173,7 +174,8 @@ class NodeFile:
             await to_thread.run_sync(write_synced, self._path, text, limiter=self._limiter, abandon_on_cancel=last)
             self._saved, self._unwritten = number, ""
         except OSError as error:
-            self._unwritten = f"{self._path}: cannot be written: {error.strerror or error}"
+            what = remedy(error)
+            self._unwritten = f"{self._path}: cannot be written: {error.strerror or error}" + (what and f": {what}")
             _log.warning("node_file.unwritten", path=str(self._path), error=str(error))
             self._dirty.set()
         self._tried.set()

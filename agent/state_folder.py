@@ -12,7 +12,7 @@ import msgspec
 from agent.errors import StartupError
 from agent.ownership import refuse_contents_of_others, refuse_others
 from supervisors import trust
-from supervisors.errors import Untrusted
+from supervisors.errors import Untrusted, remedy
 from supervisors.paths import Root
 
 #: First line of `<state>/version`: the name, and the number of the format. It is raised when a musterd of before would
@@ -26,14 +26,8 @@ MAX_SOCKET = 107
 DEGRADES = (
     errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
 )  # fmt: skip
-_REMEDIES = {
-    errno.EROFS: "mount it writable",
-    errno.ENOSPC: "make room",
-    errno.EDQUOT: "raise the quota, or make room",
-    errno.EIO: "look at the disk",
-    errno.EMFILE: "raise the daemon's limit of open files (LimitNOFILE=, ulimit -n)",
-    errno.ENFILE: "raise fs.file-max",
-}
+#: What to do where an error of a folder has no usual remedy.
+OTHER_ROOT = "give --root a folder that you may write to"
 
 
 def prepare(root: Root) -> None:
@@ -68,7 +62,7 @@ def prepare(root: Root) -> None:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     except OSError as error:
         raise StartupError(
-            f"{root.run}: {error.strerror}: the daemon's socket cannot be made here; {remedy(error)}"
+            f"{root.run}: {error.strerror}: the daemon's socket cannot be made here; {remedy(error, OTHER_ROOT)}"
         ) from error
 
 
@@ -109,11 +103,6 @@ def event_epoch(events: Path) -> str:
 def new_epoch() -> str:
     """The name of a history of events that begins now."""
     return secrets.token_hex(8)
-
-
-def remedy(error: OSError) -> str:
-    """What an operator can do about it."""
-    return _REMEDIES.get(error.errno or 0, "give --root a folder that you may write to")
 
 
 def writable(folder: Path) -> None:
@@ -184,9 +173,8 @@ def _make(folder: Path, mode: int) -> None:
     except Untrusted as error:
         raise StartupError(str(error)) from None
     except OSError as error:
-        raise StartupError(
-            f"{error.filename or folder}: cannot make the folder {folder}: {error.strerror}; {remedy(error)}"
-        ) from error
+        what = f"cannot make the folder {folder}: {error.strerror}; {remedy(error, OTHER_ROOT)}"
+        raise StartupError(f"{error.filename or folder}: {what}") from error
     if not os.access(folder, os.W_OK | os.X_OK) and not os.statvfs(folder).f_flag & os.ST_RDONLY:
         raise StartupError(f"{folder}: no permission to write here; give --root a folder that you may write to")
 
@@ -230,8 +218,8 @@ class _Head(msgspec.Struct):
     version: int
 
 
-def _newer(path: Path, found: object, known: object, remedy: str) -> StartupError:
+def _newer(path: Path, found: object, known: object, otherwise: str) -> StartupError:
     return StartupError(
         f"{path}: was written by a newer musterd (version {found}, and this one reads {known}); nothing was changed: "
-        f"use the newer musterd, or {remedy}"
+        f"use the newer musterd, or {otherwise}"
     )

@@ -60,7 +60,7 @@ _REMEDIES = {
     errno.EIO: "check the disk: `dmesg` tells what failed",
     errno.EAGAIN: "raise the limit of processes (TasksMax= of the slice, `ulimit -u`)",
     errno.ENOMEM: "the node is out of memory",
-    errno.EACCES: "give muster's user access",
+    errno.EACCES: "give muster's user access, or choose another folder",
 }
 
 
@@ -71,6 +71,6 @@ def explain(error: OSError) -> str:
     return f"{text}: {remedy}" if remedy else text
 
 
-def remedy(error: OSError) -> str:
-    """What to do about an error; empty where it has no usual remedy."""
-    return _REMEDIES.get(error.errno or 0, "")
+def remedy(error: OSError, otherwise: str = "") -> str:
+    """What to do about an error; `otherwise` where it has no usual remedy."""
+    return _REMEDIES.get(error.errno or 0, otherwise)

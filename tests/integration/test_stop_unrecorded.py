@@ -69,3 +69,16 @@ def test_a_job_of_which_nothing_exists_yet(boxed: Boxed) -> None:
     assert "not recorded yet" in done.stderr and "STOPPING" in done.stdout, done
     mount(boxed, "umount", "-l", str(state))
     assert boxed.wait("job").state == job_pb2.JOB_STATE_STOPPED
+
+
+def test_settings_are_written_once_the_folder_takes_them(boxed: Boxed) -> None:
+    def warned() -> bool:
+        return "write settings" in boxed.cli("node").stderr + boxed.cli("node").stdout
+
+    boxed.kill()
+    state = boxed.root.state
+    boxed.prefix = mounted(f"mount --bind -o ro {state} {state}")
+    boxed.start()
+    eventually(warned)
+    mount(boxed, "umount", "-l", str(state))
+    eventually(lambda: not warned(), 30)
