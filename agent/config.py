@@ -280,7 +280,7 @@ def load(path: Path, *, own: bool = False) -> Config:
     try:
         if own:
             refuse_others(path)
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", newline="") as file:
             raw = tomllib.loads(file.read())
     except OSError as error:
         raise StartupError(f"{path}: cannot be read: {error.strerror}") from error

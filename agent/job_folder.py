@@ -45,7 +45,7 @@ def tidy(root: Root, paths: JobPaths) -> None:
     """Removes what a supervisor would have removed: it was killed right behind its job's last record, or before the job
     was stopped without one. Raises OSError."""
     stop_order.remove(root.stop_order(paths.folder.name))
-    for path in [*paths.controls, *paths.folder.glob("*.fifo"), paths.unborn, paths.lost, paths.exports]:
+    for path in [*paths.controls, *paths.folder.glob("*.fifo"), paths.unborn, paths.lost, paths.ends, paths.exports]:
         path.unlink(missing_ok=True)
 
 

@@ -198,7 +198,7 @@ class JobTask:
                 entry.lost_now = {}
                 await entry.changed.wait()
                 continue
-            counts = await self._thread(read_counts, entry.paths.lost)
+            counts = await self._thread(read_counts, entry.paths.lost, entry.paths.ends)
             numbers = [*(rank.rank for rank in entry.job.ranks), JOB]
             entry.lost_now = {number: count.lost - count.told for number, count in zip(numbers, counts, strict=False)}
             await anyio.sleep(MEASURE_S)

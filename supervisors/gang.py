@@ -314,7 +314,9 @@ class Gang:
             self._output.open_job((midwife.account.uid, midwife.account.gid), len(job.ranks))
             self._step.begin(midwife, steps.EPILOG, steps.environment_of_epilog(*job.concluded))
         except (OSError, NotStartable) as error:
-            self._warn(f"{steps.shown(steps.EPILOG, self._spec)} could not be started: {error}")
+            text = f"{steps.shown(steps.EPILOG, self._spec)} could not be started: {error}"
+            # Not owed: where the journal takes no record, the epilog is tried again.
+            self._ledger.commit({"kind": Kind.WARNING, "text": text}, sync=False)
             self._end(*job.concluded)
 
     # --- takeover -----------------------------------------------------------------------------------------------------
@@ -557,7 +559,7 @@ class Gang:
         stop_order.remove(self._root.stop_order(self._spec.job_id))
         paths = self._paths
         fifos = [paths.job_fifo, *(paths.fifo(rank.rank) for rank in self.job.ranks)]
-        for path in [*fifos, paths.unborn, paths.lost, paths.exports]:
+        for path in [*fifos, paths.unborn, paths.lost, paths.ends, paths.exports]:
             with contextlib.suppress(OSError):
                 path.unlink()
 

@@ -1,10 +1,11 @@
-"""Output that could not be written: gaps, and the small file in which they outlive their supervisor."""
+"""Output that could not be written: gaps, and the small files in which they outlive their supervisor."""
 
 import contextlib
 import errno
 import os
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,51 +64,74 @@ class Count:
 
 
 class Counts:
-    """Keeps a `Count` for each rank in a small file, so that a successor goes on with it.
+    """Keeps a `Count` for each rank in two small files, so that a successor goes on with it.
 
-    The file is a header of 16 bytes, then for each rank 40 bytes, little endian: `u64 lost`, `u64 told`, `f64 since`,
-    `u64 end + 1`, `i32 errno`, 4 bytes of zeros. It has all its bytes before the ranks start, so it needs no room
-    later. A file of release 0.1 has no header and 24 bytes for each rank: the first three fields.
+    `lost` has 24 bytes for each rank, little endian: `u64 lost`, `u64 told`, `f64 since`, as in release 0.1, whose
+    supervisors may take the job over. `ends` has 16: `u64 end + 1`, `i32 errno`, 4 bytes of zeros. Both have all their
+    bytes before the ranks start, so they need no room later.
 
-    A file that cannot be opened or written stops nothing: the counts then live in memory, and the file is tried again.
+    A file that cannot be opened or written stops nothing: the counts then live in memory, and it is tried again.
     """
 
-    HEADER = b"muster output 2\n"
-    RECORD = struct.Struct("<QQdQi4x")
-    OLD_RECORD = struct.Struct("<QQd")
+    LOST = struct.Struct("<QQd")
+    END = struct.Struct("<Qi4x")
 
-    def __init__(self, path: Path, ranks: int) -> None:
-        self._path = path
+    def __init__(self, lost: Path, ends: Path, ranks: int) -> None:
         self._counts = [Count() for _ in range(ranks)]
-        for count, found in zip(self._counts, read_counts(path), strict=False):
-            count.lost, count.told, count.since = found.lost, found.told, found.since
-            count.end, count.number = found.end, found.number
-        self._fd = -1
-        self._open_at = 0.0
-        self._open()
+        for slot, found in enumerate(read_counts(lost, ends)[:ranks]):
+            self._counts[slot] = found
+        self._lost = _Table(lost, self.LOST.size, lambda: b"".join(map(self._packed_lost, self._counts)))
+        self._ends = _Table(ends, self.END.size, lambda: b"".join(map(self._packed_end, self._counts)))
 
     def __getitem__(self, slot: int) -> Count:
-        """To be changed in place; `store` then writes it."""
+        """To be changed in place; `store` or `store_end` then writes it."""
         return self._counts[slot]
 
     def store(self, slot: int) -> None:
-        """Writes the count of one rank into the file. Best effort: a count that cannot be kept must not stop output."""
+        """Writes all of a rank's count. Best effort: a count that cannot be kept must not stop the output."""
+        self._lost.store(slot, self._packed_lost(self._counts[slot]))
+        self.store_end(slot)
+
+    def store_end(self, slot: int) -> None:
+        """Writes where a rank's output ends, and the errno of its gap. Best effort."""
+        self._ends.store(slot, self._packed_end(self._counts[slot]))
+
+    def close(self) -> None:
+        """Closes the files, which stay."""
+        self._lost.close()
+        self._ends.close()
+
+    def _packed_lost(self, count: Count) -> bytes:
+        return self.LOST.pack(count.lost, count.told, count.since)
+
+    def _packed_end(self, count: Count) -> bytes:
+        return self.END.pack(count.end + 1, count.number)
+
+
+class _Table:
+    """A file of records of one size."""
+
+    def __init__(self, path: Path, size: int, whole: Callable[[], bytes]) -> None:
+        self._path, self._size, self._whole = path, size, whole
+        self._fd, self._open_at = -1, 0.0
+        self._open()
+
+    def store(self, slot: int, record: bytes) -> None:
         if self._fd < 0:
             if time.monotonic() < self._open_at:
                 return
             self._open()
         with contextlib.suppress(OSError):
-            os.pwrite(self._fd, self._packed(slot), len(self.HEADER) + slot * self.RECORD.size)
+            os.pwrite(self._fd, record, slot * self._size)
 
     def close(self) -> None:
-        """Closes the file, which stays."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
 
     def _open(self) -> None:
         self._open_at = time.monotonic() + _AGAIN_S
-        data = self.HEADER + b"".join(self._packed(slot) for slot in range(len(self._counts)))
+        data = self._whole()
         with contextlib.suppress(OSError):
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             if os.pwrite(fd, data, 0) < len(data):
@@ -115,14 +139,18 @@ class Counts:
                 return
             self._fd = fd
 
-    def _packed(self, slot: int) -> bytes:
-        count = self._counts[slot]
-        return self.RECORD.pack(count.lost, count.told, count.since, count.end + 1, count.number)
 
-
-def read_counts(path: Path) -> list[Count]:
-    """The counts of all ranks, as the file has them; the job's own log comes last. None where there is no such file,
+def read_counts(lost: Path, ends: Path) -> list[Count]:
+    """The counts of all ranks, as the files have them; the job's own log comes last. None where there is no such file,
     or it cannot be read."""
+    counts = [Count(*fields) for fields in Counts.LOST.iter_unpack(_read(lost, Counts.LOST.size))]
+    for count, (end, number) in zip(counts, Counts.END.iter_unpack(_read(ends, Counts.END.size)), strict=False):
+        count.end, count.number = end - 1, number
+    return counts
+
+
+def _read(path: Path, size: int) -> bytes:
+    """Whole records of a file; none where it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -130,14 +158,8 @@ def read_counts(path: Path) -> list[Count]:
         finally:
             os.close(fd)
     except OSError:
-        return []
-    if not data.startswith(Counts.HEADER):
-        whole = len(data) - len(data) % Counts.OLD_RECORD.size
-        return [Count(*fields) for fields in Counts.OLD_RECORD.iter_unpack(data[:whole])]
-    data = data[len(Counts.HEADER) :]
-    whole = len(data) - len(data) % Counts.RECORD.size
-    found = Counts.RECORD.iter_unpack(data[:whole])
-    return [Count(lost, told, since, end - 1, number) for lost, told, since, end, number in found]
+        return b""
+    return data[: len(data) - len(data) % size]
 
 
 def no_room(path: Path) -> OSError:

@@ -56,8 +56,13 @@ class JobPaths:
 
     @property
     def lost(self) -> Path:
-        """Bytes of output that could not be written, and where the output ends, per rank; see `gaps.Counts`."""
+        """Bytes of output that could not be written, per rank; see `gaps.Counts`."""
         return self.folder / "lost"
+
+    @property
+    def ends(self) -> Path:
+        """Where the output of each rank ends; see `gaps.Counts`."""
+        return self.folder / "ends"
 
     @property
     def workspace(self) -> Path:

@@ -258,7 +258,7 @@ class RankLog:
     def _store_end(self) -> None:
         """Where the output ends, for a successor that finds less than that."""
         self._count.end = self._file.offset
-        self._counts.store(self._slot)
+        self._counts.store_end(self._slot)
 
 
 def tail(path: Path) -> tuple[str, ...]:

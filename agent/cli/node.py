@@ -129,7 +129,7 @@ def _show(found: "node_pb2.Node", as_json: bool) -> None:
         text += "\n" + (_coloured(shown) if coloured() else shown)
     cards = [card for card in found.cards if card.kind != "slot" or card.job_id]
     if cards:
-        head = ["CARD", "KIND", "DEVICE", "VISIBLE AS", "MODEL", "BUS", "NUMA", "UTIL", "MEMORY", "HEALTH", "JOB"]
+        head = ["CARD", "KIND", "DEVICE", "VISIBLE", "MODEL", "BUS", "NUMA", "UTIL", "MEMORY", "HEALTH", "JOB"]
         health = [drills.health(card, found.conditions) for card in cards]
         rows = [_card(card, word) for card, word in zip(cards, health, strict=True)]
         if any(card.HasField("card_id") for card in cards):

@@ -234,7 +234,7 @@ def test_a_job_that_the_old_release_cannot_read(node: Node, last: Release) -> No
 
 
 def test_a_supervisor_of_another_protocol(node: Node, tmp_path: Path) -> None:
-    """Its job is followed by its journal; orders are refused with the reason, and its own musterd still gives them."""
+    """Its job is followed by its journal; a stop ends the processes all the same, and its own musterd still gives orders."""
     changes = {"supervisors/__init__.py": ("PROTOCOL = 1", "PROTOCOL = 2")}
     other = Release(LAST / "packages.tar.xz", tmp_path, changes)
     node.start_old(other)
@@ -243,8 +243,8 @@ def test_a_supervisor_of_another_protocol(node: Node, tmp_path: Path) -> None:
     node.kill(signal.SIGTERM)
     node.start_new()
     expect_running(node, ranks)
-    refused = node.cli("stop", "stopped")
-    assert refused.returncode != 0 and "another release" in refused.stderr and "speaks protocol 2" in refused.stderr
+    # Nobody here can give that supervisor an order: its job's processes are ended all the same.
+    assert node.cli("stop", "stopped").returncode == 0
     begin(node, "beside")
     assert execute(node, "beside", "true").exited.exit_code == 0
     assert node.stop("beside", grace_s=0).ended  # the other's daemon could not

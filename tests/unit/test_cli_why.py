@@ -1,6 +1,7 @@
 """`muster why` with a daemon of a version that makes no reports."""
 
 import json
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,8 @@ class Earlier(job_pb2_grpc.JobServiceServicer):
 
 @pytest.fixture
 def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # What it does not have it would tell wherever a test before this one has led the log.
+    monkeypatch.setattr(logging.getLogger("grpc._server"), "disabled", True)
     server = grpc.server(ThreadPoolExecutor(2))
     job_pb2_grpc.add_JobServiceServicer_to_server(Earlier(), server)  # type: ignore[abstract]  # an earlier one has fewer methods
     address = f"unix:{tmp_path / 's'}"

@@ -83,8 +83,16 @@ class FakeLooker:
         self.of_driver: list[Finding] = []
 
     def made(
-        self, settings: Callable[[], NodeSettings], driver: Any, *, after: Any, earlier_boots: Any, inventory: Inventory
+        self,
+        settings: Callable[[], NodeSettings],
+        driver: Any,
+        *,
+        after: Any,
+        earlier_boots: Any,
+        inventory: Inventory,
+        own_paths: tuple[str, ...],
     ) -> "FakeLooker":
+        assert own_paths
         assert isinstance(settings(), NodeSettings)
         self.after, self.earlier_boots, self.known = after, earlier_boots, inventory
         return self

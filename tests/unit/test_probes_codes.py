@@ -77,6 +77,6 @@ def test_every_code_belongs_to_a_check():
     common = {Code.NODE_OK, Code.NODE_PENDING, Code.NODE_NOT_APPLICABLE, Code.NODE_NOT_TOLD}
     of_node = {code for check in catalogue(NodeSettings()) for code in check.codes}
     of_start = {code for entry in precheck.catalogue() for code in entry.codes}
-    of_daemon = {Code.SUPERVISOR_CRASHING, Code.DAEMON_DEGRADED}
+    of_daemon = {Code.SUPERVISOR_CRASHING, Code.DAEMON_DEGRADED, Code.OUTPUT_LOST}
     assert of_node | of_start | common | of_daemon == set(Code)
     assert not of_node & of_start

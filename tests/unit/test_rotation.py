@@ -41,7 +41,7 @@ class Bench:
         self.path, self.index = folder / "log.txt", folder / "log.idx"
         tee.make_fifo(self.fifo, *US)
         self.rank = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK)
-        self.counter = Counts(folder / "lost", 1)
+        self.counter = Counts(folder / "lost", folder / "ends", 1)
         self.written = b""
         self.log = self.open()
 
@@ -306,7 +306,8 @@ from supervisors.tee import RankLog
 folder = Path(sys.argv[1])
 tee.INDEX_INTERVAL_S = 0.0
 us = os.geteuid(), os.getegid()
-log = RankLog(folder / "fifo", folder / "log.txt", folder / "log.idx", us, Counts(folder / "lost", 1), 0,
+log = RankLog(folder / "fifo", folder / "log.txt", folder / "log.idx", us,
+              Counts(folder / "lost", folder / "ends", 1), 0,
               limit=lambda: 65536)
 os.write(1, b"ready\\n")
 import select
@@ -398,7 +399,7 @@ def test_what_cannot_be_rotated_is_written_on_and_tried_later(bench, monkeypatch
         bench.write(b", and its end\n")
         assert len(tries) == known, "not with each batch"
     assert bench.look() == [(0, 96_033)]
-    assert sorted(os.listdir(bench.folder)) == ["fifo", "log.idx", "log.txt", "lost"]
+    assert sorted(os.listdir(bench.folder)) == ["ends", "fifo", "log.idx", "log.txt", "lost"]
     later = time.monotonic() + log_file.ROTATE_AGAIN_S
     monkeypatch.setattr(time, "monotonic", lambda: later)
     bench.write(lines(1, 7000))

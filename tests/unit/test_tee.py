@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import select
+import struct
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,7 @@ class Bench:
         self.fifo, self.log, self.idx = folder / "fifo", (logs or folder) / "log", (logs or folder) / "idx"
         tee.make_fifo(self.fifo, os.geteuid(), os.getegid())
         self.rank = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK)
-        self.counter = Counts(folder / "lost", 2)
+        self.counter = Counts(folder / "lost", folder / "ends", 2)
 
     def open(self) -> RankLog:
         return RankLog(self.fifo, self.log, self.idx, (os.geteuid(), os.getegid()), self.counter, 1)
@@ -313,7 +314,7 @@ def test_files_of_another_user(tmp_path):
     fifo = tmp_path / "fifo"
     tee.make_fifo(fifo, 65534, 65534)
     tee.make_fifo(fifo, 65534, 65534)  # a successor finds it there
-    counter = Counts(tmp_path / "lost", 1)
+    counter = Counts(tmp_path / "lost", tmp_path / "ends", 1)
     log = RankLog(fifo, tmp_path / "log", tmp_path / "idx", (65534, 65534), counter, 0)
     writer = os.open(fifo, os.O_WRONLY)
     os.write(writer, b"line\n")  # the index is made with the first output
@@ -591,42 +592,45 @@ def test_a_gap_that_only_the_journal_can_tell_of_is_told_once(bench, monkeypatch
     log.close()
 
 
-def test_ranks_are_counted_apart_and_a_counter_that_is_there_is_kept(tmp_path):
-    path = tmp_path / "lost"
-    counts = Counts(path, 3)
+def test_ranks_are_counted_apart_and_counts_that_are_on_disk_are_kept(tmp_path):
+    lost, ends = tmp_path / "lost", tmp_path / "ends"
+    counts = Counts(lost, ends, 3)
     assert [counts[i] for i in range(3)] == [Count()] * 3
     known = Count(7, 3, 1.5, 100, errno.ENOSPC)
     counts[1].lost, counts[1].told, counts[1].since, counts[1].end, counts[1].number = 7, 3, 1.5, 100, errno.ENOSPC
     counts.store(1)
     counts.close()
-    counts = Counts(path, 4)
+    counts = Counts(lost, ends, 4)
     assert [counts[i] for i in range(4)] == [Count(), known, Count(), Count()]
-    assert read_counts(path) == [Count(), known, Count(), Count()]
+    assert read_counts(lost, ends) == [Count(), known, Count(), Count()]
     counts.close()
-    assert path.stat().st_size == len(Counts.HEADER) + 4 * Counts.RECORD.size
+    assert (lost.stat().st_size, ends.stat().st_size) == (4 * 24, 4 * 16)
 
 
-def test_counts_of_the_first_release_are_taken_over(tmp_path):
-    path = tmp_path / "lost"
-    path.write_bytes(b"".join(Counts.OLD_RECORD.pack(*fields) for fields in ((0, 0, 0.0), (9, 4, 2.5))))
-    for _ in range(2):
-        counts = Counts(path, 2)
-        assert [counts[0], counts[1]] == [Count(), Count(9, 4, 2.5)]
-        counts.close()
+def test_counts_go_to_a_supervisor_of_the_first_release_and_back(tmp_path):
+    """It knows the file `lost` alone: 24 bytes for each rank."""
+    lost, ends = tmp_path / "lost", tmp_path / "ends"
+    lost.write_bytes(struct.pack("<QQdQQd", 0, 0, 0.0, 9, 4, 2.5))
+    counts = Counts(lost, ends, 2)
+    assert [counts[0], counts[1]] == [Count(), Count(9, 4, 2.5)]
+    counts[0].lost, counts[0].since = 5, 1.0
+    counts.store(0)
+    counts.close()
+    assert lost.read_bytes() == struct.pack("<QQdQQd", 5, 0, 1.0, 9, 4, 2.5)
 
 
 def test_counts_that_cannot_be_stored_live_in_memory_and_are_stored_later(tmp_path, monkeypatch):
-    path = tmp_path / "lost"
-    path.mkdir()
-    counts = Counts(path, 1)
+    lost, ends = tmp_path / "lost", tmp_path / "ends"
+    lost.mkdir()
+    counts = Counts(lost, ends, 1)
     counts[0].lost = 5
     counts.store(0)
-    path.rmdir()
+    lost.rmdir()
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 10)
     counts.store(0)
     counts.close()
-    assert read_counts(path) == [Count(5)]
+    assert read_counts(lost, ends) == [Count(5)]
 
 
 def test_a_file_that_cannot_be_opened_is_a_gap_that_a_successor_goes_on_with(bench, monkeypatch):
