@@ -109,6 +109,7 @@ def _summary(job_id: str, paths: JobPaths) -> Summary | None:
     except (KeyError, TypeError, ValueError):
         return None
     lacks_lines = any(all(part in line for part in _LOST_WITH_LINE) for line in lines)
+    lacks_lines = lacks_lines and not paths.lines_written.exists()
     return Summary(row, cards, lacks_lines) if state.final else None
 
 

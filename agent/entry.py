@@ -183,6 +183,8 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
             entry.give_up(str(error))
         except OSError as error:
             entry.give_up(f"{paths.journal}: cannot be read: {error.strerror}")
+    if entry.job.missing_lines and paths.lines_written.exists():
+        entry.job.missing_lines.clear()
     if entry.damaged:
         told = []
         if not entry.job.accepted_at:

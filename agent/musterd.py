@@ -18,6 +18,7 @@ from agent import build, config, heap, lockfile, log_setup, ownership, state_fol
 from agent.config import Config
 from agent.errors import StartupError
 from agent.init import is_init, leave_when_asked
+from supervisors.errors import explain
 from supervisors.paths import Root
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         await registry.load()
         await telemetry.load()
     except OSError as error:
-        raise StartupError(f"{error.filename or root.state}: cannot be worked with: {error.strerror}") from error
+        raise StartupError(f"{root.state}: cannot be worked with: {explain(error)}") from error
     context = ServerContext(
         registry,
         events,

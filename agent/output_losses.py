@@ -1,6 +1,7 @@
 """The node's view of output that is being lost: a condition of the file system of the logs, for as long as it lasts;
 and the lines about gaps in which jobs ended, which are written once there is room."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ class _Line:
     log: Path
     line: str
     end: int
+    entry: Entry
+    rank: int
 
 
 class OutputLosses:
@@ -56,6 +59,7 @@ class OutputLosses:
                     _log.info("gap_line.not_written", log=str(line.log), error=str(error))
                 else:
                     del self._lines[line.log]
+                    await self._written(line)
             await anyio.sleep(LOOK_S)
 
     def ended(self, entry: Entry) -> None:
@@ -64,10 +68,19 @@ class OutputLosses:
         for rank in job.ranks:
             if line := job.missing_lines.get(rank.rank):
                 log = self._root.rank_log(entry.job_id, rank.rank, rank.device)
-                self._lines[log] = _Line(log, line, job.log_ends.get(rank.rank, -1))
+                self._lines[log] = _Line(log, line, job.log_ends.get(rank.rank, -1), entry, rank.rank)
         if line := job.missing_lines.get(JOB):
             log, _ = job_log_files(self._root, entry.job_id, job.node_rank)
-            self._lines[log] = _Line(log, line, job.log_ends.get(JOB, -1))
+            self._lines[log] = _Line(log, line, job.log_ends.get(JOB, -1), entry, JOB)
+
+    async def _written(self, line: _Line) -> None:
+        """The job's warning goes with its last line, also for whoever reads the job again."""
+        missing = line.entry.job.missing_lines
+        missing.pop(line.rank, None)
+        if not missing:
+            with contextlib.suppress(OSError):  # else the next daemon looks again, and finds the line
+                await to_thread.run_sync(lambda: line.entry.paths.lines_written.touch(mode=0o600))
+        line.entry.wake()
 
     def _condition(self) -> None:
         jobs = 0

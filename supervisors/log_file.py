@@ -47,6 +47,8 @@ class LogFile:
         self.path = path
         #: -1: the log is closed.
         self.fd = -1
+        #: Why output is missing that was recorded last, if any is: DELETED, MOVED or CUT.
+        self.taken = ""
         #: Why the file under the log's name cannot be opened, while output goes on into the one that had the name.
         self.displaced: OSError | None = None
         self._owner, self._end = owner, end
@@ -81,17 +83,21 @@ class LogFile:
         fd = open_log(self.path, self._owner, os.O_RDWR)
         try:
             size = os.fstat(fd).st_size
+            taken = ""
             if why in (DELETED, MOVED):  # none of what the new file holds was our output
                 if base < end:
+                    taken = why
                     record_removal(self.path, base, end, why, lost=True)
                 base = max(base, end)
             elif base + size < end:
-                fd, base, size = self._without(fd, base, size, end, CUT if size or why else DELETED)
+                taken = CUT if size or why else DELETED
+                fd, base, size = self._without(fd, base, size, end, taken)
         except OSError:
             os.close(fd)
             raise
         self.close()
         self.fd, self._base, self._offset, self.displaced = fd, base, size, None
+        self.taken = taken or self.taken
 
     def _without(self, fd: int, base: int, size: int, end: int, why: str) -> tuple[int, int, int]:
         """Goes on behind output that is missing: all from `base` + `size` to `end`. Returns descriptor, base and size

@@ -186,19 +186,24 @@ class Output:
                 self._record(number, open_gap, more)
                 pause = told.pause * 2 if told.pause else GAP_AGAIN_S
                 self._told[number] = _Told(open_gap.bytes, pause, now + pause)
-        for text in {self._displaced(number, log) for number, log in astray if log.displaced}:
+        texts = {self._displaced(number, log) for number, log in astray if log.displaced}
+        for text in texts | {self._taken(number, log) for number, log in astray if log.taken}:
             if text not in self._ledger.job.warnings:
                 self._ledger.owe({"kind": Kind.WARNING, "text": text}, sync=False)
+
+    def _taken(self, number: int, log: tee.RankLog) -> str:
+        whose = "the job's own log" if number == JOB else f"the log of rank {number}"
+        return f"{whose}: {log.taken}: `muster logs` says how much is missing"
 
     def _displaced(self, number: int, log: tee.RankLog) -> str:
         """A sentence about a log that is written where nobody looks for it."""
         if not log.path.parent.exists():
-            return f"somebody moved the log folder {log.path.parent} away; output goes on into the files in it"
+            return f"somebody moved the log folder {log.path.parent} away; output went on into the files in it"
         whose = "the job's own log" if number == JOB else f"the log of rank {number}"
         why = log.displaced.strerror if log.displaced is not None else ""
         return (
-            f"somebody moved {whose} away, and {log.path} cannot be opened: {why}; output goes on into the file that "
-            "was moved"
+            f"somebody moved {whose} away, and {log.path} could not be opened: {why}; output went on into the "
+            "file that was moved"
         )
 
     def _told_before(self, number: int, now: float) -> _Told:
@@ -260,6 +265,8 @@ class Output:
     def _follow(self, number: int, log: tee.RankLog) -> None:
         self._logs[number] = log
         self._loop.add(log.fd, lambda: self._on_output(number, log))
+        if log.taken:
+            self._astray.add(number)
         if log.stalled:
             self._astray.add(number)
             self._loop.later(0, lambda: self._resume(number, log))
@@ -280,7 +287,7 @@ class Output:
     def _note(self, number: int, gap: Gap | None) -> None:
         """One record tells of all gaps of a rank since the last: a disk that flaps must not fill the journal."""
         log = self._logs.get(number)
-        if log is not None and (log.stalled or log.displaced):
+        if log is not None and (log.stalled or log.displaced or log.taken):
             self._astray.add(number)
         else:
             self._astray.discard(number)

@@ -95,6 +95,11 @@ class JobPaths:
         return self.folder / "worker.json"
 
     @property
+    def lines_written(self) -> Path:
+        """Exists once the logs of the ended job have the lines of the gaps in which it ended."""
+        return self.folder / "gap_lines_written"
+
+    @property
     def uploaded(self) -> Path:
         """Which log files a program of the operator's has taken; see agent/log_upload.py."""
         return self.folder / "uploaded"

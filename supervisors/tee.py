@@ -103,6 +103,11 @@ class RankLog:
         return self._file.displaced
 
     @property
+    def taken(self) -> str:
+        """Why output is missing that somebody took away; empty: none is known to be."""
+        return self._file.taken
+
+    @property
     def offset(self) -> int:
         """Bytes of output so far, in whatever files they are or were; -1 where that is not known."""
         return self._file.offset

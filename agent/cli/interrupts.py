@@ -47,8 +47,9 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Who was signalled once may be again, until the process has ended with the exit code that it has by now.
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self.first else handler)
 
     @contextmanager
     def calling(self, stop: Stop) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """The entry point of `muster`."""
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -76,6 +77,9 @@ def main() -> None:
     except OSError as error:
         note(f"standard output: {error.strerror}")
         code = code or Exit.FAILURE
+    # Python takes its handlers away before it ends: a signal in these milliseconds must not replace the exit code.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
 
 

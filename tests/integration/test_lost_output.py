@@ -111,6 +111,7 @@ def test_something_in_the_place_of_a_log(daemon: Daemon, what: str, killed: bool
     kept = len(re.findall(rb"^line \d\d$", job.log(0).read_bytes(), re.MULTILINE)) * 8
     removed = [json.loads(line) for line in Path(f"{job.log(0)}.removed").read_text().splitlines()]
     assert lost + kept + sum(r["end"] - r["start"] for r in removed) == job.lines[0] * 8, "every byte is accounted for"
+    assert any("the log of rank 0: somebody deleted the file" in text for text in ended.warnings)
     read = daemon.cli("logs", "job", "-r", "0")
     assert read.returncode == 1
     assert "bytes of the output of rank 0 are missing: somebody deleted the file" in read.stderr
@@ -129,6 +130,10 @@ def test_a_job_that_ends_inside_a_gap_gets_its_line_once_there_is_room(daemon: D
     daemon.restart()  # the line is not forgotten with the daemon
     free(job.log(0))
     eventually(lambda: job.log(0).is_file() and gap_lines(job.log(0).read_bytes()) == [lost], seconds=30)
+    eventually(lambda: not any("does not say so yet" in text for text in daemon.get("job").warnings))
+    daemon.kill()
+    daemon.restart()
+    assert not any("does not say so yet" in text for text in daemon.get("job").warnings)
 
 
 def test_the_log_folder_is_moved_away_and_back(daemon: Daemon) -> None:

@@ -234,7 +234,7 @@ def test_a_job_that_the_old_release_cannot_read(node: Node, last: Release) -> No
 
 
 def test_a_supervisor_of_another_protocol(node: Node, tmp_path: Path) -> None:
-    """Its job is followed by its journal; a stop ends the processes all the same, and its own musterd still gives orders."""
+    """Its job is followed by its journal; a stop ends the processes all the same; its own musterd gives orders."""
     changes = {"supervisors/__init__.py": ("PROTOCOL = 1", "PROTOCOL = 2")}
     other = Release(LAST / "packages.tar.xz", tmp_path, changes)
     node.start_old(other)
