@@ -260,13 +260,14 @@ class JournalServer(Server):
         stop: Callable[[wire.Message], wire.Message],
         hung: Callable[[wire.Message], wire.Message],
         sessions: dict[str, Handler],
+        spare: Spare,
     ) -> None:
         """Listens at the first of these paths where a socket can be made; tries again for as long as there is none."""
         orders: dict[str, Handler] = {
             "stop": lambda message, _: stop(message),
             "hung": lambda message, _: hung(message),
         }
-        super().__init__(loop, None, {"watch": self._watch} | orders | sessions)
+        super().__init__(loop, None, {"watch": self._watch} | orders | sessions, spare)
         self._watchers: set[Client] = set()
         self._size = 0
         self._owed: list[Record] = []

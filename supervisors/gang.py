@@ -30,6 +30,7 @@ from supervisors.paths import Root
 from supervisors.process import Stat
 from supervisors.rank_start import RankStart
 from supervisors.sessions import Sessions
+from supervisors.spare import FULL, Spare
 from supervisors.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, JobSpec
 from supervisors.states import STEP, Cause, Kind, State
 from supervisors.step_run import StepRun
@@ -41,6 +42,8 @@ from supervisors.wire import Message
 LEFTOVER_LOOK_S = 0.05
 #: How soon it is looked again where somebody must be left, but cannot be seen (it is just being born), in seconds.
 GONE_LOOK_S = 0.002
+#: Descriptors in reserve, for looks at processes and a client at the limit; and seconds until they are taken again.
+SPARE, SPARE_AGAIN_S = 8, 30.0
 
 
 class Gang:
@@ -48,6 +51,7 @@ class Gang:
 
     def __init__(self, root: Root, spec: JobSpec, contents: Contents, sock: socket.socket) -> None:
         """`sock` leads to the nursery. Raises OSError."""
+        self._spare = Spare(SPARE)  # before anything else, so that it holds low numbers: a limit may be lowered later
         self._root = root
         self._spec = spec
         self._paths = root.job(spec.job_id)
@@ -55,7 +59,7 @@ class Gang:
         loop.on_child, loop.after = self._wait_for_orphans, self._after
         self._sessions = Sessions(loop, spec.boot, lambda: self.job, lambda: self._containment, self._beside)
         self._control = JournalServer(
-            loop, self._paths.controls, self._on_stop, self._on_hung, self._sessions.handlers()
+            loop, self._paths.controls, self._on_stop, self._on_hung, self._sessions.handlers(), self._spare
         )
         self._ledger = ledger = Ledger(self._paths, contents, self._control.publish)
         self.job = ledger.job
@@ -84,6 +88,7 @@ class Gang:
         self._scope_ends = False
         self._signal_up = 0.0
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        loop.later(SPARE_AGAIN_S, self._refill)
         # The first thing that the loop does, so that what has ended already is an event like any other.
         loop.once(self._begin)
 
@@ -220,10 +225,19 @@ class Gang:
         return {"ok": True}
 
     def _say(self, error: OSError) -> None:
-        """Into the nursery's log: what belongs in no journal."""
+        """Into the nursery's log: what belongs in no journal. At the limit of descriptors those in reserve are used:
+        what was refused is tried again."""
+        if error.errno in FULL:
+            self._spare.release()
         with contextlib.suppress(OSError):
             now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
             print(f"{now} supervisor {self._spec.job_id}: {error}; trying again", file=sys.stderr, flush=True)
+
+    def _refill(self) -> None:
+        """Takes the reserve again, if there is room for all of it."""
+        if not self._spare.fill():
+            self._spare.release()
+        self.loop.later(SPARE_AGAIN_S, self._refill)
 
     # --- birth --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,39 @@
+"""A supervisor at its limit of descriptors reads how its ranks end, and takes a stop."""
+
+import os
+import resource
+import signal
+
+from muster.v1 import job_pb2
+from tests.conftest import Daemon, alive, eventually
+
+
+def exhaust(pid: int) -> None:
+    """From now on it gets no more descriptors; those that it has stay open."""
+    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    limit = next(number for number in range(len(used) + 1) if number not in used)
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def test_ends_are_read(daemon: Daemon) -> None:
+    daemon.run("sh", "-c", "while [ ! -e go ]; do sleep 0.05; done; exit 7", job_id="job")
+    daemon.until_running("job")
+    exhaust(daemon.supervisor_pid("job"))
+    (daemon.root.job("job").workspace / "device0" / "go").touch()
+    job = daemon.wait("job")
+    assert (job.state, job.verdict.exit_code) == (job_pb2.JOB_STATE_FAILED, 7), job
+    assert job.ranks[0].outcome == job_pb2.RANK_OUTCOME_EXITED
+
+
+def test_a_stop_is_taken_behind_a_kill_of_the_nursery(daemon: Daemon) -> None:
+    daemon.run("sleep", "3600", job_id="job")
+    daemon.until_running("job")
+    pid, supervisor = daemon.rank_pid("job"), daemon.supervisor_pid("job")
+    exhaust(supervisor)
+    os.kill(daemon.nursery_pid(), signal.SIGKILL)
+    job = daemon.stop("job", grace_s=1).job
+    assert not alive(pid)
+    assert job.state == job_pb2.JOB_STATE_STOPPED, job
+    assert job.ranks[0].outcome == job_pb2.RANK_OUTCOME_STOPPED
+    eventually(lambda: not alive(supervisor))
