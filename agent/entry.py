@@ -22,6 +22,8 @@ from supervisors.verdict import OWN_FAILURE
 #: Events with the numbers of the records that they were derived from.
 Told = list[tuple[int, Event]]
 _readings = itertools.count()
+#: Of an entry; only for comparing.
+Version = tuple[int, int, int, int, tuple[tuple[int, int], ...]]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -118,6 +120,12 @@ class Entry:
         self.job, self.story, self.checked, self.owed = Job(), Story(), None, []
         self.end = self.records = 0
         self.reading = next(_readings)
+
+    @property
+    def version(self) -> Version:
+        """Changes with all that is told of the job: with its journal, with what is owed to that, and while output is
+        being lost."""
+        return (self.reading, self.records, len(self.owed), len(self.job.missing_lines), tuple(self.lost_now.items()))
 
     def gap(self, rank: int) -> OpenGap | None:
         """The open gap of a rank (JOB: of the job's own log), with what it has lost by now."""

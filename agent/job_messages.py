@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from agent import convert
-from agent.entry import Entry, load
+from agent.entry import Entry, Version, load
 from agent.state_folder import digest_key
 from muster.v1 import job_pb2
 from supervisors.paths import JobPaths, Root
@@ -28,12 +28,11 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A message, the bytes that it takes, and what it was made of: a reading of a journal, of so many records."""
+    """A message, the bytes that it takes, and what it was made of (`Entry.version`)."""
 
     message: job_pb2.Job
     size: float
-    reading: int
-    records: int
+    version: Version
 
 
 class JobMessages:
@@ -49,17 +48,17 @@ class JobMessages:
     def of(self, entry: Entry) -> job_pb2.Job:
         """The job as its journal tells it; to be copied, not changed.
 
-        What was made before is good as long as the journal has no more records: a job changes by them alone.
+        What was made before is good as long as the entry is of the same version.
         """
         kept = self._kept.get(entry.job_id)
         if kept is not None:
-            if (kept.reading, kept.records) == (entry.reading, entry.records):
+            if kept.version == entry.version:
                 self._kept.move_to_end(entry.job_id)
                 return kept.message
             self._forget(entry.job_id)
         message = convert.job_to(entry, self._root, self._digest_key)
         size = _OWN + _EACH * message.ByteSize()
-        self._kept[entry.job_id] = _Kept(message, size, entry.reading, entry.records)
+        self._kept[entry.job_id] = _Kept(message, size, entry.version)
         self._bytes += size
         while self._bytes > MAX_BYTES and len(self._kept) > 1:
             self._forget(next(iter(self._kept)))
