@@ -208,7 +208,7 @@ def _remove(folder: Path) -> None:
         note("; ".join(filter(None, troubles)) or f"removed {folder}")
 
 
-def _wanted(place: Path, options: tuple[str, ...] = ()) -> "dict[Path, Content]":
+def _wanted(bin_folder: Path, options: tuple[str, ...] = ()) -> "dict[Path, Content]":
     """What is installed, by path; `options`: with which musterd of this folder is started."""
     from agent.cli import manual
     from agent.cli.main import cli
@@ -217,7 +217,7 @@ def _wanted(place: Path, options: tuple[str, ...] = ()) -> "dict[Path, Content]"
     source = _source()
     unit = (source / "musterd.service").read_text()
     unit = unit.replace("/opt/muster/bin/musterd\n", " ".join(("/opt/muster/bin/musterd", *options)) + "\n")
-    unit = unit.replace("/opt/muster/bin/", f"{place}/")
+    unit = unit.replace("/opt/muster/bin/", f"{bin_folder}/")
     files = {
         _UNITS / "musterd.service": unit,
         _UNITS / "muster.slice": (source / "muster.slice").read_text(),
@@ -235,7 +235,7 @@ def _wanted(place: Path, options: tuple[str, ...] = ()) -> "dict[Path, Content]"
         kind = get_completion_class(shell)
         assert kind is not None  # click has these
         files[place] = kind(cli, {}, "muster", "_MUSTER_COMPLETE").source() + "\n"
-    links = {Path("/usr/local/bin", name): place / name for name in ("muster", "musterd")}
+    links = {Path("/usr/local/bin", name): bin_folder / name for name in ("muster", "musterd")}
     return {path: text.encode() for path, text in files.items()} | links
 
 
