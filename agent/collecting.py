@@ -86,7 +86,12 @@ class Collecting:
         by_age = anyio.current_time() >= self._by_age_at
         if by_age:
             self._by_age_at = anyio.current_time() + LOOK_S
-        due, wait = _due(self._registry.ended.rows(), table, now, by_age=by_age), LOOK_S
+        rows = self._registry.ended.rows()
+        due, wait = _due(rows, table, now, by_age=by_age), LOOK_S
+        if by_age and table.keep_ended_days and rows:
+            until = min(row.since for row in rows) + table.keep_ended_days * 86400 - now
+            if 0 < until < LOOK_S:  # the next one is due before the next look
+                wait, self._by_age_at = until, 0.0
         if any(0 <= now - row.since < YOUNG_S for row, _ in due):
             wait, self._by_age_at = YOUNG_S, 0.0
         ready = ((row, why) for row, why in due if not 0 <= now - row.since < YOUNG_S and self._may_go(row))

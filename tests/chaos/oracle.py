@@ -26,7 +26,7 @@ RESUME_S = 30.0
 END_S = 60.0
 GRACE_S = 0.5
 #: What of a longer job stays in its folder.
-_STAYS = ("hang.json",)
+_STAYS = ("hang.json", "gap_lines_written")
 #: How a rank may end that did not end by itself.
 _ENDED = (job_pb2.RANK_OUTCOME_GANG_VICTIM, job_pb2.RANK_OUTCOME_STOPPED, job_pb2.RANK_OUTCOME_NOT_STARTED)
 
