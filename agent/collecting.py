@@ -83,15 +83,16 @@ class Collecting:
     async def _collect(self) -> float:
         """Collects all that is due; returns the seconds after which to look again."""
         table, now = self._settings().jobs, self._clock()
+        rows, wait = self._registry.ended.rows(), LOOK_S
         by_age = anyio.current_time() >= self._by_age_at
+        if table.keep_ended_days and rows:
+            until = min(row.since for row in rows) + table.keep_ended_days * 86400 - now
+            if 0 < until < LOOK_S:
+                wait = until
+            by_age = by_age or -LOOK_S < until <= 0  # it became due since the last look
         if by_age:
             self._by_age_at = anyio.current_time() + LOOK_S
-        rows = self._registry.ended.rows()
-        due, wait = _due(rows, table, now, by_age=by_age), LOOK_S
-        if by_age and table.keep_ended_days and rows:
-            until = min(row.since for row in rows) + table.keep_ended_days * 86400 - now
-            if 0 < until < LOOK_S:  # the next one is due before the next look
-                wait, self._by_age_at = until, 0.0
+        due = _due(rows, table, now, by_age=by_age)
         if any(0 <= now - row.since < YOUNG_S for row, _ in due):
             wait, self._by_age_at = YOUNG_S, 0.0
         ready = ((row, why) for row, why in due if not 0 <= now - row.since < YOUNG_S and self._may_go(row))
