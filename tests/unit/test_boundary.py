@@ -24,6 +24,7 @@ from agent.access import Caller, Role
 from agent.audit import Audit
 from agent.cards import Lease
 from agent.config import ExecTable, LimitsTable, SocketTable, TelemetryTable, TlsTable
+from agent.damaged_jobs import DamagedJobs
 from agent.entry import Entry
 from agent.events import Event
 from agent.server import ServerContext
@@ -84,6 +85,8 @@ class FakeRegistry:
         self.over = anyio.Event()
         self.leasing = FakeLeasing()
         self.ended = NoEnded()
+        reserve: Any = None  # climbs nothing, since no damaged job is told to it
+        self.damaged = DamagedJobs(Root.under(Path("/state")), reserve, lambda: None)
 
     def warnings(self):
         return ["a warning"]
