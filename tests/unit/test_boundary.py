@@ -123,9 +123,15 @@ class FakeRegistry:
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        self.jobs[job_id].job.state = State.STOPPED
-        self.jobs[job_id].records += 1
         return self.jobs[job_id]
+
+    def end(self):
+        """The job has ended."""
+        entry = self.jobs["j"]
+        entry.job.state = State.STOPPED
+        entry.records += 1
+        entry.wake()
+        self.over.set()
 
     async def delete(self, job_id, keep_logs, force=False):
         raise errors.JobNotEnded(job_id)
@@ -397,7 +403,7 @@ async def test_stop_answers_at_its_timeout_and_when_the_job_has_ended(world):
 
     assert not (await stop(timeout=Duration(nanos=50_000_000), grace=Duration(), reason="why")).ended
     assert world.registry.asked == [("j", (0.0,), "the tests", "why")]
-    world.registry.over.set()
+    world.registry.end()
     answer = await stop()
     assert (answer.ended, answer.job.state) == (True, job_pb2.JOB_STATE_STOPPED)
     assert world.registry.asked[-1][1] is None
@@ -410,7 +416,7 @@ async def test_stop_answers_at_its_timeout_and_when_the_job_has_ended(world):
 async def test_wait(world):
     short = job_pb2.WaitRequest(job_id="j", timeout=Duration(nanos=50_000_000))
     assert not (await world.client.jobs.Wait(short)).ended
-    world.registry.over.set()
+    world.registry.end()
     assert (await world.client.jobs.Wait(job_pb2.WaitRequest(job_id="j"))).ended
 
 
