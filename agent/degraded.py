@@ -6,6 +6,7 @@ reserve: at the limit they are given back, so that a client that wants to stop a
 """
 
 import errno
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from agent.state_folder import OTHER_ROOT, writable
+from agent.state_folder import OTHER_ROOT, writable, writable_for_job
 from probes.codes import EXPLANATIONS
 from probes.result import CheckResult, Code, Status
 from supervisors.errors import remedy
@@ -44,11 +45,20 @@ class Degraded:
         self._fds = ""
         self._told = 0.0
         self._limiter = anyio.CapacityLimiter(3)
+        #: Ranks of the largest job that was refused since a look found room for it.
+        self._ranks = 1
+        self._refused = anyio.Event()
 
     @property
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
         return [*self._folders.values(), *([self._fds] if self._fds else [])]
+
+    def refused(self, ranks: int) -> None:
+        """A job with so many ranks could not be recorded: it is looked at once, and with this size."""
+        self._ranks = max(ranks, self._ranks)
+        self._refused.set()
+        self._refused = anyio.Event()
 
     async def run(self) -> None:
         """Looks, for ever."""
@@ -91,22 +101,31 @@ class Degraded:
 
     async def _watch(self, folder: Path, lost: str) -> None:
         while True:
+            ranks, refused = self._ranks, self._refused
+            look, told = functools.partial(writable, folder), lost
+            if folder == self._root.jobs:
+                look = functools.partial(writable_for_job, folder, ranks)
+                if ranks > 1:
+                    told = f"no job with {ranks} ranks can be accepted, and what happens may be recorded later"
             why = f"does not answer within {ANSWER_S:g} s"
             with anyio.move_on_after(ANSWER_S):
                 try:
-                    await to_thread.run_sync(writable, folder, limiter=self._limiter, abandon_on_cancel=True)
+                    await to_thread.run_sync(look, limiter=self._limiter, abandon_on_cancel=True)
                     why = ""
                 except OSError as error:
                     why = f"{error.strerror}; {remedy(error, OTHER_ROOT)}" if error.errno not in FULL else ""
+            if not why and folder == self._root.jobs and ranks == self._ranks:
+                self._ranks = 1
             before = self._folders.pop(folder, "")
             if why:
-                self._folders[folder] = f"{folder}: cannot be written: {why}; {lost}"
+                self._folders[folder] = f"{folder}: cannot be written: {why}; {told}"
                 if not before:
                     _log.error("daemon.degraded", what=str(folder), error=why)
-                self._condition(str(folder), f"cannot be written: {why}; {lost}")
+                self._condition(str(folder), f"cannot be written: {why}; {told}")
             elif before:
                 _log.info("daemon.folder_again", folder=str(folder))
-            await anyio.sleep(FOLDERS_S)
+            with anyio.move_on_after(FOLDERS_S):
+                await refused.wait()
 
     def _condition(self, device: str, reason: str) -> None:
         action = EXPLANATIONS[Code.DAEMON_DEGRADED].action

@@ -125,8 +125,10 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
                 shutil.rmtree(name, ignore_errors=True, dir_fd=jobs)
                 raise
     except OSError as error:
+        # Names without a folder are those of the job's own files.
+        where = error.filename if os.path.isabs(os.fsdecode(error.filename or "")) else root.jobs
         raise NoRoom(
-            f"{root.jobs}: the job cannot be recorded: {error.strerror}; nothing was started"
+            f"{where}: the job cannot be recorded: {error.strerror}; nothing was started"
             + (f": {what}, then try again" if (what := remedy(error)) else "")
         ) from error
     return held

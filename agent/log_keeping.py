@@ -152,7 +152,8 @@ class LogKeeping:
         # What a program has not taken yet is not theirs to remove; but there has to be something that it can take.
         most = (0, logs.max_job_bytes) if logs.upload else (logs.max_job_bytes, 0)
         settings = LogSettings(logs.max_file_bytes, *most)
-        await self._apart(_SETTLE, functools.partial(write_settings, self._root.settings, settings))
+        write = functools.partial(write_settings, self._root.settings, settings)
+        await self._apart(_SETTLE, write, folder=self._root.state)
 
     # --- jobs that begin and end --------------------------------------------------------------------------------------
 
@@ -322,17 +323,21 @@ class LogKeeping:
             self._events.append([(None, event)])
             _log.info("logs.removed", job=files.job_id, bytes=files.bytes, why=why)
 
-    async def _apart(self, what: str, function: Callable[[], T], whose: str = "") -> T | None:
-        """In a thread that nobody depends on; None where it failed, which is told until the next that does not."""
+    async def _apart(
+        self, what: str, function: Callable[[], T], whose: str = "", folder: Path | None = None
+    ) -> T | None:
+        """In a thread that nobody depends on; None where it failed, which is told until the next that does not.
+        `folder`: where it is done, if not among the logs."""
+        folder = folder or self._root.log
         try:
             with anyio.fail_after(SLOW_S):
-                result = await watched.call(f"{what} {whose} in {self._root.log}", function)
+                result = await watched.call(f"{what} {whose} in {folder}", function)
         except TimeoutError:
-            text = f"{self._root.log} did not answer within {SLOW_S:g} s"
+            text = f"{folder} did not answer within {SLOW_S:g} s"
         except watched.StillHanging as error:
             text = str(error)
         except OSError as error:
-            text = f"{error.filename or self._root.log}: {error.strerror or error}"
+            text = f"{error.filename or folder}: {error.strerror or error}"
         else:
             self._troubles.pop(what, None)
             return result

@@ -229,6 +229,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         registry = Registry(root, settings, events, nursery, driver, leasing, health)
         degraded = Degraded(root, health.found)
         registry.of_daemon = lambda: degraded.trouble
+        registry.on_no_room = degraded.refused
         crashes = Crashes(events, health.found, registry.known)
         losses = OutputLosses(root, health.found, registry.live)
         registry.ended.on_ended.append(losses.ended)

@@ -107,6 +107,8 @@ class Registry:
         self._config_trouble = self._uncollected = ""
         #: Sentences about the daemon as a whole; may be set.
         self.of_daemon: Callable[[], list[str]] = list
+        #: Called with the number of ranks of a job that could not be recorded; may be set.
+        self.on_no_room: Callable[[int], None] = lambda _: None
 
     # --- what is there ------------------------------------------------------------------------------------------------
 
@@ -368,8 +370,10 @@ class Registry:
                 **self.leasing.on_cards(spec, given.devices if spec.wants_cards else []),
             }
             held: Held = await self._thread(job_folder.create, self._root, spec, accepted)
-        except BaseException:
+        except BaseException as error:
             self.leasing.give_up(spec.job_id)
+            if isinstance(error, NoRoom):
+                self.on_no_room(spec.local_ranks)
             raise
         entry = Entry(spec.job_id, spec, Job(), self._root.job(spec.job_id))
         told = entry.absorb([{"n": 0} | accepted], held.writer.size)

@@ -11,7 +11,7 @@ import msgspec
 
 from agent.errors import StartupError
 from agent.ownership import refuse_contents_of_others, refuse_others
-from supervisors import trust
+from supervisors import journal, trust
 from supervisors.errors import Untrusted, remedy
 from supervisors.paths import Root
 
@@ -20,6 +20,9 @@ from supervisors.paths import Root
 _NAME, _NUMBER = "muster-state", 1
 VERSION = f"{_NAME} {_NUMBER}"
 _KEY_BYTES = 32
+#: Files that a job needs beside its FIFOs; and bytes over its journal's: its spec (1 MiB at most, mostly some hundred
+#: bytes), folder, lock, counts.
+_FILES, _JOB = 12, 32768
 #: Bytes that the address of a unix socket can have (sun_path less its NUL).
 MAX_SOCKET = 107
 #: Errors of a disk, or of a limit, that pass: the daemon works with what can be read, and says what it cannot do.
@@ -105,18 +108,31 @@ def new_epoch() -> str:
     return secrets.token_hex(8)
 
 
-def writable(folder: Path) -> None:
-    """Raises OSError where a file of a few kilobytes cannot be written into a folder. It has no name at any time."""
+def writable(folder: Path, room: int = 4096) -> None:
+    """Raises OSError where a file with so many bytes, and a dozen more, cannot be made in a folder. It has no name at
+    any time."""
+    found = os.statvfs(folder)
+    if found.f_files and found.f_favail < _FILES and not found.f_flag & os.ST_RDONLY:
+        raise OSError(errno.ENOSPC, "No inodes left on device")
     try:
         fd = os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):  # a file system without such files
-            return
-        raise
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise
+        if found.f_bavail * found.f_frsize < room:  # a file system without such files
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        return
     try:
-        os.write(fd, bytes(4096))
+        journal.set_aside(fd, room)
+        if os.write(fd, bytes(4096)) < 4096:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(fd)
+
+
+def writable_for_job(jobs: Path, ranks: int) -> None:
+    """Raises OSError where a job with so many ranks could not be recorded: whatever `job_folder.create` needs fits."""
+    writable(jobs, journal.room(ranks) + _JOB)
 
 
 def digest_key(state: Path) -> bytes:

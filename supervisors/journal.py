@@ -93,6 +93,11 @@ def decode(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
+def room(ranks: int) -> int:
+    """Bytes that are set aside for the records of a job with so many ranks."""
+    return RESERVE + ranks * RESERVE_PER_RANK
+
+
 def set_aside(fd: int, length: int) -> None:
     """Reserves disk space for the first `length` bytes of a file without changing its size.
 
@@ -133,7 +138,7 @@ class Writer:
         """Sets disk space aside, without changing the file's size. Raises OSError (ENOSPC); where the file system has
         no such call there is no reserve."""
         self._open()
-        set_aside(self._fd, self._end + RESERVE + ranks * RESERVE_PER_RANK)
+        set_aside(self._fd, self._end + room(ranks))
 
     def append(self, records: list[Record], *, sync: bool = True) -> None:
         """Writes records (numbering them) in one go, by default onto the disk.

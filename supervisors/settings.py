@@ -6,6 +6,7 @@ The daemon writes it at its start and whenever it reads its configuration again 
 that a new setting holds for jobs that run and needs no daemon to be there.
 """
 
+import contextlib
 import json
 import os
 import time
@@ -52,12 +53,17 @@ class Settings:
 
 
 def write(path: Path, logs: LogSettings) -> None:
-    """Replaces the file as a whole. Raises OSError."""
+    """Replaces the file as a whole. Raises OSError, which names the file."""
     new = path.with_name(f".{path.name}.new")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with open(fd, "w") as file:
-        json.dump({"logs": asdict(logs)}, file)
-    new.rename(path)
+    try:
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with open(fd, "w") as file:
+            json.dump({"logs": asdict(logs)}, file)
+        new.rename(path)
+    except OSError as error:  # a write to a descriptor knows no name
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _read(path: Path) -> LogSettings:
