@@ -23,7 +23,7 @@ from supervisors.verdict import OWN_FAILURE
 Told = list[tuple[int, Event]]
 _readings = itertools.count()
 #: Of an entry; only for comparing.
-Version = tuple[int, int, int, int, tuple[tuple[int, int], ...]]
+Version = tuple[int, int, int, int, tuple[tuple[int, tuple[float, int]], ...]]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -42,8 +42,9 @@ class Entry:
     #: Records behind these that the supervisor has told of, but cannot write: the disk refuses them.
     owed: list[Record] = field(default_factory=list)
     checked: Record | None = None
-    #: What the open gaps have lost by now, by rank; the journal is told more rarely.
-    lost_now: dict[int, int] = field(default_factory=dict)
+    #: What the open gaps have lost by now, by rank: since when, bytes. The supervisor tells it; the journal is told
+    #: more rarely.
+    lost_now: dict[int, tuple[float, int]] = field(default_factory=dict)
     #: Which reading of which journal this is: the number of no other one.
     reading: int = field(default_factory=_readings.__next__)
     changed: anyio.Event = field(default_factory=anyio.Event)
@@ -130,7 +131,8 @@ class Entry:
     def gap(self, rank: int) -> OpenGap | None:
         """The open gap of a rank (JOB: of the job's own log), with what it has lost by now."""
         gap = self.job.gaps.get(rank)
-        return replace(gap, bytes=max(gap.bytes, self.lost_now.get(rank, 0))) if gap is not None else None
+        since, lost = self.lost_now.get(rank, (0.0, 0))
+        return replace(gap, bytes=max(gap.bytes, lost)) if gap is not None and gap.since == since else gap
 
     def wake(self) -> None:
         """For whoever waits for a change."""

@@ -16,16 +16,12 @@ from agent.job_folder import Held
 from agent.last_resort import LastResort
 from agent.unsupervised import Surroundings, Unsupervised
 from supervisors.errors import SupervisionError
-from supervisors.gaps import read_counts
 from supervisors.spec import DEFAULT_GRACE_STEPS
-from supervisors.states import JOB
 
 #: Seconds until: a supervisor has taken a stop, else it is passed over; it leaves after its job's end; a link has held.
 STOP_S = 3.0
 LEAVE_S = 5.0
 HELD_S = 1.0
-#: Seconds between two looks at what an open gap has lost.
-MEASURE_S = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -171,16 +167,17 @@ class JobTask:
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._make_known, generation)
-            tasks.start_soon(self._measure_gaps)
             try:
                 await supervisor_client.watch(connection)
                 self._tell("")
                 while not self.entry.job.state.final:
                     change = await supervisor_client.next_change(connection)
-                    if isinstance(change, int):
-                        await self._catch_up(change)
-                    else:
-                        self._publish(self.entry.expect(change))
+                    if change.size is not None:
+                        await self._catch_up(change.size)
+                    if change.owed is not None:
+                        self._publish(self.entry.expect(change.owed))
+                    if change.gaps is not None:
+                        self.entry.lost_now = change.gaps
                 with anyio.move_on_after(LEAVE_S):
                     while True:
                         await supervisor_client.next_change(connection)
@@ -189,19 +186,6 @@ class JobTask:
             finally:
                 tasks.cancel_scope.cancel()
         return LinkLost("the job has ended")
-
-    async def _measure_gaps(self) -> None:
-        """Reads what open gaps have lost by now, where the supervisor counts it; for ever."""
-        entry = self.entry
-        while True:
-            if not entry.job.gaps:
-                entry.lost_now = {}
-                await entry.changed.wait()
-                continue
-            counts = await self._thread(read_counts, entry.paths.lost, entry.paths.ends)
-            numbers = [*(rank.rank for rank in entry.job.ranks), JOB]
-            entry.lost_now = {number: count.lost - count.told for number, count in zip(numbers, counts, strict=False)}
-            await anyio.sleep(MEASURE_S)
 
     async def _make_known(self, generation: int) -> None:
         """Tells each new nursery of a job whose supervisor lives: it is to hold its FIFOs and to see its end."""

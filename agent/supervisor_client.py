@@ -1,6 +1,7 @@
 """What the daemon asks a supervisor for."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -12,6 +13,18 @@ from supervisors.wire import Message
 
 #: Seconds in which a supervisor must have written a stop into its journal.
 STOP_S = 5.0
+#: What open gaps have lost by now: by rank, the begin of the gap (seconds since the epoch) and bytes.
+Figures = dict[int, tuple[float, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a supervisor tells: bytes of the journal that are on disk, a record that is owed to it, or what open gaps
+    have lost by now. The others are None."""
+
+    size: int | None = None
+    owed: Record | None = None
+    gaps: Figures | None = None
 
 
 async def watch(connection: Connection) -> None:
@@ -19,15 +32,16 @@ async def watch(connection: Connection) -> None:
     await connection.send({"op": "watch"})
 
 
-async def next_change(connection: Connection) -> int | Record:
-    """Waits for the next change: bytes of the journal that are on disk, or a record that is owed to it. Raises LinkLost
-    when the supervisor has exited."""
+async def next_change(connection: Connection) -> Change:
+    """Waits for the next change. Raises LinkLost when the supervisor has exited."""
     while True:
         message = await connection.receive()
         if message["op"] == "journal":
-            return int(message["size"])
+            return Change(size=int(message["size"]))
         if message["op"] == "owed" and isinstance(record := message.get("record"), dict):
-            return record
+            return Change(owed=record)
+        if message["op"] == "gaps" and isinstance(gaps := message.get("gaps"), list):
+            return Change(gaps={rank: (since, count) for rank, since, count in gaps})
         if message.get("ok") is False:
             raise LinkLost(f"the supervisor refused: {message.get('error')}")
 
@@ -68,4 +82,4 @@ async def _order(paths: Sequence[Path], order: Message) -> None:
         raise LinkLost(f"the supervisor did not take the order in {STOP_S:g} s") from None
 
 
-__all__ = ["LinkLost", "Refused", "hung", "next_change", "stop", "watch"]
+__all__ = ["Change", "Figures", "LinkLost", "Refused", "hung", "next_change", "stop", "watch"]

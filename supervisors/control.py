@@ -250,8 +250,8 @@ class Server:
 
 
 class JournalServer(Server):
-    """A supervisor's: watchers are sent how many bytes of the journal are on disk, and the records that are owed to it
-    (ledger.py)."""
+    """A supervisor's: watchers are sent how many bytes of the journal are on disk, the records that are owed to it
+    (ledger.py), and what open gaps have lost by now (output.py), which needs no disk."""
 
     def __init__(
         self,
@@ -272,6 +272,7 @@ class JournalServer(Server):
         self._size = 0
         self._owed: list[Record] = []
         self._sent = -1
+        self._gaps: wire.Message = {"op": "gaps", "gaps": []}
         self._paths = paths
         self._path: Path | None = None
         loop.attempt(self._listen)
@@ -312,8 +313,16 @@ class JournalServer(Server):
             for message in messages:
                 client.send(message)
 
+    def publish_gaps(self, gaps: list[tuple[int, float, int]]) -> None:
+        """What each open gap has lost by now: rank, since when (which tells one gap of a rank from the next), bytes."""
+        self._gaps = {"op": "gaps", "gaps": gaps}
+        self._watchers &= self.clients
+        for client in list(self._watchers):
+            client.send(self._gaps)
+
     def _watch(self, _: wire.Message, client: Client) -> None:
         self._watchers.add(client)
         client.send({"op": "journal", "size": self._size})
         for record in self._owed:
             client.send({"op": "owed", "record": record})
+        client.send(self._gaps)

@@ -64,7 +64,7 @@ class Gang:
         self._ledger = ledger = Ledger(self._paths, contents, self._control.publish)
         self.job = ledger.job
         self._link = NurseryLink(loop, sock)
-        self._output = Output(root, spec.job_id, loop, ledger)
+        self._output = Output(root, spec.job_id, loop, ledger, self._control.publish_gaps)
         self._ends = Ends(self._paths, spec.command[0], loop, ledger, self._link)
         self._escalation = Escalation(
             loop, ledger, lambda: self._containment, self._note_ends, self._look_again, self._give_up

@@ -104,11 +104,13 @@ class Verdict:
 
 @dataclass(slots=True)
 class OpenGap:
-    """Output of a rank that is being lost: bytes so far, since when (seconds since the epoch), and why."""
+    """Output of a rank that is being lost: bytes so far, since when (seconds since the epoch), and why. `due`: when the
+    next record of it may come, in seconds of CLOCK_BOOTTIME; 0 where that is not known."""
 
     bytes: int
     since: float
     error: str
+    due: float = 0.0
 
 
 @dataclass(slots=True)

@@ -8,12 +8,11 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from supervisors import rotation, tee
-from supervisors.gaps import Counts, Gap
+from supervisors import process, rotation, tee
+from supervisors.gaps import Count, Counts, Gap
 from supervisors.ledger import Ledger
 from supervisors.lifecycle import Rank
 from supervisors.log_layout import Folder, Layout
@@ -30,19 +29,17 @@ DRAIN_WAIT_S = 60.0
 GAP_AGAIN_S = 60.0
 
 
-@dataclass(slots=True)
-class _Told:
-    """How much of a rank's open gap is in the journal, and when (time.monotonic()) the next record is due."""
-
-    bytes: int
-    pause: float
-    due: float
+#: Seconds between two messages to watchers about what open gaps have lost by now.
+FIGURES_S = 1.0
 
 
 class Output:
     """Drains every rank's FIFO as it fills."""
 
-    def __init__(self, root: Root, job_id: str, loop: Loop, ledger: Ledger) -> None:
+    def __init__(
+        self, root: Root, job_id: str, loop: Loop, ledger: Ledger, tell: Callable[[list[tuple[int, float, int]]], None]
+    ) -> None:
+        """`tell` is given what open gaps have lost by now: rank, since when, bytes."""
         self._root = root
         self._job_id = job_id
         self._paths = root.job(job_id)
@@ -54,9 +51,11 @@ class Output:
         self.unopened: set[int] = set()
         #: Ranks whose log is not written where it belongs: in a gap, or into a file that was moved away.
         self._astray: set[int] = set()
-        #: Gaps that are closed and not yet in the journal, and how much of each gap is in it already.
+        #: Gaps that are closed and not yet in the journal; and the pauses between the records of those that are open.
         self._closed: dict[int, Gap] = {}
-        self._told: dict[int, _Told] = {}
+        self._pauses: dict[int, float] = {}
+        #: What watchers were told last of open gaps, and when (time.monotonic()) they may be told again.
+        self._tell, self._figures, self._tell_at = tell, list[tuple[int, float, int]](), 0.0
         self._folder = Folder(root.log)
         self._settings = Settings(root.settings)
 
@@ -69,7 +68,7 @@ class Output:
         tee.make_fifo(self._paths.job_fifo, *owner)
         log, index = job_log_files(self._root, self._job_id, self._ledger.job.node_rank)
         layout = self._look([log], new=not taken_over)[log]
-        self._follow(JOB, self._open(self._paths.job_fifo, log, index, owner, self._counter(ranks), ranks, layout))
+        self._follow(JOB, self._open(JOB, self._paths.job_fifo, log, index, owner, self._counter(ranks), ranks, layout))
 
     def say(self, text: str) -> None:
         """A line in the job's log. Best effort: the journal is what counts."""
@@ -112,7 +111,7 @@ class Output:
             if not fresh and not fifo.exists():
                 continue  # drained to its end and put away
             try:
-                opened = self._open(fifo, log, index, owner, counter, rank.local_rank, layouts[log])
+                opened = self._open(rank.rank, fifo, log, index, owner, counter, rank.local_rank, layouts[log])
             except OSError as error:
                 trouble = trouble or error
                 self.unopened.add(rank.rank)
@@ -169,27 +168,43 @@ class Output:
                 self._note(number, log.abandon())
 
     def commit_gaps(self) -> None:
-        """Records what was lost: of an open gap from its first byte on, and again after growing pauses; of a closed one
-        the rest."""
-        now = time.monotonic()
+        """Records what was lost: of an open gap from its first byte on, and again after growing pauses, which a
+        successor keeps to; of a closed one the rest. Watchers are told of open gaps each second."""
+        job, now = self._ledger.job, process.uptime()
         for number, gap in list(self._closed.items()):
-            told = self._told.pop(number, None)
-            self._record(number, gap, gap.bytes - (told.bytes if told else 0))
+            self._pauses.pop(number, None)
+            still = self._logs[number].gap
+            self._record(number, gap, self._unrecorded(number) - (still.bytes if still is not None else 0))
             del self._closed[number]
         astray = [(number, self._logs[number]) for number in self._astray if number in self._logs]
-        for number, log in astray:
-            if (open_gap := log.gap) is None or not open_gap.bytes:
-                continue
-            told = self._told.get(number) or self._told_before(number, now)
-            more = open_gap.bytes - told.bytes
-            if more and now >= told.due:
-                self._record(number, open_gap, more)
-                pause = told.pause * 2 if told.pause else GAP_AGAIN_S
-                self._told[number] = _Told(open_gap.bytes, pause, now + pause)
+        losing = [(number, lost) for number, log in astray if (lost := log.gap) is not None and lost.bytes]
+        for number, lost in losing:
+            known, more = job.gaps.get(number), self._unrecorded(number)
+            if known is None or (more and now >= known.due):
+                pause = self._pauses[number] = 2 * self._pauses.get(number, GAP_AGAIN_S / 2)
+                self._record(number, lost, more, now + pause)
+        self._tell_figures([(number, lost.since, lost.bytes) for number, lost in losing])
         texts = {self._displaced(number, log) for number, log in astray if log.displaced}
         for text in texts | {self._taken(number, log) for number, log in astray if log.taken}:
-            if text not in self._ledger.job.warnings:
+            if text not in job.warnings:
                 self._ledger.owe({"kind": Kind.WARNING, "text": text}, sync=False)
+
+    def _tell_figures(self, figures: list[tuple[int, float, int]]) -> None:
+        """At once where another gap has begun or ended."""
+        now = time.monotonic()
+        alike = [figure[:2] for figure in figures] == [figure[:2] for figure in self._figures]
+        if figures != self._figures and (now >= self._tell_at or not alike):
+            self._figures, self._tell_at = figures, now + FIGURES_S
+            self._tell(figures)
+
+    def _recorded(self, number: int) -> int:
+        """Bytes that records tell as lost, ever."""
+        job = self._ledger.job
+        return job.lost_bytes if number == JOB else job.rank(number).lost_bytes
+
+    def _unrecorded(self, number: int) -> int:
+        """Bytes that were lost, and that no record tells of yet."""
+        return max(self._logs[number].lost - self._recorded(number), 0)
 
     def _taken(self, number: int, log: tee.RankLog) -> str:
         whose = "the job's own log" if number == JOB else f"the log of rank {number}"
@@ -206,18 +221,11 @@ class Output:
             "file that was moved"
         )
 
-    def _told_before(self, number: int, now: float) -> _Told:
-        """What the journal has of a gap that is open: nothing, or what a predecessor recorded of it."""
-        known = self._ledger.job.gaps.get(number)
-        found = _Told(known.bytes, GAP_AGAIN_S, now) if known is not None else _Told(0, 0.0, now)
-        self._told[number] = found
-        return found
-
-    def _record(self, number: int, gap: Gap, more: int) -> None:
-        """`bytes` is what came since the last record, so that all records of a rank add up to what it lost."""
+    def _record(self, number: int, gap: Gap, more: int, due: float = 0.0) -> None:
+        """`more` is what came since the last record, so that all records of a rank add up to what it lost. `due`: when
+        the next one of an open gap may come (CLOCK_BOOTTIME)."""
         lost = {"bytes": more, "total": gap.bytes, "since": gap.since, "error": gap.error, "open": not gap.until}
-        if gap.until:
-            lost["until"] = gap.until
+        lost |= {"until": gap.until} if gap.until else {"due": due}
         if gap.line_missing:
             lost["line"] = gap.line()
         self._ledger.owe({"kind": Kind.LOST_BYTES, "rank": number} | lost, sync=False)
@@ -244,10 +252,20 @@ class Output:
             return dict.fromkeys(logs)
 
     def _open(
-        self, fifo: Path, log: Path, index: Path, owner: tuple[int, int], counter: Counts, slot: int,
+        self, number: int, fifo: Path, log: Path, index: Path, owner: tuple[int, int], counter: Counts, slot: int,
         layout: Layout | None,
     ) -> tee.RankLog:  # fmt: skip
+        """`slot`: of the rank, in the counts."""
+        self._agree(number, counter[slot])
         return tee.RankLog(fifo, log, index, owner, counter, slot, layout, self._file_limit, self._trim)
+
+    def _agree(self, number: int, count: Count) -> None:
+        """What the journal tells as lost was lost, also where the counts could not be kept."""
+        known, recorded = self._ledger.job.gaps.get(number), self._recorded(number)
+        if count.lost < recorded:
+            count.lost = count.told = recorded
+            if known is not None:
+                count.told, count.since = recorded - known.bytes, known.since
 
     def _file_limit(self) -> int:
         """Bytes after which a file is rotated: so early, too, that the job's limit can be kept by removing segments."""
@@ -264,12 +282,23 @@ class Output:
 
     def _follow(self, number: int, log: tee.RankLog) -> None:
         self._logs[number] = log
+        self._close_known(number, log)
         self._loop.add(log.fd, lambda: self._on_output(number, log))
         if log.taken:
             self._astray.add(number)
         if log.stalled:
             self._astray.add(number)
             self._loop.later(0, lambda: self._resume(number, log))
+
+    def _close_known(self, number: int, log: tee.RankLog) -> None:
+        """A predecessor wrote a gap's line, and was killed before a record told so."""
+        known, more = self._ledger.job.gaps.get(number), self._unrecorded(number)
+        if log.stalled or (known is None and not more):
+            return
+        now = time.time()
+        gap = Gap(known.since if known else now, known.error if known else "see its log", bytes=more, until=now)
+        gap.bytes += known.bytes if known else 0
+        self._closed[number] = gap
 
     def _on_output(self, number: int, log: tee.RankLog) -> None:
         before = log.stalled

@@ -218,15 +218,15 @@ def _warning(job: Job, r: Record) -> None:
 
 def _lost_bytes(job: Job, r: Record) -> None:
     """rank (or JOB: of the job's log), bytes, since, until, error: output that could not be written. While the gap is
-    `open` more records of it follow: `bytes` is what came since the last one, `total` what the gap has in all. `line`:
-    the gap's line, of a gap that was still open when the job ended."""
+    `open` more records of it follow, not before `due` (CLOCK_BOOTTIME): `bytes` is what came since the last one,
+    `total` what the gap has in all. `line`: the gap's line, of a gap that was still open when the job ended."""
     number = r["rank"]
     if number == JOB:
         job.lost_bytes += r["bytes"]
     else:
         job.rank(number).lost_bytes += r["bytes"]
     if r.get("open"):
-        job.gaps[number] = OpenGap(r["total"], r["since"], r["error"])
+        job.gaps[number] = OpenGap(r["total"], r["since"], r["error"], r.get("due", 0.0))
         return
     job.gaps.pop(number, None)
     if number == JOB:

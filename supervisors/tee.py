@@ -98,6 +98,11 @@ class RankLog:
         return self._gap is not None
 
     @property
+    def lost(self) -> int:
+        """Bytes that could not be written, ever."""
+        return self._count.lost
+
+    @property
     def displaced(self) -> OSError | None:
         """Why the file under the log's name cannot be opened, while output goes on into the one that was moved away."""
         return self._file.displaced

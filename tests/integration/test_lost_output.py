@@ -117,6 +117,37 @@ def test_something_in_the_place_of_a_log(daemon: Daemon, what: str, killed: bool
     assert "bytes of the output of rank 0 are missing: somebody deleted the file" in read.stderr
 
 
+def test_how_much_is_lost_is_known_though_no_file_takes_the_count(daemon: Daemon) -> None:
+    """And supervisors that are killed again and again tell of the same gap no more often."""
+    job = Job(daemon)
+    paths = daemon.root.job("job")
+    os.kill(pid := daemon.supervisor_pid("job"), signal.SIGSTOP)
+    job.log(0).unlink(missing_ok=True)
+    in_place(job.log(0), "directory")
+    for path in (paths.lost, paths.ends):
+        path.unlink()
+        path.mkdir()
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: job.gap_after_a_line(0), message="the gap is open, and told")
+    seen: list[int] = []
+    for _ in range(3):
+        seen.append(job.gap(0).lost_bytes)
+        job.write(0)
+        eventually(lambda: job.gap(0).lost_bytes > seen[-1], seconds=10, message="not only once a minute")
+        assert job.gap(0).lost_bytes == daemon.get("job").ranks[0].lost_log_bytes
+    assert f"{job.gap(0).lost_bytes} bytes so far" in daemon.cli("status", "job").stdout
+    for _ in range(2):
+        os.kill(pid := daemon.supervisor_pid("job"), signal.SIGKILL)
+        eventually(lambda: daemon.supervisor_pid("job") not in (0, pid))
+        eventually(lambda: job.gap_after_a_line(0))
+    told = [event for event in daemon.event_list("job") if event.kind == "job.output_lost"]
+    assert len(told) == 1
+    free(job.log(0))
+    eventually(lambda: job.gap(0) is None)
+    ended = job.end()
+    assert ended.ranks[0].lost_log_bytes == sum(gap_lines(job.log(0).read_bytes()))
+
+
 def test_a_job_that_ends_inside_a_gap_gets_its_line_once_there_is_room(daemon: Daemon) -> None:
     job = Job(daemon)
     job.log(0).unlink(missing_ok=True)

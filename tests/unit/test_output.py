@@ -10,19 +10,21 @@ from typing import Any, cast
 
 import pytest
 
-from supervisors import settings, tee
+from supervisors import process, settings, tee
 from supervisors.ledger import Ledger
 from supervisors.lifecycle import Job, Rank
 from supervisors.log_layout import Folder
 from supervisors.log_removals import record_removal, removals
 from supervisors.log_segments import removed_path, segment_path
 from supervisors.loop import Loop
-from supervisors.output import Output, job_line, job_log_files, set_aside
+from supervisors.output import GAP_AGAIN_S, Output, job_line, job_log_files, set_aside
 from supervisors.paths import Root
+from supervisors.replay import apply
 from supervisors.states import JOB
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[muster\] ")
 US = (os.geteuid(), os.getegid())
+PWRITE = os.pwrite
 
 
 class Desk:
@@ -36,7 +38,15 @@ class Desk:
         self.job = Job(node_rank=3, ranks=[Rank(4 + i, i, i) for i in range(ranks)])
         self.records: list[dict[str, Any]] = []
         self.callbacks: dict[int, Callable[[], None]] = {}
-        self.output = Output(self.root, "j", cast(Loop, self), cast(Ledger, self))
+        self.figures: list[list[tuple[int, float, int]]] = []
+        self.output = Output(self.root, "j", cast(Loop, self), cast(Ledger, self), self.figures.append)
+
+    def successor(self) -> "Desk":
+        """Takes the job over: of what this one knew there are the records and the files."""
+        self.output.close()
+        desk = Desk(self.root.log.parent)
+        desk.job, desk.records = self.job, self.records
+        return desk.open(fresh=False)
 
     # as the loop
 
@@ -53,6 +63,8 @@ class Desk:
 
     def owe(self, *records: dict[str, Any], **_: bool) -> None:
         self.records += records
+        for record in records:
+            apply(self.job, {"n": len(self.records), "t": time.time()} | record)
 
     # for the tests
 
@@ -189,6 +201,7 @@ def test_an_open_gap_is_recorded_from_its_first_byte_on_and_then_ever_more_rarel
         patch.setattr(os, "splice", _full)
         patch.setattr(os, "pwrite", _full)
         patch.setattr(time, "monotonic", lambda: now[0])
+        patch.setattr(process, "uptime", lambda: now[0])
         desk.write(4, b"x" * 1000)
         desk.drain()
         desk.output.commit_gaps()
@@ -206,6 +219,71 @@ def test_an_open_gap_is_recorded_from_its_first_byte_on_and_then_ever_more_rarel
     desk.output.commit_gaps()
     assert (desk.records[-1]["open"], desk.records[-1]["total"]) == (False, 1000 + 10 * 60 * 24)
     assert sum(record["bytes"] for record in desk.records) == 1000 + 10 * 60 * 24
+
+
+def _lose(desk: Desk, rank: int, data: bytes) -> None:
+    desk.write(rank, data)
+    desk.drain()
+    desk.drain()
+    desk.output.commit_gaps()
+
+
+def test_successors_keep_to_the_pause_between_two_records_of_a_gap(desk, monkeypatch):
+    """A supervisor that crashes again and again tells of a gap no more often than another."""
+    desk.open()
+    now = process.uptime()
+    monkeypatch.setattr(process, "uptime", lambda: now)
+    monkeypatch.setattr(os, "splice", _full)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: _full())
+    _lose(desk, 4, b"x" * 1000)
+    desk.paths.lost.unlink()  # nor could that be kept
+    desk.paths.ends.unlink()
+    for _ in range(5):
+        desk = desk.successor()
+        _lose(desk, 4, b"y" * 10)
+        assert desk.figures[-1] == [(4, desk.job.gaps[4].since, 1010)], "of what went before only the records told"
+        assert len(desk.records) == 1
+    now += GAP_AGAIN_S
+    _lose(desk, 4, b"z" * 10)
+    assert [record["bytes"] for record in desk.records] == [1000, 20]
+    assert desk.records[-1]["total"] == 1020
+
+
+def test_watchers_are_told_what_open_gaps_lose_each_second(desk, monkeypatch):
+    desk.open()
+    now = time.monotonic()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "splice", _full)
+        patch.setattr(os, "pwrite", _full)
+        patch.setattr(time, "monotonic", lambda: now)
+        _lose(desk, 4, b"x" * 1000)
+        _lose(desk, 4, b"y" * 10)
+        assert [gaps[0][2] for gaps in desk.figures] == [1000], "not with every byte"
+        now += 1
+        desk.output.commit_gaps()
+        assert [gaps[0][2] for gaps in desk.figures] == [1000, 1010]
+    desk.output.drain()
+    desk.output.commit_gaps()
+    assert desk.figures[-1] == [], "at once"
+
+
+def test_a_gap_that_was_closed_while_the_journal_took_no_record_is_closed_by_the_successor(desk, monkeypatch):
+    desk.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "splice", _full)
+        patch.setattr(os, "pwrite", lambda fd, data, at: _full() if len(data) > 30 else PWRITE(fd, data, at))
+        _lose(desk, 4, b"x" * 1000)
+        _lose(desk, 4, b"y" * 10)
+    desk.output.drain()  # and killed before it could tell
+    assert desk.job.gaps.keys() == {4}
+    desk = desk.successor()
+    desk.output.commit_gaps()
+    assert not desk.job.gaps
+    last = desk.records[-1]
+    assert (last["open"], last["bytes"], last["total"]) == (False, 10, 1010)
+    assert b"[muster: 1010 bytes lost " in desk.log(4).read_bytes()
+    desk.successor().output.commit_gaps()
+    assert desk.records[-1] is last, "told once"
 
 
 def test_a_job_that_ends_inside_a_gap_leaves_the_line_to_others(desk, monkeypatch):
