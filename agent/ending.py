@@ -19,6 +19,7 @@ from agent.config import Config
 from agent.end_signals import Ask
 from agent.errors import JobNotFound, MusterError
 from agent.init import is_init
+from supervisors import owner_pipe
 from supervisors.spec import DEFAULT_GRACE_STEPS
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Ending:
             if not os.read(fd, 4096):
                 break
         _log.info("owner.gone")
-        await self._end_jobs(Ask.STOP, "the command that started it has ended")
+        await self._end_jobs(Ask.STOP, owner_pipe.GONE)
         self._stopping.set()
 
     async def _end_jobs(self, ask: Ask, reason: str) -> None:

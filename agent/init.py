@@ -1,4 +1,5 @@
-"""The daemon as PID 1 of a PID namespace: what is different from the first moment on. Later: ending.py, orphans.py."""
+"""The daemon, or a command, as PID 1 of a PID namespace: what is different from the first moment on. Later: ending.py,
+orphans.py."""
 
 import os
 import signal
@@ -11,8 +12,8 @@ def is_init() -> bool:
 
 
 def leave_when_asked() -> None:
-    """The kernel gives PID 1 no signal that it has no handler for: until the daemon handles signals, one ends it as it
-    would any other process."""
+    """The kernel gives PID 1 no signal that it has no handler for: until this process handles signals itself, one ends
+    it as it would any other process."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -221,7 +221,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
     stopping = anyio.Event()
     try:
         events = await EventStore.open(root.events, settings.now.jobs.keep_events_bytes)
-        nursery = NurseryClient(root)
+        nursery = NurseryClient(root, owner_fd=owner_fd)
         driver = Driver(lambda: DriverSettings(settings.now.cards.driver_deadline_s, settings.now.cards.slots))
         health = NodeHealth(root, settings, events, driver)
         leasing = Leasing(settings, events, driver, health)

@@ -1,5 +1,6 @@
 """The daemon's side of the nursery: finds it or starts it, keeps the connection, asks it to tend jobs."""
 
+import fcntl
 import os
 import resource
 import signal
@@ -17,7 +18,7 @@ from agent import control
 from agent.control import Connection, LinkLost, OtherProtocol, Pause, Refused
 from agent.errors import StartupError
 from probes import children
-from supervisors import process, wire
+from supervisors import owner_pipe, process, wire
 from supervisors.paths import Root
 
 #: Seconds: a new nursery is up, it then answers, a supervisor listens, a connection counts as one that held.
@@ -43,10 +44,16 @@ class NurseryClient:
     """One connection for the whole daemon. `generation` counts the nurseries that this daemon was connected to: when it
     grows, every live job must be tended again, since the new one knows none."""
 
-    def __init__(self, root: Root, died: Callable[[str, str, str], None] = lambda *_: None) -> None:
+    def __init__(
+        self,
+        root: Root,
+        died: Callable[[str, str, str], None] = lambda *_: None,
+        owner_fd: int | None = None,
+    ) -> None:
         """`died` is called for each death of a supervisor with its job's id, how, and the end of its traceback; for
-        that of a nursery without an id."""
+        that of a nursery without an id. `owner_fd`: of the pipe in supervisors/owner_pipe.py."""
         self._root = root
+        self._owner_fd = owner_fd
         self.died = died
         self._connection: Connection | None = None
         self._waiting: dict[str, _Answer] = {}
@@ -169,7 +176,7 @@ class NurseryClient:
         last = "did not listen"
         pause = Pause(0.01, 0.2)
         with anyio.move_on_after(START_S):
-            code = await _ended(await to_thread.run_sync(_spawn, self._root))
+            code = await _ended(await to_thread.run_sync(_spawn, self._root, self._owner_fd))
             # It listened when its starter ended: if nobody answers it has died since, and another one is due. Unless
             # there was one already (its lock was held), which may be about to listen, or about to be gone.
             late = anyio.current_time() + LISTEN_S
@@ -185,27 +192,42 @@ class NurseryClient:
         raise LinkLost(f"the nursery {ended} ({last}); see {self._root.nursery_log}")
 
 
-def _spawn(root: Root) -> int:
+def _spawn(root: Root, owner_fd: int | None) -> int:
     """Starts a nursery, which makes itself a process of its own; returns the pid of the starter. Raises OSError."""
     argv = [sys.executable, "-I", "-m", "supervisors.nursery"]
     argv += ["--run", str(root.run), "--state", str(root.state), "--log", str(root.log), "--name", root.nursery_name]
     # Ours too, but from now on everybody can see what ranks get (probes/ulimits.py): the nursery raises its own.
     argv += ["--nofile", str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])]
+    if owner_fd is not None:
+        argv.append("--owned")
     try:
         said = os.open(root.nursery_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
     except OSError as error:  # of what its supervisors die it tells over its socket as well
         _log.warning("nursery.log_unwritten", path=str(root.nursery_log), error=error.strerror)
         said = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
     try:
-        return _started(argv, said)
+        return _started(argv, said, owner_fd)
     except OSError as error:
         raise OSError(error.errno, f"{sys.executable} cannot be started: {error.strerror}") from error
     finally:
         os.close(said)
 
 
-def _started(argv: list[str], said: int) -> int:
+def _started(argv: list[str], said: int, owner_fd: int | None) -> int:
     """`said`: its stderr."""
+    owned = []
+    if owner_fd is not None:
+        # Of another number: what is duplicated onto itself stays close-on-exec in older C libraries.
+        owner_fd = fcntl.fcntl(owner_fd, fcntl.F_DUPFD_CLOEXEC, owner_pipe.FD + 1)
+        owned = [(os.POSIX_SPAWN_DUP2, owner_fd, owner_pipe.FD)]
+    try:
+        return _posix_spawned(argv, said, owned)
+    finally:
+        if owner_fd is not None:
+            os.close(owner_fd)
+
+
+def _posix_spawned(argv: list[str], said: int, owned: list[tuple[int, int, int]]) -> int:
     return children.spawn(
         sys.executable,
         argv,
@@ -214,6 +236,7 @@ def _started(argv: list[str], said: int) -> int:
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
             (os.POSIX_SPAWN_DUP2, said, 2),
+            *owned,
         ],
         setsid=True,
         # This thread's mask and the daemon's ignored signals are not the nursery's. None ends it before it

@@ -1,4 +1,4 @@
-"""The daemon as PID 1: orphans of the whole container come to it, and it waits for them.
+"""As PID 1, the daemon or `muster run --standalone`: orphans of the whole container come to it, and it waits for them.
 
 Mostly these are a container's own. Those of muster come only where a nursery, which is a subreaper, was killed: its
 supervisors, and ranks whose supervisor was killed too. Such a rank stays a zombie until a successor has written down
@@ -6,29 +6,61 @@ how it ended: the zombie is the only record of that (ARCHITECTURE.md, "The zombi
 """
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import anyio
-
 from probes import children
-from supervisors import process
+from supervisors import journal, process
+from supervisors.errors import SupervisionError
+from supervisors.paths import Root
+from supervisors.replay import replay
 
 if TYPE_CHECKING:
     from agent.registry import Registry
+    from supervisors.lifecycle import Job
 
 #: Seconds between two looks.
 LOOK_S = 0.5
 
 
+class Orphans:
+    """Those of this process."""
+
+    def __init__(self, kept: Callable[[], set[int]]) -> None:
+        """`kept`: who is not waited for here, by pid; asked only where somebody has ended. Where it raises OSError or
+        SupervisionError, nobody is waited for."""
+        self._kept = kept
+        self._seen: set[int] = set()
+
+    def look(self) -> None:
+        """To be called each LOOK_S."""
+        if not children.any_ended():
+            return
+        try:
+            ended = {s.pid for s in process.all_stats().values() if s.ppid == os.getpid() and s.ended}
+            # At the second look: the journal that tells of a rank may be read behind its end.
+            children.reap((ended & self._seen) - self._kept())
+            self._seen = ended
+        except (OSError, SupervisionError):
+            return
+
+
+def of_jobs(root: Root) -> set[int]:
+    """Ranks and steps of a node whose ends are not recorded yet, by pid, as the journals tell. Blocks. Raises OSError,
+    SupervisionError."""
+    paths = (root.job(folder.name).journal for folder in root.jobs.iterdir())
+    return {pid for path in paths for pid in _unrecorded(replay(journal.read(path).records))}
+
+
+def _unrecorded(job: "Job") -> set[int]:
+    return {rank.pid for rank in job.processes() if rank.outcome is None}
+
+
 async def reap(registry: "Registry") -> None:
-    """For ever."""
-    seen: set[int] = set()
+    """Of the daemon; for ever."""
+    import anyio
+
+    orphans = Orphans(lambda: {pid for entry in registry.live() for pid in _unrecorded(entry.job)})
     while True:
         await anyio.sleep(LOOK_S)
-        if children.any_ended():
-            ended = {s.pid for s in process.all_stats().values() if s.ppid == os.getpid() and s.ended}
-            live = (entry.job for entry in registry.live())
-            kept = {rank.pid for job in live for rank in job.processes() if rank.outcome is None}
-            # At the second look: the journal that tells of a rank may be read behind its end.
-            children.reap((ended & seen) - kept)
-            seen = ended
+        orphans.look()

@@ -12,7 +12,20 @@ import socket
 import sys
 import time
 
-from supervisors import child, environment, hardware, oom, process, restart, scope, steps, stop_order, tee, verdict
+from supervisors import (
+    child,
+    environment,
+    hardware,
+    oom,
+    owner_pipe,
+    process,
+    restart,
+    scope,
+    steps,
+    stop_order,
+    tee,
+    verdict,
+)
 from supervisors.cgroups import enter_scope, is_leaf, limit_cgroup, make_cgroup
 from supervisors.containment import Containment
 from supervisors.control import JournalServer
@@ -49,8 +62,9 @@ SPARE, SPARE_AGAIN_S = 8, 30.0
 class Gang:
     """The ranks of one job and all that belongs to them. The caller holds the job's lock."""
 
-    def __init__(self, root: Root, spec: JobSpec, contents: Contents, sock: socket.socket) -> None:
-        """`sock` leads to the nursery. Raises OSError."""
+    def __init__(self, root: Root, spec: JobSpec, contents: Contents, sock: socket.socket, owned: bool) -> None:
+        """`sock` leads to the nursery. `owned`: the job ends with the command that started it (owner_pipe.py). Raises
+        OSError."""
         self._spare = Spare(SPARE)  # before anything else, so that it holds low numbers: a limit may be lowered later
         self._root = root
         self._spec = spec
@@ -89,6 +103,8 @@ class Gang:
         self._signal_up = 0.0
         signal.signal(signal.SIGTERM, self._on_sigterm)
         loop.later(SPARE_AGAIN_S, self._refill)
+        if owned:
+            loop.add(owner_pipe.FD, self._on_owner_end)
         # The first thing that the loop does, so that what has ended already is an event like any other.
         loop.once(self._begin)
 
@@ -172,6 +188,11 @@ class Gang:
         self._signal_up = process.uptime()
         self._scope_ends = self._scope_ends or bool(scope.own())
 
+    def _on_owner_end(self) -> None:
+        """The daemon, if it lives, asks for the same."""
+        self.loop.remove(owner_pipe.FD)
+        self._on_stop({"by": "muster", "reason": owner_pipe.GONE})
+
     def _undecided(self) -> bool:
         """Until `_begin` is through, and while it is not known whether the ranks were let go, nothing is decided."""
         return not self._begun or self._takeover.undecided
@@ -212,6 +233,9 @@ class Gang:
         steps = message.get("steps")
         if steps is not None and not _are_seconds(steps):
             return {"ok": False, "error": f"steps must be a list of seconds, together at most {MAX_GRACE_S:.0f}"}
+        asked = self.job.asked
+        if asked is not None and asked.reason == message.get("reason") == owner_pipe.GONE:
+            return {"ok": True}  # its epilog is not to end sooner because two have seen the same
         if self.job.concluded is not None:  # only its epilog is left to be ended
             if self.job.in_step:
                 grace = STEP_GRACE_S if steps is None else sum(float(s) for s in steps)

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from supervisors import limits, lock, process, scope, supervisor
+from supervisors import limits, lock, owner_pipe, process, scope, supervisor
 from supervisors.control import Client, Server, listen
 from supervisors.errors import AlreadySupervised
 from supervisors.loop import Loop
@@ -36,10 +36,11 @@ SPARE = 16
 class Nursery:
     """Serves the nursery's socket."""
 
-    def __init__(self, root: Root, listener: socket.socket) -> None:
+    def __init__(self, root: Root, listener: socket.socket, owned: bool) -> None:
+        """`owned`: there is a pipe that tells of the end of the command that the jobs belong to (owner_pipe.py)."""
         self._loop = Loop(say)
         self._spare = Spare(SPARE)
-        self._wards = Wards(root, self._loop, self._daemons, self._tell, self._spare)
+        self._wards = Wards(root, self._loop, self._daemons, self._tell, self._spare, owned)
         self._server = Server(self._loop, listener, {"tend": self._tend}, self._spare)
         self._busy_at = time.monotonic()
 
@@ -87,13 +88,16 @@ def main() -> int:
     # Where a daemon of the first release seeks it, which says no name.
     parser.add_argument("--name", default="nursery", help="of its socket and its lock in the run folder")
     parser.add_argument("--nofile", type=int, help="the soft limit of open files that ranks get; default: our own")
+    parser.add_argument("--owned", action="store_true", help=f"descriptor {owner_pipe.FD} ends with the jobs' owner")
     args = parser.parse_args()
     for number in process.END_SIGNALS:  # jobs are worth more than the wish to end us
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, process.END_SIGNALS)
     root = Root(args.run, args.state, args.log)
     at = root.run / f"{args.name}.sock"
-    limits.close_all_but({0, 1, 2})
+    limits.close_all_but({0, 1, 2, owner_pipe.FD} if args.owned else {0, 1, 2})
+    if args.owned:
+        os.set_inheritable(owner_pipe.FD, False)
     limits.raise_descriptors(args.nofile)
     read, write = os.pipe()
     if os.fork():
@@ -122,7 +126,7 @@ def main() -> int:
             say(trouble)
     os.write(write, b"ok")
     os.close(write)
-    nursery = Nursery(root, listener)
+    nursery = Nursery(root, listener, args.owned)
     gc.collect()
     gc.freeze()  # what is there now is shared with every supervisor: the collector must not touch and so copy it
     nursery.run()

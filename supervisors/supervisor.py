@@ -30,8 +30,8 @@ def explain(error: BaseException) -> str:
     return text[-MAX_TOLD:]
 
 
-def supervise(root: Root, job_id: str, sock: socket.socket) -> int:
-    """Runs a job to its end; `sock` leads to the nursery. Returns the exit status for this process.
+def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
+    """Runs a job to its end; `sock` leads to the nursery, `owned` as there. Returns the exit status for this process.
 
     Raises OSError where the job's files cannot be read or written: the nursery then tries again.
     """
@@ -54,7 +54,7 @@ def supervise(root: Root, job_id: str, sock: socket.socket) -> int:
         spec = JobSpec.from_json(trust.read(paths.spec).decode())
     except (SupervisionError, ValueError, TypeError) as error:
         return _unusable(job_id, error)
-    Gang(root, spec, contents, sock).loop.run()
+    Gang(root, spec, contents, sock, owned).loop.run()
     held.close()
     return DONE
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisors import journal, keyring, limits, lock, process, supervisor, wire
+from supervisors import journal, keyring, limits, lock, owner_pipe, process, supervisor, wire
 from supervisors.control import Client
 from supervisors.errors import ProtocolError, SupervisionError
 from supervisors.link import FDS, pair
@@ -62,9 +62,11 @@ class Wards:
         daemons: Callable[[], set[int]],
         tell: Callable[[wire.Message], None],
         spare: Spare,
+        owned: bool,
     ) -> None:
         """`daemons`: pids of those that are connected, which hold a job's lock for moments only; `tell` sends them a
-        message. `spare`: given up where there is no descriptor for a fork."""
+        message. `spare`: given up where there is no descriptor for a fork. `owned`: see Nursery."""
+        self._owned = owned
         self._daemons, self._tell, self._spare = daemons, tell, spare
         self._root = root
         self._loop = loop
@@ -147,7 +149,7 @@ class Wards:
             theirs.close()
             raise
         if pid == 0:
-            _become_supervisor(self._root, job_id, theirs)
+            _become_supervisor(self._root, job_id, theirs, self._owned)
         theirs.close()
         # Not waited for yet, so the pid is its own.
         ward = Ward(job_id, pid, os.pidfd_open(pid), own=True, started=time.monotonic(), sock=ours)
@@ -341,16 +343,16 @@ def _children() -> list[int]:
         return [stat.pid for stat in process.all_stats().values() if stat.ppid == me]
 
 
-def _become_supervisor(root: Root, job_id: str, sock: socket.socket) -> None:
+def _become_supervisor(root: Root, job_id: str, sock: socket.socket, owned: bool) -> None:
     """In the child; never returns. Closes all that is the nursery's: other jobs' FIFOs above all."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
-        limits.close_all_but({0, 1, 2, sock.fileno()})
+        limits.close_all_but({0, 1, 2, sock.fileno()} | ({owner_pipe.FD} if owned else set()))
         limits.raise_again()
         become_subreaper()
         keyring.begin_own()
-        status = supervisor.supervise(root, job_id, sock)
+        status = supervisor.supervise(root, job_id, sock, owned)
     except BaseException as error:
         text = supervisor.explain(error)
         with contextlib.suppress(OSError):  # first: it needs no disk

@@ -12,6 +12,7 @@ from agent.cli import exec as exec_
 from agent.cli.address import address_options
 from agent.cli.errors import Exit, Failure
 from agent.cli.output import keep_descriptors, note
+from agent.init import is_init, leave_when_asked
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -69,6 +70,8 @@ def execute(arguments: Sequence[str] | None = None) -> int:
 def main() -> None:
     """The command `muster`."""
     keep_descriptors()
+    if is_init():
+        leave_when_asked()
     code = execute()
     try:
         sys.stdout.flush()

@@ -17,6 +17,7 @@ from agent.cli.address import Address
 from agent.cli.errors import Exit, Failure, NoDaemon, not_started
 from agent.cli.interrupts import Interrupts
 from agent.cli.output import note
+from agent.init import is_init
 from supervisors import journal, process, trust
 from supervisors.errors import SupervisionError, Untrusted
 from supervisors.paths import JobPaths, Root
@@ -96,6 +97,30 @@ class Standalone:
         with self._lock:
             self._revived_at = None
 
+    @contextmanager
+    def reaping(self) -> Iterator[None]:
+        """Inside, as PID 1 of a container, orphans are waited for."""
+        if not is_init():
+            yield
+            return
+        over = threading.Event()
+        thread = threading.Thread(target=self._reap, args=(over,), name="orphans", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _reap(self, over: threading.Event) -> None:
+        from agent import orphans
+
+        root = Root.under(self.root)
+        ours = orphans.Orphans(lambda: {self.process.pid} | orphans.of_jobs(root))
+        while not over.wait(orphans.LOOK_S):
+            with self._lock:  # no other daemon is being started meanwhile
+                ours.look()
+
     def _look_after(self) -> None:
         """The daemon was killed: its jobs run on, and another one takes them over, as that of a node does."""
         with self._lock:
@@ -137,7 +162,8 @@ def bring(log_dir: str | None, grace_s: float, interrupts: Interrupts) -> Iterat
         shutil.rmtree(root, ignore_errors=True)
         raise
     try:
-        yield own
+        with own.reaping():
+            yield own
     finally:
         own.close()
         os.close(write_end)

@@ -134,6 +134,67 @@ def test_it_waits_for_orphans_and_not_for_what_others_wait_for(make_init: Callab
     assert init.process is not None and init.process.poll() is None
 
 
+@needs_namespaces
+def test_muster_run_as_pid_1_waits_for_orphans_too(tmp_path: Path) -> None:
+    """Of the container; and not for a rank whose supervisor and nursery were killed, nor for its own daemon."""
+    with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as folder:
+        go = tmp_path / "go"
+        os.mkfifo(go)
+        words = [*NAMESPACE, str(BIN / "muster"), "run", "--standalone", "--skip-check", "--job-id", "x", "--"]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        with subprocess.Popen(
+            [*words, "sh", "-c", f"echo up; read line < {go}; exit 7"],
+            env=env | {"TMPDIR": folder},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "up\n"
+                init = Init(Path(folder))
+                init.process = process  # type: ignore[assignment]
+                enter = ["nsenter", "-t", str(init.init), "-p", "-m"]
+                orphans = 'for i in 1 2 3; do sh -c "sleep 0.2 & exec true"; done; echo done'
+                subprocess.run([*enter, "setsid", "sh", "-c", orphans], check=True, timeout=60, capture_output=True)
+                for pid in init.outside("supervisors.nursery"):
+                    os.kill(pid, signal.SIGKILL)
+                for pid in init.outside("agent.musterd"):
+                    os.kill(pid, signal.SIGKILL)
+                with open(go, "w") as writer:
+                    writer.write("\n")
+                eventually(lambda: not [s for s in init.inside().values() if s[1] == "Z"], 60, "no zombie is left")
+                _, err = process.communicate(timeout=100)
+            finally:
+                process.kill()
+        assert process.returncode == 7, err
+        assert "starting another one" in err
+
+
+@needs_namespaces
+def test_a_command_as_pid_1_ends_by_sigterm(make_daemon: Callable[..., Daemon]) -> None:
+    """Although the kernel gives PID 1 no signal that it does not handle."""
+    daemon = make_daemon()
+    daemon.run("sleep", "1000", job_id="x")
+    words = [*NAMESPACE, str(BIN / "muster"), "--address", str(daemon.root.socket), "wait", "x"]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            init = Init(daemon.folder)
+            init.process = process
+            eventually(lambda: init.outside("wait x"), 60)
+            handled = 1 << (signal.SIGTERM - 1)
+
+            def handles() -> bool:
+                status = Path(f"/proc/{init.init}/status").read_text()
+                return bool(int(status.split("SigCgt:")[1].split()[0], 16) & handled)
+
+            eventually(handles, 60)
+            os.kill(init.init, signal.SIGTERM)
+            assert process.wait(60) == 143
+        finally:
+            process.kill()
+
+
 def _passable(path: Path) -> bool:
     return all(folder.stat().st_mode & 0o001 for folder in path.resolve().parents)
 

@@ -49,7 +49,7 @@ class Run:
             self.seen += data
 
     def pids(self, who: str) -> list[int]:
-        """Of `client`, `daemon`, `nursery` (with the supervisor) and `ranks`, as they are now."""
+        """Of `client`, `daemon`, `nursery` (with the supervisor), `supervisor` and `ranks`, as they are now."""
         found = self._pids(who)
         assert found, who
         return found
@@ -57,6 +57,9 @@ class Run:
     def _pids(self, who: str) -> list[int]:
         if who == "client":
             return [self.process.pid]
+        if who == "supervisor":
+            forked = self._pids("nursery")
+            return [pid for pid in forked if _parent(pid) in forked]
         # Ranks have the caller's environment, everybody else the folder on the command line.
         marks = {"daemon": "--owner-fd", "nursery": "supervisors.nursery", "ranks": "do sleep 0.05"}
         found = []
@@ -99,6 +102,10 @@ class Run:
                     if str(self.folder).encode() in (entry / "cmdline").read_bytes() and alive(int(entry.name)):
                         return False
         return True
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.fixture
@@ -191,6 +198,54 @@ def test_the_command_is_killed_in_the_middle_of_it(folder: Path) -> None:
         log = (run.log_folder() / "x-muster-0.log").read_text()
         assert "STOPPED: stopped by" in log
         assert all("saved" in path.read_text() for path in run.log_folder().glob("x-proc-rank-?-device-?.txt"))
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        ("client",),
+        ("client", "daemon"),
+        ("client", "nursery"),
+        ("client", "supervisor"),
+        ("client", "daemon", "nursery but no supervisor"),
+        ("client", "daemon", "supervisor"),
+    ],
+    ids=" ".join,
+)
+def test_the_job_ends_with_its_command_whoever_is_killed_with_it(folder: Path, who: tuple[str, ...]) -> None:
+    """By SIGKILL: the last signal of a scheduler without a cgroup, or the kernel's for want of memory."""
+    with running(folder, SAVES) as run:
+        ranks, spared = run.pids("ranks"), run.pids("supervisor")
+        doomed = [pid for name in who for pid in run.pids(name.split()[0])]
+        for pid in [pid for pid in doomed if "no supervisor" not in who[-1] or pid not in spared]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not any(alive(pid) for pid in ranks), 60)
+        eventually(run.gone, 60, "nothing of it is left")
+        log = (run.log_folder() / "x-muster-0.log").read_text()
+        assert "STOPPED: stopped by muster" in log and log.endswith(": the command that started it has ended\n")
+        assert [p.read_text().count("saved") for p in run.log_folder().glob("x-proc-rank-?-device-?.txt")] == [1, 1]
+
+
+def test_all_but_the_command_are_killed_and_the_job_goes_on(folder: Path) -> None:
+    with running(folder, SAVES) as run:
+        ranks = run.pids("ranks")
+        run.send("daemon", "nursery", number=signal.SIGKILL)
+        eventually(lambda: run.daemons() and run._pids("supervisor"), 60, "another daemon, and what it starts")
+        assert all(alive(pid) for pid in ranks)
+        run.send("client")
+        code, out, _ = run.end()
+        assert code == 3
+        assert sum("saved" in line for line in out) == 2
+
+
+def test_an_epilog_is_not_shortened_because_two_saw_the_end_of_the_command(folder: Path) -> None:
+    epilog = folder / "epilog.sh"
+    epilog.write_text(f"sleep 7; touch {folder}/through\n")
+    with running(folder, "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done", "--epilog", str(epilog)) as run:
+        run.send("client", number=signal.SIGKILL)
+        eventually(run.gone, 60)
+        assert (folder / "through").exists()
 
 
 def test_its_own_daemon_is_killed_and_another_one_takes_the_job_over(folder: Path) -> None:
