@@ -12,6 +12,7 @@ would have had.
 
 import contextlib
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -51,6 +52,8 @@ class LogFile:
         self.taken = ""
         #: Why the file under the log's name cannot be opened, while output goes on into the one that had the name.
         self.displaced: OSError | None = None
+        #: What happened to the file that was written so far, while the one under the log's name cannot be opened.
+        self._missing = ""
         self._owner, self._end = owner, end
         self._base = self._offset = 0
         self._limit_now, self._limit, self._rotate_at, self._rotated = limit, sys.maxsize, 0.0, rotated
@@ -96,7 +99,7 @@ class LogFile:
             os.close(fd)
             raise
         self.close()
-        self.fd, self._base, self._offset, self.displaced = fd, base, size, None
+        self.fd, self._base, self._offset, self.displaced, self._missing = fd, base, size, None, ""
         self.taken = taken or self.taken
 
     def _without(self, fd: int, base: int, size: int, end: int, why: str) -> tuple[int, int, int]:
@@ -156,8 +159,25 @@ class LogFile:
         except OSError as error:
             if why != MOVED:
                 self.close()
+                self._missing = why
                 raise
             self.displaced = error
+
+    def give_up(self) -> None:
+        """Nobody tries any more to open the log, which is closed: what somebody took of it is recorded all the same.
+        Best effort: where that cannot be written, `taken` tells."""
+        with contextlib.suppress(OSError):
+            if not self._missing and not stat.S_ISREG(os.stat(self.path, follow_symlinks=False).st_mode):
+                self._missing = DELETED  # before we came: something else stands in its place
+        if not self._missing or self._end <= 0:
+            return
+        with contextlib.suppress(OSError):
+            # What is under the log's name is not our output; it begins behind the last that lies elsewhere.
+            layout = Folder(self.path.parent).look([self.path])[0]
+            base = max([layout.begin, *(piece.end for piece in layout.segments)])
+            if base < self._end:
+                record_removal(self.path, base, self._end, self._missing, lost=True)
+        self.taken, self._missing = self._missing, ""
 
     @property
     def cut(self) -> bool:

@@ -179,7 +179,10 @@ class RankLog:
         return gap
 
     def abandon(self) -> Gap | None:
-        """Ends the gap whose line could not be written to the end, if any: only the journal can tell of it then."""
+        """Ends the gap whose line could not be written to the end, if any: only the journal can tell of it then. What
+        was taken of a file that could not be opened again is recorded, too, also where nothing came behind it."""
+        if self._file.fd < 0:
+            self._file.give_up()
         gap = self._gap
         if gap is None or not gap.bytes:
             return None

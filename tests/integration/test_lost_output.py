@@ -167,6 +167,32 @@ def test_a_job_that_ends_inside_a_gap_gets_its_line_once_there_is_room(daemon: D
     assert not any("does not say so yet" in text for text in daemon.get("job").warnings)
 
 
+@pytest.mark.parametrize("what", ["directory", "link"])
+@pytest.mark.parametrize("killed", [False, True], ids=["", "supervisor killed"])
+def test_a_log_that_is_replaced_right_before_the_end(daemon: Daemon, what: str, killed: bool) -> None:
+    """Nothing is written afterwards: what was taken is told all the same."""
+    job = Job(daemon)
+    job.write(0)
+    eventually(lambda: job.log(0).read_bytes() == b"line 01\n")
+    pid = daemon.supervisor_pid("job")
+    os.kill(pid, signal.SIGSTOP)
+    job.log(0).unlink()
+    in_place(job.log(0), what)
+    for rank in range(2):
+        (job.home(rank) / "end").touch()
+    os.kill(pid, signal.SIGKILL if killed else signal.SIGCONT)
+    ended = daemon.wait("job")
+    assert ended.state == job_pb2.JOB_STATE_FAILED
+    assert any("the log of rank 0: somebody deleted the file" in text for text in ended.warnings), ended.warnings
+    [record] = [json.loads(line) for line in Path(f"{job.log(0)}.removed").read_text().splitlines()]
+    assert (record["start"], record["end"], record["lost"]) == (0, 8, True)
+    read = daemon.cli("logs", "job", "-r", "0")
+    assert read.returncode == 1
+    assert "8 bytes of the output of rank 0 are missing: somebody deleted the file" in read.stderr
+    free(job.log(0))
+    assert daemon.cli("logs", "job", "-r", "0").stderr.count("8 bytes") == 1, "once"
+
+
 def test_the_log_folder_is_moved_away_and_back(daemon: Daemon) -> None:
     job = Job(daemon)
     job.write(0)
