@@ -155,6 +155,8 @@ class NurseryClient:
                 said = [str(message.get(name, "")) for name in ("job", "how", "error")]
                 self._explained |= not said[0]
                 self.died(said[0], said[1], said[2])
+            elif message["op"] == "notice":
+                _log.warning("nursery.notice", pid=self.pid, text=str(message.get("text", "")))
             elif message["op"] == "tend":
                 answer = self._waiting.pop(str(message.get("job")), None)
                 if answer is not None:

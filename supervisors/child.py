@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from supervisors import boot, limits, lock
+from supervisors import boot, descriptors, limits, lock
 from supervisors.errors import NotStartable
 from supervisors.journal import set_aside
 
@@ -142,7 +142,7 @@ def _live(birth: Birth, gate_read: int, gate_write: int, unborn: int) -> NoRetur
         _give_up(birth, unborn, GATE_CLOSED, 0, "the supervisor died before the ranks were let go")
 
     step: Callable[[], Any]
-    limits.restore_descriptors()
+    descriptors.restore_limit()
     # Only what this job needs: each line here is run by every rank, on pages that it shares with us until then.
     for name, needed, step in (
         ("set its limits", birth.limits, lambda: limits.apply(birth.limits)),

@@ -197,7 +197,7 @@ class Server:
         except BlockingIOError:
             return
         except OSError:  # no descriptor to be had
-            if self._spare is None or not self._spare.release():
+            if self._spare is None or not self._spare.make_room():
                 self._loop.rest(self._sock.fileno(), REST_S)
             return
         pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))

@@ -39,6 +39,10 @@ class NotStartable(SupervisionError):
     """Raised when a job cannot be prepared: a folder, a FIFO, a user. The message is the job's verdict."""
 
 
+class Exhausted(SupervisionError):
+    """Raised when a supervisor cannot go on within its limits, and its successor can."""
+
+
 class Untrusted(SupervisionError, PermissionError):
     """Raised when somebody else than root and muster's own user could have put a file or folder there, or changed it.
     An OSError, so that whoever cannot work with a file says this like any other reason."""

@@ -29,8 +29,9 @@ from supervisors import (
 from supervisors.cgroups import enter_scope, is_leaf, limit_cgroup, make_cgroup
 from supervisors.containment import Containment
 from supervisors.control import JournalServer
+from supervisors.descriptors import lowered_to
 from supervisors.ends import Ends
-from supervisors.errors import NotStartable, explain
+from supervisors.errors import Exhausted, NotStartable, explain
 from supervisors.escalation import Escalation
 from supervisors.journal import Contents
 from supervisors.ladder import KILL_WAIT_S
@@ -65,7 +66,7 @@ class Gang:
     def __init__(self, root: Root, spec: JobSpec, contents: Contents, sock: socket.socket, owned: bool) -> None:
         """`sock` leads to the nursery. `owned`: the job ends with the command that started it (owner_pipe.py). Raises
         OSError."""
-        self._spare = Spare(SPARE)  # before anything else, so that it holds low numbers: a limit may be lowered later
+        self._spare = Spare(SPARE, self._print)  # before anything else, so that it holds low numbers
         self._root = root
         self._spec = spec
         self._paths = root.job(spec.job_id)
@@ -78,6 +79,7 @@ class Gang:
         self._ledger = ledger = Ledger(self._paths, contents, self._control.publish)
         self.job = ledger.job
         self._link = NurseryLink(loop, sock)
+        self._spare.on_exhausted = self._make_way
         self._output = Output(root, spec.job_id, loop, ledger, self._control.publish_gaps)
         self._ends = Ends(self._paths, spec.command[0], loop, ledger, self._link)
         self._escalation = Escalation(
@@ -252,10 +254,23 @@ class Gang:
         """Into the nursery's log: what belongs in no journal. At the limit of descriptors those in reserve are used:
         what was refused is tried again."""
         if error.errno in FULL:
-            self._spare.release()
+            self._spare.make_room()
+        self._print(f"{error}; trying again")
+
+    def _print(self, text: str) -> None:
         with contextlib.suppress(OSError):
             now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            print(f"{now} supervisor {self._spec.job_id}: {error}; trying again", file=sys.stderr, flush=True)
+            print(f"{now} supervisor {self._spec.job_id}: {text}", file=sys.stderr, flush=True)
+
+    def _make_way(self) -> None:
+        """For a successor, to which the nursery gives a limit of its own, where somebody has lowered ours, we may not
+        raise it, and the reserve does not do. Raises Exhausted."""
+        limit = lowered_to()
+        if limit is not None and self._link.is_up:
+            raise Exhausted(
+                f"somebody lowered the limit of open files of this supervisor to {limit}, and it may not raise it: it "
+                "leaves the job to a successor"
+            )
 
     def _refill(self) -> None:
         """Takes the reserve again, if there is room for all of it."""

@@ -46,6 +46,8 @@ class NurseryLink:
         self.on_ended: Callable[[int, int], None] = lambda _pid, _status: None
         self._queue: deque[tuple[bytes, list[int]]] = deque()
         self._waiting = False
+        #: Whether the nursery lives, as far as is known.
+        self.is_up = True
         loop.add(sock.fileno(), self._on_event)
 
     def tell(self, op: str, fds: list[int] | None = None, **fields: object) -> None:
@@ -70,6 +72,7 @@ class NurseryLink:
             except OSError:
                 data = b""
             if not data:  # the nursery is gone
+                self.is_up = False
                 while self._queue:
                     self._drop()
                 self._loop.remove(self._sock.fileno())

@@ -17,14 +17,16 @@ import sys
 import time
 from pathlib import Path
 
-from supervisors import limits, lock, owner_pipe, process, scope, supervisor
+from supervisors import descriptors, lock, owner_pipe, process, scope, supervisor
 from supervisors.control import Client, Server, listen
 from supervisors.errors import AlreadySupervised
 from supervisors.loop import Loop
 from supervisors.paths import Root
-from supervisors.spare import Spare
+from supervisors.retired import Retired
+from supervisors.spare import FULL, Spare
 from supervisors.subreaper import become_subreaper
-from supervisors.wards import Wards, say
+from supervisors.ward import say
+from supervisors.wards import Wards
 from supervisors.wire import Message
 
 #: Without jobs and without a daemon for so long, the nursery ends.
@@ -36,12 +38,16 @@ SPARE = 16
 class Nursery:
     """Serves the nursery's socket."""
 
-    def __init__(self, root: Root, listener: socket.socket, owned: bool) -> None:
-        """`owned`: there is a pipe that tells of the end of the command that the jobs belong to (owner_pipe.py)."""
-        self._loop = Loop(say)
-        self._spare = Spare(SPARE)
-        self._wards = Wards(root, self._loop, self._daemons, self._tell, self._spare, owned)
-        self._server = Server(self._loop, listener, {"tend": self._tend}, self._spare)
+    def __init__(self, root: Root, listener: socket.socket, at: Path, held: lock.Lock, owned: bool) -> None:
+        """`at`: where the socket is; `held`: the lock of its name. `owned`: there is a pipe that tells of the end of the
+        command that the jobs belong to (owner_pipe.py)."""
+        self._spare = Spare(SPARE, self._raised)  # before anything else, so that it holds low numbers
+        self._loop = Loop(self._on_trouble)
+        self._at, self._held = at, held
+        self._retired: Retired | None = None
+        self._wards = Wards(root, self._loop, self._daemons, self._tell, self._spare, self._step_aside, owned)
+        self._server = Server(self._loop, listener, {"tend": self._tend, "ended": self._ended}, self._spare)
+        self._spare.on_exhausted = self._on_exhausted
         self._busy_at = time.monotonic()
 
     def run(self) -> None:
@@ -69,10 +75,49 @@ class Nursery:
         self._wards.tend(job_id, client)
         return None
 
+    def _ended(self, message: Message, _: Client) -> Message:
+        job_id, pid, status = message.get("job"), message.get("pid"), message.get("status")
+        if not (isinstance(job_id, str) and isinstance(pid, int) and isinstance(status, int)):
+            return {"ok": False, "error": "say which job, pid and status"}
+        return {"ok": True, "job": job_id, "pid": pid, "reap": self._wards.ended_elsewhere(job_id, pid, status)}
+
+    def _on_trouble(self, error: OSError) -> None:
+        if error.errno in FULL:
+            self._spare.make_room()
+        say(f"{error}; trying again")
+
+    def _raised(self, text: str) -> None:
+        say(text)
+        self._tell({"op": "notice", "text": text})
+
+    def _on_exhausted(self) -> None:
+        limit = descriptors.lowered_to()
+        if limit is not None:
+            self._step_aside(f"somebody lowered its limit of open files to {limit}, which it may not raise")
+
+    def _step_aside(self, why: str) -> None:
+        """Gives up the name, so that a daemon starts a nursery with better limits, and only looks after what is there
+        (retired.py)."""
+        if self._retired is not None:
+            return
+        text = f"{why}: another nursery takes its place"
+        say(text)
+        self._tell({"op": "died", "job": "", "how": "steps aside", "error": text})
+        with contextlib.suppress(OSError):
+            self._at.unlink()
+        self._held.close()
+        self._spare.release()
+        self._retired = Retired(self._loop, self._wards, self._at, self._loop.stop)
+        self._server.close()
+
     def _check_idle(self) -> None:
+        if self._retired is not None:
+            return
         if self._wards or self._server.clients:
             self._busy_at = time.monotonic()
         elif time.monotonic() - self._busy_at >= IDLE_S:
+            with contextlib.suppress(OSError):
+                self._at.unlink()
             self._loop.stop()
             return
         self._spare.fill()
@@ -95,10 +140,10 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, process.END_SIGNALS)
     root = Root(args.run, args.state, args.log)
     at = root.run / f"{args.name}.sock"
-    limits.close_all_but({0, 1, 2, owner_pipe.FD} if args.owned else {0, 1, 2})
+    descriptors.close_all_but({0, 1, 2, owner_pipe.FD} if args.owned else {0, 1, 2})
     if args.owned:
         os.set_inheritable(owner_pipe.FD, False)
-    limits.raise_descriptors(args.nofile)
+    descriptors.raise_limit(args.nofile)
     read, write = os.pipe()
     if os.fork():
         os.close(write)
@@ -110,7 +155,7 @@ def main() -> int:
     os.setsid()
     try:
         # Held for the nursery's life; a forked supervisor does not inherit it.
-        lock.take(root.run / f"{args.name}.lock")
+        held = lock.take(root.run / f"{args.name}.lock")
         become_subreaper()
         listener = listen(at)
     except AlreadySupervised:
@@ -126,12 +171,10 @@ def main() -> int:
             say(trouble)
     os.write(write, b"ok")
     os.close(write)
-    nursery = Nursery(root, listener, args.owned)
+    nursery = Nursery(root, listener, at, held, args.owned)
     gc.collect()
     gc.freeze()  # what is there now is shared with every supervisor: the collector must not touch and so copy it
     nursery.run()
-    with contextlib.suppress(FileNotFoundError):
-        at.unlink()
     return 0
 
 

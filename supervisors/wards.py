@@ -1,16 +1,15 @@
 """The jobs that a nursery tends: their supervisors, their ranks when these are orphans, and the FIFOs held for them."""
 
 import contextlib
+import errno
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
-from supervisors import journal, keyring, limits, lock, owner_pipe, process, supervisor, wire
+from supervisors import descriptors, journal, keyring, lock, owner_pipe, process, supervisor, wire
 from supervisors.control import Client
 from supervisors.errors import ProtocolError, SupervisionError
 from supervisors.link import FDS, pair
@@ -20,36 +19,13 @@ from supervisors.replay import replay
 from supervisors.spare import FULL, Spare
 from supervisors.subreaper import become_subreaper
 from supervisors.tee import open_reader
+from supervisors.ward import Ward, children_of_ours, how, say
 
 #: A supervisor that dies sooner than this after its start is started again only after a pause; both in seconds.
 EARLY_S = 2.0
 PAUSES_S = (0.0, 0.1, 0.5, 2.0, 10.0)
 #: How long a nursery that forked the supervisor is given to replace it, if it lives: it is the ranks' parent then.
 YIELD_S = 0.5
-
-
-@dataclass(slots=True)
-class Ward:
-    """A job that is tended. `own`: the supervisor is our child; else another nursery forked it."""
-
-    job_id: str
-    pid: int
-    pidfd: int
-    own: bool
-    started: float
-    sock: socket.socket | None = None
-    ready: bool = False
-    failures: int = 0
-    done: bool = False
-    ranks: set[int] = field(default_factory=set)
-    told: set[int] = field(default_factory=set)
-    holds: list[int] = field(default_factory=list)
-    fresh: list[int] = field(default_factory=list)
-    short: bool = False
-    #: Why the supervisor before this one died, and what it said of that.
-    error: str = ""
-    death: wire.Message | None = None
-    waiting: list[Client] = field(default_factory=list)
 
 
 class Wards:
@@ -62,12 +38,15 @@ class Wards:
         daemons: Callable[[], set[int]],
         tell: Callable[[wire.Message], None],
         spare: Spare,
+        step_aside: Callable[[str], None],
         owned: bool,
     ) -> None:
         """`daemons`: pids of those that are connected, which hold a job's lock for moments only; `tell` sends them a
-        message. `spare`: given up where there is no descriptor for a fork. `owned`: see Nursery."""
+        message. `spare`: given up where there is no descriptor for a fork. `step_aside` is called with the reason where
+        a supervisor would get too few descriptors from us: see retired.py. `owned`: see Nursery."""
         self._owned = owned
-        self._daemons, self._tell, self._spare = daemons, tell, spare
+        self._daemons, self._tell, self._spare, self._step_aside = daemons, tell, spare, step_aside
+        self._retired = False
         self._root = root
         self._loop = loop
         loop.on_child = self.reap
@@ -79,8 +58,10 @@ class Wards:
     def reap(self) -> None:
         """Waits for orphans that are nobody's rank. Supervisors are seen through their pidfds."""
         try:
-            children = set(_children())
+            children = set(children_of_ours())
         except OSError as error:  # no descriptor to be had, say: they stay zombies for a while
+            if error.errno in FULL:
+                self._spare.make_room()
             say(f"{error}; trying again")
             self._loop.later(AGAIN_S, self.reap)
             return
@@ -92,6 +73,39 @@ class Wards:
         for pid in children - kept:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
+        for ward in [ward for ward in self._wards.values() if ward.left and not ward.ranks & children]:
+            self._drop(ward)
+
+    def retire(self) -> None:
+        """From now on no supervisor is forked. Those that live are looked after, and ranks that came to us are kept
+        until another nursery's supervisor has recorded their ends (retired.py)."""
+        self._retired = True
+
+    def ends(self) -> Iterator[tuple[str, int, int]]:
+        """Job, pid and status of ranks that have ended and are kept for a supervisor of another nursery."""
+        for ward in self._wards.values():
+            if ward.left:
+                for pid in ward.ranks:
+                    status = process.peek_child(pid)
+                    if status is not None:
+                        yield ward.job_id, pid, status
+
+    def let_go(self, job_id: str, pid: int) -> None:
+        """The end of a rank that is kept here is recorded, or its job has ended."""
+        ward = self._wards.get(job_id)
+        if ward is not None and ward.left and pid in ward.ranks:
+            ward.ranks.discard(pid)
+            self.reap()
+
+    def ended_elsewhere(self, job_id: str, pid: int, status: int) -> bool:
+        """Another nursery's child, a rank of this job, has ended so. Returns whether it may be waited for."""
+        ward = self._wards.get(job_id)
+        if ward is None:
+            return self._has_ended(job_id)
+        if pid in ward.ranks and ward.sock is not None:
+            with contextlib.suppress(OSError):  # it is said again
+                ward.sock.send(wire.encode({"op": "ended", "pid": pid, "status": status}))
+        return pid in ward.recorded
 
     def tend(self, job_id: str, client: Client | None) -> None:
         """Sees to it that the job has a living supervisor; `client` is told once that listens, or why there is none."""
@@ -141,6 +155,7 @@ class Wards:
 
     def _fork(self, job_id: str, before: Ward | None = None) -> Ward:
         """Forks a supervisor; `before` is the ward of the one that it succeeds, whose holds go on. Raises OSError."""
+        self._find_fit()
         ours, theirs = self._pair()
         try:
             pid = os.fork()
@@ -155,15 +170,26 @@ class Wards:
         ward = Ward(job_id, pid, os.pidfd_open(pid), own=True, started=time.monotonic(), sock=ours)
         if before is not None:
             ward.ranks, ward.holds = before.ranks, before.holds + before.fresh
+            ward.recorded = before.recorded
             ward.waiting, ward.failures, ward.death = before.waiting, before.failures, before.death
         elif any(self._root.job(job_id).folder.glob("*.fifo")):
             self._hold_by_path(ward)
         self._adopt(ward)
         return ward
 
+    def _find_fit(self) -> None:
+        """Looks whether a supervisor would get the descriptors that we were given. Raises OSError where it would not,
+        and a daemon is there to start a nursery with better limits."""
+        self._spare.raise_limit()
+        limit = descriptors.lowered_to()
+        if limit is not None and self._daemons():
+            self._step_aside(f"somebody lowered its limit of open files to {limit}, which it may not raise")
+        if self._retired:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
     def _pair(self) -> tuple[socket.socket, socket.socket]:
         """As `pair`, with a descriptor left for the pidfd. Raises OSError."""
-        for last in (False, True):
+        while True:
             try:
                 third = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
                 try:
@@ -171,10 +197,9 @@ class Wards:
                 finally:
                     os.close(third)
             except OSError as error:
-                if last or error.errno not in FULL or not self._spare.release():
+                if error.errno not in FULL or not self._spare.make_room():
                     raise
                 say(f"{error.strerror}: descriptors in reserve are used for a supervisor")
-        raise AssertionError
 
     def _on_word(self, ward: Ward) -> None:
         """Takes what the supervisor has said; all of it, since it may be dead already."""
@@ -207,6 +232,7 @@ class Wards:
         elif op == "ranks":
             ward.ranks = set(message["pids"])
             ward.told.clear()  # of an attempt before: a pid can come again
+            ward.recorded -= ward.ranks
             self._tell_ended(ward, ward.ranks)
         elif op == "hold" and message.get("last"):
             # Should there have been no room for all of them, the old ones are better than some.
@@ -216,6 +242,7 @@ class Wards:
                 os.close(fd)
         elif op == "reap" and message["pid"] in ward.ranks:
             ward.ranks.discard(message["pid"])
+            ward.recorded.add(message["pid"])
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(message["pid"], os.WNOHANG)
         elif op == "done":
@@ -257,7 +284,7 @@ class Wards:
         if ward.done or code in (supervisor.DONE, supervisor.UNUSABLE) or self._has_ended(ward.job_id):
             self._close(ward, "the journal cannot be used" if code == supervisor.UNUSABLE else "the job has ended")
             return
-        if code == supervisor.BUSY and self._holder(ward.job_id) not in (0, *self._daemons()):
+        if code == supervisor.BUSY and not self._retired and self._holder(ward.job_id) not in (0, *self._daemons()):
             # Lost a race against another nursery's: look who has the job.
             self._wards.pop(ward.job_id)
             self.tend(ward.job_id, None)
@@ -271,7 +298,7 @@ class Wards:
                 for fd in ward.holds + ward.fresh:
                     os.close(fd)
             return
-        self._report(ward, _how(code), ward.error)
+        self._report(ward, how(code), ward.error)
         early = time.monotonic() - ward.started < EARLY_S
         ward.failures = min(ward.failures + 1, len(PAUSES_S) - 1) if early else 0
         ward.ready = False
@@ -282,6 +309,10 @@ class Wards:
         try:
             self._fork(ward.job_id, before=ward)
         except OSError as error:  # EAGAIN, ENOMEM: the job's processes live on, and so we try until it works
+            if self._retired:
+                ward.left, ward.own, ward.sock = True, False, None
+                self.reap()
+                return
             say(f"cannot fork a supervisor for {ward.job_id}: {error}")
             self._report(ward, "has no successor", f"the nursery cannot fork one: {error.strerror}")
             self._loop.later(PAUSES_S[-2], lambda: self._succeed(ward))
@@ -312,10 +343,13 @@ class Wards:
             say(f"{job_id}: {error}")
             return False
 
-    def _close(self, ward: Ward, why: str) -> None:
+    def _drop(self, ward: Ward) -> None:
         self._wards.pop(ward.job_id, None)
         for fd in ward.holds + ward.fresh:
             os.close(fd)
+
+    def _close(self, ward: Ward, why: str) -> None:
+        self._drop(ward)
         for path in self._root.job(ward.job_id).controls:
             with contextlib.suppress(OSError):  # left by a supervisor that was killed behind its job's last record
                 path.unlink()
@@ -324,32 +358,13 @@ class Wards:
         self.reap()
 
 
-def _how(code: int | None) -> str:
-    """`code`: as `os.waitstatus_to_exitcode` gives it; None: another nursery's."""
-    if code is None:
-        return "died"
-    return f"exited with code {code}" if code >= 0 else f"was killed by {_name(-code)}"
-
-
-def _name(number: int) -> str:
-    return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
-
-
-def _children() -> list[int]:
-    me = os.getpid()
-    try:
-        return [int(word) for word in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
-    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        return [stat.pid for stat in process.all_stats().values() if stat.ppid == me]
-
-
 def _become_supervisor(root: Root, job_id: str, sock: socket.socket, owned: bool) -> None:
     """In the child; never returns. Closes all that is the nursery's: other jobs' FIFOs above all."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
-        limits.close_all_but({0, 1, 2, sock.fileno()} | ({owner_pipe.FD} if owned else set()))
-        limits.raise_again()
+        descriptors.close_all_but({0, 1, 2, sock.fileno()} | ({owner_pipe.FD} if owned else set()))
+        descriptors.raise_again()
         become_subreaper()
         keyring.begin_own()
         status = supervisor.supervise(root, job_id, sock, owned)
@@ -362,8 +377,3 @@ def _become_supervisor(root: Root, job_id: str, sock: socket.socket, owned: bool
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
         os._exit(status)
-
-
-def say(text: object) -> None:
-    with contextlib.suppress(OSError):
-        print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} nursery: {text}", file=sys.stderr, flush=True)

@@ -1,6 +1,4 @@
 import resource
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -74,47 +72,3 @@ def test_an_unlimited_hard_limit_is_shown_so():
 
 def _refuse(*_: object) -> None:
     raise ValueError("not allowed")
-
-
-def test_ranks_get_the_descriptors_that_the_nursery_was_given():
-    def work() -> Any:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
-        limits.restore_descriptors()
-        untouched = resource.getrlimit(resource.RLIMIT_NOFILE)
-        limits.raise_descriptors()
-        raised = resource.getrlimit(resource.RLIMIT_NOFILE)
-        limits.restore_descriptors()
-        return [untouched, raised, resource.getrlimit(resource.RLIMIT_NOFILE)]
-
-    assert in_own_process(work) == [[100, 200], [200, 200], [100, 200]]
-
-
-_CLOSE = """
-import os
-from supervisors import limits
-
-def is_open(fd):
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
-
-kept, closed = os.pipe()
-limits.close_all_but({0, 1, 2, kept})
-print([fd for fd in range(1000) if is_open(fd)] == [0, 1, 2, kept])
-"""
-
-
-def test_all_descriptors_but_some_are_closed():
-    with open("/dev/null") as passed_on:
-        done = subprocess.run(
-            [sys.executable, "-c", _CLOSE],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-            pass_fds=(passed_on.fileno(),),
-        )
-    assert done.stdout == "True\n"

@@ -1,0 +1,66 @@
+"""The limit of descriptors: daemon, nursery and supervisors take all they may have (a rank costs a supervisor four);
+ranks get what was given."""
+
+import contextlib
+import os
+import resource
+
+#: The soft limit that this process was started with, and the hard one; None until it was raised.
+_given: int | None = None
+_hard: int | None = None
+
+
+def raise_limit(given: int | None = None) -> None:
+    """To the hard limit. Remembers the limit that ranks are to have: `given`, or our own of before."""
+    global _given, _hard
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _given, _hard = soft if given is None else given, hard
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def given_limit() -> int:
+    """The soft limit that ranks are to have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] if _given is None else _given
+
+
+def raise_again() -> bool:
+    """Takes back what somebody has lowered of our own limit since (prlimit), as far as this user may: a hard limit is
+    raised by who has CAP_SYS_RESOURCE. Returns whether it is higher now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in (hard if _hard is None else _most(_hard, hard), hard):
+        if not _is_below(soft, wanted):
+            continue
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+            return True
+    return False
+
+
+def lowered_to() -> int | None:
+    """The limit of descriptors, where somebody has lowered it and we may not raise it again; else None."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if _hard is not None and _is_below(soft, _hard) else None
+
+
+def _is_below(limit: int, other: int) -> bool:
+    return limit != resource.RLIM_INFINITY and (other == resource.RLIM_INFINITY or limit < other)
+
+
+def _most(one: int, other: int) -> int:
+    return other if _is_below(one, other) else one
+
+
+def restore_limit() -> None:
+    """In a rank to be."""
+    if _given is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if _is_below(hard, _given) else _given, hard))
+
+
+def close_all_but(kept: set[int]) -> None:
+    """Closes every descriptor that is open and not named. By what is there: the limit may be a billion."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(int(name))
