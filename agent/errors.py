@@ -219,14 +219,20 @@ class NoRoom(MusterError):
 
 
 class ShuttingDown(MusterError):
-    """Raised when the daemon is ending. Jobs go on; the next daemon answers."""
+    """Raised when the daemon is ending. Jobs go on, unless they end with it; the next daemon answers."""
 
     code = "UNAVAILABLE"
     reason = "STOPPING"
     retry_after = 1.0
 
-    def __init__(self) -> None:
-        super().__init__("the daemon is stopping (jobs go on): try again when it is back")
+    def __init__(self, *, with_jobs: bool = False) -> None:
+        """`with_jobs`: it stops its jobs first, and answers until they have ended."""
+        text = (
+            "the daemon stops its jobs, then ends, and takes no new one"
+            if with_jobs
+            else ("the daemon is stopping (jobs go on)")
+        )
+        super().__init__(f"{text}: try again when it is back")
 
 
 class SupervisorUnreachable(MusterError):

@@ -343,7 +343,7 @@ class Registry:
                     raise JobIdConflict(spec.job_id, spec.differences(asked))
                 return there, True
             if self._closing:
-                raise ShuttingDown
+                raise ShuttingDown(with_jobs=True)
             with self._one_more():
                 await self._thread(admission.refuse_unfit, spec)
                 held = {e.job.master_port: e.job_id for e in self._live.values() if not e.job.node_rank}

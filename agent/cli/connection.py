@@ -22,7 +22,7 @@ from grpc import aio
 from agent.cli.address import Address
 from agent.cli.errors import BadSpec, CallFailed, Exit, Failure, NoDaemon, Why
 from agent.cli.output import note
-from agent.cli.slot_wait import SlotWait
+from agent.cli.slot_wait import SAY_S, SlotWait
 from muster import client
 from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
 from supervisors.spec import Violation
@@ -108,16 +108,20 @@ class Connection:
                 return answer
             slot.wait_or_raise(failure)
 
-    def patiently(self, method: Callable[..., Response], request: Any, timeout: float | None = ANSWER_S) -> Response:
-        """As `call`, for a call that is safe to repeat: looks for a daemon that has gone for PATIENCE_S."""
-        patience = Patience()
+    def patiently(
+        self, method: Callable[..., Response], request: Any, timeout: float | None = ANSWER_S, *, aloud: bool = False
+    ) -> Response:
+        """As `call`, for a call that is safe to repeat: looks for a daemon that has gone for PATIENCE_S. `aloud`: says
+        so after a second."""
+        say = self._say_search if aloud and not self.quiet else _mute
+        patience = Patience(say=say)
         while True:
             began = time.monotonic()
             try:
                 return self.call(method, request, timeout)
             except (CallFailed, NoDaemon) as failure:
                 if time.monotonic() - began > 1:
-                    patience = Patience()  # it was there: the search begins now
+                    patience = Patience(say=say)  # it was there: the search begins now
                 patience.wait_or_raise(failure)
 
     def stream(
@@ -140,6 +144,9 @@ class Connection:
                 if cancel is not None:
                     cancel()
             slot.wait_or_raise(failure)
+
+    def _say_search(self, why: str) -> None:
+        note(f"waiting for the next daemon at {self.address}, at most {PATIENCE_S:g} s: {why}")
 
     def slot_wait(self, seconds: float | None, *, quiet: bool = False) -> SlotWait:
         """For one call; see there."""
@@ -168,7 +175,9 @@ class Connection:
 class Patience:
     """Bounds the attempts to reach a daemon again: PATIENCE_S from now, with pauses that grow from 0.1 to 1 s."""
 
-    def __init__(self, seconds: float = PATIENCE_S) -> None:
+    def __init__(self, seconds: float = PATIENCE_S, say: Callable[[str], None] | None = None) -> None:
+        """`say` is given why there is a wait, once that has lasted for a second."""
+        self._say, self._say_at = say, time.monotonic() + SAY_S
         self._end = time.monotonic() + seconds
         self._pause = 0.1
 
@@ -182,6 +191,11 @@ class Patience:
             hopeful = failure.why is not Why.FORBIDDEN
         if not hopeful or time.monotonic() + pause > self._end:
             raise failure
+        if self._say is not None and time.monotonic() + pause > self._say_at:
+            time.sleep(early := max(0.0, self._say_at - time.monotonic()))
+            pause -= min(early, pause)
+            self._say(failure.message)
+            self._say = None
         time.sleep(pause)
         self._pause = min(self._pause * 1.5, 1.0)
 

@@ -213,12 +213,12 @@ class _Attached:
 
     def run(self) -> int:
         """The exit code. Raises Failure: before the job is accepted as for any command, later with exit code 125."""
-        from agent.cli.submit import submit
+        from agent.cli.submit import STOPPING, submit
 
         try:
-            answer = submit(self._connection, self._spec)
+            answer = submit(self._connection, self._spec, own=self._own)
         except CallFailed as failure:
-            if self._own and failure.reason == "SHUTTING_DOWN":  # it got the signal that we got, or only it did
+            if self._own and failure.reason == STOPPING:  # it got the signal that we got, or only it did
                 raise not_started(self._interrupts.first or signal.SIGTERM) from None
             raise
         with self._interrupts.calling(self._stop):

@@ -16,7 +16,7 @@ from muster.v1 import job_pb2
 from supervisors import journal
 from supervisors.lifecycle import Job
 from supervisors.replay import replay
-from tests.conftest import BIN, Daemon, alive, eventually
+from tests.conftest import BIN, Daemon, alive, eventually, running
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -240,3 +240,25 @@ def test_always(make_daemon: Callable[..., Daemon]) -> None:
     daemon.restart()
     assert daemon.get("x").verdict.summary == "stopped by musterd: SIGTERM"
     assert daemon.output(job).endswith(b"saved\n")
+
+
+def test_a_start_while_the_daemon_ends_says_what_it_waits_for_and_goes_on(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon('[daemon]\nstop_jobs = "always"\n[jobs]\ngrace_steps = [60]\n')
+    job = daemon.run("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done", job_id="x")
+    eventually(lambda: b"up" in daemon.output(job), 60)
+    pid = daemon.rank_pid("x")
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGTERM)
+    eventually(lambda: daemon.get("x").state == job_pb2.JOB_STATE_STOPPING)
+    command = [str(BIN / "muster"), "--address", daemon.address, "start", "--job-id", "y", "--", "true"]
+    with running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as start:
+        assert start.stderr is not None
+        said = start.stderr.readline()
+        assert "waiting for the next daemon at" in said and "at most 60 s" in said, said
+        assert "the daemon stops its jobs, then ends, and takes no new one" in said, said
+        os.kill(pid, signal.SIGKILL)
+        assert daemon.process.wait(60) == 0
+        daemon.process = None
+        daemon.restart()
+        assert start.wait(60) == 0
+    assert daemon.wait("y").state == job_pb2.JOB_STATE_SUCCEEDED

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from agent.cli.connection import Patience
 from agent.cli.errors import CallFailed, NoDaemon, Why
 from agent.cli.slot_wait import SAY_AGAIN_S, SlotWait
 
@@ -75,3 +76,15 @@ def test_other_failures_are_not_waited_for(clock: Clock, failure: CallFailed | N
         SlotWait().wait_or_raise(failure)
     assert caught.value is failure
     assert clock.now == 100
+
+
+def test_a_search_for_the_next_daemon_says_so_once_and_has_an_end(clock: Clock) -> None:
+    said: list[tuple[float, str]] = []
+    patience = Patience(60.0, say=lambda text: said.append((clock.now - 100, text)))
+    ends = CallFailed("UNAVAILABLE", "the daemon is stopping", "STOPPING", 0.3)
+    with pytest.raises(CallFailed) as caught:
+        while True:
+            patience.wait_or_raise(ends)
+    assert caught.value is ends
+    assert said == [(pytest.approx(1.0), "the daemon is stopping")]
+    assert 58 < clock.now - 100 <= 60
