@@ -91,6 +91,7 @@ class Cards:
             for index in spec.card_indices:
                 if self._found[index].mig:
                     raise NoSuchCard(self._cut(self._found[index]))
+            self._refuse_whole_with_parts(spec.card_indices)
             for index in spec.card_indices:
                 if index in self._holder:
                     raise CardBusy(self._told(index))
@@ -146,13 +147,14 @@ class Cards:
         return min(options)[-1]
 
     def _by_model(self, indices: Iterable[int]) -> dict[str, list[Card]]:
-        """These cards by their model. One that has not said what it is counts as the others where these are alike."""
-        names = {card.model for card in self._found.values() if card.model and not card.mig}
+        """These cards by their model. One that has not said what it is counts as the others where these are alike; a
+        MIG instance never counts as a whole card."""
+        names = {card.model for card in self._found.values() if card.model and not card.mig and card.parent is None}
         only = next(iter(names)) if len(names) == 1 else ""
         found: dict[str, list[Card]] = {}
         for index in indices:
             card = self._found[index]
-            found.setdefault(card.model or only, []).append(card)
+            found.setdefault(card.model or (only if card.parent is None else "MIG"), []).append(card)
         return found
 
     def _cut(self, card: Card) -> str:
@@ -161,6 +163,18 @@ class Cards:
         if not parts:
             return f"{text} and has no instance: make some (nvidia-smi mig -cgi), or end the mode (nvidia-smi -mig 0)"
         return f"{text}: name its instances, {_cards(parts)}"
+
+    def _refuse_whole_with_parts(self, indices: Iterable[int]) -> None:
+        """CUDA shows a process either whole cards or one MIG instance. Raises NoSuchCard."""
+        named = [self._found[index] for index in indices]
+        whole = [card.index for card in named if card.parent is None]
+        parts = [card.index for card in named if card.parent is not None]
+        if whole and parts:
+            raise NoSuchCard(
+                f"{_cards(whole)} and MIG {'instance' if len(parts) == 1 else 'instances'} {numbers(parts)}: CUDA "
+                "shows a process either whole cards or an instance, and no mixture; name whole cards alone (--cards "
+                f"{_named(whole)}) or instances alone (--cards {_named(parts)})"
+            )
 
     def _mixed(self, chosen: list[int]) -> list[str]:
         models = self._by_model(chosen)
@@ -231,6 +245,10 @@ def _counts(models: Mapping[str, list[Card]]) -> str:
 def _cards(indices: Iterable[int]) -> str:
     text = numbers(indices)
     return f"card {text}" if text.isdigit() else f"cards {text}"
+
+
+def _named(indices: Iterable[int]) -> str:
+    return ",".join(map(str, indices))
 
 
 def _shown(indices: list[int]) -> str:

@@ -157,6 +157,12 @@ def test_jobs_get_the_instances_of_a_card_in_mig_mode(box, tmp_path):
         assert refusal(daemon, **cards_of(indices=[0])) == (
             "NO_SUCH_CARD", "card 0 is in MIG mode: name its instances, cards 1000-1001",
         )  # fmt: skip
+        reason, message = refusal(daemon, **cards_of(indices=[1, 1000]))
+        assert reason == "NO_SUCH_CARD"
+        assert message.startswith(
+            "card 1 and MIG instance 1000: CUDA shows a process either whole cards or an instance"
+        )
+        assert message.endswith("name whole cards alone (--cards 1) or instances alone (--cards 1000)")
         reason, message = refusal(daemon, **cards_of(count=2), boot="torchrun")
         assert reason == "NO_SUCH_CARD" and "with --boot torchrun a job can have one" in message
         eventually(lambda: not any(card.job_id for card in node(daemon).cards))

@@ -205,3 +205,18 @@ def test_a_card_that_is_cut_into_instances_is_of_another_model():
     cards = Cards()
     cards.refresh({i: Card(i, "nvidia", model="H100", mig=i == 0) for i in range(3)})
     assert cards.lease("a", wants(2), {}).devices == [1, 2]
+
+
+def test_whole_cards_and_instances_are_never_mixed():
+    """CUDA shows a process either whole cards or one instance."""
+    cards = Cards()
+    cards.refresh(
+        {i: Card(i, "nvidia", mig=i == 0) for i in range(3)} | {i: Card(i, "nvidia", parent=0) for i in (1000, 1001)}
+    )
+    with pytest.raises(NoSuchCard, match=r"cards 1-2 and MIG instance 1001: .* \(--cards 1,2\) .* \(--cards 1001\)"):
+        cards.lease("a", wants(indices=(1, 1001, 2)), {})
+    assert cards.held("a") == []
+    assert cards.lease("a", wants(1), {}).devices == [1]
+    with pytest.raises(NoSuchCard, match="3 cards of one model: this node has 2 of an unknown model, 2 of MIG"):
+        cards.lease("b", wants(3), {})
+    assert cards.lease("b", wants(2), {}).devices == [1000, 1001]
