@@ -114,7 +114,12 @@ _OPTIONS = [
     click.option("--node-rank", metavar="I", type=WHOLE, help="Which of the nodes this is, from 0."),
     click.option("--master-addr", metavar="ADDR", help="Where the ranks meet, if not at the first node."),
     click.option("--master-port", metavar="PORT", type=WHOLE, help="Port for that; default: a free one."),
-    click.option("--skip-check", is_flag=True, default=None, help="Start without checking the node."),
+    click.option(
+        "--skip-check",
+        is_flag=True,
+        default=None,
+        help="Leave out the pre-checks. What `muster node` shows as CRITICAL still refuses the job.",
+    ),
     click.option(
         "--max-runtime", metavar="DURATION", type=DURATION, help="Stop the job when its ranks have run this long."
     ),

@@ -215,3 +215,8 @@ def test_a_gate_does_not_pass_a_node_without_any_card(make_daemon: Callable[...,
         assert daemon.cli("check", "--gate", "--config", config, *items).returncode == 1
     fits = daemon.cli("check", "--gate", "--config", config, "--set", "expected_cards=0", "inventory")
     assert fits.returncode == 0, fits.stdout + fits.stderr
+    # It refuses jobs that want cards, also such as leave out the pre-checks; the others do not need any.
+    for more in ([], ["--skip-check"]):
+        refused = daemon.cli("start", *more, "--cards", "1", "--", "true")
+        assert refused.returncode == 5 and "CARD_COUNT" in refused.stderr, refused
+        assert daemon.cli("run", *more, "--", "true").returncode == 0

@@ -296,7 +296,7 @@ class JobSpec(_message.Message):
     """
     node_count: _builtins.int
     skip_check: _builtins.bool
-    """Do not run the pre-checks; recorded in the job."""
+    """Do not run the pre-checks; recorded in the job. A CRITICAL condition of the node refuses the job all the same."""
     boot: _builtins.str
     """Who makes the ranks: "ranks" (or empty; muster itself: one process per card, with the environment of torchrun), or a
     launcher that muster starts on each node: "torchrun", "msrun", "pytorch", "tensorflow", "mpi". docs/boot-modes.md
