@@ -39,7 +39,7 @@ class Nursery:
     """Serves the nursery's socket."""
 
     def __init__(self, root: Root, listener: socket.socket, at: Path, held: lock.Lock, owned: bool) -> None:
-        """`at`: where the socket is; `held`: the lock of its name. `owned`: there is a pipe that tells of the end of the
+        """`at`: where the socket is; `held`: the lock of its name. `owned`: a pipe tells of the end of the
         command that the jobs belong to (owner_pipe.py)."""
         self._spare = Spare(SPARE, self._raised)  # before anything else, so that it holds low numbers
         self._loop = Loop(self._on_trouble)
