@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import anyio
 import structlog
@@ -18,7 +19,7 @@ from agent import control
 from agent.control import Connection, LinkLost, OtherProtocol, Pause, Refused
 from agent.errors import StartupError
 from probes import children
-from supervisors import owner_pipe, process, wire
+from supervisors import owner_pipe, process, trust, wire
 from supervisors.paths import Root
 
 #: Seconds: a new nursery is up, it then answers, a supervisor listens, a connection counts as one that held.
@@ -203,7 +204,7 @@ def _spawn(root: Root, owner_fd: int | None) -> int:
     if owner_fd is not None:
         argv.append("--owned")
     try:
-        said = os.open(root.nursery_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+        said = _opened_log(root.nursery_log)
     except OSError as error:  # of what its supervisors die it tells over its socket as well
         _log.warning("nursery.log_unwritten", path=str(root.nursery_log), error=error.strerror)
         said = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
@@ -213,6 +214,17 @@ def _spawn(root: Root, owner_fd: int | None) -> int:
         raise OSError(error.errno, f"{sys.executable} cannot be started: {error.strerror}") from error
     finally:
         os.close(said)
+
+
+def _opened_log(path: Path) -> int:
+    """Raises OSError: in a folder of others (a volume) it may be a link, or a FIFO whose open() would wait for ever."""
+    folder = trust.open_logs(path.parent)
+    try:
+        fd, _ = trust.open_log(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, folder=folder)
+    finally:
+        os.close(folder)
+    os.set_blocking(fd, True)
+    return fd
 
 
 def _started(argv: list[str], said: int, owner_fd: int | None) -> int:

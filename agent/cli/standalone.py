@@ -257,12 +257,16 @@ def _tidy(own: Standalone, logs_elsewhere: bool) -> None:
 
 def _tidy_logs(root: Root) -> None:
     """Leaves what people read: the indices served the daemon alone. Best effort."""
-    with contextlib.suppress(OSError, SupervisionError):
+    with contextlib.suppress(OSError, SupervisionError), contextlib.ExitStack() as stack:
+        folder = trust.open_logs(root.log)
+        stack.callback(os.close, folder)
+        with contextlib.suppress(FileNotFoundError):
+            if not os.stat(root.nursery_log.name, dir_fd=folder, follow_symlinks=False).st_size:
+                os.unlink(root.nursery_log.name, dir_fd=folder)
         for entry in root.jobs.iterdir():
             job = replay(journal.read(JobPaths(entry).journal).records)
-            root.job_index(entry.name, job.node_rank).unlink(missing_ok=True)
-            for rank in job.ranks:
-                root.rank_index(entry.name, rank.rank, rank.device).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        if not root.nursery_log.stat().st_size:
-            root.nursery_log.unlink()
+            indices = [root.job_index(entry.name, job.node_rank)]
+            indices += [root.rank_index(entry.name, rank.rank, rank.device) for rank in job.ranks]
+            for index in indices:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(index.name, dir_fd=folder)

@@ -301,7 +301,7 @@ def test_a_volume_for_logs_whose_owner_plays_tricks(place: Path):
     (place / "m").mkdir()
     daemon = Daemon(place / "m")
     daemon.root.log.symlink_to(volume / "logs")
-    as_nobody('mkfifo "$1"/audit.log; ln -s "$2" "$1"/x', volume / "logs", secret)
+    as_nobody('mkfifo "$1"/audit.log "$1"/nursery.log; ln -s "$2" "$1"/x', volume / "logs", secret)
     try:
         daemon.start()
         daemon.run("x.py", job_id="x", user="nobody", boot="msrun", workdir="/")
