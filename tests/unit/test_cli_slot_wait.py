@@ -1,9 +1,10 @@
 """A command that finds no slot says so after a second, and goes on by itself."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from agent.cli import slot_wait
 from agent.cli.connection import Patience
 from agent.cli.errors import CallFailed, NoDaemon, Why
 from agent.cli.slot_wait import SAY_AGAIN_S, SlotWait
@@ -17,8 +18,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(time, "sleep", self.sleep)
+        # The module's own: other threads of the tests sleep, too.
+        monkeypatch.setattr(slot_wait, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
