@@ -13,7 +13,7 @@ from agent import log_keeping_files
 from agent.entry import Entry
 from agent.errors import JobAlive, JobNotFound
 from agent.job_folder import remove_tree
-from agent.log_keeping_files import Owner
+from agent.log_keeping_files import Known, Owner
 from supervisors import environment, lock, process
 from supervisors.errors import AlreadySupervised
 from supervisors.paths import Root
@@ -85,7 +85,7 @@ def _whose(pid: int) -> str:
 def _owner(job_id: str, entry: Entry | None) -> Owner:
     if entry is not None:
         return log_keeping_files.owner(entry)
-    return Owner(job_id, 0, None, (job_id,))
+    return Known(job_id, 0, None, (job_id,))
 
 
 def _remove_logs(root: Root, owner: Owner) -> list[str]:

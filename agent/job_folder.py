@@ -244,14 +244,15 @@ def remove_tree(folder: Path) -> str:
 def folders(root: Root) -> tuple[list[str], list[Path], list[Path]]:
     """What is in the folder of jobs: their ids, half-made or half-removed ones, and what does not belong there."""
     ids, leftovers, strange = [], [], []
-    for path in sorted(root.jobs.iterdir()):
-        if path.name.startswith("."):
-            leftovers.append(path)
-        elif JOB_ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-            ids.append(path.name)
-        else:
-            strange.append(path)
-    return ids, leftovers, strange
+    with os.scandir(root.jobs) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                leftovers.append(root.jobs / entry.name)
+            elif JOB_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                ids.append(entry.name)
+            else:
+                strange.append(root.jobs / entry.name)
+    return sorted(ids), sorted(leftovers), sorted(strange)
 
 
 def _opened(opened: contextlib.ExitStack, folder: Path | str, within: int | None = None) -> int:

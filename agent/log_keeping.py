@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,6 +51,8 @@ REST_S = 0.5
 AGAIN_S = 3600.0
 #: Ended jobs whose folders are looked at in one thread hop.
 ROWS_AT_ONCE = 250
+#: Jobs whose files are listed in one look at the folder, to be removed.
+REMOVE_AT_ONCE = 250
 #: Threads for worker logs.
 _THREADS = 2
 
@@ -60,9 +62,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a look at the log folder found. `plain`: segments that are not compressed, with the job that each is of;
-    `rotated`: names of a job's segments, without `.gz`; `collected`: jobs whose records were collected, by id."""
+    """What a look at the log folder found. `owners`: jobs that are known, by id, the last that ended first; `plain`:
+    segments that are not compressed, with the job that each is of; `rotated`: names of a job's segments, without `.gz`;
+    `collected`: jobs whose records were collected, by id."""
 
+    owners: dict[str, Owner]
     files: dict[str, Files]
     disk: Disk
     plain: list[tuple[str, Path]]
@@ -288,9 +292,15 @@ class LogKeeping:
                 kept.append(self._kept(files, job))
         caps = Caps(logs.keep_days * 86400, logs.min_free_percent, logs.max_node_bytes, bool(logs.upload))
         self._troubles.pop("remove", None)
-        for each, why in log_keeping_rule.doomed(kept, self._clock(), seen.disk, caps):
-            files = seen.files[each.name]
-            await self._remove(files, jobs.get(files.job_id) if not files.aside else None, why)
+        doomed = log_keeping_rule.doomed(kept, self._clock(), seen.disk, caps)
+        for start in range(0, len(doomed), REMOVE_AT_ONCE):
+            some = {each.name: why for each, why in doomed[start : start + REMOVE_AT_ONCE]}
+            only = {seen.files[name].job_id for name in some}
+            scan = functools.partial(log_keeping_files.scan, self._root.log, seen.owners, only)
+            named = await self._apart("look", scan) or {}
+            for name, why in some.items():
+                if (going := named.get(name)) is not None:
+                    await self._remove(going, jobs.get(going.job_id) if not going.aside else None, why)
 
     async def _trim(self, seen: _Seen, jobs: Collection[str]) -> None:
         """Where segments are handed to a program, a running job is kept within its limit here, and not by its
@@ -298,7 +308,7 @@ class LogKeeping:
         logs = self._settings().logs
         for job_id in seen.rotated if logs.upload and logs.max_job_bytes else ():
             if job_id in jobs and (taken := self._uploads.taken(job_id)):
-                trim = functools.partial(_trim, seen.files[Files(job_id).name], logs.max_job_bytes, taken)
+                trim = functools.partial(_trim, self._root.log, seen.owners[job_id], logs.max_job_bytes, taken)
                 await self._apart("keep a job within max_job_bytes", trim)
 
     def _kept(self, files: Files, job: Entry | Ended | None) -> Kept:
@@ -398,17 +408,9 @@ def _key(entry: Entry) -> tuple[str, float]:
 
 
 def _owners(jobs: Iterable[Entry | Ended]) -> dict[str, Owner]:
-    """By job id. A folder that several jobs share (MA_VJ_NAME) goes with the last of them."""
-    found: dict[str, Owner] = {}
-    taken: set[str] = set()
-    for job in sorted(jobs, key=lambda job: job.ended_at if isinstance(job, Ended) else math.inf, reverse=True):
-        if isinstance(job, Ended):
-            owner = Owner(job.job_id, job.node_rank, job.ranks, job.folders)
-        else:
-            owner = log_keeping_files.owner(job)
-        found[job.job_id] = replace(owner, folders=tuple(name for name in owner.folders if name not in taken))
-        taken.update(owner.folders)
-    return found
+    """By job id, the last that ended first."""
+    ordered = sorted(jobs, key=lambda job: job.ended_at if isinstance(job, Ended) else math.inf, reverse=True)
+    return {job.job_id: job if isinstance(job, Ended) else log_keeping_files.owner(job) for job in ordered}
 
 
 def _see(folder: Path, jobs: Mapping[str, Entry | Ended], logs: CollectedLogs) -> _Seen:
@@ -420,19 +422,19 @@ def _see(folder: Path, jobs: Mapping[str, Entry | Ended], logs: CollectedLogs) -
     room = os.statvfs(folder)
     plain: list[tuple[str, Path]] = []
     rotated: dict[str, list[str]] = {}
-    for files in found.values():
-        mine = files.rotated and files.job_id in owners
-        for log, layout in log_keeping_files.layouts(files).items() if mine else ():
+    segmented = {files.job_id for files in found.values() if files.rotated and files.job_id in owners}
+    for files in log_keeping_files.scan(folder, owners, segmented).values() if segmented else ():
+        for log, layout in log_keeping_files.layouts(files).items() if files.rotated else ():
             for piece in layout.segments:
                 rotated.setdefault(files.job_id, []).append(log_segments.segment_path(log, piece.start, piece.end).name)
                 if not piece.packed:
                     plain.append((files.job_id, piece.path))
     disk = Disk(room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize)
-    return _Seen(found, disk, plain, rotated, collected)
+    return _Seen(owners, found, disk, plain, rotated, collected)
 
 
-def _trim(files: Files, most: int, among: list[str]) -> None:
-    rotation.trim(known_folder(next(iter(files.logs)).parent), sorted(files.logs), most, among)
+def _trim(folder: Path, owner: Owner, most: int, among: list[str]) -> None:
+    rotation.trim(known_folder(folder), sorted(log_keeping_files.of_job(folder, owner).logs), most, among)
 
 
 def _remove(files: Files, why: str, known: bool) -> bool:

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from agent.entry import Entry
 from agent.logs import folder as known_folder
@@ -68,58 +69,71 @@ def parsed(name: str) -> Name | None:
     )
 
 
+class Owner(Protocol):
+    """What is known of a job: the index entry of one that has ended, or `Known`. Another node that writes into the same
+    folder has other ranks, and another number. `ranks`: None where they cannot be known. `folders`: names of those of
+    the job's user; it has `<id>.logs` in their place where they are another user's."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def node_rank(self) -> int: ...
+    @property
+    def ranks(self) -> Collection[int] | None: ...
+    @property
+    def folders(self) -> tuple[str, ...]: ...
+
+
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """What is known of a job. Another node that writes into the same folder has other ranks, and another number.
-    `ranks`: None where they cannot be known. `folders`: names of those of the job's user."""
+class Known:
+    """A job that is in memory; see `Owner`."""
 
     job_id: str
     node_rank: int
     ranks: Collection[int] | None
     folders: tuple[str, ...]
 
-    @property
-    def own_folder(self) -> str:
-        """The name of the one that it has in their place, where they are another user's."""
-        return f"{self.job_id}{OWN_LOGS}"
 
-    def has(self, name: Name) -> bool:
-        """Whether a file of that name, which is of a job of this id, is this one's."""
-        return self.ranks is None or (name.node == self.node_rank if name.rank is None else name.rank in self.ranks)
+def _has(owner: Owner, name: Name) -> bool:
+    """Whether a file of that name, which is of a job of this id, is this one's."""
+    return owner.ranks is None or (name.node == owner.node_rank if name.rank is None else name.rank in owner.ranks)
 
 
-def owner(entry: Entry) -> Owner:
+def owner(entry: Entry) -> Known:
     """Of a job that is in memory."""
     ranks = None if entry.damaged else frozenset(rank.rank for rank in entry.job.ranks)
     folders = dict.fromkeys((entry.job_id, modelarts.job_name(entry.job_id, entry.spec.env)))
-    return Owner(entry.job_id, entry.job.node_rank, ranks, tuple(folders))
+    return Known(entry.job_id, entry.job.node_rank, ranks, tuple(folders))
 
 
 @dataclass(slots=True)
 class Files:
     """Log files of one job; `aside` as in Name. `bytes`: what all have on disk; `changed` in seconds since the epoch.
-    `folders`: those of the job's user that are there."""
+    `folders`: those of the job's user that are there, with their bytes. `gone`: nothing is left but records of what was
+    removed."""
 
     job_id: str
     aside: str = ""
     folder: Path = Path()
-    #: Names, each ended by a slash: of a hundred thousand files, paths would take fifty megabytes.
-    names: bytearray = field(default_factory=bytearray)
+    #: Names, each ended by a slash: of a hundred thousand files, paths would take fifty megabytes. None: not kept.
+    names: bytearray | None = None
     bytes: int = 0
     changed: float = 0.0
-    folders: dict[Path, int] = field(default_factory=dict)  # with their bytes
+    folders: dict[Path, int] = field(default_factory=dict)
     #: Whether a name shows that muster made them: ModelArts' own launcher gives files of ranks the same names.
     ours: bool = False
     rotated: bool = False
+    gone: bool = True
 
     @property
     def name(self) -> str:
         """One that no other has: a job's id may end like a time."""
-        return f"{self.job_id}/{self.aside}"
+        return f"{self.job_id}/{self.aside}" if self.aside else self.job_id
 
     @property
     def paths(self) -> list[Path]:
-        """Of all files, but not of folders."""
+        """Of all files, but not of folders; of a scan that kept their names."""
+        assert self.names is not None
         return [self.folder / os.fsdecode(name) for name in bytes(self.names).split(b"/")[:-1]]
 
     @property
@@ -128,51 +142,72 @@ class Files:
         named = [parsed(path.name) for path in self.paths]
         return {self.folder / n.log for n in named if n is not None and n.kind in ("output", "job") and not n.aside}
 
-    @property
-    def gone(self) -> bool:
-        """Whether nothing is left but records of what was removed."""
-        return not self.folders and all(name.endswith(b".removed") for name in self.names.split(b"/")[:-1])
 
-
-def scan(folder: Path, owners: Mapping[str, Owner], only: str = "") -> dict[str, Files]:
-    """All of muster's files in the log folder, by `Files.name`. `owners`: jobs that are known, by id. `only`: those of
-    this job. Raises OSError."""
-    wanted = {name for each in owners.values() for name in (*each.folders, each.own_folder)}
+def scan(folder: Path, owners: Mapping[str, Owner], only: Collection[str] | None = None) -> dict[str, Files]:
+    """Muster's files in the log folder, by `Files.name`: those of the jobs with the ids `only`, with their names, or
+    those of all jobs, of which nothing but sums is kept. `owners`: jobs that are known, by id; a folder that several
+    share (MA_VJ_NAME) goes with the first of them. Raises OSError."""
     found: dict[str, Files] = {}
-    waiting: list[str] = []
+    there: set[str] = set()
+    begin = next(iter(only)) if only is not None and len(only) == 1 else ""
     with os.scandir(folder) as entries:
         for entry in entries:
-            if only and entry.name not in wanted and not entry.name.startswith(only):
-                continue
             with contextlib.suppress(FileNotFoundError):
+                if entry.is_dir(follow_symlinks=False):
+                    there.add(entry.name)
+                    continue
+                name = parsed(entry.name) if entry.name.startswith(begin) else None
+                if name is None or (only is not None and name.job_id not in only):
+                    continue
                 status = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(status.st_mode):
-                    waiting.append(entry.name)
-                elif stat.S_ISREG(status.st_mode) and (name := parsed(entry.name)) is not None:
-                    if not name.aside and name.job_id in owners and not owners[name.job_id].has(name):
-                        continue  # another node's
-                    files = Files(name.job_id, name.aside, folder)
-                    _add(found.setdefault(files.name, files), entry.name, name, status)
-    folders: dict[str, str] = {}
-    there = set(waiting)
-    for one in owners.values():
-        folders |= dict.fromkeys((one.own_folder,) if one.own_folder in there else one.folders, one.job_id)
-    for each in waiting:
-        theirs = Files(folders.get(each, each.removesuffix(OWN_LOGS)), folder=folder)
-        files = found.setdefault(theirs.name, theirs) if each in folders else found.get(theirs.name, theirs)
+                if not stat.S_ISREG(status.st_mode):
+                    continue
+                if not name.aside and name.job_id in owners and not _has(owners[name.job_id], name):
+                    continue  # another node's
+                _add(_files(found, name.job_id, name.aside, folder, named=only is not None), entry.name, name, status)
+    whose = _folders(owners.values(), there) if there else {}
+    for each in there:
+        job_id = whose.get(each, each.removesuffix(OWN_LOGS))
+        if only is not None and job_id not in only:
+            continue
         # That of a job that is known and has given it up to a later one is not its own any more.
-        if each in folders or (files.ours and theirs.job_id not in owners):
-            size = 0
-            for status in itertools.islice(_inside(folder / each), MAX_COUNTED):
-                size += status.st_blocks * 512
-                files.changed = max(files.changed, status.st_mtime)
-            files.folders[folder / each] = size
-            files.bytes += size
+        if each in whose or (job_id not in owners and (orphan := found.get(job_id)) is not None and orphan.ours):
+            _count(_files(found, job_id, "", folder, named=only is not None), folder / each)
     return found
 
 
+def _folders(owners: Iterable[Owner], there: Collection[str]) -> dict[str, str]:
+    """Of the folders of jobs' users that are there, which is of which job."""
+    whose: dict[str, str] = {}
+    for one in owners:
+        own = f"{one.job_id}{OWN_LOGS}"
+        for name in (own,) if own in there else one.folders:
+            if name in there:
+                whose.setdefault(name, one.job_id)
+    return whose
+
+
+def _files(found: dict[str, Files], job_id: str, aside: str, folder: Path, named: bool) -> Files:
+    """Those that are in `found` by now, or new ones."""
+    new = Files(job_id, aside, folder, bytearray() if named else None)
+    return found.setdefault(new.name, new)
+
+
+def _count(files: Files, folder: Path) -> None:
+    """A folder of the job's user."""
+    size = 0
+    for status in itertools.islice(_inside(folder), MAX_COUNTED):
+        size += status.st_blocks * 512
+        files.changed = max(files.changed, status.st_mtime)
+    files.folders[folder] = size
+    files.bytes += size
+    files.gone = False
+
+
 def _add(files: Files, file: str, name: Name, status: os.stat_result) -> None:
-    files.names += os.fsencode(file) + b"/"
+    if files.names is not None:
+        files.names += os.fsencode(file) + b"/"
+    files.gone = files.gone and file.endswith(".removed")
     files.bytes += status.st_blocks * 512
     files.changed = max(files.changed, status.st_mtime)
     files.rotated = files.rotated or (bool(name.more) and not name.passing and not name.aside)
@@ -197,9 +232,9 @@ def _inside(name: Path | str, within: int | None = None, depth: int = MAX_DEPTH)
 
 
 def of_job(folder: Path, whose: Owner) -> Files:
-    """Those of one job. Raises OSError."""
-    files = Files(whose.job_id)
-    return scan(folder, {whose.job_id: whose}, whose.job_id).get(files.name, files)
+    """Those of one job, with their names. Raises OSError."""
+    files = Files(whose.job_id, folder=folder, names=bytearray())
+    return scan(folder, {whose.job_id: whose}, [whose.job_id]).get(files.name, files)
 
 
 def layouts(files: Files) -> dict[Path, Layout]:

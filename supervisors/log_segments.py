@@ -50,14 +50,24 @@ def new_path(log: Path) -> Path:
     return log.with_name(f"{log.name}.new")
 
 
-def companions(folder: Path, names: Collection[str]) -> Iterator[tuple[str, Path]]:
+def names(folder: Path) -> Iterator[str]:
+    """Of all that is in a folder, one after the other: a list of a hundred thousand names takes ten megabytes. Raises
+    OSError."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry.name
+
+
+def companions(folder: Path, logs: Collection[str]) -> list[tuple[str, Path]]:
     """All files beside the live ones that belong to logs of these names: name of the log and path. Raises OSError."""
-    for entry in os.listdir(folder):
+    found = []
+    for entry in names(folder):
         # Most are not, and it may be long.
         if entry[-1:].isdigit() or entry.endswith((".gz", ".part", ".removed", ".new")):
-            found = NAME.fullmatch(entry)
-            if found is not None and found[1] in names:
-                yield found[1], folder / entry
+            match = NAME.fullmatch(entry)
+            if match is not None and match[1] in logs:
+                found.append((match[1], folder / entry))
+    return found
 
 
 def forget(log: Path, start: int, end: int) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from agent import job_folder
 from agent import log_keeping_files as files
-from agent.log_keeping_files import Owner
+from agent.log_keeping_files import Known
 from supervisors import log_removals
 from supervisors.log_layout import Folder
 
@@ -54,7 +55,7 @@ def test_one_name_for_each(tmp_path: Path) -> None:
     """A job may be called like a file that was set aside for another."""
     for name in ("a-muster-0.log", "a-muster-0.log.1763733333", "a.1763733333-muster-0.log"):
         make(tmp_path, name)
-    assert sorted(files.scan(tmp_path, {})) == ["a.1763733333/", "a/", "a/.1763733333"]
+    assert sorted(files.scan(tmp_path, {})) == ["a", "a.1763733333", "a/.1763733333"]
 
 
 def test_what_is_counted(tmp_path: Path) -> None:
@@ -67,33 +68,63 @@ def test_what_is_counted(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "link-proc-rank-0-device-0.txt").symlink_to(tmp_path / RANK)
     found = files.scan(tmp_path, {})
-    assert list(found) == ["a/"]
-    assert list(found["a/"].folders) == [tmp_path / "a"]
-    assert found["a/"].bytes >= 30_000
+    assert list(found) == ["a"]
+    assert list(found["a"].folders) == [tmp_path / "a"]
+    assert found["a"].bytes >= 30_000
 
 
 def test_output_of_another_launcher_is_not_ours(tmp_path: Path) -> None:
     make(tmp_path, RANK)
     (tmp_path / "a").mkdir()
-    found = files.scan(tmp_path, {})["a/"]
+    found = files.scan(tmp_path, {})["a"]
     assert not found.ours and not found.folders
     make(tmp_path, "a-proc-rank-3-device-0.idx")
-    assert files.scan(tmp_path, {})["a/"].ours
+    assert files.scan(tmp_path, {})["a"].ours
 
 
 def test_a_folder_of_another_name(tmp_path: Path) -> None:
     """MA_VJ_NAME gave it."""
     (tmp_path / "modelarts-job-7").mkdir()
     (tmp_path / "a").mkdir()
-    found = files.scan(tmp_path, {"a": Owner("a", 0, None, ("a", "modelarts-job-7"))})["a/"]
+    found = files.scan(tmp_path, {"a": Known("a", 0, None, ("a", "modelarts-job-7"))})["a"]
     assert {path.name for path in found.folders} == {"a", "modelarts-job-7"}
+
+
+def test_sums_of_many_files_take_no_memory_for_their_names(tmp_path: Path) -> None:
+    name = "a" * 100
+    for rank in range(5000):
+        (tmp_path / f"{name}-proc-rank-{rank}-device-0.txt").write_bytes(b"x")
+    tracemalloc.start()
+    try:
+        found = files.scan(tmp_path, {})[name]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.bytes >= 5000 and not found.gone
+    assert peak < 300_000, "their names have 600 KB"
+    assert len(files.scan(tmp_path, {}, [name])[name].paths) == 5000
+
+
+def test_a_folder_that_jobs_share_goes_with_the_first_of_them(tmp_path: Path) -> None:
+    """Unless that one has a folder of its own, since this one is another user's."""
+    (tmp_path / "shared").mkdir()
+    jobs = {name: Known(name, 0, None, (name, "shared")) for name in ("later", "earlier")}
+    found = files.scan(tmp_path, jobs)
+    assert {name: list(each.folders) for name, each in found.items()} == {"later": [tmp_path / "shared"]}
+    assert not files.scan(tmp_path, jobs, ["earlier"])
+    (tmp_path / "later.logs").mkdir()
+    found = files.scan(tmp_path, jobs)
+    assert {name: list(each.folders) for name, each in found.items()} == {
+        "later": [tmp_path / "later.logs"],
+        "earlier": [tmp_path / "shared"],
+    }
 
 
 def test_another_nodes_files_are_its_own(tmp_path: Path) -> None:
     """Where nodes share the folder."""
     for name in ("a-proc-rank-0-device-0.txt", "a-proc-rank-8-device-0.txt", "a-muster-0.log", "a-muster-1.log"):
         make(tmp_path, name)
-    found = files.of_job(tmp_path, Owner("a", 1, frozenset({8}), ("a",)))
+    found = files.of_job(tmp_path, Known("a", 1, frozenset({8}), ("a",)))
     assert {path.name for path in found.paths} == {"a-proc-rank-8-device-0.txt", "a-muster-1.log"}
 
 
@@ -108,9 +139,9 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (log / "a" / "loop").symlink_to(log / "a")
     (log / "b").symlink_to(outside)
     make(log, "b-muster-0.log")
-    found = files.scan(log, {name: Owner(name, 0, None, (name,)) for name in "ab"})
-    assert found["a/"].bytes < 1 << 20
-    assert not found["b/"].folders
+    found = files.scan(log, {name: Known(name, 0, None, (name,)) for name in "ab"}, "ab")
+    assert found["a"].bytes < 1 << 20
+    assert not found["b"].folders
     for each in found.values():
         files.remove(each, "test", known=False)
     assert precious.exists()
@@ -152,7 +183,7 @@ def test_a_folder_however_deep_goes(tmp_path: Path) -> None:
         os.close(fd)
         fd = below
     os.close(fd)
-    files.remove(files.scan(tmp_path, {})["a/"], "test", known=False)
+    files.remove(files.scan(tmp_path, {}, ["a"])["a"], "test", known=False)
     assert os.listdir(tmp_path) == []
 
 
@@ -170,7 +201,7 @@ def test_until_it_is_removed_a_reader_finds_output_where_it_was(tmp_path: Path, 
                 record(*args)
 
     monkeypatch.setattr(log_removals, "record_removal", look)
-    files.remove(files.scan(tmp_path, {})["a/"], "for a test", known=True)
+    files.remove(files.scan(tmp_path, {}, ["a"])["a"], "for a test", known=True)
     assert seen == [(0, 150), (150, 150)]
     assert os.listdir(tmp_path) == [f"{RANK}.removed"]
 
@@ -181,14 +212,14 @@ def test_what_was_removed_of_a_known_job_is_told(tmp_path: Path) -> None:
     make(tmp_path, "a-proc-rank-4-device-1.txt", b"")
     make(tmp_path, "a-worker-0.log")
     before = time.time()
-    found = files.scan(tmp_path, {})["a/"]
+    found = files.scan(tmp_path, {}, ["a"])["a"]
     assert not found.gone
     files.remove(found, "for a test", known=True)
     assert os.listdir(tmp_path) == [f"{RANK}.removed"]
     (record,) = log_removals.removals(log)
     assert (record.start, record.end, record.why) == (0, 150, "for a test")
     assert record.at >= before - 0.01
-    left = files.scan(tmp_path, {})["a/"]
+    left = files.scan(tmp_path, {}, ["a"])["a"]
     assert left.gone
     files.remove(left, "for a test", known=False)
     assert os.listdir(tmp_path) == []

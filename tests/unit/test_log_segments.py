@@ -11,13 +11,14 @@ import threading
 import time
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisors import gzip_members
+from supervisors import gzip_members, log_layout
 from supervisors.gzip_members import BLOCK, BLOCKS, MEMBER, MEMBERS
 from supervisors.log_compressor import compress
 from supervisors.log_layout import Folder, Layout
@@ -397,7 +398,7 @@ def test_killed_between_the_last_two_steps_of_compression_the_plain_one_counts(l
     log.write_bytes(data(100, 110))
     names = sorted(os.listdir(log.parent), reverse=backwards)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "listdir", lambda _: names)
+        patch.setattr(log_layout, "names", lambda _: names)
         found = layout(log)
     assert [(each.path, each.packed) for each in found.pieces] == [(piece.path, False), (log, False)]
     assert read(log) == {0: data(0, 110)}
@@ -452,13 +453,13 @@ def test_a_look_that_finds_nothing_changed_reads_no_folder(log, monkeypatch):
     folder = Folder(log.parent)
     assert folder.look([log])[0].end == 51
     listed: list[Path] = []
-    listdir = os.listdir
+    names = log_layout.names
 
-    def count(path: Path) -> list[str]:
+    def count(path: Path) -> Iterator[str]:
         listed.append(path)
-        return listdir(path)
+        return names(path)
 
-    monkeypatch.setattr(os, "listdir", count)
+    monkeypatch.setattr(log_layout, "names", count)
     for n in range(100):
         with open(log, "ab") as file:
             file.write(b"y")
@@ -469,6 +470,19 @@ def test_a_look_that_finds_nothing_changed_reads_no_folder(log, monkeypatch):
         other.write_bytes(b"z")
     assert [found.end for found in folder.look([log, *many])] == [151] + [1] * 50
     assert len(listed) == 2, "one reading, done twice, serves all"
+
+
+def test_a_look_at_a_folder_of_many_files_takes_no_memory_for_their_names(log):
+    for number in range(5000):
+        log.with_name(f"{number:0100}.txt").touch()
+    folder = Folder(log.parent)
+    tracemalloc.start()
+    try:
+        folder.look([log])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000, "a list of them has 800 KB"
 
 
 def test_a_rotation_that_the_time_of_the_folder_does_not_tell_is_seen(log):
