@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisors import log_segments
 from supervisors.log_removals import Removed, removals
-from supervisors.log_segments import NAME, Piece, names, segment_path
+from supervisors.log_segments import NAME, Piece, segment_path
 
 #: The time of a folder's last change moves in steps of at most 10 ms: a change right behind a look may not show in it.
 _TICK_S = 0.02
@@ -142,7 +143,7 @@ class Folder:
 
     def _read(self, spans: dict[str, dict[tuple[int, int], bool]]) -> None:
         with contextlib.suppress(FileNotFoundError):
-            for entry in names(self.path):
+            for entry in log_segments.names(self.path):
                 if not (entry[-1:].isdigit() or entry.endswith((".gz", ".removed"))):
                     continue
                 found = NAME.fullmatch(entry)

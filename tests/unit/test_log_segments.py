@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisors import gzip_members, log_layout
+from supervisors import gzip_members, log_segments
 from supervisors.gzip_members import BLOCK, BLOCKS, MEMBER, MEMBERS
 from supervisors.log_compressor import compress
 from supervisors.log_layout import Folder, Layout
@@ -398,7 +398,7 @@ def test_killed_between_the_last_two_steps_of_compression_the_plain_one_counts(l
     log.write_bytes(data(100, 110))
     names = sorted(os.listdir(log.parent), reverse=backwards)
     with monkeypatch.context() as patch:
-        patch.setattr(log_layout, "names", lambda _: names)
+        patch.setattr(log_segments, "names", lambda _: names)
         found = layout(log)
     assert [(each.path, each.packed) for each in found.pieces] == [(piece.path, False), (log, False)]
     assert read(log) == {0: data(0, 110)}
@@ -453,13 +453,13 @@ def test_a_look_that_finds_nothing_changed_reads_no_folder(log, monkeypatch):
     folder = Folder(log.parent)
     assert folder.look([log])[0].end == 51
     listed: list[Path] = []
-    names = log_layout.names
+    names = log_segments.names
 
     def count(path: Path) -> Iterator[str]:
         listed.append(path)
         return names(path)
 
-    monkeypatch.setattr(log_layout, "names", count)
+    monkeypatch.setattr(log_segments, "names", count)
     for n in range(100):
         with open(log, "ab") as file:
             file.write(b"y")
