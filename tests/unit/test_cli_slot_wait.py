@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agent.cli import slot_wait
+from agent.cli import connection, slot_wait
 from agent.cli.connection import Patience
 from agent.cli.errors import CallFailed, NoDaemon, Why
 from agent.cli.slot_wait import SAY_AGAIN_S, SlotWait
@@ -18,8 +18,9 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        # The module's own: other threads of the tests sleep, too.
-        monkeypatch.setattr(slot_wait, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
+        # These modules' own: other threads of the tests sleep, too.
+        for module in (slot_wait, connection):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
