@@ -27,6 +27,7 @@ LOOK_S = 5.0
 #: Characters of the last line of a traceback, in a sentence.
 MAX_LINE = 300
 ITEM = "supervision"
+_BOTH = "it died or could not be started"
 
 _log = structlog.get_logger(__name__)
 
@@ -36,6 +37,8 @@ class _Deaths:
     """Of one job, or of the nursery. Times are of time.monotonic()."""
 
     at: deque[float] = field(default_factory=lambda: deque(maxlen=MANY))
+    #: Whether it had lived, for each of them.
+    lived: deque[bool] = field(default_factory=lambda: deque(maxlen=MANY))
     told_at: float = float("-inf")
     untold: int = 0
     reason: str = ""
@@ -51,12 +54,14 @@ class Crashes:
         self._events, self._found, self._entry = events, found, entry
         self._deaths: dict[str, _Deaths] = {}
 
-    def died(self, job_id: str, how: str, error: str) -> None:
-        """A supervisor died, or (no job) the nursery; `error`: the end of its traceback, if it told one."""
+    def died(self, job_id: str, how: str, error: str, lived: bool = True) -> None:
+        """A supervisor died, or (no job) the nursery, or (not `lived`) could not be started; `error`: the end of its
+        traceback, if it told one."""
         now = time.monotonic()
         self._forget(now)
         deaths = self._deaths.setdefault(job_id, _Deaths())
         deaths.at.append(now)
+        deaths.lived.append(lived)
         deaths.untold += 1
         who = f"the supervisor of job {job_id}" if job_id else "the nursery"
         last = one_line(error.strip().rpartition("\n")[2])[:MAX_LINE]
@@ -80,7 +85,8 @@ class Crashes:
 
     def _condition(self, job_id: str, deaths: _Deaths) -> None:
         meaning = EXPLANATIONS[Code.SUPERVISOR_CRASHING]
-        reason = f"{deaths.reason}; it died {MANY} times within {WINDOW_S:g} s, or more often"
+        what = "it died" if all(deaths.lived) else "its start failed" if not any(deaths.lived) else _BOTH
+        reason = f"{deaths.reason}; {what} {MANY} times within {WINDOW_S:g} s, or more often"
         result = CheckResult(ITEM, Status.WARN, Code.SUPERVISOR_CRASHING, reason, action=meaning.action)
         self._found(replace(result, device=f"job {job_id}" if job_id else "nursery"))
         if (entry := self._entry(job_id)) is not None:

@@ -8,6 +8,7 @@ reserve: at the limit they are given back, so that a client that wants to stop a
 import errno
 import functools
 import os
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,11 @@ import anyio
 import structlog
 from anyio import to_thread
 
+from agent.errors import StartupError
 from agent.state_folder import OTHER_ROOT, writable, writable_for_job
 from probes.codes import EXPLANATIONS
 from probes.result import CheckResult, Code, Status
+from supervisors import descriptors
 from supervisors.errors import remedy
 from supervisors.paths import Root
 from supervisors.spare import FULL, Spare
@@ -27,11 +30,23 @@ from supervisors.spare import FULL, Spare
 FDS_S, FOLDERS_S, ANSWER_S = 0.5, 10.0, 5.0
 #: Descriptors in reserve; and how many more must be free before they are taken again.
 SPARE, HEADROOM = 32, 16
+#: With fewer it does not start: one that is idle has 33 to 36 (docs/performance.md); 12 are the reserve of the ladder
+#: (climbing.py); 16 are for a client, the start of a nursery, checks, and a job or two.
+NEEDED = 64
 #: Where fewer than these can be had, the reserve is given back.
 LOW = 8
 ITEM = "daemon"
 
 _log = structlog.get_logger(__name__)
+
+
+def take_descriptors() -> None:
+    """Raises our own limit as far as it may be. Raises StartupError where that is too low to serve with."""
+    descriptors.raise_limit()
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < NEEDED:
+        what = remedy(OSError(errno.EMFILE, ""))
+        raise StartupError(f"the limit of open files is {limit}, and musterd needs at least {NEEDED}: {what}")
 
 
 class Degraded:
@@ -76,6 +91,8 @@ class Degraded:
 
     def look(self) -> None:
         """Gives descriptors back at the limit, and takes them again where there are enough."""
+        if descriptors.raise_again():
+            _log.warning("daemon.descriptors_raised", text="somebody had lowered the limit of open files (prlimit)")
         if self._spare.full:
             free = Spare(LOW)  # not a single one: what is done between two looks needs some
             enough = free.full

@@ -14,7 +14,7 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskStatus
 
-from agent import build, config, heap, lockfile, log_setup, ownership, state_folder, systemd
+from agent import build, config, degraded, heap, lockfile, log_setup, ownership, state_folder, systemd
 from agent.config import Config
 from agent.errors import StartupError
 from agent.init import is_init, leave_when_asked
@@ -149,6 +149,7 @@ def main(
             server.check(places, settings.now)
             click.echo(settings.origin)
             return
+        degraded.take_descriptors()
         log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
         if owner_fd is not None:
             os.set_inheritable(owner_fd, False)
@@ -197,7 +198,6 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
     from agent.collected_logs import CollectedLogs
     from agent.collecting import Collecting
     from agent.crashes import Crashes
-    from agent.degraded import Degraded
     from agent.ending import Ending
     from agent.events import Event, EventStore
     from agent.hang_watch import HangWatch
@@ -227,9 +227,9 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
         leasing = Leasing(settings, events, driver, health)
         health.holder = leasing.holder
         registry = Registry(root, settings, events, nursery, driver, leasing, health)
-        degraded = Degraded(root, health.found)
-        registry.of_daemon = lambda: degraded.trouble
-        registry.on_no_room = degraded.refused
+        limits = degraded.Degraded(root, health.found)
+        registry.of_daemon = lambda: limits.trouble
+        registry.on_no_room = limits.refused
         crashes = Crashes(events, health.found, registry.known)
         losses = OutputLosses(root, health.found, registry.live)
         registry.ended.on_ended.append(losses.ended)
@@ -278,7 +278,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
             await tasks.start(_handle_signals, settings, events, registry, metrics, keeping, collecting, ending)
             tasks.start_soon(heap.trim)
             tasks.start_soon(crashes.run)
-            tasks.start_soon(degraded.run)
+            tasks.start_soon(limits.run)
             tasks.start_soon(losses.run)
             if is_init():
                 tasks.start_soon(orphans.reap, registry)

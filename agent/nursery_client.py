@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +18,7 @@ from agent import control
 from agent.control import Connection, LinkLost, OtherProtocol, Pause, Refused
 from agent.errors import StartupError
 from probes import children
-from supervisors import owner_pipe, process, trust, wire
+from supervisors import descriptors, owner_pipe, process, trust, wire
 from supervisors.paths import Root
 
 #: Seconds: a new nursery is up, it then answers, a supervisor listens, a connection counts as one that held.
@@ -48,11 +47,12 @@ class NurseryClient:
     def __init__(
         self,
         root: Root,
-        died: Callable[[str, str, str], None] = lambda *_: None,
+        died: Callable[[str, str, str, bool], None] = lambda *_: None,
         owner_fd: int | None = None,
     ) -> None:
-        """`died` is called for each death of a supervisor with its job's id, how, and the end of its traceback; for
-        that of a nursery without an id. `owner_fd`: of the pipe in supervisors/owner_pipe.py."""
+        """`died` is called for each death of a supervisor with its job's id, how, the end of its traceback, and whether
+        it had lived: False where none could be started. For a nursery without an id. `owner_fd`: of the pipe in
+        supervisors/owner_pipe.py."""
         self._root = root
         self._owner_fd = owner_fd
         self.died = died
@@ -91,7 +91,8 @@ class NurseryClient:
                 self.trouble = f"no nursery: {error}; trying again. Jobs run on, new ones wait"
                 _log.warning("nursery.lost", pid=self.pid, error=str(error))
                 if not self._explained:
-                    self.died("", f"(pid {self.pid}) died" if self.pid else "cannot be started", str(error))
+                    lived = bool(self.pid)
+                    self.died("", f"(pid {self.pid}) died" if lived else "cannot be started", str(error), lived)
                 self._explained = False
             finally:
                 self._lose()
@@ -155,7 +156,7 @@ class NurseryClient:
             if message["op"] == "died":
                 said = [str(message.get(name, "")) for name in ("job", "how", "error")]
                 self._explained |= not said[0]
-                self.died(said[0], said[1], said[2])
+                self.died(said[0], said[1], said[2], message.get("lived") is not False)
             elif message["op"] == "notice":
                 _log.warning("nursery.notice", pid=self.pid, text=str(message.get("text", "")))
             elif message["op"] == "tend":
@@ -199,8 +200,8 @@ def _spawn(root: Root, owner_fd: int | None) -> int:
     """Starts a nursery, which makes itself a process of its own; returns the pid of the starter. Raises OSError."""
     argv = [sys.executable, "-I", "-m", "supervisors.nursery"]
     argv += ["--run", str(root.run), "--state", str(root.state), "--log", str(root.log), "--name", root.nursery_name]
-    # Ours too, but from now on everybody can see what ranks get (probes/ulimits.py): the nursery raises its own.
-    argv += ["--nofile", str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])]
+    # Everybody can see what ranks get (probes/ulimits.py): daemon and nursery raise their own.
+    argv += ["--nofile", str(descriptors.given_limit())]
     if owner_fd is not None:
         argv.append("--owned")
     try:

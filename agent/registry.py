@@ -42,7 +42,7 @@ from agent.unsupervised import Surroundings
 from probes import precheck
 from probes.driver import Driver
 from probes.result import CheckResult, Status
-from supervisors import process
+from supervisors import descriptors, process
 from supervisors.journal import FORMAT, Record
 from supervisors.lifecycle import Job
 from supervisors.paths import Root
@@ -472,6 +472,7 @@ class Registry:
             user=spec.user,
             limits=spec.limits,
             nursery=self._nursery.pid,
+            nofile=descriptors.given_limit(),
         )
         results = await precheck.run(self._config().checks.settings(), request)
         return results + (await self._look(job.hardware) if job.cards else [])

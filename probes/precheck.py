@@ -107,6 +107,7 @@ class Request:
     limits: Mapping[str, float] = field(default_factory=dict)
     daemon: int = 0
     nursery: int = 0
+    nofile: int | None = None
 
 
 class Entry(NamedTuple):
@@ -206,7 +207,7 @@ def _builtin(s: Settings, r: Request) -> dict[str, Check]:
         infiniband_path=s.infiniband_path,
         user=r.user,
         asked=r.limits,
-        read=functools.partial(ulimits.inherited, r.daemon, r.nursery),
+        read=functools.partial(ulimits.inherited, r.daemon, r.nursery, r.nofile),
     )
     checks[cards.ITEM] = functools.partial(_cards, r, deadline)
     return checks

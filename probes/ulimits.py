@@ -61,8 +61,11 @@ class Inherited:
     nr_open: int
 
 
-def inherited(daemon: int = 0, nursery: int = 0) -> Inherited:
+def inherited(daemon: int = 0, nursery: int = 0, given: int | None = None) -> Inherited:
     """What ranks inherit that this nursery's supervisors start; without one (0), of the daemon; without that, of us.
+
+    `given`: the soft limit of open files that a daemon which asks for itself gives its ranks. It has raised its own;
+    of another daemon that is not known.
 
     Everything is the nursery's, which may be older than its daemon and then has limits of another time; but it has
     raised its own soft limit of open files, and gives ranks the one that it was started with. Its command line says
@@ -73,14 +76,16 @@ def inherited(daemon: int = 0, nursery: int = 0) -> Inherited:
     values: dict[int, tuple[int | None, int]] = dict(of_process(daemon))
     soft: int | None
     parent, source = daemon, "this process" if daemon == os.getpid() else f"the daemon, pid {daemon}"
+    if given is not None or (daemon != os.getpid() and not nursery):
+        values[resource.RLIMIT_NOFILE] = (given, values[resource.RLIMIT_NOFILE][1])
     if nursery:
         parent, source = nursery, f"the nursery, pid {nursery}"
         soft, _ = values[resource.RLIMIT_NOFILE]
         values = dict(of_process(nursery))
         if older := _started(nursery) < _started(daemon):
             source += ", which is older than its daemon and keeps its limits until it ends"
-        if (given := _given(nursery)) is not None or older:
-            soft = given
+        if (told := _given(nursery)) is not None or older:
+            soft = told
         values[resource.RLIMIT_NOFILE] = (soft, values[resource.RLIMIT_NOFILE][1])
     return Inherited(values, source, _may_raise(parent), int(Path(_NR_OPEN).read_text()))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from supervisors import descriptors, journal, keyring, lock, owner_pipe, process, supervisor, wire
 from supervisors.control import Client
-from supervisors.errors import ProtocolError, SupervisionError
+from supervisors.errors import ProtocolError, SupervisionError, explain
 from supervisors.link import FDS, pair
 from supervisors.loop import AGAIN_S, Loop
 from supervisors.paths import Root
@@ -314,7 +314,7 @@ class Wards:
                 self.reap()
                 return
             say(f"cannot fork a supervisor for {ward.job_id}: {error}")
-            self._report(ward, "has no successor", f"the nursery cannot fork one: {error.strerror}")
+            self._report(ward, "has no successor", f"the nursery cannot fork one: {explain(error)}", lived=False)
             self._loop.later(PAUSES_S[-2], lambda: self._succeed(ward))
 
     def _holder(self, job_id: str) -> int:
@@ -325,9 +325,10 @@ class Wards:
             say(f"{job_id}: {error}")
             return 0
 
-    def _report(self, ward: Ward, how: str, error: str) -> None:
-        """Tells the daemons of the death of a supervisor, and keeps that for one that comes later."""
-        ward.death = {"op": "died", "job": ward.job_id, "how": how, "error": error}
+    def _report(self, ward: Ward, how: str, error: str, *, lived: bool = True) -> None:
+        """Tells the daemons of the death of a supervisor, and keeps that for one that comes later. `lived`: False where
+        none could be started."""
+        ward.death = {"op": "died", "job": ward.job_id, "how": how, "error": error, "lived": lived}
         self._tell(ward.death)
 
     def _has_ended(self, job_id: str) -> bool:

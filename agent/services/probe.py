@@ -10,6 +10,7 @@ from agent.spec_message import duration, plain
 from muster.v1 import probe_pb2, probe_pb2_grpc
 from probes import precheck
 from probes.precheck import UnknownItem
+from supervisors import descriptors
 from supervisors.spec import Violation
 
 if TYPE_CHECKING:
@@ -59,7 +60,12 @@ class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
         server = self._server
         # As for a job that wants every card.
         cards = precheck.Wanted(every=True)
-        asked = precheck.Request(cards=cards, driver=server.driver, nursery=server.registry.nursery_pid)
+        asked = precheck.Request(
+            cards=cards,
+            driver=server.driver,
+            nursery=server.registry.nursery_pid,
+            nofile=descriptors.given_limit(),
+        )
         of_node = [check.item for check, _ in server.health.checks()]
         try:
             results = await checks.run(

@@ -16,6 +16,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from muster.v1 import job_pb2
 from tests.conftest import BIN, Daemon, eventually
 
 
@@ -237,3 +238,41 @@ def test_the_daemon_runs_with_its_standard_streams_closed(daemon: Daemon) -> Non
     daemon.run("echo", "hello", job_id="job")
     assert daemon.output(daemon.wait("job")) == b"hello\n"
     assert {os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in range(3)} == {os.devnull}
+
+
+def test_a_fifo_in_the_place_of_the_nurserys_log(daemon: Daemon) -> None:
+    daemon.kill()
+    os.kill(daemon.nursery_pid(), signal.SIGKILL)
+    daemon.root.nursery_log.unlink()
+    os.mkfifo(daemon.root.nursery_log)
+    daemon.start()
+    daemon.run("true", job_id="job")
+    assert daemon.wait("job").state == job_pb2.JOB_STATE_SUCCEEDED
+    assert "nursery.log_unwritten" in daemon.stderr.read_text() and "is no file" in daemon.stderr.read_text()
+
+
+def test_too_few_descriptors_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    for few in (16, 63):
+        refused = subprocess.run(
+            ["prlimit", f"--nofile={few}:{few}", BIN / "musterd", "--root", tmp_path],
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert refused.returncode == 1
+        assert refused.stderr == (
+            f"musterd: the limit of open files is {few}, and musterd needs at least 64: raise the limit of open files "
+            "(LimitNOFILE= of the service, `ulimit -n`)\n"
+        )
+
+
+def test_the_least_descriptors_do_and_a_soft_limit_is_raised(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon()
+    for soft, hard in ((64, 64), (16, 1000)):
+        daemon.kill()
+        os.kill(daemon.nursery_pid(), signal.SIGKILL)
+        daemon.musterd = ("prlimit", f"--nofile={soft}:{hard}", BIN / "musterd")
+        daemon.start()
+        daemon.run("sh", "-c", "ulimit -n", job_id=f"job-{soft}")
+        assert daemon.output(daemon.wait(f"job-{soft}")) == f"{soft}\n".encode(), "a rank gets what was given"
+        daemon.run("sleep", "3600", job_id=f"sleeper-{soft}")
+        daemon.until_running(f"sleeper-{soft}")
+        assert daemon.stop(f"sleeper-{soft}", grace_s=1).ended
