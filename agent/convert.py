@@ -276,6 +276,7 @@ def _verdict(known: lifecycle.Verdict) -> job_pb2.Verdict:
         recommendation=job_pb2.Recommendation.Value(f"RECOMMENDATION_{known.recommendation}"),
         recommendation_reason=plain(known.recommendation_reason),
         stopped_by=plain(known.stopped_by),
+        unordered=known.unordered,
     )
 
 

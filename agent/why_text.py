@@ -111,6 +111,8 @@ def _first_failure(report: Report) -> Iterator[str]:
         at = f" at {local(ended, report.now)}{after}"
     yield ""
     title = "Ended first, by muster" if first["outcome"] == _HUNG else "First failure"
+    if report.verdict and (several := report.verdict.get("unordered")):
+        title += f", one of ranks {numbers(several)}, not known which"
     yield f"{title}: rank {first['rank']} on device {first['device']}{pid} {status}{at}"
     yield f"  log: {shown(first['logPath'], 1000)}"
     others = [one for one in report.failed if one.rank != first["rank"]]

@@ -35,6 +35,8 @@ class Ends:
         self._ending = select.epoll()
         self._numbers: dict[int, int] = {}
         self._readable: list[int] = []
+        #: Ranks that had ended before they were watched: the kernel lists them in the order in which they were added.
+        self._found: set[int] = set()
         self._told: dict[int, int] = {}
         #: What the kernel's log says of want of memory, as it was read for the ends that are collected now.
         self._victims: tuple[dict[int, str] | None] | None = None
@@ -57,6 +59,8 @@ class Ends:
                 self._readable.append(rank.rank)
             else:
                 self._watch(rank.rank, pidfd)
+        self._note()
+        self._found.update(self._readable)
 
     def collect(self, *, look: bool = False) -> list[int]:
         """Records how ranks ended, in the order in which the kernel reported it (`verdict.first_failure` goes by it).
@@ -111,6 +115,7 @@ class Ends:
         for number in list(self._pidfds):
             self.forget(number)
         self._readable.clear()
+        self._found.clear()
         self._told.clear()
         self._ask_until.clear()
 
@@ -166,7 +171,7 @@ class Ends:
         outcome = verdict.outcome(self._ledger.job, rank.rank, status, unborn=entry is not None)
         if outcome is Outcome.SIGNALLED and status is not None and os.WTERMSIG(status) == signal.SIGKILL:
             outcome, detail = self._who_killed(rank)
-        return {
+        record: dict[str, object] = {
             "kind": Kind.EXITED,
             "rank": rank.rank,
             "outcome": outcome,
@@ -174,6 +179,7 @@ class Ends:
             "usage": process.usage(rank.pid) if status is not None else {},
             "detail": detail,
         }
+        return record | ({"found_by": os.getpid()} if rank.rank in self._found else {})
 
     def _who_killed(self, rank: Rank) -> tuple[Outcome, str]:
         """Of a rank that got a SIGKILL which was not ours: the kernel, for want of memory, or somebody."""

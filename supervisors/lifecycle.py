@@ -44,6 +44,8 @@ class Rank:
     serves: bool = False
     #: CPUs that it is bound to, as in "0-15,32-47"; empty: to none.
     cpus: str = ""
+    #: Pid of the supervisor that took the job over and found it ended: the order among these is not known. 0: known.
+    found_by: int = 0
 
 
 @dataclass(slots=True)
@@ -100,6 +102,7 @@ class Verdict:
     recommendation: str = "NONE"
     recommendation_reason: str = ""
     stopped_by: str = ""
+    unordered: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -171,10 +171,10 @@ def _running(job: Job, r: Record) -> None:
 
 
 def _exited(job: Job, r: Record) -> None:
-    """rank, outcome, status (wait(2)'s, or null), usage{}, detail."""
+    """rank, outcome, status (wait(2)'s, or null), usage{}, detail; found_by: see lifecycle.Rank."""
     rank = job.rank(r["rank"])
     rank.outcome, rank.status, rank.ended_at = Outcome(r["outcome"]), r["status"], r["t"]
-    rank.detail = r.get("detail", "")
+    rank.detail, rank.found_by = r.get("detail", ""), r.get("found_by", 0)
     rank.usage = Usage(**_known(Usage, r.get("usage", {})))
     if rank is job.step:
         if rank.outcome is Outcome.EXITED and rank.status == 0:
@@ -259,7 +259,7 @@ def _final(r: Record) -> State:
 def _verdict(fields: dict[str, Any]) -> Verdict:
     if not isinstance(fields, dict):
         raise TypeError(f"a verdict is an object, not {type(fields).__name__}")
-    lists = {name: tuple(fields.get(name, ())) for name in ("last_lines", "victims")}
+    lists = {name: tuple(fields.get(name, ())) for name in ("last_lines", "victims", "unordered")}
     return Verdict(**_known(Verdict, fields | lists))
 
 

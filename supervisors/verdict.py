@@ -115,6 +115,21 @@ def failures(job: Job) -> list[Rank]:
     return found
 
 
+def unordered(job: Job) -> tuple[int, ...]:
+    """Ranks of which any may have failed first: they ended while there was no supervisor. Empty: the order is known."""
+    found = failures(job)
+    alike = [rank.rank for rank in found if found[0].found_by and rank.found_by == found[0].found_by]
+    return tuple(sorted(alike)) if len(alike) > 1 else ()
+
+
+def _not_known(ranks: tuple[int, ...]) -> str:
+    """What is added to a sentence about the rank that failed first."""
+    if not ranks:
+        return ""
+    named = f"{', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return f"; ranks {named} ended while no supervisor lived: which of them failed first is not known"
+
+
 def lost_output(rank: int | None, lost: int, since: float, error: str, *, is_open: bool) -> str:
     """A sentence about a gap in the output of a rank (None: in the job's own log). `lost` in bytes, `since` in seconds
     since the epoch."""
@@ -153,7 +168,9 @@ def so_far(job: Job) -> Verdict | None:
     code, text = shell_code(first.status), describe(first.status)
     if first.outcome is Outcome.HUNG:
         code, text = code or HUNG_CODE, "hung" + (f": {stop.reason}" if stop.reason else "")
-    return Verdict(code, f"is being ended: rank {first.rank} {text}", first.rank, recommendation="UNSPECIFIED")
+    alike = unordered(job)
+    text = f"is being ended: rank {first.rank} {text}{_not_known(alike)}"
+    return Verdict(code, text, first.rank, recommendation="UNSPECIFIED", unordered=alike)
 
 
 def recommend(job: Job, first: Rank, fault: str) -> tuple[str, str]:
@@ -208,25 +225,31 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
         who = f"all {count} ranks" if count > 1 else f"rank {next(r.rank for r in job.ranks if not r.serves)}"
         summary = f"{who} exited with code 0"
         return State.SUCCEEDED, Verdict(0, summary + (f"; {serving} that served them ended then" if serving else ""))
+    end = _failed(job, first, last_lines, victims, fault)
+    end.unordered = unordered(job)
+    end.summary += _not_known(end.unordered)
+    return State.LOST if first.outcome is Outcome.LOST else State.FAILED, end
+
+
+def _failed(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[int, ...], fault: str) -> Verdict:
     where = f"rank {first.rank} (device {first.device})"
     if first.outcome is Outcome.LOST:
         summary = f"the end of {where} is not known: {first.detail}"
-        return State.LOST, Verdict(OWN_FAILURE, summary, first.rank, last_lines, victims, *recommend(job, first, fault))
+        return Verdict(OWN_FAILURE, summary, first.rank, last_lines, victims, *recommend(job, first, fault))
     if first.outcome is Outcome.NOT_STARTED:
         summary = f"{where} could not be started: {first.detail}"
         code = shell_code(first.status) if first.status else OWN_FAILURE
-        return State.FAILED, Verdict(code, summary, first.rank, (), victims, *recommend(job, first, fault))
-    if first.outcome is Outcome.HUNG and stop is not None:
-        return State.FAILED, _hung(job, first, last_lines, victims, fault)
+        return Verdict(code, summary, first.rank, (), victims, *recommend(job, first, fault))
+    if first.outcome is Outcome.HUNG and job.stop is not None:
+        return _hung(job, first, last_lines, victims, fault)
     summary = f"{where} {describe(first.status)}" + (f" ({first.detail})" if first.detail else "")
     others = [str(r.rank) for r in job.ranks if failed(r) and r is not first]
     if others:
         summary += f"; failed by themselves at nearly the same time: rank {', '.join(others)}"
     if victims:
         summary += f"; {len(victims)} other rank{'s were' if len(victims) > 1 else ' was'} ended for it"
-    return State.FAILED, Verdict(
-        shell_code(first.status), summary, first.rank, last_lines, victims, *recommend(job, first, fault)
-    )
+    code = shell_code(first.status)
+    return Verdict(code, summary, first.rank, last_lines, victims, *recommend(job, first, fault))
 
 
 def _hung(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[int, ...], fault: str) -> Verdict:

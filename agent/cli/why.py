@@ -145,7 +145,9 @@ def _first_failure(job: "job_pb2.Job") -> Iterator[str]:
             at = f" at {show.when(rank.ended_at)}{after}" if rank.HasField("ended_at") else ""
             yield ""
             pid = f" (pid {rank.pid})" if rank.pid else ""
-            yield f"First failure: rank {rank.rank} on device {rank.device}{pid} {show.ending(rank)}{at}"
+            several = job.verdict.unordered
+            title = f"First failure, one of ranks {numbers(several)}, not known which" if several else "First failure"
+            yield f"{title}: rank {rank.rank} on device {rank.device}{pid} {show.ending(rank)}{at}"
             yield f"  log: {clean(rank.log_path)}"
 
 

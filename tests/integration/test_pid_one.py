@@ -181,6 +181,7 @@ def test_a_command_as_pid_1_ends_by_sigterm(make_daemon: Callable[..., Daemon]) 
         try:
             init = Init(daemon.folder)
             init.process = process
+            eventually(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text)
             eventually(lambda: init.outside("wait x"), 60)
             handled = 1 << (signal.SIGTERM - 1)
 

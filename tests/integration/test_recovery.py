@@ -80,6 +80,41 @@ def test_a_supervisor_is_replaced(daemon: Daemon) -> None:
     assert "job.taken_over" in [e.kind for e in daemon.event_list("job")]
 
 
+def test_which_rank_failed_first_while_no_supervisor_lived_is_not_claimed(daemon: Daemon) -> None:
+    script = "while [ ! -e go ]; do sleep 0.005; done; exit $((7 - RANK))"
+    daemon.run("sh", "-c", script, job_id="job", ranks=4)
+    pids = [rank.pid for rank in daemon.until_running("job").ranks]
+    nursery = daemon.nursery_pid()
+    os.kill(nursery, signal.SIGSTOP)  # so that no successor comes yet
+    try:
+        os.kill(daemon.supervisor_pid("job"), signal.SIGKILL)
+        for rank in (3, 1):
+            (daemon.root.job("job").workspace / f"device{rank}" / "go").touch()
+        eventually(lambda: not any(alive(pids[rank]) for rank in (1, 3)))
+    finally:
+        os.kill(nursery, signal.SIGCONT)
+    ended = daemon.wait("job")
+    assert (ended.state, list(ended.verdict.unordered)) == (job_pb2.JOB_STATE_FAILED, [1, 3])
+    assert ended.verdict.first_failed_rank in (1, 3)
+    sentence = "ranks 1 and 3 ended while no supervisor lived: which of them failed first is not known"
+    assert sentence in ended.verdict.summary
+    assert sorted(ended.verdict.victims) == [0, 2]
+    assert "First failure, one of ranks 1,3, not known which: rank" in daemon.cli("why", "job").stdout
+    assert sentence in daemon.cli("status", "job").stdout
+
+
+def test_a_rank_that_fails_after_a_takeover_is_the_first(daemon: Daemon) -> None:
+    """As one that fails alone while there is no supervisor."""
+    script = "while [ ! -e go ]; do sleep 0.005; done; exit $((7 - RANK))"
+    daemon.run("sh", "-c", script, job_id="job", ranks=2)
+    daemon.until_running("job")
+    os.kill(daemon.supervisor_pid("job"), signal.SIGKILL)
+    (daemon.root.job("job").workspace / "device1" / "go").touch()
+    ended = daemon.wait("job")
+    assert ended.verdict.first_failed_rank == 1
+    assert not ended.verdict.unordered and "not known" not in ended.verdict.summary
+
+
 def test_the_nursery_is_replaced_and_then_the_supervisor(daemon: Daemon) -> None:
     pid = start(daemon)
     first = daemon.nursery_pid()

@@ -1043,6 +1043,7 @@ class Verdict(_message.Message):
     RECOMMENDATION_FIELD_NUMBER: _builtins.int
     RECOMMENDATION_REASON_FIELD_NUMBER: _builtins.int
     STOPPED_BY_FIELD_NUMBER: _builtins.int
+    UNORDERED_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """Exit code for a shell: the first failure's, 128+n for a signal, 127 not found, 126 not executable, 125 muster's
     own failure or a lost outcome, 0 success.
@@ -1063,6 +1064,12 @@ class Verdict(_message.Message):
     def victims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ranks that were ended because another had failed."""
 
+    @_builtins.property
+    def unordered(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ranks, first_failed_rank among them, that failed while no supervisor lived: which of them failed first is not
+        known. Empty: first_failed_rank did.
+        """
+
     def __init__(
         self,
         *,
@@ -1074,10 +1081,11 @@ class Verdict(_message.Message):
         recommendation: Global___Recommendation.ValueType = ...,
         recommendation_reason: _builtins.str = ...,
         stopped_by: _builtins.str = ...,
+        unordered: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "first_failed_rank", b"first_failed_rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "exit_code", b"exit_code", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "exit_code", b"exit_code", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "unordered", b"unordered", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__first_failed_rank: _TypeAlias = _typing.Literal["first_failed_rank"]  # noqa: Y015
     _WhichOneofArgType__first_failed_rank: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank"]  # noqa: Y015
