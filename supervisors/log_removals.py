@@ -9,11 +9,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisors import gzip_members
+from supervisors import gzip_members, trust
 from supervisors.log_segments import Piece, forget, removed_path
 
 #: No record of what was removed is longer, in bytes.
 _RECORD = 4096
+#: A record is written in less than a millisecond: the lock is tried so often, with this pause.
+_LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def record_removal(log: Path, start: int, end: int, why: str, *, lost: bool = Fa
     """To be called before the bytes are removed; `lost`: see `Removed`. What lies right behind what the last record
     tells, and goes for the same reason, becomes part of that one: a job of weeks may give up a segment each second.
     Raises OSError, with no record made that would count."""
-    fd = os.open(removed_path(log), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    fd = _open(removed_path(log))
     try:
         _lock(fd, fcntl.LOCK_EX)
         size = os.fstat(fd).st_size
@@ -68,6 +70,15 @@ def record_removal(log: Path, start: int, end: int, why: str, *, lost: bool = Fa
         os.close(fd)
 
 
+def _open(path: Path) -> int:
+    """Raises OSError, also for what somebody put there that is no file, or another name of one elsewhere."""
+    folder = trust.open_logs(path.parent)
+    try:
+        return trust.open_log(path.name, os.O_RDWR | os.O_CREAT, folder=folder)[0]
+    finally:
+        os.close(folder)
+
+
 def _removed(line: bytes) -> Removed | None:
     """None: it is no record."""
     try:
@@ -80,9 +91,14 @@ def _removed(line: bytes) -> Removed | None:
 
 
 def _lock(fd: int, how: int) -> None:
-    """So that nobody reads a record that is being written. Best effort: not every file system has it."""
+    """So that nobody reads a record that is being written. Best effort: not every file system has it, and in a folder
+    of others somebody may keep the lock for ever."""
     with contextlib.suppress(OSError):
-        fcntl.flock(fd, how)
+        for _ in range(_LOCK_TRIES):
+            try:
+                return fcntl.flock(fd, how | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_LOCK_PAUSE_S)
 
 
 def remove(log: Path, piece: Piece, why: str) -> None:

@@ -317,3 +317,47 @@ def test_a_volume_for_logs_whose_owner_plays_tricks(place: Path):
     finally:
         daemon.close()
     assert os.listdir(secret) == ["file"] and (secret / "file").stat().st_uid == secret.stat().st_uid == 0
+
+
+PLANTED = {
+    "a link": 'ln -s "$1" "$2"',
+    "a FIFO": 'mkfifo "$2"',
+    "a folder": 'mkdir "$2"',
+    "a file that stays locked": """touch "$2"; flock "$2" sh -c 'while [ -e "$0" ]; do sleep 0.1; done' "$2" &
+        while flock -n "$2" true; do sleep 0.01; done""",
+}
+
+
+@pytest.mark.parametrize("planted", [*PLANTED, "another name of a file of root's"])
+def test_what_the_owner_of_a_volume_puts_in_the_place_of_files_beside_a_log(place: Path, planted: str):
+    """The records of what is gone, the worker log: nothing of root's is written, cut or given away, and neither daemon
+    nor supervisor waits for anybody."""
+    volume, secret = place / "volume", place / "secret"
+    volume.mkdir()
+    os.chown(volume, NOBODY, NOBODY)
+    secret.write_text("root's\n")
+    (place / "m").mkdir()
+    daemon = Daemon(place / "m", '[logs]\nworker_log = "plain"\n')
+    daemon.root.log.symlink_to(volume)
+    log = daemon.root.rank_log("x", 0, 0)
+    removed, worker = volume / f"{log.name}.removed", volume / "x-worker-0.log"
+    try:
+        daemon.start()
+        daemon.run("sh", "-c", "echo one; while [ ! -e ../../go ]; do sleep 0.02; done; echo two", job_id="x")
+        eventually(lambda: worker.exists() and "one" in worker.read_text())
+        as_nobody('rm "$1"', worker)
+        for path in (removed, worker):
+            if planted in PLANTED:
+                as_nobody(f"({PLANTED[planted]}) >/dev/null 2>&1", secret, path)
+            else:
+                os.link(secret, path)  # as a user may where fs.protected_hardlinks is 0
+        as_nobody('rm "$1"', log)
+        (daemon.root.job("x").folder / "go").touch()
+        job = daemon.wait("x")
+        assert job.state == job_pb2.JOB_STATE_SUCCEEDED, job
+        assert daemon.cli("node").returncode == 0
+        daemon.cli("logs", "x")
+    finally:
+        daemon.close()
+    assert secret.read_text() == "root's\n" and secret.stat().st_uid == 0
+    assert not daemon.stderr.read_text().count("defect")
