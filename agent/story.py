@@ -98,7 +98,9 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
         case Kind.LOST_BYTES:
             return _output_lost(r)
         case Kind.ESCALATED if r["signal"] == "SIGKILL":
-            message = f"the grace is over: SIGKILL was sent to {r['processes']} process(es)"
+            # Counted are those that were still there a moment later: mostly none.
+            left = f" to {r['processes']} process(es)" if r["processes"] else ""
+            message = f"the grace is over: SIGKILL was sent{left}"
             return "job.warning", None, message, 0.0, {"processes": r["processes"]}
     return None
 

@@ -64,6 +64,7 @@ _REMEDIES = {
     errno.EIO: "check the disk: `dmesg` tells what failed",
     errno.EAGAIN: "raise the limit of processes (TasksMax= of the slice, `ulimit -u`)",
     errno.ENOMEM: "the node is out of memory",
+    errno.EPERM: "choose another folder or name (what is there is another user's, or may not be changed)",
     errno.EACCES: "give muster's user access, or choose another folder",
 }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import BIN, alive, eventually
+from tests.standalone import running
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -24,105 +25,10 @@ LEAVES = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
 ENDS_WELL = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
 
 
-class Run:
-    """`muster run --standalone` with two ranks that have said that they are up."""
-
-    def __init__(self, folder: Path, script: str, *options: str) -> None:
-        self.folder = folder
-        env = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-        env |= {"TMPDIR": str(folder), "NO_COLOR": "1"}
-        # Whoever runs the tests may ignore SIGHUP, as nohup does.
-        words = ["env", "--default-signal=HUP", str(BIN / "muster"), "run", "--standalone", "--skip-check"]
-        words += ["--job-id", "x", "--ranks", "2", *options]
-        self.process = subprocess.Popen(
-            [*words, "--", "sh", "-c", script],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.seen = b""
-        assert self.process.stdout is not None
-        while self.seen.count(b"up\n") < 2:
-            data = os.read(self.process.stdout.fileno(), 65536)
-            assert data, self.process.communicate(timeout=60)
-            self.seen += data
-
-    def pids(self, who: str) -> list[int]:
-        """Of `client`, `daemon`, `nursery` (with the supervisor), `supervisor` and `ranks`, as they are now."""
-        found = self._pids(who)
-        assert found, who
-        return found
-
-    def _pids(self, who: str) -> list[int]:
-        if who == "client":
-            return [self.process.pid]
-        if who == "supervisor":
-            forked = self._pids("nursery")
-            return [pid for pid in forked if _parent(pid) in forked]
-        # Ranks have the caller's environment, everybody else the folder on the command line.
-        marks = {"daemon": "--owner-fd", "nursery": "supervisors.nursery", "ranks": "do sleep 0.05"}
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != self.process.pid:
-                with contextlib.suppress(OSError):
-                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                    of_us = str(self.folder) in words
-                    if not of_us and who == "ranks":
-                        of_us = f"TMPDIR={self.folder}\0".encode() in (entry / "environ").read_bytes()
-                    if of_us and marks[who] in words:
-                        found.append(int(entry.name))
-        return found
-
-    def daemons(self) -> list[int]:
-        return self._pids("daemon")
-
-    def send(self, *who: str, number: int = signal.SIGTERM) -> None:
-        for pid in [pid for name in who for pid in self.pids(name)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def end(self) -> tuple[int, list[str], list[str]]:
-        """Exit code, and the lines of stdout and of stderr."""
-        out, err = self.process.communicate(timeout=120)
-        return (
-            self.process.returncode,
-            (self.seen + out).decode().splitlines(),
-            err.decode().splitlines(),
-        )
-
-    def log_folder(self) -> Path:
-        (folder,) = self.folder.glob("muster-*/log")
-        return folder
-
-    def gone(self) -> bool:
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if str(self.folder).encode() in (entry / "cmdline").read_bytes() and alive(int(entry.name)):
-                        return False
-        return True
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 @pytest.fixture
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="m-", dir="/tmp") as name:
         yield Path(name)
-
-
-@contextlib.contextmanager
-def running(folder: Path, script: str, *options: str) -> Iterator[Run]:
-    run = Run(folder, script, *options)
-    try:
-        yield run
-    finally:
-        run.process.kill()
-        run.process.communicate()
-        eventually(run.gone, 60, "nothing of it is left")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +137,7 @@ def test_all_but_the_command_are_killed_and_the_job_goes_on(folder: Path) -> Non
     with running(folder, SAVES) as run:
         ranks = run.pids("ranks")
         run.send("daemon", "nursery", number=signal.SIGKILL)
-        eventually(lambda: run.daemons() and run._pids("supervisor"), 60, "another daemon, and what it starts")
+        eventually(lambda: run.daemons() and run.find("supervisor"), 60, "another daemon, and what it starts")
         assert all(alive(pid) for pid in ranks)
         run.send("client")
         code, out, _ = run.end()
