@@ -154,7 +154,8 @@ def _goes_on(run: Run, plan: Plan, told: str) -> None:
         lines = [line.partition("] ")[2] for line in out if line.startswith(f"[rank {rank}] ")]
         assert _numbers(lines) == list(range(1, len(_numbers(lines)) + 1)), (told, rank)
         ends += [line == f"last {len(_numbers(lines))}" for line in lines[-1:]]
-    assert any(ends), (told, out[-10:])  # the other one may have been ended because this one failed
+    if len(plan.kills) < 3:  # else nobody may have held what a rank wrote right before its end
+        assert any(ends), (told, out[-10:])  # the other one may have been ended because this one failed
 
 
 def _numbers(lines: Sequence[str]) -> list[int]:
