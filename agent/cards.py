@@ -4,6 +4,7 @@ A job holds its cards until it has ended and the driver shows nobody on them any
 there are is the driver's to tell; this knows only who may have them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -42,12 +43,23 @@ class Cards:
 
     def __init__(self) -> None:
         self._found: Mapping[int, Card] = {}
-        self._holder: dict[int, str] = {}
+        #: By number, and by UUID: after the driver counted anew a card has another number, and is leased all the same.
+        self._by_number: dict[int, str] = {}
+        self._by_uuid: dict[str, str] = {}
+        self._holder: Mapping[int, str] = {}
         self._held_by: dict[int, str] = {}
 
     def refresh(self, found: Mapping[int, Card]) -> None:
         """Takes over what the node has now. Leases stay, also of a card that is gone."""
         self._found = found
+        self._map()
+
+    def _map(self) -> None:
+        """Who holds which number now. A lease keeps its number, too: whose that is can be unknown."""
+        found = [(index, card.uuid) for index, card in self._found.items()]
+        times = Counter(uuid for _, uuid in found)
+        named = {index: self._by_uuid[uuid] for index, uuid in found if uuid in self._by_uuid and times[uuid] == 1}
+        self._holder = self._by_number | named
 
     @property
     def kind(self) -> str:
@@ -103,12 +115,14 @@ class Cards:
             if spec.card_count > len(mine):
                 raise NoSuchCard(f"{spec.card_count} cards: this node has {have}")
             chosen, why = self._choose(spec.card_count, unfit, doubts), "no better one of its model is free"
-        self.restore(job_id, chosen)
+        self.restore(job_id, chosen, {index: self._found[index].uuid for index in chosen})
         return Given(self._found[chosen[0]].kind, chosen, (*self._mixed(chosen), *_doubted(chosen, doubts, why)))
 
-    def restore(self, job_id: str, devices: list[int]) -> None:
-        """Takes a lease up again that a journal tells of."""
-        self._holder.update(dict.fromkeys(devices, job_id))
+    def restore(self, job_id: str, devices: list[int], uuids: Mapping[int, str] = MappingProxyType({})) -> None:
+        """Takes a lease up again that a journal tells of. `uuids`: of these cards, as far as they are known."""
+        self._by_number.update(dict.fromkeys(devices, job_id))
+        self._by_uuid.update({uuids[index]: job_id for index in devices if uuids.get(index)})
+        self._map()
 
     def hold(self, job_id: str, texts: Mapping[int, str]) -> None:
         """Notes who is still on the cards of a job that has ended: a sentence by card."""
@@ -125,8 +139,15 @@ class Cards:
     def release(self, job_id: str, card: int | None = None) -> None:
         """Gives back one card that a job holds, or all of them."""
         for index in self.held(job_id) if card is None else [card]:
-            del self._holder[index]
             self._held_by.pop(index, None)
+            if self._by_number.get(index) == job_id:
+                del self._by_number[index]
+            uuid = self._found[index].uuid if index in self._found else ""
+            if self._by_uuid.get(uuid) == job_id:
+                del self._by_uuid[uuid]
+        if card is None:  # also of cards that are not there at the moment
+            self._by_uuid = {uuid: holder for uuid, holder in self._by_uuid.items() if holder != job_id}
+        self._map()
 
     def _told(self, index: int) -> str:
         if index in self._held_by:

@@ -149,6 +149,7 @@ class Entry:
         self.job.digest, self.job.boot_id = before.digest, before.boot_id
         self.job.accepted_at, self.job.accepted_up = before.accepted_at, before.accepted_up
         self.job.cards, self.job.card_kind, self.job.card_used = before.cards, before.card_kind, before.card_used
+        self.job.card_uuids = before.card_uuids
 
 
 def fetch(path: Path, end: int, number: int, size: int | None) -> tuple[list[Record], int]:

@@ -151,7 +151,7 @@ class Leasing:
 
     def restore(self, entry: Entry) -> None:
         """Takes the lease of a job up again that has not ended."""
-        self._cards.restore(entry.job_id, list(entry.job.cards))
+        self._cards.restore(entry.job_id, list(entry.job.cards), entry.job.card_uuids)
 
     def on_cards(self, spec: JobSpec, indices: Sequence[int]) -> dict[str, Any]:
         """What the journal is to know of the cards that a job was given; see placement.on_cards."""
@@ -202,7 +202,7 @@ class Leasing:
             except JobNotFound:
                 continue
             if not await to_thread.run_sync(entry.paths.cards_free.exists):
-                self._cards.restore(entry.job_id, cards)
+                self._cards.restore(entry.job_id, cards, entry.job.card_uuids)
                 self.give_back(entry)
         self.settled.set()
 

@@ -57,6 +57,7 @@ def on_cards(
     return {
         "cpus": ["" if numbers >= mine else cpus.shown(numbers) for numbers in near],
         "card_nodes": {str(card.index): card.node for card in real if card.node and os.path.exists(card.node)},
+        "card_uuids": {str(card.index): card.uuid for card in real if card.uuid},
         "card_used": {str(card.index): used[card.index] for card in real if card.index in used},
         **({"card_visible": words} if words else {}),
         **({"card_parents": parents} if parents else {}),

@@ -137,6 +137,8 @@ class Job:
     #: is a MIG instance, if it is one.
     card_nodes: dict[int, str] | None = None
     card_used: dict[int, int] = field(default_factory=dict)
+    #: UUIDs of its cards, by which the daemon knows them again after the driver counted anew.
+    card_uuids: dict[int, str] = field(default_factory=dict)
     card_visible: dict[int, str] = field(default_factory=dict)
     card_parents: dict[int, int] = field(default_factory=dict)
     #: Name of this node in the job, where it is known; the rank table as HCCL reads it: the one that was given, or

@@ -64,8 +64,8 @@ def _accepted(job: Job, r: Record) -> None:
 def place(job: Job, r: Record) -> None:
     """Puts a job where a record says: first_rank or numbers[], devices[], cards[], node_rank, node_count, node_name,
     local_ranks, world_size; cpus[] (per rank), card_nodes{card: path}, card_used{card: bytes}, doubts[],
-    card_visible{card: word}: what the job's processes call the card, where that is not its index,
-    card_parents{card: card}: of which card it is a MIG instance."""
+    card_uuids{card: uuid}; card_visible{card: word}: what the job's processes call the card, where that is not its
+    index, card_parents{card: card}: of which card it is a MIG instance."""
     numbers = r.get("numbers") or range(r["first_rank"], r["first_rank"] + len(r["devices"]))
     job.ranks = [Rank(n, i, device) for i, (n, device) in enumerate(zip(numbers, r["devices"], strict=True))]
     for rank, cpus in zip(job.ranks, r.get("cpus", ()), strict=False):
@@ -74,6 +74,7 @@ def place(job: Job, r: Record) -> None:
     if (nodes := r.get("card_nodes")) is not None:
         job.card_nodes = {int(card): path for card, path in nodes.items()}
     job.doubts += r.get("doubts", ())
+    job.card_uuids = {int(card): uuid for card, uuid in r.get("card_uuids", {}).items()}
     job.card_used = {int(card): used for card, used in r.get("card_used", {}).items()}
     job.card_parents = {int(card): parent for card, parent in r.get("card_parents", {}).items()}
     job.card_visible = {int(card): word for card, word in r.get("card_visible", {}).items()}

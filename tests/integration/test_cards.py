@@ -420,3 +420,22 @@ def test_nothing_is_left_when_the_daemon_ends(daemon: Daemon, cards: FakeCards):
     assert daemon.kill(signal.SIGTERM) == 0
     assert not alive(pid) and time.monotonic() - began < 20
     cards.clear()
+
+
+def test_a_lease_goes_with_its_card_when_the_driver_counts_anew(daemon: Daemon, cards: FakeCards) -> None:
+    """A card was removed while the daemon was down: the others have other numbers, and a job runs on two of them."""
+    assert devices(start(daemon, "sleep", "1000", job_id="job", indices=[4, 5])) == [4, 5]
+    daemon.until_running("job")
+    uuids = {cards[4].uuid, cards[5].uuid}
+    daemon.kill()
+    cards[0].remove()
+    daemon.start()
+    shown = eventually(lambda: {card.uuid: card for card in node(daemon).cards if card.uuid})
+    assert {card.index for uuid, card in shown.items() if uuid in uuids} == {3, 4}
+    assert {shown[uuid].job_id for uuid in uuids} == {"job"}
+    assert refused(daemon, indices=[3])[0] == refused(daemon, indices=[4])[0] == "CARD_BUSY"
+    given = start(daemon, "sleep", "1000", job_id="other", count=4)
+    assert not {3, 4} & set(devices(given))
+    daemon.stop("job", grace_s=0)
+    daemon.wait("job")
+    eventually(lambda: not any(card.job_id == "job" for card in node(daemon).cards))

@@ -220,3 +220,34 @@ def test_whole_cards_and_instances_are_never_mixed():
     with pytest.raises(NoSuchCard, match="3 cards of one model: this node has 2 of an unknown model, 2 of MIG"):
         cards.lease("b", wants(3), {})
     assert cards.lease("b", wants(2), {}).devices == [1000, 1001]
+
+
+def counted(*uuids: str) -> dict[int, Card]:
+    return {i: Card(i, "nvidia", uuid=uuid) for i, uuid in enumerate(uuids)}
+
+
+def test_a_lease_knows_its_card_by_uuid_when_the_driver_counts_anew():
+    cards = Cards()
+    cards.restore("a", [2, 3], {2: "c", 3: "d"})
+    cards.refresh(counted("a", "c", "d"))  # "b" has gone
+    assert {lease.card.index: lease.job_id for lease in cards.all()} == {0: "", 1: "a", 2: "a", 3: "a"}
+    with pytest.raises(CardBusy, match="card 1 is held by job a"):
+        cards.lease("x", wants(indices=(1,)), {})
+    assert cards.lease("x", wants(1), {}).devices == [0]
+    cards.release("a", 1)
+    assert cards.lease("y", wants(indices=(1,)), {}).devices == [1]
+    cards.release("a")
+    assert cards.held("a") == [] and cards.held("x") == [0]
+    cards.refresh(counted("a", "b", "c", "d"))  # it is there again
+    assert cards.held("x") == [0] and cards.held("y") == [1, 2], "by its number, and by its uuid"
+    assert cards.lease("z", wants(1), {}).devices == [3]
+
+
+def test_a_uuid_of_several_cards_says_nothing():
+    cards = Cards()
+    cards.refresh(counted("same", "same", ""))
+    assert cards.lease("a", wants(1), {}).devices == [0]
+    assert cards.lease("b", wants(1), {}).devices == [1]
+    assert cards.lease("c", wants(1), {}).devices == [2]
+    cards.release("a")
+    assert cards.held("b") == [1]
