@@ -1,6 +1,7 @@
 """The daemon climbs the signal ladder (supervisors/ladder.py) of one job, in threads: a look at a process that hangs in
 the kernel may hang as well, and must hold nobody else up."""
 
+import contextlib
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,6 +17,7 @@ from supervisors.ladder import Ladder, Rung
 from supervisors.process import Stat
 from supervisors.spare import Reserve
 from supervisors.stop_order import StopOrder
+from supervisors.urgency import urgent
 
 #: Seconds between two looks at a job that is being stopped, and the longest pause between two SIGKILLs.
 LOOK_S, KILL_AGAIN_MOST_S = 0.5, 0.25
@@ -66,7 +68,10 @@ class Climber:
             try:
                 if rung is Rung.TERMINATE:
                     await self.signal(contained, signal.SIGTERM)
-                left = await self.kill(contained) if rung is Rung.KILL else await self.look(contained)
+                if rung is Rung.KILL:
+                    left = await self.kill(contained, urgently=ladder.is_urgent(process.uptime()))
+                else:
+                    left = await self.look(contained)
             except OSError as error:  # nobody was looked at, so nobody is known to be gone
                 self._say(f"cannot look at its processes: {explain(error)}; trying again")
                 await anyio.sleep(LOOK_S)
@@ -86,9 +91,14 @@ class Climber:
         sent = await self._thread(contained.signal, number)
         _log.warning("last_resort.signal", job=self._job_id, signal=signal.Signals(number).name, processes=sent)
 
-    async def kill(self, contained: Containment) -> list[Stat]:
+    async def kill(self, contained: Containment, *, urgently: bool) -> list[Stat]:
         """SIGKILL to everything; returns what was alive before. Raises OSError."""
-        found: list[Stat] = await self._thread(contained.kill)
+
+        def work() -> list[Stat]:
+            with urgent() if urgently else contextlib.nullcontext():
+                return contained.kill()
+
+        found: list[Stat] = await self._thread(work)
         if found:
             _log.warning("last_resort.signal", job=self._job_id, signal="SIGKILL", processes=len(found))
         return found

@@ -134,7 +134,7 @@ class LastResort:
         ladder = Ladder(process.uptime(), 0.0, pause_most=KILL_AGAIN_MOST_S)
         while self._entry.job.state is State.STOPPING and self._entry.job.stop is stop:
             rung = ladder.due(process.uptime())
-            left = await self._climber.kill(contained)
+            left = await self._climber.kill(contained, urgently=ladder.is_urgent(process.uptime()))
             if not left:
                 self._say("")
                 self._saw_nothing()

@@ -11,10 +11,14 @@ import time
 from collections.abc import Callable
 
 from supervisors.loop import Alarm, Loop
+from supervisors.urgency import Urgency
 
 #: How long SIGKILL may take before a process counts as one that cannot be killed, and how often it is sent, in seconds.
 KILL_WAIT_S = 30.0
 KILL_AGAIN_S = 0.02
+#: Where the first SIGKILLs do not do, the next ones are sent ahead of everything else, for so many seconds: processes
+#: that fork all the time end only by who is faster. Not longer: what is left then hangs, and others need the core.
+URGENT_AFTER, URGENT_S = 2, 5.0
 
 
 class Rung(enum.Enum):
@@ -29,13 +33,14 @@ class Rung(enum.Enum):
 class Ladder:
     """One climb. Times are seconds of a clock that never goes back."""
 
-    __slots__ = ("_give_up_at", "_kill_next", "_pause", "_pause_most", "_terminate", "kill_at")
+    __slots__ = ("_give_up_at", "_kill_next", "_kills", "_pause", "_pause_most", "_terminate", "kill_at")
 
     def __init__(self, now: float, grace: float, *, terminated: bool = False, pause_most: float = KILL_AGAIN_S) -> None:
         """`terminated`: SIGTERM was sent already. `pause_most`: the pause between two SIGKILLs doubles up to it."""
         self.kill_at = self._kill_next = now + max(0.0, grace)
         self._terminate = not terminated and grace > 0
         self._give_up_at = math.inf
+        self._kills = 0
         self._pause, self._pause_most = min(KILL_AGAIN_S, pause_most), pause_most
 
     def shorten(self, now: float, grace: float) -> bool:
@@ -60,8 +65,13 @@ class Ladder:
         if rung is Rung.TERMINATE:
             self._terminate = False
         elif rung is Rung.KILL:
+            self._kills += 1
             self._kill_next = now + self._pause
             self._pause = min(2 * self._pause, self._pause_most)
+
+    def is_urgent(self, now: float) -> bool:
+        """Whether SIGKILL is to be sent ahead of everything else (urgency.py)."""
+        return self._kills >= URGENT_AFTER and now < self._give_up_at - KILL_WAIT_S + URGENT_S
 
     def next_at(self) -> float:
         """When something is due next."""
@@ -83,6 +93,7 @@ class Climb:
         self._terminate, self._kill, self._give_up = terminate, kill, give_up
         self._pause_most = pause_most
         self._ladder: Ladder | None = None
+        self._urgency = Urgency()
 
     @property
     def kill_at(self) -> float:
@@ -101,6 +112,7 @@ class Climb:
 
     def stop(self) -> None:
         """All has ended that was to be ended."""
+        self._urgency.end()
         self._ladder = None
         self._alarm.cancel()
 
@@ -112,6 +124,10 @@ class Climb:
         if rung is Rung.TERMINATE:
             self._terminate()
         elif rung is Rung.KILL:
+            if ladder.is_urgent(time.monotonic()):
+                self._urgency.begin()
+            else:
+                self._urgency.end()
             self._kill()
         elif rung is Rung.GIVE_UP:
             self._give_up()

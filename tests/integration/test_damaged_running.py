@@ -110,6 +110,20 @@ def test_processes_of_others_are_left_alone(daemon: Daemon) -> None:
             process.wait()
 
 
+def test_no_supervisor_is_forked_for_what_none_can_work_with(daemon: Daemon) -> None:
+    """Neither before the stop nor behind it: the nursery ends its care at the first look."""
+    start(daemon)
+    folder(daemon.root.job("job").journal)
+    nursery = daemon.nursery_pid()
+    os.kill(lock.holder(daemon.root.job("job").lock), signal.SIGKILL)
+    eventually(lambda: "is no file" in daemon.root.nursery_log.read_text())
+    assert stop(daemon).returncode == 0
+    eventually(lambda: not Path(f"/proc/{nursery}/task/{nursery}/children").read_text())
+    daemon.kill()
+    eventually(lambda: not alive(nursery), message="it has no job left, and ends")
+    assert daemon.root.nursery_log.read_text().count("is no file") == 1
+
+
 def test_a_process_that_dropped_its_mark(daemon: Daemon) -> None:
     """In a session of its own, without MUSTER_NONCE: its id and the job's FIFO tell whose it is."""
     script = "setsid env -u MUSTER_NONCE sh -c 'echo $$ > stray; trap \"\" TERM; while :; do sleep 1; done' & wait"

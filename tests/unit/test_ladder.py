@@ -78,3 +78,13 @@ def test_a_climb_goes_on_after_an_error_of_the_work():
     loop.run()
     assert said == ["term", "no descriptor to be had", "term", "kill"]
     assert climb.kill_at == 0
+
+
+def test_what_does_not_go_is_killed_ahead_of_everything_for_a_while():
+    ladder = Ladder(0.0, 1.0)
+    urgent = []
+    for now in (1.0, 1.1, 1.2, 5.9, 6.1):
+        assert ladder.due(now) is Rung.KILL
+        urgent.append(ladder.is_urgent(now))
+        ladder.done(Rung.KILL, now)
+    assert urgent == [False, False, True, True, False]
