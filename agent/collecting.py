@@ -108,7 +108,11 @@ class Collecting:
 
     def _may_go(self, row: Ended) -> bool:
         registry = self._registry
-        if registry.is_followed(row.job_id) or registry.leasing.held_by(row.job_id) is not None:
+        if (
+            row.job_id in registry.ended.unread
+            or registry.is_followed(row.job_id)
+            or registry.leasing.held_by(row.job_id) is not None
+        ):
             return False
         return self._keeping.may_go(row)
 

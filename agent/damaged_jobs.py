@@ -55,6 +55,12 @@ class DamagedJob:
         self._wake = anyio.Event()
         self._news = anyio.Event()
         self._limiter = anyio.CapacityLimiter(1)
+        self.scope = anyio.CancelScope()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody has asked to stop it, and it has not ended."""
+        return self._order is not None
 
     @property
     def shown(self) -> list[str]:
@@ -262,6 +268,11 @@ class DamagedJobs:
             if self._group is not None:
                 self._group.start_soon(self._follow, job)
 
+    def release(self, job_id: str) -> None:
+        """The record of this job can be trusted after all."""
+        if (job := self._jobs.pop(job_id, None)) is not None:
+            job.scope.cancel()
+
     def get(self, job_id: str) -> DamagedJob | None:
         """None where nothing of it lives."""
         return self._jobs.get(job_id)
@@ -286,7 +297,8 @@ class DamagedJobs:
 
     async def _follow(self, job: DamagedJob) -> None:
         try:
-            await job.run()
+            with job.scope:
+                await job.run()
         finally:
             if self._jobs.get(job.entry.job_id) is job:
                 del self._jobs[job.entry.job_id]

@@ -53,6 +53,8 @@ class EndedJobs:
         self.states: Counter[State] = Counter()
         #: What cannot be trusted, by job.
         self.damaged: dict[str, str] = {}
+        #: Of these, jobs that could not be read, which may pass.
+        self.unread: set[str] = set()
         #: Set once all that had ended before the daemon started is in the index.
         self.indexed = anyio.Event()
         #: Called with each job that ends, and with the id of each whose record is removed.
@@ -89,10 +91,14 @@ class EndedJobs:
         if (entry := self._held.get(job_id)) is None:
             if job_id not in self._index:
                 raise JobNotFound(job_id)
+            read: Entry
             read, _ = await self._thread(load, job_id, self._root.job(job_id))
             if (entry := self._held.get(job_id)) is None:  # nobody else came first
                 if job_id not in self._index:
                     raise JobNotFound(job_id)
+                row = self._index[job_id]
+                if read.unread and row is not None and not row.damaged:
+                    return read  # who asks next finds out whether that has passed
                 entry = self._held[job_id] = read
         self._keep(entry)
         return entry
@@ -100,6 +106,8 @@ class EndedJobs:
     def add(self, entry: Entry) -> None:
         """A job that has ended, or one that is damaged."""
         self._held[entry.job_id] = entry
+        if entry.unread:
+            self.unread.add(entry.job_id)
         self._put(Ended.of(entry))
         self._keep(entry)
         if entry.damaged:
@@ -117,6 +125,7 @@ class EndedJobs:
             self.states[row.state] -= 1
         self._held.pop(job_id, None)
         self.damaged.pop(job_id, None)
+        self.unread.discard(job_id)
         if (entry := self._recent.pop(job_id, None)) is not None:
             self._recent_ranks -= len(entry.job.ranks)
         self._newest_first = None
@@ -138,6 +147,8 @@ class EndedJobs:
                 if summary is None:  # something is not as it should be: all of it is read, and says what
                     entry = await self.get(job_id)
                     if self._is_open(job_id):
+                        if entry.unread:
+                            self.unread.add(job_id)
                         self._put(Ended.of(entry))
                         self._tell_lacking(entry)
                         if entry.damaged:

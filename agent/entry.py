@@ -10,7 +10,7 @@ import anyio
 from agent.events import Event
 from agent.story import Story
 from supervisors import journal, trust
-from supervisors.errors import IllegalTransition, JournalDamaged, SupervisionError, Untrusted
+from supervisors.errors import IllegalTransition, JournalDamaged, SupervisionError, Untrusted, explain
 from supervisors.journal import Record
 from supervisors.lifecycle import Job, OpenGap, Verdict
 from supervisors.paths import JobPaths
@@ -36,6 +36,8 @@ class Entry:
     job: Job
     paths: JobPaths
     damaged: str = ""
+    #: Whether that is so because it could not be read (EIO, EMFILE, a file that was moved away), which may pass.
+    unread: bool = False
     #: How far the journal was read: bytes, records; and its record `checked`, if it came.
     end: int = 0
     records: int = 0
@@ -116,6 +118,12 @@ class Entry:
                 told.append((record["n"], event))
         return told
 
+    def become(self, other: "Entry") -> None:
+        """Takes what another reading of the same job has found, for all who have this object; see `wake`."""
+        for name in ("spec", "job", "damaged", "unread", "end", "records", "owed", "checked", "reading", "story"):
+            setattr(self, name, getattr(other, name))
+        self.known = other.known
+
     def start_over(self) -> None:
         """Forgets what was read, for reading the journal from its begin."""
         self.job, self.story, self.checked, self.owed = Job(), Story(), None, []
@@ -177,7 +185,7 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
     except Untrusted as error:
         entry.give_up(str(error))
     except OSError as error:
-        entry.give_up(f"{paths.spec}: cannot be read: {error.strerror}")
+        _not_read(entry, paths.spec, error)
     except (ValueError, TypeError) as error:
         entry.give_up(f"{paths.spec}: is damaged: {error}")
     told: Told = []
@@ -193,7 +201,7 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
         except SupervisionError as error:
             entry.give_up(str(error))
         except OSError as error:
-            entry.give_up(f"{paths.journal}: cannot be read: {error.strerror}")
+            _not_read(entry, paths.journal, error)
     if entry.job.missing_lines and paths.lines_written.exists():
         entry.job.missing_lines.clear()
     if entry.damaged:
@@ -201,6 +209,11 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
         if not entry.job.accepted_at:
             entry.job.accepted_at = _made_at(paths)
     return entry, told
+
+
+def _not_read(entry: Entry, path: Path, error: OSError) -> None:
+    entry.unread = True
+    entry.give_up(f"{path}: cannot be read: {explain(error)}; musterd tries again")
 
 
 def _made_at(paths: JobPaths) -> float:

@@ -55,6 +55,8 @@ __all__ = ["Entry", "Registry"]
 #: Seconds that a supervisor has to leave after its job's end before its folder is taken away.
 LEAVE_S = 6.0
 
+#: Seconds until a job that could not be read is read again: at first, and at most.
+READ_AGAIN_S, READ_AGAIN_MOST_S = 1.0, 60.0
 #: Jobs of which one thread hop looks whether they have ended.
 ENDS_AT_ONCE = 500
 
@@ -313,7 +315,43 @@ class Registry:
             self._to_index = []
             await self.leasing.settle([*self._on_cards, *on_cards], self.ended.get)
             self._on_cards = []
+            await self._read_again()
             await anyio.sleep_forever()
+
+    async def _read_again(self) -> None:
+        """Jobs that could not be read when the daemon started, until they can be, or turn out to be damaged."""
+        pause = READ_AGAIN_S
+        while self.ended.unread:
+            await anyio.sleep(pause)
+            pause = min(pause * 2, READ_AGAIN_MOST_S)
+            for job_id in sorted(self.ended.unread):
+                async with self.alone(job_id):
+                    await self._read_one_again(job_id)
+
+    async def _read_one_again(self, job_id: str) -> None:
+        stopped = self.damaged.get(job_id)
+        if job_id not in self.ended.unread or (stopped is not None and stopped.stopping):
+            return
+        ((found, told),) = await self._thread(job_folder.load_all, self._root, [job_id])
+        if found.unread:
+            return
+        _log.info("journal.read_again", job=job_id, damaged=found.damaged)
+        entry = self.ended.find(job_id) or found
+        if entry is not found:
+            entry.become(found)
+        self.ended.remove(job_id)
+        if not found.damaged:
+            self.damaged.release(job_id)
+        if entry.job.state.final:
+            self.ended.add(entry)
+        else:
+            self._live[job_id] = entry
+            self.leasing.restore(entry)
+        self._events.append(self._untold(entry, told))
+        self.version += 1
+        entry.wake()
+        if not entry.job.state.final:
+            self._begin(entry, None)
 
     def _begin(self, entry: Entry, held: Held | None) -> None:
         assert self._group is not None

@@ -129,6 +129,47 @@ def test_an_ended_job_that_is_damaged_is_said(make_daemon: Make) -> None:
     assert job.state == job_pb2.JOB_STATE_LOST and job.warnings
 
 
+def test_a_record_that_cannot_be_read_for_a_while_is_read_again(make_daemon: Make) -> None:
+    """Of a job that runs, and of one that has ended: nothing of either is lost, and nobody has to start the daemon."""
+    daemon = make_daemon()
+    ended(daemon, "over")
+    daemon.run("sh", "-c", "while [ ! -e ../../go ]; do sleep 0.02; done; exit 7", job_id="live")
+    daemon.until_running("live")
+    daemon.kill()
+    journals = [daemon.root.job(job_id).journal for job_id in ("over", "live")]
+    for journal in journals:
+        journal.rename(journal.with_name("moved"))
+    daemon.restart()
+    with pytest.raises(grpc.RpcError) as unread:
+        daemon.get("over")
+    assert unread.value.code() is grpc.StatusCode.DATA_LOSS, unread.value
+    assert "No such file" in str(unread.value.details()) and "tries again" in str(unread.value.details())
+    assert daemon.cli("ps", "-a").stdout.count("LOST") == 2
+    for journal in journals:
+        journal.with_name("moved").rename(journal)
+    assert eventually(lambda: "LOST" not in daemon.cli("ps", "-a").stdout)
+    assert daemon.get("over").state == job_pb2.JOB_STATE_SUCCEEDED
+    assert daemon.get("live").state == job_pb2.JOB_STATE_RUNNING
+    assert "cannot be read" not in daemon.cli("node").stdout
+    (daemon.root.job("live").folder / "go").touch()
+    assert daemon.wait("live").verdict.exit_code == 7
+    assert [event.kind for event in daemon.event_list("live")].count("job.ended") == 1
+    assert [event.kind for event in daemon.event_list("over")].count("job.ended") == 1
+
+
+def test_a_record_that_is_damaged_once_it_can_be_read_stays_lost(make_daemon: Make) -> None:
+    daemon = make_daemon()
+    ended(daemon)
+    daemon.kill()
+    journal = daemon.root.job("model").journal
+    data = journal.read_bytes()
+    journal.rename(journal.with_name("moved"))
+    daemon.restart()
+    journal.write_bytes(data.replace(b"SUCCEEDED", b"STOPPED", 1))
+    assert eventually(lambda: "the checksum does not fit" in daemon.cli("node").stdout)
+    assert "tries again" not in daemon.cli("node").stdout
+
+
 # --- collecting -------------------------------------------------------------------------------------------------------
 
 
