@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
 
 from agent.errors import CursorTooOld
 from agent.events import Event, EventStore
@@ -35,11 +36,11 @@ class EventLines:
         *,
         since: int | None = None,
         until: int | None = None,
-        losses_of: frozenset[int | None] | None = None,
+        losses_of: Callable[[int | None], bool] | None = None,
     ) -> None:
         """Of one job, or of all jobs and the node (`job_id` empty), behind `cursor` (empty: from the oldest), told at
         or after `since` and not after `until` (nanoseconds since the epoch).
-        `losses_of`: only events of output that is lost, of these ranks (None: of the job's own log)."""
+        `losses_of`: only events of output that is lost, of these ranks (asked with None: of the job's own log)."""
         self._events = events
         self._job_id = job_id
         self._behind = cursor or None
@@ -95,7 +96,7 @@ class EventLines:
     def _wanted(self, event: Event) -> bool:
         if event.kind in _IN_THE_LOG or (self._job_id and event.job_id != self._job_id):
             return False
-        if self._losses_of is not None and (event.kind != "job.output_lost" or event.rank not in self._losses_of):
+        if self._losses_of is not None and (event.kind != "job.output_lost" or not self._losses_of(event.rank)):
             return False
         if event.kind == "job.stopping" and event.attributes.get("cause") == "requested":
             return False

@@ -101,8 +101,6 @@ def logs(
                 request.events = not no_events
             elif not several and not no_events:
                 request.events = request.only_losses = True
-                if not own and not ranks:
-                    request.ranks.extend(rank.rank for rank in get_job(connection, job or "").ranks)
         label = several and not no_label
         sink: following.Sink = labels.Raw(write, aside=note)
         if several or timestamps or pattern is not None:

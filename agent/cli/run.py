@@ -170,6 +170,9 @@ class _Sink:
         self._sink: Sink | None = None
 
     def feed(self, source: str, data: bytes, time: float) -> None:
+        if source == "muster":
+            note(data.decode("utf-8", "replace").rstrip("\n"))
+            return
         if self._sink is None:
             from agent import labels
 
@@ -241,7 +244,9 @@ class _Attached:
 
         progress = Progress(self._connection, job) if self._show else None
         sink = _Sink(self._label, lambda: self._count(job))
-        request = log_pb2.ReadLogsRequest(job_id=job.job_id, follow=True)
+        # Also whom nothing else is told must know that this is not all of the output.
+        losses = not (self._show or self._quiet)
+        request = log_pb2.ReadLogsRequest(job_id=job.job_id, follow=True, events=losses, only_losses=losses)
         last = follow.read(self._connection, request, sink)
         if not self._quiet:
             follow.note_missing(last)

@@ -1,5 +1,6 @@
 """LogService: the output of ranks."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -234,11 +235,16 @@ async def _events(
     return events
 
 
-def _losses_of(request: log_pb2.ReadLogsRequest) -> frozenset[int | None]:
+def _losses_of(request: log_pb2.ReadLogsRequest) -> Callable[[int | None], bool]:
     """Whose lost output a reader wants to be told of; None stands for the job's own log."""
-    if request.job_log == log_pb2.JOB_LOG_ONLY:
-        return frozenset({None})
-    return frozenset(request.ranks) | ({None} if request.job_log == log_pb2.JOB_LOG_INCLUDED else set())
+    ranks = frozenset(request.ranks)
+
+    def wanted(rank: int | None) -> bool:
+        if rank is None:
+            return request.job_log != log_pb2.JOB_LOG_UNSPECIFIED
+        return request.job_log != log_pb2.JOB_LOG_ONLY and (not ranks or rank in ranks)
+
+    return wanted
 
 
 async def _starts(

@@ -211,3 +211,12 @@ def test_the_log_folder_is_moved_away_and_back(daemon: Daemon) -> None:
     eventually(lambda: job.log(0).read_bytes() == b"".join(b"line %02d\n" % n for n in range(1, count + 1)))
     ended = job.end()
     assert ended.ranks[0].lost_log_bytes == 0
+
+
+def test_muster_run_tells_of_lost_output_though_nobody_sits_at_a_terminal(daemon: Daemon) -> None:
+    os.mkfifo(daemon.root.log / "x-proc-rank-0-device-0.txt")
+    done = daemon.cli("run", "--job-id", "x", "--", "sh", "-c", "echo out; exit 4")
+    assert done.returncode == 4
+    assert "output of rank 0" in done.stderr and "4 bytes" in done.stderr, done.stderr
+    quiet = daemon.cli("run", "-q", "--job-id", "x", "--", "sh", "-c", "echo out; exit 4")
+    assert (quiet.returncode, quiet.stderr) == (4, "")
