@@ -263,10 +263,12 @@ def _usage(usage: lifecycle.Usage) -> job_pb2.Usage:
 def verdict_of(job: lifecycle.Job) -> job_pb2.Verdict | None:
     """Why a job ended; of one that is being ended what is known by now, of another None."""
     known = verdict.so_far(job)
-    return None if known is None else _verdict(known)
+    if known is None:
+        return None
+    return _verdict(known, verdict.unordered(job) if known.first_failed is not None else ())
 
 
-def _verdict(known: lifecycle.Verdict) -> job_pb2.Verdict:
+def _verdict(known: lifecycle.Verdict, unordered: Sequence[int] = ()) -> job_pb2.Verdict:
     return job_pb2.Verdict(
         exit_code=known.exit_code,
         summary=plain(known.summary),
@@ -276,7 +278,7 @@ def _verdict(known: lifecycle.Verdict) -> job_pb2.Verdict:
         recommendation=job_pb2.Recommendation.Value(f"RECOMMENDATION_{known.recommendation}"),
         recommendation_reason=plain(known.recommendation_reason),
         stopped_by=plain(known.stopped_by),
-        unordered=known.unordered,
+        unordered=unordered,
     )
 
 

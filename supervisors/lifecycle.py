@@ -102,7 +102,6 @@ class Verdict:
     recommendation: str = "NONE"
     recommendation_reason: str = ""
     stopped_by: str = ""
-    unordered: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -260,7 +260,7 @@ def _final(r: Record) -> State:
 def _verdict(fields: dict[str, Any]) -> Verdict:
     if not isinstance(fields, dict):
         raise TypeError(f"a verdict is an object, not {type(fields).__name__}")
-    lists = {name: tuple(fields.get(name, ())) for name in ("last_lines", "victims", "unordered")}
+    lists = {name: tuple(fields.get(name, ())) for name in ("last_lines", "victims")}
     return Verdict(**_known(Verdict, fields | lists))
 
 

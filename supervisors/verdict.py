@@ -168,9 +168,8 @@ def so_far(job: Job) -> Verdict | None:
     code, text = shell_code(first.status), describe(first.status)
     if first.outcome is Outcome.HUNG:
         code, text = code or HUNG_CODE, "hung" + (f": {stop.reason}" if stop.reason else "")
-    alike = unordered(job)
-    text = f"is being ended: rank {first.rank} {text}{_not_known(alike)}"
-    return Verdict(code, text, first.rank, recommendation="UNSPECIFIED", unordered=alike)
+    text = f"is being ended: rank {first.rank} {text}{_not_known(unordered(job))}"
+    return Verdict(code, text, first.rank, recommendation="UNSPECIFIED")
 
 
 def recommend(job: Job, first: Rank, fault: str) -> tuple[str, str]:
@@ -226,8 +225,7 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
         summary = f"{who} exited with code 0"
         return State.SUCCEEDED, Verdict(0, summary + (f"; {serving} that served them ended then" if serving else ""))
     end = _failed(job, first, last_lines, victims, fault)
-    end.unordered = unordered(job)
-    end.summary += _not_known(end.unordered)
+    end.summary += _not_known(unordered(job))
     return State.LOST if first.outcome is Outcome.LOST else State.FAILED, end
 
 
