@@ -43,9 +43,11 @@ class Retired:
         if self._client is None:
             with contextlib.suppress(OSError):  # it is not there yet
                 self._connect()
-        if self._client is not None:
-            for job_id, pid, status in list(self._wards.ends()):
+        for job_id, pid, status in list(self._wards.ends()):
+            if self._client is not None:
                 self._client.send({"op": "ended", "job": job_id, "pid": pid, "status": status})
+            elif self._wards.has_ended(job_id):  # and with it the nursery that could have said so
+                self._wards.let_go(job_id, pid)
         self._loop.later(TELL_S, self._tell)
 
     def _connect(self) -> None:

@@ -101,7 +101,7 @@ class Wards:
         """Another nursery's child, a rank of this job, has ended so. Returns whether it may be waited for."""
         ward = self._wards.get(job_id)
         if ward is None:
-            return self._has_ended(job_id)
+            return self.has_ended(job_id)
         if pid in ward.ranks and ward.sock is not None:
             with contextlib.suppress(OSError):  # it is said again
                 ward.sock.send(wire.encode({"op": "ended", "pid": pid, "status": status}))
@@ -281,7 +281,7 @@ class Wards:
         if ward.sock is not None:
             self._loop.remove(ward.sock.fileno())
             ward.sock.close()
-        if ward.done or code in (supervisor.DONE, supervisor.UNUSABLE) or self._has_ended(ward.job_id):
+        if ward.done or code in (supervisor.DONE, supervisor.UNUSABLE) or self.has_ended(ward.job_id):
             self._close(ward, "the journal cannot be used" if code == supervisor.UNUSABLE else "the job has ended")
             return
         if code == supervisor.BUSY and not self._retired and self._holder(ward.job_id) not in (0, *self._daemons()):
@@ -331,7 +331,7 @@ class Wards:
         ward.death = {"op": "died", "job": ward.job_id, "how": how, "error": error, "lived": lived}
         self._tell(ward.death)
 
-    def _has_ended(self, job_id: str) -> bool:
+    def has_ended(self, job_id: str) -> bool:
         """Read from the journal, since a killed supervisor cannot say it. A damaged one is not worked with either."""
         try:
             return replay(journal.read(self._root.job(job_id).journal).records).state.final

@@ -115,6 +115,24 @@ def test_an_end_while_there_is_no_supervisor_is_kept(limited: Daemon) -> None:
     eventually(lambda: not Path(f"/proc/{rank}").exists(), message="it is waited for")
 
 
+def test_who_stepped_aside_ends_with_its_jobs_though_nobody_answers(limited: Daemon) -> None:
+    daemon = limited
+    daemon.run("sleep", "3600", job_id="job")
+    daemon.until_running("job")
+    nursery = daemon.nursery_pid()
+    lower(daemon, nursery, FEW, FEW)
+    kill_supervisor(daemon, "job")
+    successor = daemon.nursery_pid()
+    if successor == nursery:
+        return  # it could raise its limit
+    os.kill(nursery, signal.SIGSTOP)
+    assert daemon.stop("job", grace_s=1).ended
+    daemon.kill()
+    os.kill(successor, signal.SIGKILL)
+    os.kill(nursery, signal.SIGCONT)
+    eventually(lambda: not alive(nursery))
+
+
 def test_a_job_that_has_no_supervisor_yet_starts_and_can_be_stopped(limited: Daemon) -> None:
     daemon = limited
     daemon.run("sleep", "3600", job_id="one")
