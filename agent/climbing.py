@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import structlog
-from anyio import to_thread
 
+from agent import threads
 from supervisors import process
 from supervisors.containment import Containment
 from supervisors.errors import explain
@@ -114,4 +114,4 @@ class Climber:
                 return function(*args)
 
         # Given up when the daemon ends: what hangs in the kernel would hold up its end.
-        return await to_thread.run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+        return await threads.run(work, limiter=self._limiter, abandon_on_cancel=True)

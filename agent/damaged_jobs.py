@@ -11,10 +11,9 @@ from typing import Any
 
 import anyio
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from agent import supervisor_client
+from agent import supervisor_client, threads
 from agent.climbing import Climber
 from agent.control import LinkLost, Refused
 from agent.entry import Entry
@@ -241,7 +240,7 @@ class DamagedJob:
         self._changed()
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await to_thread.run_sync(function, *args, limiter=self._limiter, abandon_on_cancel=True)
+        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True)
 
 
 class DamagedJobs:

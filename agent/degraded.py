@@ -15,8 +15,8 @@ from pathlib import Path
 
 import anyio
 import structlog
-from anyio import to_thread
 
+from agent import threads
 from agent.errors import StartupError
 from agent.state_folder import OTHER_ROOT, writable, writable_for_job
 from probes.codes import EXPLANATIONS
@@ -127,7 +127,7 @@ class Degraded:
             why = f"does not answer within {ANSWER_S:g} s"
             with anyio.move_on_after(ANSWER_S):
                 try:
-                    await to_thread.run_sync(look, limiter=self._limiter, abandon_on_cancel=True)
+                    await threads.run(look, limiter=self._limiter, abandon_on_cancel=True)
                     why = ""
                 except OSError as error:
                     why = f"{error.strerror}; {remedy(error, OTHER_ROOT)}" if error.errno not in FULL else ""

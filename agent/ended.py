@@ -12,9 +12,8 @@ from weakref import WeakValueDictionary
 
 import anyio
 import structlog
-from anyio import to_thread
 
-from agent import ended_scan
+from agent import ended_scan, threads
 from agent.ended_row import Ended
 from agent.ended_scan import Summary
 from agent.entry import Entry, load
@@ -191,4 +190,4 @@ class EndedJobs:
             self._recent_ranks -= len(oldest.job.ranks)
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await to_thread.run_sync(function, *args, limiter=self._limiter)
+        return await threads.run(function, *args, limiter=self._limiter)

@@ -18,10 +18,9 @@ from pathlib import Path
 import anyio
 import msgspec
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskStatus
 
-from agent import segments
+from agent import segments, threads
 from agent.errors import CursorTooOld, InvalidRequest
 from agent.segments import Segment
 from agent.state_folder import DEGRADES, event_epoch, new_epoch, sync_folder, write_synced
@@ -109,7 +108,7 @@ class EventStore:
         for one that cannot be read.
         """
         boot = boot_id or process.boot_id()
-        return cls(folder, keep_bytes, await to_thread.run_sync(_load, folder, boot))
+        return cls(folder, keep_bytes, await threads.run(_load, folder, boot))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -223,7 +222,7 @@ class EventStore:
         # Sizes are taken now: what is written later is no part of this answer.
         parts = [(s.path, s.offset_of(after + 1), s.size) for s in self._segments[start:]]
         try:
-            lines = await to_thread.run_sync(segments.read, parts, after, limit, limiter=self._limiter)
+            lines = await threads.run(segments.read, parts, after, limit, limiter=self._limiter)
         except FileNotFoundError:
             raise CursorTooOld(self.oldest_cursor()) from None  # dropped in this very moment
         found = [(x.q, Event(x.t, x.k, x.j, x.r, x.m, x.s, x.a)) for x in lines]
@@ -297,7 +296,7 @@ class EventStore:
     async def _sync(self) -> None:
         if self._fd < 0:
             return
-        await to_thread.run_sync(os.fdatasync, self._fd, limiter=self._limiter)
+        await threads.run(os.fdatasync, self._fd, limiter=self._limiter)
 
     async def _keep_bound(self) -> None:
         if self._pending or self._fd < 0:
@@ -314,9 +313,9 @@ class EventStore:
         # them any more; then they go.
         saved = msgspec.json.encode(self._marks).decode()
         await self._sync()
-        await to_thread.run_sync(write_synced, self._folder / "marks", saved, limiter=self._limiter)
+        await threads.run(write_synced, self._folder / "marks", saved, limiter=self._limiter)
         dropped, self._segments = self._segments[:drop], self._segments[drop:]
-        await to_thread.run_sync(_unlink, [s.path for s in dropped], limiter=self._limiter)
+        await threads.run(_unlink, [s.path for s in dropped], limiter=self._limiter)
 
     async def _begin_segment(self) -> None:
         before = self._fd
@@ -324,8 +323,8 @@ class EventStore:
         self._fd = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._segments.append(segment)
         try:
-            await to_thread.run_sync(os.fdatasync, before, limiter=self._limiter)
-            await to_thread.run_sync(sync_folder, self._folder, limiter=self._limiter)
+            await threads.run(os.fdatasync, before, limiter=self._limiter)
+            await threads.run(sync_folder, self._folder, limiter=self._limiter)
         finally:
             os.close(before)
 

@@ -13,9 +13,9 @@ from typing import Any
 import anyio
 import msgspec
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskStatus
 
+from agent import threads
 from agent.condition_rules import of_presence
 from agent.conditions import Condition, Moment, clock
 from agent.node_file import Fault
@@ -109,9 +109,7 @@ class FaultsFile:
             await self._dirty.wait()
             self._dirty = anyio.Event()
             try:
-                await to_thread.run_sync(
-                    _replace, self._path, msgspec.json.encode(self._content), limiter=self._limiter
-                )
+                await threads.run(_replace, self._path, msgspec.json.encode(self._content), limiter=self._limiter)
                 self.trouble = ""
             except OSError as error:
                 self.trouble = (

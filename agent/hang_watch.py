@@ -11,10 +11,9 @@ from typing import Any, Protocol
 import anyio
 import msgspec
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from agent import supervisor_client
+from agent import supervisor_client, threads
 from agent.config import Config, HangTable
 from agent.control import LinkLost, Refused
 from agent.entry import Entry
@@ -297,7 +296,7 @@ class HangWatch:
                 await anyio.sleep(AGAIN_S)
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await to_thread.run_sync(function, *args, limiter=self._limiter)
+        return await threads.run(function, *args, limiter=self._limiter)
 
 
 def _kind(change: Change) -> str:

@@ -5,7 +5,8 @@ import contextlib
 import ctypes
 
 import anyio
-from anyio import to_thread
+
+from agent import threads
 
 #: Seconds between two times that free pages are given back. It takes a few ms, in which who allocates waits.
 TRIM_S = 60.0
@@ -29,4 +30,4 @@ async def trim() -> None:
     release = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while release is not None:
         await anyio.sleep(TRIM_S)
-        await to_thread.run_sync(release, 0)
+        await threads.run(release, 0)

@@ -6,9 +6,8 @@ from typing import Any
 
 import anyio
 import structlog
-from anyio import to_thread
 
-from agent import control, job_folder, last_resort, supervisor_client
+from agent import control, job_folder, last_resort, supervisor_client, threads
 from agent.control import LinkLost, Pause, Refused
 from agent.entry import Entry, Told, fetch
 from agent.holds import Holds
@@ -231,4 +230,4 @@ class JobTask:
         self._publish([])
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await to_thread.run_sync(function, *args, limiter=self._around.limiter)
+        return await threads.run(function, *args, limiter=self._around.limiter)

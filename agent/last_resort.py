@@ -15,9 +15,8 @@ from typing import Any
 
 import anyio
 import structlog
-from anyio import to_thread
 
-from agent import job_folder, supervisor_client
+from agent import job_folder, supervisor_client, threads
 from agent.climbing import EMPTY_LOOKS, KILL_AGAIN_MOST_S, LOOK_S, Climber
 from agent.control import LinkLost, Refused
 from agent.entry import Entry
@@ -241,7 +240,7 @@ class LastResort:
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
         # Given up when the daemon ends: what hangs in the kernel would hold up its end.
-        return await to_thread.run_sync(function, *args, limiter=self._limiter, abandon_on_cancel=True)
+        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True)
 
 
 def wake_up(root: Root, supervisor: int) -> None:

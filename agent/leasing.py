@@ -8,10 +8,9 @@ from typing import Any, Self
 
 import anyio
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from agent import placement, release
+from agent import placement, release, threads
 from agent.cards import Cards, Given, Lease
 from agent.config import Config
 from agent.doubts import doubts
@@ -201,7 +200,7 @@ class Leasing:
                 entry = await entry_of(each.job_id)
             except JobNotFound:
                 continue
-            if not await to_thread.run_sync(entry.paths.cards_free.exists):
+            if not await threads.run(entry.paths.cards_free.exists):
                 self._cards.restore(entry.job_id, cards, entry.job.card_uuids)
                 self.give_back(entry)
         self.settled.set()
@@ -223,7 +222,7 @@ class Leasing:
             entry.wake()
 
         if entry.damaged:
-            while pid := await to_thread.run_sync(lock.holder, entry.paths.lock):
+            while pid := await threads.run(lock.holder, entry.paths.lock):
                 text = f"job {entry.job_id}, whose journal is damaged, is still supervised (pid {pid})"
                 if not late:
                     tell(dict.fromkeys(self._cards.held(entry.job_id), text))
@@ -244,7 +243,7 @@ class Leasing:
         self.give_up(entry.job_id)
         entry.wake()
         with contextlib.suppress(OSError):  # then the next daemon looks again
-            await to_thread.run_sync(entry.paths.cards_free.touch)
+            await threads.run(entry.paths.cards_free.touch)
         if late:
             self._note(entry, "job.cards_free", "nobody is on the job's cards any more")
 

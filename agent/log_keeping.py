@@ -14,11 +14,10 @@ from typing import TypeVar
 
 import anyio
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
-from agent import log_compress, log_keeping_files, log_keeping_rule, log_upload, log_worker
+from agent import log_compress, log_keeping_files, log_keeping_rule, log_upload, log_worker, threads
 from agent.collected_logs import CollectedLogs
 from agent.config import Config
 from agent.ended_row import Ended
@@ -226,7 +225,7 @@ class LogKeeping:
         rows, found = list(self._registry.ended.rows()), []
         for start in range(0, len(rows), ROWS_AT_ONCE):
             some = rows[start : start + ROWS_AT_ONCE]
-            found += await to_thread.run_sync(seek, self._root, some, limiter=self._limiter)
+            found += await threads.run(seek, self._root, some, limiter=self._limiter)
         return [row for row in found if self._registry.ended.row(row.job_id) is row]
 
     async def _write_worker(self, entry: Entry, worker: WorkerLog) -> None:

@@ -4,9 +4,8 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
-from anyio import to_thread
 
-from agent import convert, logs
+from agent import convert, logs, threads
 from agent.entry import Entry
 from agent.errors import InvalidRequest
 from agent.log_events import EventLines
@@ -52,7 +51,7 @@ class Span:
         """`sizes`, up to the first output after this time. Raises OSError."""
         if self.until is None or time.time_ns() <= self.until:
             return sizes
-        return await to_thread.run_sync(_cut, files, sizes, self.until, limiter=self._limiter)
+        return await threads.run(_cut, files, sizes, self.until, limiter=self._limiter)
 
 
 def files_of(root: Root, entry: Entry) -> list[logs.LogFile]:

@@ -18,9 +18,8 @@ from typing import Any, Protocol
 import anyio
 import msgspec
 import structlog
-from anyio import to_thread
 
-from agent import log_keeping_files, operator_program
+from agent import log_keeping_files, operator_program, threads
 from agent.config import Config
 from agent.ended_row import Ended
 from agent.entry import Entry
@@ -259,7 +258,7 @@ class Uploads:
         self._events.append([(None, Event(time.time(), kind, lot.job_id, message=message, attributes=shown))])
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await to_thread.run_sync(function, *args, limiter=self._limiter)
+        return await threads.run(function, *args, limiter=self._limiter)
 
 
 def _wants(lot: _Lot) -> bool:

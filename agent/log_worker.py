@@ -16,9 +16,8 @@ from typing import Any
 import anyio
 import msgspec
 import structlog
-from anyio import to_thread
 
-from agent import logs
+from agent import logs, threads
 from agent.ended_row import Ended
 from agent.entry import Entry
 from agent.labels import Lines
@@ -184,7 +183,7 @@ class WorkerLog:
             self._saved_at = time.monotonic()
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await to_thread.run_sync(function, *args, limiter=self._limiter)
+        return await threads.run(function, *args, limiter=self._limiter)
 
 
 class _Deleted(OSError):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import anyio
 import structlog
-from anyio import to_thread
+
+from agent import threads
 
 #: Everybody may read it: node_exporter runs as a user of its own.
 MODE = 0o644
@@ -62,7 +63,7 @@ class Textfile:
         self.trouble = text
 
     async def _thread(self, function: Callable[..., None], *args: object) -> None:
-        await to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=self._limiter)
+        await threads.run(function, *args, abandon_on_cancel=True, limiter=self._limiter)
 
 
 def _replace(path: Path, page: bytes) -> None:

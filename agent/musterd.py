@@ -11,10 +11,9 @@ import anyio
 import click
 import msgspec
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskStatus
 
-from agent import build, config, degraded, heap, lockfile, log_setup, ownership, state_folder, systemd
+from agent import build, config, degraded, heap, lockfile, log_setup, ownership, state_folder, systemd, threads
 from agent.config import Config
 from agent.errors import StartupError
 from agent.init import is_init, leave_when_asked
@@ -338,7 +337,7 @@ async def _handle_signals(
                     ending.take(number, tasks)
                     continue
                 systemd.notify("RELOADING=1")
-                await to_thread.run_sync(settings.reload)
+                await threads.run(settings.reload)
                 log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
                 events.keep_bytes = settings.now.jobs.keep_events_bytes
                 registry.reload(settings.trouble)

@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 import msgspec
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskStatus
 
+from agent import threads
 from agent.conditions import Latched
 from agent.errors import NoRoom
 from agent.state_folder import refuse_newer, write_synced
@@ -111,7 +111,7 @@ class NodeFile:
         """What is there; an empty one where there is none, or none that can be read. Raises OSError, and
         StartupError for one that a newer musterd wrote."""
         try:
-            data = await to_thread.run_sync(trust.read, self._path, limiter=self._limiter)
+            data = await threads.run(trust.read, self._path, limiter=self._limiter)
         except FileNotFoundError:
             return NodeState()
         refuse_newer(self._path, data, VERSION)
@@ -119,7 +119,7 @@ class NodeFile:
             return _decoded(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
-            await to_thread.run_sync(self._path.rename, aside, limiter=self._limiter)
+            await threads.run(self._path.rename, aside, limiter=self._limiter)
             self._aside = (
                 f"{self._path}: cannot be understood ({error}) and was set aside as {aside.name}: conditions of before "
                 "are found again by the checks, but a drain and the inventory of the cards are forgotten; drain the "
@@ -171,7 +171,7 @@ class NodeFile:
         text = msgspec.json.format(msgspec.json.encode(self._snapshot()), indent=1).decode()
         try:
             # The last one is given up where the disk hangs; one after another is never overtaken by an older one.
-            await to_thread.run_sync(write_synced, self._path, text, limiter=self._limiter, abandon_on_cancel=last)
+            await threads.run(write_synced, self._path, text, limiter=self._limiter, abandon_on_cancel=last)
             self._saved, self._unwritten = number, ""
         except OSError as error:
             what = remedy(error)

@@ -15,8 +15,8 @@ from pathlib import Path
 import anyio
 import msgspec
 import structlog
-from anyio import to_thread
 
+from agent import threads
 from agent.notify_item import Item
 from agent.state_folder import refuse_newer, write_synced
 from probes import watched
@@ -177,7 +177,7 @@ class Outbox:
         """Takes up what waits, and the cursor ("" where nothing is known). A file that cannot be understood is set
         aside. Raises OSError, and StartupError for one that a newer musterd wrote."""
         try:
-            data = await to_thread.run_sync(trust.read, self._path)
+            data = await threads.run(trust.read, self._path)
         except FileNotFoundError:
             return
         refuse_newer(self._path, data, VERSION)
@@ -187,7 +187,7 @@ class Outbox:
                 raise msgspec.ValidationError(f"it is of version {saved.version}, and this musterd reads {VERSION}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
-            await to_thread.run_sync(self._path.rename, aside)
+            await threads.run(self._path.rename, aside)
             self._aside = (
                 f"{self._path}: cannot be understood ({error}) and was set aside as {aside.name}: notifications that "
                 "waited in it are not sent"

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import anyio
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskStatus
 
-from agent import control
+from agent import control, threads
 from agent.control import Connection, LinkLost, OtherProtocol, Pause, Refused
 from agent.errors import StartupError
 from probes import children
@@ -180,7 +179,7 @@ class NurseryClient:
         last = "did not listen"
         pause = Pause(0.01, 0.2)
         with anyio.move_on_after(START_S):
-            code = await _ended(await to_thread.run_sync(_spawn, self._root, self._owner_fd))
+            code = await _ended(await threads.run(_spawn, self._root, self._owner_fd))
             # It listened when its starter ended: if nobody answers it has died since, and another one is due. Unless
             # there was one already (its lock was held), which may be about to listen, or about to be gone.
             late = anyio.current_time() + LISTEN_S

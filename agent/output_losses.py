@@ -9,8 +9,8 @@ from pathlib import Path
 
 import anyio
 import structlog
-from anyio import to_thread
 
+from agent import threads
 from agent.entry import Entry
 from probes.codes import EXPLANATIONS
 from probes.result import CheckResult, Code, Status
@@ -54,7 +54,7 @@ class OutputLosses:
             self._condition()
             for line in list(self._lines.values()):
                 try:
-                    await to_thread.run_sync(_write, line)
+                    await threads.run(_write, line)
                 except OSError as error:
                     _log.info("gap_line.not_written", log=str(line.log), error=str(error))
                 else:
@@ -79,7 +79,7 @@ class OutputLosses:
         missing.pop(line.rank, None)
         if not missing:
             with contextlib.suppress(OSError):  # else the next daemon looks again, and finds the line
-                await to_thread.run_sync(lambda: line.entry.paths.lines_written.touch(mode=0o600))
+                await threads.run(lambda: line.entry.paths.lines_written.touch(mode=0o600))
         line.entry.wake()
 
     def _condition(self) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 
 import anyio
 import structlog
-from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from agent import admission, ended_scan, forced_removal, job_folder
+from agent import admission, ended_scan, forced_removal, job_folder, threads
 from agent.cards import Lease
 from agent.climbing import RESERVE
 from agent.collected_logs import CollectedLogs
@@ -606,4 +605,4 @@ class Registry:
                 self._busy[job_id] = (lock, users - 1)
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await to_thread.run_sync(function, *args, limiter=self._limiter)
+        return await threads.run(function, *args, limiter=self._limiter)

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
-from anyio import to_thread
 
-from agent import holders
+from agent import holders, threads
 from agent.control import Pause
 from probes.accelerator import ASCEND, NVIDIA, Holder, Trouble
 from probes.driver import Driver, View, What
@@ -62,7 +61,7 @@ async def until_free(
     while True:
         await driver.refresh(What.HOLDERS, left)
         view = await driver.refresh(What.READINGS, left)
-        held, untold = await to_thread.run_sync(_seen, job_id, job, left, view, slack_bytes)
+        held, untold = await threads.run(_seen, job_id, job, left, view, slack_bytes)
         late = time.monotonic() >= end
         stays = {*held, *(untold if not late else ())}
         for card in left:

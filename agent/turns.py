@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 import anyio
-from anyio import to_thread
 from anyio.lowlevel import RunVar
+
+from agent import threads
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -146,4 +147,4 @@ async def in_turn(function: Callable[[*_Args], _T], *args: *_Args) -> _T:
     same."""
     own = _present()
     async with own.reading.turn():
-        return await to_thread.run_sync(function, *args, limiter=own.thread)
+        return await threads.run(function, *args, limiter=own.thread)

@@ -8,9 +8,8 @@ from typing import Any
 
 import anyio
 import structlog
-from anyio import to_thread
 
-from agent import job_folder, placement, rank_tables
+from agent import job_folder, placement, rank_tables, threads
 from agent.cards import Given
 from agent.config import Config
 from agent.control import Pause
@@ -280,7 +279,7 @@ class Unsupervised:
         self._around.publish(self._entry, self._entry.absorb(numbered, writer.size))
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await to_thread.run_sync(function, *args, limiter=self._around.limiter)
+        return await threads.run(function, *args, limiter=self._around.limiter)
 
 
 def _checked(ok: bool, results: list[dict[str, Any]], skipped: str) -> Record:

@@ -3,9 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from anyio import to_thread
-
-from agent import doubts, holders
+from agent import doubts, holders, threads
 from agent.cards import Lease
 from agent.config import TelemetryTable
 from agent.convert import timestamp
@@ -42,7 +40,7 @@ async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
     view, periods, now = context.driver.view, context.config().telemetry, time.time()
     told = {index: _Told.of(view, index, periods, now) for index in view.cards}
     pids = {holder.pid for one in told.values() if one.holders is not None for holder in one.holders.value}
-    known = await to_thread.run_sync(lambda: {pid: holders.who(pid) for pid in pids}) if pids else {}
+    known = await threads.run(lambda: {pid: holders.who(pid) for pid in pids}) if pids else {}
     messages = []
     for lease in context.registry.leasing.all():
         card = lease.card

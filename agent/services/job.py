@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from agent import convert, stacks, why
+from agent import convert, stacks, threads, why
 from agent.ended_row import Ended
 from agent.entry import Entry
 from agent.errors import InvalidRequest, JournalUnreadable, SupervisorUnreachable
@@ -123,7 +122,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         registry = self._server.registry
         entries = {job.job_id: job if isinstance(job, Entry) else registry.ended.find(job.job_id) for job in jobs}
         wanted = [job_id for job_id, entry in entries.items() if entry is None]
-        read = await to_thread.run_sync(self._messages.read, wanted, labels) if wanted else {}
+        read = await threads.run(self._messages.read, wanted, labels) if wanted else {}
         ranks = 0
         for job in jobs:
             if (entry := entries[job.job_id]) is not None:

@@ -4,9 +4,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from anyio import to_thread
-
-from agent import __version__, convert
+from agent import __version__, convert, threads
 from agent.build import BUILD
 from agent.errors import InvalidRequest
 from agent.services import ServerContext, caller
@@ -83,7 +81,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             nursery_pid=registry.nursery_pid,
             cards=await cards_of(server),
             active_jobs=len(registry.live()),
-            containment=await to_thread.run_sync(_containment),
+            containment=await threads.run(_containment),
             state_dir=plain(str(server.root.state)),
             log_dir=plain(str(server.root.log)),
             warnings=[plain(text) for text in self._warnings()],

@@ -1,0 +1,62 @@
+"""Work that blocks, in threads: the one place where the daemon hands any of it to one."""
+
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
+
+import anyio
+import structlog
+from anyio import CapacityLimiter, to_thread
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+#: Seconds between two tries to start a thread, at first and at most; and between two words about it.
+_PAUSE_S, _PAUSE_MOST_S, _SAY_S = 0.02, 1.0, 60.0
+
+_log = structlog.get_logger(__name__)
+
+
+class _Word:
+    """Said at most once a minute, however many wait."""
+
+    def __init__(self) -> None:
+        self._at = float("-inf")
+
+    def say(self, error: RuntimeError) -> None:
+        now = anyio.current_time()
+        if now - self._at >= _SAY_S:
+            self._at = now
+            _log.warning("threads.none_to_be_had", error=f"{error}: raise the limit of processes; trying again")
+
+
+_word = _Word()
+
+
+async def run(
+    function: Callable[[*Ts], T],
+    *args: *Ts,
+    limiter: CapacityLimiter | None = None,
+    abandon_on_cancel: bool = False,
+) -> T:
+    """The result of `function(*args)`, as `anyio.to_thread.run_sync` gives it, and raises what the function raises.
+
+    Where the node has no thread to give (a limit of processes that jobs use up, too) it waits until there is one, or
+    until the caller is cancelled: the daemon must not end because somebody else's fork bomb is at its limit.
+    """
+    begun = False
+
+    def work(*given: *Ts) -> T:
+        nonlocal begun
+        begun = True
+        return function(*given)
+
+    pause = _PAUSE_S
+    while True:
+        try:
+            return await to_thread.run_sync(work, *args, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
+        except RuntimeError as error:
+            if begun or "start new thread" not in str(error):
+                raise
+            _word.say(error)
+        await anyio.sleep(pause)
+        pause = min(2 * pause, _PAUSE_MOST_S)
