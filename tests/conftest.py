@@ -67,6 +67,13 @@ def running(command: Sequence[str | Path], **options: Any) -> Iterator["subproce
             process.kill()
 
 
+def pytest_configure() -> None:
+    """Whoever runs the tests may ignore SIGHUP, as nohup does, and what they start would, too. With a handler we still
+    do, while programs begin with the default."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
     """Of `-n auto`: most tests wait rather than compute, so that each core has room for two workers."""

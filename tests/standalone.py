@@ -18,8 +18,7 @@ class Run:
         self.folder = folder
         env = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
         env |= {"TMPDIR": str(folder), "NO_COLOR": "1"}
-        # Whoever runs the tests may ignore SIGHUP, as nohup does.
-        words = ["env", "--default-signal=HUP", str(BIN / "muster"), "run", "--standalone", "--skip-check"]
+        words = [str(BIN / "muster"), "run", "--standalone", "--skip-check"]
         words += ["--job-id", "x", "--ranks", "2", *options]
         self.process = subprocess.Popen(
             [*words, "--", "sh", "-c", script],
