@@ -35,8 +35,11 @@ class JobTask:
         self._around = around
         self._before = Unsupervised(entry, around, held, self._tell)
         self._holds = Holds(entry.paths)
-        self._last = LastResort(around.root, entry, around.reserve, lambda: self._catch_up(None))
+        self._last = LastResort(around.root, entry, around.reserve, lambda: self.catch_up(None))
         self._supervising = anyio.CancelScope()
+        #: Who follows the supervisor and who ends the job in its place read the journal along, both from where the
+        #: entry is: one after the other.
+        self._reading = anyio.Lock()
 
     async def run(self) -> None:
         """To the job's end; whatever goes wrong is tried again."""
@@ -119,7 +122,7 @@ class JobTask:
         before = self._before
         try:
             if await before.reclaim():
-                await self._catch_up(None)
+                await self.catch_up(None)
                 await before.run()
             # Nothing is awaited between its last look at an order and here: from now on the supervisor gets them.
             before.ours = False
@@ -150,7 +153,7 @@ class JobTask:
             if isinstance(error, SupervisionError):
                 raise error
             # It may have ended the job before it went, or left records that it could not tell of.
-            await self._catch_up(None)
+            await self.catch_up(None)
             if self.entry.job.state.final:
                 return
             self._tell(f"no supervisor: {error}; seeking one")
@@ -172,7 +175,7 @@ class JobTask:
                 while not self.entry.job.state.final:
                     change = await supervisor_client.next_change(connection)
                     if change.size is not None:
-                        await self._catch_up(change.size)
+                        await self.catch_up(change.size)
                     if change.owed is not None:
                         self._publish(self.entry.expect(change.owed))
                     if change.gaps is not None:
@@ -198,11 +201,15 @@ class JobTask:
                 _log.warning("nursery.tend_failed", job=self.entry.job_id, error=str(error))
                 await pause.wait()
 
-    async def _catch_up(self, size: int | None) -> None:
+    async def catch_up(self, size: int | None) -> None:
         """Applies what the journal has over what is known, up to `size` (None: all that is there).
 
         Raises JournalDamaged, IllegalTransition, OSError.
         """
+        async with self._reading:
+            await self._read_along(size)
+
+    async def _read_along(self, size: int | None) -> None:
         entry = self.entry
         # What is on disk for sure can be less than what was read without asking: its writer took a record back.
         # Likewise what its writer owed is not known to be written once it is gone.

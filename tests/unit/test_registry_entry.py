@@ -1,15 +1,19 @@
 """From a job's folder to an entry and its events."""
 
+import contextlib
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
-from agent import job_folder
+from agent import job_folder, threads
 from agent.entry import Entry, fetch, load
 from agent.errors import NoRoom
+from agent.job_task import JobTask
 from supervisors import journal
 from supervisors.journal import FORMAT, Writer
 from supervisors.lifecycle import Job, Rank
@@ -358,3 +362,36 @@ def test_what_a_supervisor_owes_is_known_before_it_is_written_and_counts_once(tm
     assert not entry.agrees([owed[0] | {"t": 99.0}])
     assert entry.absorb(owed, 1234) == []
     assert (entry.job.state, entry.owed, entry.records) == (state, [], owed[-1]["n"] + 1)
+
+
+async def test_two_that_read_along_at_once_tell_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whoever follows the supervisor, and whoever ends the job in its place: what the slower one has read is known."""
+    root = Root.under(tmp_path)
+    paths = made(root, STORY[:5])
+    entry, _ = load("a", paths)
+    with contextlib.closing(Writer(paths.journal, journal.read(paths.journal))) as writer:
+        writer.append(STORY[5:7])
+        size = writer.size
+        writer.append(STORY[7:])
+    told: list[int] = []
+    slow = anyio.Event()
+
+    async def run(function: Any, *args: Any, **_: Any) -> Any:
+        result = function(*args)
+        if args[-1] == size:
+            await slow.wait()
+        return result
+
+    monkeypatch.setattr(threads, "run", run)
+    around: Any = SimpleNamespace(
+        root=root, reserve=None, limiter=None, publish=lambda _, more: told.extend(n for n, _ in more)
+    )
+    task = JobTask(entry, around, None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(task.catch_up, size)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(task.catch_up, None)
+        await anyio.wait_all_tasks_blocked()
+        slow.set()
+    assert (entry.records, entry.end) == (len(STORY) + 1, paths.journal.stat().st_size)
+    assert told == sorted(set(told)) and entry.job.state is State.FAILED
