@@ -263,6 +263,11 @@ class _Limit(Fault):
     def __init__(self, site: Site, rng: random.Random, whose: str) -> None:
         super().__init__(site, rng)
         self.whose = whose
+        #: Whether the hard limit goes down, too: where nobody may raise that again (CAP_SYS_RESOURCE), for good.
+        self.hard = self.may_stay and rng.random() < 0.5
+
+    #: Whether the process may keep its limit for ever.
+    may_stay = False
 
     def used(self, pid: int) -> int:
         raise NotImplementedError
@@ -273,8 +278,8 @@ class _Limit(Fault):
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             used = self.used(pid)
             self.before = resource.prlimit(pid, self.resource)
-            resource.prlimit(pid, self.resource, (used, self.before[1]))
-            return f"{self.whose} {pid} has a limit of {used} ({type(self).__name__})"
+            resource.prlimit(pid, self.resource, (used, used if self.hard else self.before[1]))
+            return f"{self.whose} {pid} has a {'hard ' if self.hard else ''}limit of {used} ({type(self).__name__})"
         return f"{self.whose} had no limit: it was gone"
 
     def lift(self) -> None:
@@ -282,7 +287,7 @@ class _Limit(Fault):
             return
         for whose in ("daemon", "nursery", "supervisor"):  # those forked meanwhile have it, too
             if pid := self.site.pid(whose):
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     resource.prlimit(pid, self.resource, self.before)
 
 
@@ -290,6 +295,7 @@ class Descriptors(_Limit):
     """Not one more descriptor is to be had."""
 
     resource = resource.RLIMIT_NOFILE
+    may_stay = True
 
     def used(self, pid: int) -> int:
         return max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1
