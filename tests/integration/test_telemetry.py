@@ -244,5 +244,5 @@ def test_a_damaged_history_does_not_stop_the_daemon(node: Daemon):
     for end in ("-wal", "-shm"):
         (node.root.state / f"telemetry.db{end}").unlink(missing_ok=True)
     node.restart()
-    eventually(lambda: history(node, card=0))
+    eventually(lambda: history(node, card=0), 60)
     assert list(node.root.state.glob("telemetry.db.damaged-*"))
