@@ -244,5 +244,6 @@ def test_a_damaged_history_does_not_stop_the_daemon(node: Daemon):
     for end in ("-wal", "-shm"):
         (node.root.state / f"telemetry.db{end}").unlink(missing_ok=True)
     node.restart()
-    eventually(lambda: history(node, card=0), 60)
+    eventually(lambda: len(now(node).cards) == 4, message="the cards are known again")
+    eventually(lambda: history(node, card=0))
     assert list(node.root.state.glob("telemetry.db.damaged-*"))
