@@ -18,7 +18,8 @@ MINDSPORE_READY := .venv-mindspore/.ready
 # Another one: make test-msrun MINDSPORE='mindspore==2.9.*' after make clean.
 MINDSPORE ?= mindspore==2.7.*
 
-CODE := $(wildcard agent supervisors probes proto/muster tests benchmarks examples scripts hatch_build.py)
+# proto/muster holds links to agent, supervisors and probes.
+CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
 .PHONY: help setup run test chaos test-system test-msrun fuzz lint format proto check-proto corpus corpus-acted bench soak lock clean
 

@@ -1,5 +1,7 @@
-"""Puts into wheel and sdist which build they are: the file agent/build.txt, which `agent/build.py` shows."""
+"""Puts into wheel and sdist which build they are: the file build.txt of muster.agent, which `agent/host/build.py`
+shows."""
 
+import contextlib
 import os
 import subprocess
 import tempfile
@@ -12,6 +14,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 #: `git archive` puts the commit in here (.gitattributes).
 _ARCHIVED = "$Format:%h of %cs$"
 _FILE = "agent/build.txt"
+_FOLDERS = ("agent", "supervisors", "probes")
 
 
 class BuildHook(BuildHookInterface[Any]):
@@ -19,9 +22,12 @@ class BuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Raises ValueError where a checkout has an sdist's file."""
-        if version == "editable":
-            return
         root = Path(self.root)
+        if version == "editable":
+            for name in _FOLDERS:  # an sdist has no links
+                with contextlib.suppress(FileExistsError):
+                    (root / "proto/muster" / name).symlink_to(Path("../..", name))
+            return
         build = _of_git(root)
         if (root / _FILE).exists():
             if build:
@@ -30,7 +36,7 @@ class BuildHook(BuildHookInterface[Any]):
         self._folder = tempfile.TemporaryDirectory()  # gone with this object
         path = Path(self._folder.name, "build.txt")
         path.write_text((build or _without_git(root)) + "\n")
-        build_data["force_include"][str(path)] = _FILE
+        build_data["force_include"][str(path)] = _FILE if self.target_name == "sdist" else f"muster/{_FILE}"
 
 
 def _of_git(root: Path) -> str:
@@ -57,7 +63,5 @@ def _git(root: Path, *arguments: str) -> str | None:
 def _without_git(root: Path) -> str:
     if not _ARCHIVED.startswith("$"):
         return _ARCHIVED
-    newest = max(
-        path.stat().st_mtime for name in ("agent", "supervisors", "probes") for path in (root / name).rglob("*.py")
-    )
+    newest = max(path.stat().st_mtime for name in _FOLDERS for path in (root / name).rglob("*.py"))
     return time.strftime("source of %Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH") or newest)))

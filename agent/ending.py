@@ -14,17 +14,17 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from agent import end_signals
-from agent.config import Config
-from agent.end_signals import Ask
-from agent.errors import JobNotFound, MusterError
-from agent.init import is_init
-from supervisors import owner_pipe
-from supervisors.spec import DEFAULT_GRACE_STEPS
+from muster.agent.config.config import Config
+from muster.agent.errors import JobNotFound, MusterError
+from muster.agent.host import end_signals
+from muster.agent.host.end_signals import Ask
+from muster.agent.host.pid_one import is_init
+from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
+from muster.supervisors.system import owner_pipe
 
 if TYPE_CHECKING:
-    from agent.notify import Notifier
-    from agent.registry import Registry
+    from muster.agent.jobs.registry import Registry
+    from muster.agent.notify.sender import Notifier
 
 #: Seconds over the jobs' grace until the daemon ends although a job has not.
 MARGIN_S = 60.0

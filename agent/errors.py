@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from supervisors.spec import Violation
+from muster.supervisors.model.spec import Violation
 
 if TYPE_CHECKING:
-    from agent.node_file import DrainState
+    from muster.agent.node.node_file import DrainState
 
 
 #: Fields that a conflict names.

@@ -13,22 +13,25 @@ import msgspec
 import structlog
 from anyio.abc import TaskStatus
 
-from agent import build, config, degraded, heap, lockfile, log_setup, ownership, state_folder, systemd, threads
-from agent.config import Config
-from agent.errors import StartupError
-from agent.init import is_init, leave_when_asked
-from supervisors.errors import explain
-from supervisors.paths import Root
+from muster.agent import threads
+from muster.agent.config import config
+from muster.agent.config.config import Config
+from muster.agent.errors import StartupError
+from muster.agent.host import build, heap, lockfile, log_setup, ownership, state_folder, systemd
+from muster.agent.host.pid_one import is_init, leave_when_asked
+from muster.agent.node import degraded
+from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import explain
 
 if TYPE_CHECKING:
-    from agent.collecting import Collecting
-    from agent.ending import Ending
-    from agent.events import EventStore
-    from agent.leasing import Leasing
-    from agent.log_keeping import LogKeeping
-    from agent.metrics import Metrics
-    from agent.registry import Registry
-    from probes.driver import Driver
+    from muster.agent.ending import Ending
+    from muster.agent.events.event_store import EventStore
+    from muster.agent.jobs.cards.leasing import Leasing
+    from muster.agent.jobs.registry import Registry
+    from muster.agent.logs.collecting import Collecting
+    from muster.agent.logs.log_keeping import LogKeeping
+    from muster.agent.metrics.metrics import Metrics
+    from muster.probes.cards.driver import Driver
 
 #: For GRPC_SSL_CIPHER_SUITES: gRPC has no setting for the oldest version of TLS. TLS 1.3 has ciphers of its own, which
 #: this does not touch; of those of TLS 1.2 it leaves one that needs a pre-shared key, which nobody has.
@@ -142,7 +145,7 @@ def main(
             ownership.refuse_environment_of_others()
         settings = LiveConfig(places, config_file, record and os.path.abspath(record))
         if check_config:
-            from agent import server
+            from muster.agent.api import server
 
             state_folder.check(places)
             server.check(places, settings.now)
@@ -193,27 +196,27 @@ def _first(group: ExceptionGroup[StartupError]) -> StartupError:
 
 async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None:
     """Everything between start and end. Raises StartupError, alone or in groups."""
-    from agent import orphans
-    from agent.collected_logs import CollectedLogs
-    from agent.collecting import Collecting
-    from agent.crashes import Crashes
-    from agent.ending import Ending
-    from agent.events import Event, EventStore
-    from agent.hang_watch import HangWatch
-    from agent.leasing import Leasing
-    from agent.log_keeping import LogKeeping
-    from agent.metrics import Metrics
-    from agent.node_health import NodeHealth
-    from agent.notify import Notifier
-    from agent.nursery_client import NurseryClient
-    from agent.output_losses import OutputLosses
-    from agent.registry import Registry
-    from agent.server import ServerContext, serve
-    from agent.slots import Listeners
-    from agent.stacks import Stacks
-    from agent.telemetry import Telemetry
-    from agent.tls import Credentials
-    from probes.driver import Driver, DriverSettings
+    from muster.agent import orphans
+    from muster.agent.api.server import ServerContext, serve
+    from muster.agent.api.slots import Listeners
+    from muster.agent.api.tls import Credentials
+    from muster.agent.ending import Ending
+    from muster.agent.events.event_store import Event, EventStore
+    from muster.agent.hang.hang_watch import HangWatch
+    from muster.agent.hang.job_stacks import Stacks
+    from muster.agent.jobs.cards.leasing import Leasing
+    from muster.agent.jobs.crashes import Crashes
+    from muster.agent.jobs.ended.collected_logs import CollectedLogs
+    from muster.agent.jobs.output_losses import OutputLosses
+    from muster.agent.jobs.registry import Registry
+    from muster.agent.link.nursery_client import NurseryClient
+    from muster.agent.logs.collecting import Collecting
+    from muster.agent.logs.log_keeping import LogKeeping
+    from muster.agent.metrics.metrics import Metrics
+    from muster.agent.node.health import NodeHealth
+    from muster.agent.notify.sender import Notifier
+    from muster.agent.telemetry.sampling import Telemetry
+    from muster.probes.cards.driver import Driver, DriverSettings
 
     started_at = time.time()
     tls = Credentials(settings.now.tls) if settings.now.tls.listen else None

@@ -9,15 +9,16 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from probes import children
-from supervisors import journal, process
-from supervisors.errors import SupervisionError
-from supervisors.paths import Root
-from supervisors.replay import replay
+from muster.probes.calls import children
+from muster.supervisors.model import journal
+from muster.supervisors.model.replay import replay
+from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import SupervisionError
+from muster.supervisors.system import process
 
 if TYPE_CHECKING:
-    from agent.registry import Registry
-    from supervisors.lifecycle import Job
+    from muster.agent.jobs.registry import Registry
+    from muster.supervisors.model.lifecycle import Job
 
 #: Seconds between two looks.
 LOOK_S = 0.5

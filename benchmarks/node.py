@@ -14,6 +14,8 @@ from typing import Any
 
 import grpc
 
+from muster.supervisors.paths import Root
+from muster.supervisors.system import lock
 from muster.v1 import (
     event_pb2_grpc,
     exec_pb2_grpc,
@@ -23,8 +25,6 @@ from muster.v1 import (
     node_pb2,
     node_pb2_grpc,
 )
-from supervisors import lock
-from supervisors.paths import Root
 
 BIN = Path(sys.executable).parent
 #: Longest time that a daemon may take to answer, and that a call may take, in seconds; for defects only.

@@ -18,10 +18,10 @@ from benchmarks.measure import cpu_seconds, median
 from benchmarks.node import BenchmarkFailed, Node
 from benchmarks.peers import Peers
 from benchmarks.report import Row
+from muster.probes.cards.sampler import Rates
+from muster.probes.kernel.procfs import Procfs
+from muster.probes.kernel.trees import FULL_EACH, Forest, JobRoots, Root
 from muster.v1 import job_pb2
-from probes.procfs import Procfs
-from probes.sampler import Rates
-from probes.trees import FULL_EACH, Forest, JobRoots, Root
 from tests.fakes import FakeCards, NoCompiler
 
 CARDS, PER_RANK = 8, 8

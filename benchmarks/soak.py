@@ -24,8 +24,8 @@ import grpc
 
 from benchmarks import node, processes, soak_loops
 from benchmarks.node import ENDED, BenchmarkFailed, Node
+from muster.supervisors.system import lock
 from muster.v1 import job_pb2
-from supervisors import lock
 
 #: Seconds between two kills of a daemon; seconds after the last call until everything of the jobs must be gone.
 KILL_S = 20.0, 40.0

@@ -10,7 +10,7 @@ from benchmarks.measure import median
 from benchmarks.peers import Peers, time_command, time_popen
 from benchmarks.report import Row
 from benchmarks.slurm import Cluster
-from supervisors import journal
+from muster.supervisors.model import journal
 
 RANKS = 8
 ROUNDS = 25

@@ -11,7 +11,7 @@ from pathlib import Path
 def code() -> str:
     """Which code of this package it is that runs, as it was when this was asked first: eight hexadecimal digits."""
     crc = 0
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         crc = zlib.crc32(path.read_bytes(), crc)
     return f"{crc:08x}"
 
@@ -91,7 +91,7 @@ class JobPaths:
 
     @property
     def worker(self) -> Path:
-        """How far the worker log goes; see agent/log_worker.py."""
+        """How far the worker log goes; see agent/logs/log_worker.py."""
         return self.folder / "worker.json"
 
     @property
@@ -101,7 +101,7 @@ class JobPaths:
 
     @property
     def uploaded(self) -> Path:
-        """Which log files a program of the operator's has taken; see agent/log_upload.py."""
+        """Which log files a program of the operator's has taken; see agent/logs/log_upload.py."""
         return self.folder / "uploaded"
 
     @property
@@ -169,7 +169,7 @@ class Root:
 
     @property
     def audit_log(self) -> Path:
-        """Who changed what, a JSON object a line; see agent/audit.py."""
+        """Who changed what, a JSON object a line; see agent/api/audit.py."""
         return self.log / "audit.log"
 
     @property
@@ -211,7 +211,7 @@ class Root:
 
     @property
     def collected_logs(self) -> Path:
-        """Whose the log files are of jobs whose records were collected; see agent/collected_logs.py."""
+        """Whose the log files are of jobs whose records were collected; see agent/jobs/ended/collected_logs.py."""
         return self.state / "collected_logs"
 
     @property

@@ -13,6 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
+from muster.supervisors.paths import Root
+from muster.supervisors.system import lock
 from muster.v1 import (
     event_pb2,
     event_pb2_grpc,
@@ -25,8 +27,6 @@ from muster.v1 import (
     probe_pb2_grpc,
     telemetry_pb2_grpc,
 )
-from supervisors import lock
-from supervisors.paths import Root
 
 BIN = Path(sys.executable).parent
 FINAL = {

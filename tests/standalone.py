@@ -51,7 +51,7 @@ class Run:
             forked = self.find("nursery")
             return [pid for pid in forked if _parent(pid) in forked]
         # Ranks have the caller's environment, everybody else the folder on the command line.
-        marks = {"daemon": "--owner-fd", "nursery": "supervisors.nursery", "ranks": "; do "}
+        marks = {"daemon": "--owner-fd", "nursery": "muster.supervisors.nursery.nursery", "ranks": "; do "}
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != self.process.pid:

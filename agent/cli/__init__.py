@@ -1,5 +1,5 @@
 """The command `muster`: a thin client of the daemon's API.
 
-Data goes to stdout, progress and complaints to stderr. gRPC, protobuf and the probes are imported inside the commands
-that need them, so that `--help`, completion and usage errors stay quick.
+`main` is the entry point, `commands/` has one module per command, `spec/` makes the spec of a job from options and
+job.toml, `client/` calls the daemon. Nothing outside imports this room.
 """

@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-from agent.cli.output import emit
+from muster.agent.cli.printing import emit
 
 
 @click.command()

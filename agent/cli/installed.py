@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from agent.cli.errors import Exit, Failure
-from agent.cli.output import note
+from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.printing import note
 
 #: A file's content, or where a link leads.
 Content = bytes | Path

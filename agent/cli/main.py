@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import click
 
-from agent import build
-from agent.cli import check, completion, debug, events, hang, jobs, logs, look, node, run, service, stacks, top, why
-from agent.cli import exec as exec_
-from agent.cli.address import address_options
-from agent.cli.errors import Exit, Failure
-from agent.cli.output import keep_descriptors, note
-from agent.init import is_init, leave_when_asked
+from muster.agent.cli import completion
+from muster.agent.cli.client.address import address_options
+from muster.agent.cli.commands import check, debug, events, hang, jobs, logs, look, node, run, service, stacks, top, why
+from muster.agent.cli.commands import exec as exec_
+from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.printing import keep_descriptors, note
+from muster.agent.host import build
+from muster.agent.host.pid_one import is_init, leave_when_asked
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

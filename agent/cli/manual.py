@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import click
 
-from agent import build
+from muster.agent.host import build
 
 
 def pages(command: click.Command, name: str, section: int = 1) -> Iterator[tuple[str, str]]:

@@ -2,9 +2,9 @@
 
 import threading
 
-from agent.cli.connection import Connection, Patience
-from agent.cli.errors import CallFailed, Failure, NoDaemon
-from agent.cli.output import note
+from muster.agent.cli.client.calls import Connection, Patience
+from muster.agent.cli.exits import CallFailed, Failure, NoDaemon
+from muster.agent.cli.printing import note
 from muster.v1 import event_pb2, job_pb2
 
 #: Told as they come; acceptance and end are told by the command itself.

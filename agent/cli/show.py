@@ -2,7 +2,7 @@
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from agent.text import local, numbers, size, span
+from muster.agent.text import local, numbers, size, span
 from muster.v1 import job_pb2
 
 

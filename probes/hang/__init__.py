@@ -3,11 +3,11 @@
 `Detector` takes the records of one job and tells each change of verdict; `settings.Settings` has every number.
 """
 
-from probes.hang.plain import PlainDetector
-from probes.hang.records import BadRecord, Record, parse
-from probes.hang.rule import Detector
-from probes.hang.settings import Settings
-from probes.hang.verdicts import Change, Kind, Verdict
+from muster.probes.hang.hang_records import BadRecord, Record, parse
+from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.plain import PlainDetector
+from muster.probes.hang.rule import Detector
+from muster.probes.hang.verdicts import Change, Kind, Verdict
 
 __all__ = [
     "BadRecord",

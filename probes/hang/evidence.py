@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from probes.hang.card_track import NEVER
-from probes.hang.settings import Settings
-from probes.hang.sight import Finding, Sight, tracks
+from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.sight import Finding, Sight, tracks
+from muster.probes.hang.tracks.card_track import NEVER
 
 _ALWAYS = ("period_s", "window_s", "suspect_s", "hung_s", "write_floor_bytes", "read_floor_bytes")
 _CPU = ("cpu_idle_s", "cpu_busy_s", "low_percent")

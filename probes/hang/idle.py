@@ -1,9 +1,9 @@
 """The verdict where cards idle, or are not seen: then the processes decide."""
 
-from probes.hang.card_look import Eye, State
-from probes.hang.rank_track import Held
-from probes.hang.sight import UNSEEN, Finding, Host, Sight, tracks
-from probes.hang.verdicts import Kind, Verdict
+from muster.probes.hang.sight import UNSEEN, Finding, Host, Sight, tracks
+from muster.probes.hang.tracks.card_look import Eye, State
+from muster.probes.hang.tracks.rank_track import Held
+from muster.probes.hang.verdicts import Kind, Verdict
 
 
 def idle_cards(sight: Sight, low: list[str], since: float) -> Finding | None:

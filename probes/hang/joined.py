@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from probes.hang.records import Record
+from muster.probes.hang.hang_records import Record
 
 #: So many jobs are kept at a time; of more, the one that was heard of least lately is closed.
 MAX_JOBS = 1000

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from probes.hang.card_look import CardLook, State
-from probes.hang.card_track import NEVER, median
-from probes.hang.idle import idle_cards, npus_wait
-from probes.hang.rank_track import RankTrack
-from probes.hang.settings import Settings
-from probes.hang.sight import UNSEEN, Finding, Sight, tracks
-from probes.hang.verdicts import Kind, Verdict
+from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.idle import idle_cards, npus_wait
+from muster.probes.hang.sight import UNSEEN, Finding, Sight, tracks
+from muster.probes.hang.tracks.card_look import CardLook, State
+from muster.probes.hang.tracks.card_track import NEVER, median
+from muster.probes.hang.tracks.rank_track import RankTrack
+from muster.probes.hang.verdicts import Kind, Verdict
 
 
 def find(sight: Sight) -> Finding | None:

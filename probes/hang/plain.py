@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from probes.hang.card_track import median, variance
-from probes.hang.records import Record
-from probes.hang.resumable import Resumable
-from probes.hang.verdicts import Change, Verdict
+from muster.probes.hang.hang_records import Record
+from muster.probes.hang.resumable import Resumable
+from muster.probes.hang.tracks.card_track import median, variance
+from muster.probes.hang.verdicts import Change, Verdict
 
 
 class _State(msgspec.Struct):

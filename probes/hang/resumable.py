@@ -5,8 +5,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
-from probes.hang.settings import Rule, Settings
-from probes.hang.verdicts import Verdict
+from muster.probes.hang.hang_settings import Rule, Settings
+from muster.probes.hang.verdicts import Verdict
 
 #: Version of the stored state; another one is not read.
 _VERSION = 1

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from probes.hang.card_look import Eye, State
-from probes.hang.card_track import NEVER
-from probes.hang.evidence import evidence
-from probes.hang.judge import find
-from probes.hang.records import Record
-from probes.hang.resumable import Resumable
-from probes.hang.sight import Finding, Sight
-from probes.hang.state import JobState
-from probes.hang.verdicts import Change, Kind, Verdict
+from muster.probes.hang.evidence import evidence
+from muster.probes.hang.hang_records import Record
+from muster.probes.hang.judge import find
+from muster.probes.hang.resumable import Resumable
+from muster.probes.hang.sight import Finding, Sight
+from muster.probes.hang.tracks.card_look import Eye, State
+from muster.probes.hang.tracks.card_track import NEVER
+from muster.probes.hang.tracks.state import JobState
+from muster.probes.hang.verdicts import Change, Kind, Verdict
 
 _SILENCE = (Verdict.SUSPECT, Verdict.HUNG)
 _QUIET = (*_SILENCE, Verdict.UNKNOWN)

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from probes.hang.card_look import CardLook, State
-from probes.hang.card_track import NEVER, CardTrack
-from probes.hang.rank_track import Held, RankTrack
-from probes.hang.settings import Settings
-from probes.hang.state import JobState
-from probes.hang.verdicts import Kind, Verdict
+from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.tracks.card_look import CardLook, State
+from muster.probes.hang.tracks.card_track import NEVER, CardTrack
+from muster.probes.hang.tracks.rank_track import Held, RankTrack
+from muster.probes.hang.tracks.state import JobState
+from muster.probes.hang.verdicts import Kind, Verdict
 
 Looks = Mapping[str, CardLook]
 

@@ -1,1 +1,4 @@
-"""The checks of the node and its cards, one module per thing that is looked at; `probes.node_checks` is their front."""
+"""The checks of the node: its file systems, memory, processes, fabric, cards, and what the kernel reports.
+
+`node_checks` is what other rooms call; each other module is one thing that is looked at.
+"""

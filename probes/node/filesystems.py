@@ -9,10 +9,10 @@ from pathlib import Path
 
 import anyio
 
-from probes import watched
-from probes.node.check import About, Look, NodeCheck, Rule
-from probes.node.settings import words
-from probes.result import CheckResult, Code, Status
+from muster.probes.calls import watched
+from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.node.node_check import About, Look, NodeCheck, Rule
+from muster.probes.node.node_settings import words
 
 FREE = NodeCheck(
     "disk-free",

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from probes import watched
-from probes.node.check import About, Look, NodeCheck, Rule
-from probes.node.files import listed, text
-from probes.node.memory import PortPast
-from probes.node.settings import NodeSettings, words
-from probes.result import CheckResult, Code
+from muster.probes.calls import watched
+from muster.probes.checks.result import CheckResult, Code
+from muster.probes.node.kernel_files import listed, text
+from muster.probes.node.memory import PortPast
+from muster.probes.node.node_check import About, Look, NodeCheck, Rule
+from muster.probes.node.node_settings import NodeSettings, words
 
 CHECK = NodeCheck(
     "ib",

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
-from probes.node.remembered import Inventory
+from muster.probes.node.remembered import Inventory
 
 #: The name of the check, and what of it is counted.
 Key = tuple[Hashable, ...]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from probes import watched
-from probes.node.check import About, Look, NodeCheck, Roots, Rule, everywhere
-from probes.node.files import number, text
-from probes.result import Action, CheckResult, Code, Status
+from muster.probes.calls import watched
+from muster.probes.checks.result import Action, CheckResult, Code, Status
+from muster.probes.node.kernel_files import number, text
+from muster.probes.node.node_check import About, Look, NodeCheck, Roots, Rule, everywhere
 
 D_STATE = NodeCheck("d-state", "no process waits in the kernel for minutes", 60.0, (Code.PROCS_D_STATE,))
 ZOMBIES = NodeCheck("zombies", "processes that have ended are waited for", 300.0, (Code.ZOMBIES,))

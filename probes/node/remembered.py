@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from probes.accelerator import SLOT, Card
-from probes.result import Code
+from muster.probes.cards.accelerator import SLOT, Card
+from muster.probes.checks.result import Code
 
 
 @dataclass(frozen=True, slots=True)

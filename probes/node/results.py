@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from probes.codes import EXPLANATIONS, Clears
-from probes.result import CheckResult, Code, Status
+from muster.probes.checks.codes import EXPLANATIONS, Clears
+from muster.probes.checks.result import CheckResult, Code, Status
 
 #: Results that only say that nothing is wrong, or that nothing can be told.
 _QUIET = (Code.NODE_OK, Code.NODE_NOT_APPLICABLE, Code.NODE_NOT_TOLD)

@@ -1,14 +1,14 @@
 """Stacks of a job's processes: of Python frames, and of where each task waits in the kernel.
 
-    from probes.stacks import Target, take, grouped
+    from muster.probes.stacks import Target, take, grouped
     taken = await take([Target(rank=0, pid=4711, start=123456)], deadline_s=20.0)
     for group in grouped(taken.processes): ...
 
 Nothing here stops, signals or slows a process that is looked at, but for `native` stacks, which are opt-in.
 """
 
-from probes.stacks.groups import Group, grouped
-from probes.stacks.record import ProcessStacks, PythonThread, Taken, Target, Task
-from probes.stacks.taking import take
+from muster.probes.stacks.groups import Group, grouped
+from muster.probes.stacks.record import ProcessStacks, PythonThread, Taken, Target, Task
+from muster.probes.stacks.taking import take
 
 __all__ = ["Group", "ProcessStacks", "PythonThread", "Taken", "Target", "Task", "grouped", "take"]

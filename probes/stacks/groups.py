@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probes.stacks import normal
-from probes.stacks.record import STUCK, ProcessStacks, PythonThread
+from muster.probes.stacks import normal
+from muster.probes.stacks.record import STUCK, ProcessStacks, PythonThread
 
 PYTHON, KERNEL, WCHAN = "python", "kernel", "wchan"
 #: Lines and characters of a group's text.

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from probes.script import Ended, Script
+from muster.probes.calls.script import Ended, Script
 
 #: Bytes of its output that are looked at: about 8000 frames.
 KEPT = 512 << 10

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import anyio
 
-from probes import watched
-from probes.result import numbers
-from probes.script import Ended
-from probes.stacks import normal, permission, pyspy, tasks
-from probes.stacks.groups import grouped, main_thread
-from probes.stacks.pyspy import Dump, DumpedThread, Outcome
-from probes.stacks.record import STUCK, ProcessStacks, PythonThread, Taken, Target
+from muster.probes.calls import watched
+from muster.probes.calls.script import Ended
+from muster.probes.checks.result import numbers
+from muster.probes.stacks import normal, permission, pyspy, tasks
+from muster.probes.stacks.groups import grouped, main_thread
+from muster.probes.stacks.pyspy import Dump, DumpedThread, Outcome
+from muster.probes.stacks.record import STUCK, ProcessStacks, PythonThread, Taken, Target
 
 #: Processes that are looked at at the same time; a dump costs 15 ms of a CPU.
 AT_ONCE = 4

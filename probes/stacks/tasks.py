@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from probes.stacks.record import Task
+from muster.probes.stacks.record import Task
 
 #: Threads of a process that are looked at, and those of them whose kernel stack is: a training process may have
 #: hundreds, and one stack takes about 20 us to read.

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisors.log_layout import Folder
-from supervisors.log_reader import Reader
-from supervisors.log_removals import removals
+from muster.supervisors.output.log_layout import Folder
+from muster.supervisors.output.log_reader import Reader
+from muster.supervisors.output.log_removals import removals
 from tests.chaos import paced
 
 #: muster's own lines in a rank's file.

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisors.paths import Root
-from supervisors.states import JOB
+from muster.supervisors.model.states import JOB
+from muster.supervisors.paths import Root
 from tests.chaos import room
 from tests.conftest import Daemon, eventually
 from tests.fakes import build

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
+from muster.supervisors.model.states import JOB
 from muster.v1 import job_pb2
-from supervisors.states import JOB
 from tests.chaos import accounts, paced
 from tests.chaos.faults import RANKS, Site, takes_away
 from tests.chaos.plan import Plan

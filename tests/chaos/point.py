@@ -14,8 +14,8 @@ import time
 import traceback
 from pathlib import Path
 
+from muster.supervisors.model.states import JOB
 from muster.v1 import job_pb2
-from supervisors.states import JOB
 from tests.chaos import faults, paced, room
 from tests.chaos.accounts import Wrong
 from tests.chaos.faults import RANKS, LeftOut, Site

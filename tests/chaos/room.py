@@ -18,8 +18,8 @@ import zlib
 from functools import cache
 from pathlib import Path
 
-from supervisors.cgroups import find_cgroup_root
-from supervisors.subreaper import become_subreaper
+from muster.supervisors.system.cgroups import find_cgroup_root
+from muster.supervisors.system.subreaper import become_subreaper
 
 _UNSHARE = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc")
 #: Set for whoever is in a room with namespaces.

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
+from muster.supervisors.output.log_layout import Folder
+from muster.supervisors.output.log_reader import Reader
 from muster.v1 import job_pb2
-from supervisors.log_layout import Folder
-from supervisors.log_reader import Reader
 from tests.chaos import rank as program
 from tests.conftest import Daemon, alive, eventually
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisors import journal
-from supervisors.lifecycle import Job
-from supervisors.paths import Root
-from supervisors.replay import replay
+from muster.supervisors.model import journal
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.replay import replay
+from muster.supervisors.paths import Root
 from tests.chaos.test_kill_points import POINTS, SEED
 from tests.conftest import eventually
 from tests.standalone import Run

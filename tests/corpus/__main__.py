@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from probes.hang import Settings
+from muster.probes.hang import Settings
 from tests.corpus.measure import Outcome, for_plain, run
 from tests.corpus.scenarios import BY_NAME, SCENARIOS, Scenario
 from tests.corpus.variations import VARIATIONS

@@ -21,9 +21,9 @@ from typing import Any
 
 import grpc
 
+from muster.probes.hang import Change, Kind, PlainDetector, Settings, Verdict
+from muster.probes.hang.hang_records import read
 from muster.v1 import job_pb2, telemetry_pb2
-from probes.hang import Change, Kind, PlainDetector, Settings, Verdict
-from probes.hang.records import read
 from tests.conftest import Daemon
 from tests.corpus.measure import Outcome, for_plain, judge
 from tests.corpus.scenarios import BY_NAME, Scenario

@@ -5,8 +5,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from probes.hang import Change, Settings, detector
-from probes.hang.records import read
+from muster.probes.hang import Change, Settings, detector
+from muster.probes.hang.hang_records import read
 from tests.corpus.physics import records
 from tests.corpus.scenarios import Scenario, Setting, Told, harsh_weather, usual_weather
 

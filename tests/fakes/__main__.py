@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from supervisors.paths import Root
+from muster.supervisors.paths import Root
 from tests.fakes.build import NoCompiler
 from tests.fakes.card import FakeCard
 from tests.fakes.cards import STATE, FakeCards

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import grpc
 
+from muster.supervisors.paths import Root
 from muster.v1 import job_pb2, job_pb2_grpc
-from supervisors.paths import Root
 from tests.fakes.card import FakeCard, Process
 from tests.fakes.cards import FakeCards
 from tests.fakes.models import MODELS

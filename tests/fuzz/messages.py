@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from probes.result import Code
+from muster.probes.checks.result import Code
 
 #: Jobs that may be there; the seeds of a run begin with some of them.
 JOBS = [f"fuzz-{number}" for number in range(12)]

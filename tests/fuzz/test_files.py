@@ -1,6 +1,6 @@
 """What daemon, nursery and supervisors read that is no call: configuration, state folders, messages among them.
 
-Rank tables, journals and frames have such tests beside their own: tests/unit/test_ranktable.py, test_journal.py,
+Rank tables, journals and frames have such tests beside their own: test_ranktable.py, test_journal.py,
 test_lifecycle.py, test_wire.py, test_frames.py, test_sessions.py.
 """
 
@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import config
-from agent.errors import StartupError
+from muster.agent.config import config
+from muster.agent.errors import StartupError
+from muster.supervisors.wire.messages import SocketAt
 from muster.v1 import job_pb2
-from supervisors.wire import SocketAt
 from tests.conftest import Daemon, alive, eventually
 from tests.fuzz.test_calls import clear, defects
 

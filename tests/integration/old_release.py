@@ -10,7 +10,7 @@ import venv
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from supervisors import lock
+from muster.supervisors.system import lock
 from tests.conftest import BIN, Daemon, alive, eventually
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -39,6 +39,12 @@ class Release:
         # In this order: where the packages of today are installed beside the dependencies, these come first.
         places = [packages, packages / "proto", sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
         (site / "release.pth").write_text("".join(f"{path}\n" for path in places))
+        # The first release had its packages at the top of the import path.
+        one_name = "from muster.agent" in (packages / "agent/musterd.py").read_text()
+        for name in ("agent", "supervisors", "probes") if one_name else ():
+            with contextlib.suppress(FileExistsError):
+                (packages / "proto/muster" / name).symlink_to(packages / name)
+        self._module = "muster.agent.musterd" if one_name else "agent.musterd"
         self.python = place / "bin" / Path(sys.executable).name
         if not self.python.exists():
             self.python = place / "bin" / "python"
@@ -46,7 +52,7 @@ class Release:
     @property
     def musterd(self) -> tuple[str, ...]:
         """Without the folder that one is in: `-m` alone would find the packages of today there."""
-        return (str(self.python), "-I", "-m", "agent.musterd")
+        return (str(self.python), "-I", "-m", self._module)
 
 
 class Node(Daemon):

@@ -24,8 +24,8 @@ from cryptography import x509
 from google.protobuf.descriptor import MethodDescriptor
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from agent import access
 from muster import client
+from muster.agent.api import access
 from muster.v1 import (
     event_pb2,
     exec_pb2,
@@ -40,7 +40,7 @@ from muster.v1 import (
 )
 from tests.conftest import Daemon, eventually
 from tests.integration.test_daemon import musterd
-from tests.unit.test_certificate import common, signed, write_key
+from tests.unit.agent.api.test_certificate import common, signed, write_key
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 CONTRACT = (event_pb2, exec_pb2, job_pb2, log_pb2, node_pb2, probe_pb2, telemetry_pb2)

@@ -17,10 +17,10 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from agent.config import LimitsTable
-from agent.server import MAX_STREAMS, connections
-from agent.slots import MAX_CALLS, MAX_UNTAKEN
 from muster import client
+from muster.agent.api.server import MAX_STREAMS, connections
+from muster.agent.api.slots import MAX_CALLS, MAX_UNTAKEN
+from muster.agent.config.config import LimitsTable
 from muster.v1 import (
     event_pb2,
     event_pb2_grpc,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervisors.time_index import INDEX_RECORD
+from muster.supervisors.output.time_index import INDEX_RECORD
 from tests.conftest import BIN, Daemon, alive, eventually
 
 MUSTER = str(BIN / "muster")
@@ -335,7 +335,8 @@ def test_ps(failed):
 
 
 def test_ps_shows_every_page(daemon, monkeypatch):
-    from agent.cli import jobs, main
+    from muster.agent.cli import main
+    from muster.agent.cli.commands import jobs
 
     for i in range(5):
         daemon.run("true", job_id=f"x{i}")

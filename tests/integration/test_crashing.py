@@ -5,9 +5,10 @@ import signal
 from functools import partial
 from pathlib import Path
 
+from muster.supervisors.nursery import wards
+from muster.supervisors.paths import Root
+from muster.supervisors.wire import link, messages
 from muster.v1 import job_pb2
-from supervisors import link, wards, wire
-from supervisors.paths import Root
 from tests.conftest import Daemon, alive, eventually
 
 
@@ -42,7 +43,7 @@ def test_a_supervisor_sends_its_traceback_to_the_nursery(tmp_path: Path) -> None
         wards._become_supervisor(Root.under(tmp_path), "none", theirs, False)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 1
-    message = wire.decode(ours.recv(wire.MAX_LINE))
+    message = messages.decode(ours.recv(messages.MAX_LINE))
     assert message["op"] == "died"
     assert "Traceback" in message["error"] and "FileNotFoundError" in message["error"]
     ours.close()

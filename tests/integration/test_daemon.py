@@ -99,7 +99,7 @@ def test_a_root_without_write_permission(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     refused = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(BIN / "python"), "-c",
-         "import sys; sys.argv[0] = 'musterd'; from agent.musterd import main; sys.exit(main())",
+         "import sys; sys.argv[0] = 'musterd'; from muster.agent.musterd import main; sys.exit(main())",
          "--root", "/proc/muster"],
         capture_output=True, text=True, timeout=30, check=False, cwd="/",
     )  # fmt: skip

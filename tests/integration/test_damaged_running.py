@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
+from muster.supervisors.system import lock
 from muster.v1 import job_pb2
-from supervisors import lock
 from tests.conftest import Daemon, alive, eventually
 from tests.integration.test_last_resort import no_nursery, start
 

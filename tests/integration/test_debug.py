@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import debug
-from supervisors import journal
+from muster.agent.cli.commands import debug
+from muster.supervisors.model import journal
 from tests.conftest import BIN, Daemon
 
 SECRET = "planted-4711"

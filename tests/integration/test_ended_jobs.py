@@ -14,8 +14,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from muster.supervisors.birth import environment
 from muster.v1 import job_pb2, log_pb2
-from supervisors import environment
 from tests.conftest import Daemon, eventually, running
 
 Make = Callable[..., Daemon]

@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 import pytest
 
+from muster.supervisors.model import journal
 from muster.v1 import job_pb2
-from supervisors import journal
 from tests.conftest import BIN, Daemon, alive, eventually
 
 NOBODY = 65534
@@ -140,14 +140,14 @@ def test_a_daemon_of_a_user_trusts_no_other_user(place: Path):
     (place / "theirs" / "mine").mkdir(parents=True)
     os.chown(place / "theirs", 1, 1)
     os.chown(place / "theirs" / "mine", NOBODY, NOBODY)
-    package = place / "package" / "supervisors"
-    package.mkdir(parents=True)
-    source = Path(journal.__file__).parent
-    for each in ("__init__.py", "trust.py", "errors.py"):
-        shutil.copy(source / each, package)
+    package = place / "package" / "muster"
+    source = Path(journal.__file__).parents[2]
+    for each in ("supervision_errors.py", "system/trust.py"):
+        (package / "supervisors" / each).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source / "supervisors" / each, package / "supervisors" / each)
     look = (
-        "import sys; sys.path.insert(0, sys.argv[1])\nfrom pathlib import Path\nfrom supervisors import trust\n"
-        "trust.check(Path(sys.argv[2]))"
+        "import sys; sys.path.insert(0, sys.argv[1])\nfrom pathlib import Path\n"
+        "from muster.supervisors.system import trust\ntrust.check(Path(sys.argv[2]))"
     )
     as_nobody('"$@"', python, "-c", look, package.parent, place / "own" / "x")
     with pytest.raises(subprocess.CalledProcessError):
@@ -158,11 +158,10 @@ def test_an_environment_that_others_can_change_is_not_run_as_root(place: Path):
     """As `muster service install` refuses it."""
     theirs = place / "theirs"
     (theirs / "site").mkdir(parents=True)
-    packages = BIN.parent.parent
-    for name in ("agent", "supervisors", "probes"):
-        shutil.copytree(packages / name, theirs / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    package = BIN.parent.parent / "proto" / "muster"
+    shutil.copytree(package, theirs / "site" / "muster", ignore=shutil.ignore_patterns("__pycache__"))
     os.chown(theirs, NOBODY, NOBODY)
-    command = [str(BIN / "python"), "-m", "agent.musterd", "--root", str(place / "m"), "--check-config"]
+    command = [str(BIN / "python"), "-m", "muster.agent.musterd", "--root", str(place / "m"), "--check-config"]
     env = os.environ | {"PYTHONPATH": str(theirs / "site")}
     done = subprocess.run(command, cwd=theirs / "site", env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and f"musterd: {theirs}: belongs to " in done.stderr, done

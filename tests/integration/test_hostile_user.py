@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 import pytest
 
-from agent import log_keeping_files
+from muster.agent.jobs import log_ownership
+from muster.supervisors.birth import keyring
 from muster.v1 import job_pb2, log_pb2
-from supervisors import keyring
 from tests.conftest import Daemon, eventually
 
 #: One that everybody may run: that of the tests may lie in a home folder.
@@ -218,9 +218,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_counted_through(swapped: Path) -
     end = time.monotonic() + 1
     looks = 0
     while time.monotonic() < end:
-        assert (
-            sum(status.st_size == 4096 and status.st_nlink == 1 for status in log_keeping_files._inside(swapped)) == 0
-        )
+        assert sum(status.st_size == 4096 and status.st_nlink == 1 for status in log_ownership._inside(swapped)) == 0
         looks += 1
     assert looks > 10
 
@@ -228,7 +226,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_counted_through(swapped: Path) -
 def test_a_link_in_the_place_of_a_folder_is_not_removed_through(swapped: Path, canary: Path) -> None:
     def gone() -> bool:
         try:
-            log_keeping_files.remove_folders([swapped])
+            log_ownership.remove_folders([swapped])
         except OSError:  # it came back while it was removed: it is tried again
             return False
         return not swapped.exists()
@@ -245,9 +243,9 @@ def test_what_is_counted_has_an_end(tmp_path: Path) -> None:
         os.close(here)
         here = below
     os.close(here)
-    assert len(list(log_keeping_files._inside(tmp_path))) == log_keeping_files.MAX_DEPTH + 1
+    assert len(list(log_ownership._inside(tmp_path))) == log_ownership.MAX_DEPTH + 1
     before = len(os.listdir("/proc/self/fd"))
-    assert len(list(islice(log_keeping_files._inside(tmp_path), 10))) == 10
+    assert len(list(islice(log_ownership._inside(tmp_path), 10))) == 10
     assert len(os.listdir("/proc/self/fd")) == before
     subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.supervisors.system import lock
 from muster.v1 import job_pb2
-from supervisors import lock
 from tests.conftest import Daemon, alive, eventually
 
 #: Ignores SIGTERM, and so does what it starts in a session of its own.

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from muster.supervisors.system import oom
 from muster.v1 import job_pb2
-from supervisors import oom
 from tests.conftest import Daemon, eventually
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -86,7 +86,7 @@ def test_limits_without_a_cgroup_of_that_kind_are_a_warning(daemon: Daemon) -> N
 
 
 def _records(daemon: Daemon) -> list[Any]:
-    from supervisors import journal
+    from muster.supervisors.model import journal
 
     return journal.read(daemon.root.job("x").journal).records
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.result import Code, Status
+from muster.probes.checks.result import Code, Status
 from tests.conftest import eventually
 from tests.fakes.cards import FakeCards
 
@@ -16,8 +16,8 @@ from tests.fakes.cards import FakeCards
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from probes.driver import Driver, DriverSettings
-from probes.node_checks import Looker, NodeSettings
+from muster.probes.cards.driver import Driver, DriverSettings
+from muster.probes.node.node_checks import Looker, NodeSettings
 
 async def main():
     driver = Driver(lambda: DriverSettings(deadline_s=2.0))

@@ -182,8 +182,8 @@ def test_a_bad_webhook_is_refused(shared: Daemon, asked: job_pb2.Notify, field: 
     ],
 )
 def test_a_bad_table_is_refused(tmp_path: Path, line: str, said: str) -> None:
-    from agent import config
-    from agent.errors import StartupError
+    from muster.agent.config import config
+    from muster.agent.errors import StartupError
 
     path = tmp_path / "musterd.toml"
     path.write_text(f"[notify]\n{line}\n")

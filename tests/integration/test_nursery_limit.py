@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.probes.checks import ulimits
 from muster.v1 import job_pb2
-from probes import ulimits
 from tests.conftest import BIN, Daemon, alive, eventually
 
 #: Lower than what a nursery has open.

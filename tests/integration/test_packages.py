@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import agent
+import muster.agent
 
 REPOSITORY = Path(__file__).parents[2]
-PACKAGES = ("agent", "supervisors", "probes", "proto/muster")
+FOLDERS = ("agent", "supervisors", "probes")
+PACKAGES = (*FOLDERS, "proto/muster")
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packages")]
 
@@ -42,7 +43,7 @@ def unpacked(sdist: Path, into: Path) -> Path:
 
 def said_build(wheel: Path) -> str:
     with zipfile.ZipFile(wheel) as packed:
-        return packed.read("agent/build.txt").decode().strip()
+        return packed.read("muster/agent/build.txt").decode().strip()
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +68,11 @@ def test_what_is_in_the_wheel(packages: tuple[Path, Path]) -> None:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         metadata = {name.partition(".dist-info/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
         assert {"licenses/LICENSE", "METADATA", "entry_points.txt"} <= metadata.keys()
-        assert f"Version: {agent.__version__}\n" in wheel.read(metadata["METADATA"]).decode()
-    units = {f"agent/units/{name}" for name in ("README.md", "muster.slice", "musterd.service")}
-    units |= {f"agent/units/{folder}/muster.conf" for folder in ("sysusers.d", "tmpfiles.d")}
-    assert names == {name.removeprefix("proto/") for name in sources()} | units | {"agent/build.txt"}
+        assert f"Version: {muster.agent.__version__}\n" in wheel.read(metadata["METADATA"]).decode()
+    units = {f"muster/agent/units/{name}" for name in ("README.md", "muster.slice", "musterd.service")}
+    units |= {f"muster/agent/units/{folder}/muster.conf" for folder in ("sysusers.d", "tmpfiles.d")}
+    ours = {name.removeprefix("proto/") if name.startswith("proto/") else f"muster/{name}" for name in sources()}
+    assert names == ours | units | {"muster/agent/build.txt", "muster/py.typed"}
 
 
 def test_what_is_in_the_sdist(packages: tuple[Path, Path], tmp_path: Path) -> None:
@@ -99,9 +101,11 @@ def test_it_works_by_itself(packages: tuple[Path, Path], kind: str, tmp_path: Pa
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python", venv / "bin/python")
     run(*pip, "install", "--no-deps", "--no-index", "--no-build-isolation", package, PIP_CONSTRAINT="")
     programs = venv / "bin"
-    where = run(programs / "python", "-c", "import agent; print(agent.__file__)", cwd=tmp_path, PYTHONPATH="")
+    where = run(
+        programs / "python", "-c", "import muster.agent; print(muster.agent.__file__)", cwd=tmp_path, PYTHONPATH=""
+    )
     assert Path(where).is_relative_to(venv)
-    shown = f"{agent.__version__} ({said_build(packages[0])})"
+    shown = f"{muster.agent.__version__} ({said_build(packages[0])})"
     assert run(programs / "muster", "--version", cwd=tmp_path) == f"muster {shown}"
     assert run(programs / "musterd", "--version", cwd=tmp_path) == f"musterd {shown}"
     (tmp_path / "root").mkdir()
@@ -115,8 +119,8 @@ def test_it_works_by_itself(packages: tuple[Path, Path], kind: str, tmp_path: Pa
     ):
         assert expected in run(programs / command[0], *command[1:], cwd=tmp_path, MUSTER_ROOT=root, PYTHONPATH="")
     with zipfile.ZipFile(packages[0]) as wheel:
-        installed = {str(path.relative_to(site)) for path in (site / "agent").rglob("*") if path.suffix != ".pyc"}
-        assert {name for name in wheel.namelist() if name.startswith("agent/")} <= installed
+        installed = {str(path.relative_to(site)) for path in (site / "muster").rglob("*") if path.suffix != ".pyc"}
+        assert {name for name in wheel.namelist() if name.startswith("muster/")} <= installed
 
 
 class TestBuild:
@@ -130,6 +134,8 @@ class TestBuild:
     @pytest.fixture
     def checkout(self, tree: Path) -> Path:
         (tree / "agent/build.txt").unlink()
+        for name in FOLDERS:
+            (tree / "proto/muster" / name).symlink_to(Path("../..", name))
         self.git(tree, "init", "-q")
         self.commit(tree)
         return tree
@@ -183,12 +189,12 @@ class TestBuild:
     def test_of_a_tree_that_is_edited(self, checkout: Path, tree: Path) -> None:
         """An editable install runs the tree itself."""
         commit = self.git(checkout, "log", "-1", "--format=%H")
-        shown = (sys.executable, "-m", "agent.cli.main", "--version")
-        path = {"PYTHONPATH": f"{checkout}:{checkout}/proto"}
-        assert run(*shown, cwd=checkout, **path) == f"muster {agent.__version__} ({commit[:9]}, editable)"
+        shown = (sys.executable, "-m", "muster.agent.cli.main", "--version")
+        path = {"PYTHONPATH": f"{checkout}/proto"}
+        assert run(*shown, cwd=checkout, **path) == f"muster {muster.agent.__version__} ({commit[:9]}, editable)"
         self.git(checkout, "pack-refs", "--all")
-        assert run(*shown, cwd=checkout, **path) == f"muster {agent.__version__} ({commit[:9]}, editable)"
+        assert run(*shown, cwd=checkout, **path) == f"muster {muster.agent.__version__} ({commit[:9]}, editable)"
         (checkout / ".git").rename(checkout / "git")
-        assert run(*shown, cwd=checkout, **path) == f"muster {agent.__version__} (editable)"
+        assert run(*shown, cwd=checkout, **path) == f"muster {muster.agent.__version__} (editable)"
         (checkout / "agent/build.txt").write_text("abc of 2020-01-01\n")
-        assert run(*shown, cwd=checkout, **path) == f"muster {agent.__version__} (abc of 2020-01-01, editable)"
+        assert run(*shown, cwd=checkout, **path) == f"muster {muster.agent.__version__} (abc of 2020-01-01, editable)"

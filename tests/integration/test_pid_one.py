@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from muster.supervisors.model import journal
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.replay import replay
 from muster.v1 import job_pb2
-from supervisors import journal
-from supervisors.lifecycle import Job
-from supervisors.replay import replay
 from tests.conftest import BIN, Daemon, alive, eventually, running
 
 pytestmark = pytest.mark.timeout(180)
@@ -37,7 +37,7 @@ awk '{print $5}' /proc/self/mountinfo | while read -r at; do
 done
 if touch /tmp/muster-was-writable 2>/dev/null; then exit 8; fi
 exec env -u HOME setpriv --reuid "$2" --regid "$2" --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all \\
-  "$3" -m agent.musterd --root "$1" --config "$1/musterd.toml"
+  "$3" -m muster.agent.musterd --root "$1" --config "$1/musterd.toml"
 """
 
 
@@ -121,7 +121,7 @@ def test_it_waits_for_orphans_and_not_for_what_others_wait_for(make_init: Callab
     orphans = 'for i in 1 2 3; do sh -c "sleep 0.2 & exec true"; done; echo done'
     subprocess.run([*enter, "setsid", "sh", "-c", orphans], check=True, timeout=60, capture_output=True)
     for _ in range(3):
-        doomed = [*init.outside("supervisors.nursery"), init.supervisor_pid("x")]
+        doomed = [*init.outside("muster.supervisors.nursery.nursery"), init.supervisor_pid("x")]
         for pid in doomed:
             if pid:
                 with contextlib.suppress(ProcessLookupError):
@@ -157,9 +157,9 @@ def test_muster_run_as_pid_1_waits_for_orphans_too(tmp_path: Path) -> None:
                 enter = ["nsenter", "-t", str(init.init), "-p", "-m"]
                 orphans = 'for i in 1 2 3; do sh -c "sleep 0.2 & exec true"; done; echo done'
                 subprocess.run([*enter, "setsid", "sh", "-c", orphans], check=True, timeout=60, capture_output=True)
-                for pid in init.outside("supervisors.nursery"):
+                for pid in init.outside("muster.supervisors.nursery.nursery"):
                     os.kill(pid, signal.SIGKILL)
-                for pid in init.outside("agent.musterd"):
+                for pid in init.outside("muster.agent.musterd"):
                     os.kill(pid, signal.SIGKILL)
                 with open(go, "w") as writer:
                     writer.write("\n")

@@ -7,10 +7,11 @@ import anyio
 import psutil
 import pytest
 
-from probes import custom, precheck, script
-from probes.driver import Driver, DriverSettings
-from probes.precheck import Request, Settings, Wanted
-from probes.result import Action, Code, Status
+from muster.probes.calls import script
+from muster.probes.cards.driver import Driver, DriverSettings
+from muster.probes.checks import custom, precheck
+from muster.probes.checks.precheck import Request, Settings, Wanted
+from muster.probes.checks.result import Action, Code, Status
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from muster.probes.node.node_checks import NodeSettings, catalogue
 from muster.v1 import job_pb2
-from probes.node_checks import NodeSettings, catalogue
 from tests.conftest import eventually
 from tests.fakes import FakeCards
 from tests.integration.box import Boxed, mounted, muster

@@ -8,9 +8,9 @@ import sys
 import anyio
 import pytest
 
-from probes import precheck
-from probes.precheck import Request, Settings
-from probes.result import Code, Status
+from muster.probes.checks import precheck
+from muster.probes.checks.precheck import Request, Settings
+from muster.probes.checks.result import Code, Status
 
 
 async def one(item, settings, hosts=()):
@@ -67,7 +67,7 @@ def test_low_limits_are_those_that_the_process_really_has():
     """In a process of its own, since a limit once lowered may not go up again."""
     program = """
 import anyio
-from probes import precheck
+from muster.probes.checks import precheck
 settings = precheck.Settings(ulimits="always")
 async def main():
     (r,) = await precheck.run(settings, precheck.Request(), ("ulimit",))

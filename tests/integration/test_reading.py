@@ -16,10 +16,10 @@ import grpc
 import pytest
 from grpc import aio
 
-from agent import labels
-from agent.cli import follow
-from agent.cli.address import Address
-from agent.cli.connection import Connection
+from muster.agent.cli.client import follow
+from muster.agent.cli.client.address import Address
+from muster.agent.cli.client.calls import Connection
+from muster.agent.logs import labels
 from muster.v1 import job_pb2, log_pb2, log_pb2_grpc
 from tests.conftest import Daemon, eventually
 from tests.integration.test_cli import MUSTER, environment, started

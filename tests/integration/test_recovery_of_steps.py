@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from agent import supervisor_client
+from muster.agent.link import supervisor_client
+from muster.supervisors.model import journal
+from muster.supervisors.model.replay import replay
+from muster.supervisors.model.states import Cause, Kind
+from muster.supervisors.system import process
 from muster.v1 import job_pb2, log_pb2
-from supervisors import journal, process
-from supervisors.replay import replay
-from supervisors.states import Cause, Kind
 from tests.conftest import Daemon, alive, eventually
 from tests.integration.box import Boxed, mounted
 

@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 import pytest
 
+from muster.supervisors.output.log_compressor import compress
+from muster.supervisors.output.log_layout import Folder
 from muster.v1 import job_pb2, log_pb2, log_pb2_grpc
-from supervisors.log_compressor import compress
-from supervisors.log_layout import Folder
 from tests.conftest import Daemon, eventually
 
 MIB = 1 << 20

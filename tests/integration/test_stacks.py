@@ -10,21 +10,21 @@ from pathlib import Path
 import anyio
 import pytest
 
-import probes.stacks
-from agent import stacks
-from agent.entry import Entry
-from agent.errors import InvalidRequest, JobNotFound, TooMany
-from agent.stacks import MAX_PROCESSES, MAX_WAITING, Stacks, StacksSettings, message
+import muster.probes.stacks
+from muster.agent.errors import InvalidRequest, JobNotFound, TooMany
+from muster.agent.hang import job_stacks
+from muster.agent.hang.job_stacks import MAX_PROCESSES, MAX_WAITING, Stacks, StacksSettings, message
+from muster.agent.jobs.entry import Entry
+from muster.probes.cards.driver import View
+from muster.probes.kernel.procfs import Io, Stat
+from muster.probes.kernel.trees import JobRoots, Proc, Role
+from muster.probes.kernel.trees import Root as TreeRoot
+from muster.probes.stacks import ProcessStacks, PythonThread, Taken, Target, Task
+from muster.supervisors.model.lifecycle import Job, Rank
+from muster.supervisors.model.spec import Boot, JobSpec
+from muster.supervisors.model.states import State
+from muster.supervisors.paths import Root
 from muster.v1 import job_pb2
-from probes.driver import View
-from probes.procfs import Io, Stat
-from probes.stacks import ProcessStacks, PythonThread, Taken, Target, Task
-from probes.trees import JobRoots, Proc, Role
-from probes.trees import Root as TreeRoot
-from supervisors.lifecycle import Job, Rank
-from supervisors.paths import Root
-from supervisors.spec import Boot, JobSpec
-from supervisors.states import State
 from tests.conftest import Daemon, eventually
 
 #: A rank with a worker of its own.
@@ -164,11 +164,11 @@ async def test_native_frames_are_for_the_occasions_that_were_chosen(
         asked.append((native, deadline_s))
         return Taken(1.0, ())
 
-    monkeypatch.setattr(probes.stacks, "take", take)
+    monkeypatch.setattr(muster.probes.stacks, "take", take)
     it = Stacks(Jobs(entry(tmp_path, started().pid)), Cards(), lambda: StacksSettings(7.0))
     for occasion in ("request", "suspected hang", "hung"):
         await it.take("a", occasion=occasion)
-    assert asked == [(0, 7.0), (0, 7.0), (stacks.NATIVE_GROUPS, 7.0)]
+    assert asked == [(0, 7.0), (0, 7.0), (job_stacks.NATIVE_GROUPS, 7.0)]
 
 
 async def test_one_at_a_time_of_a_job_and_few_wait(tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch):
@@ -181,7 +181,7 @@ async def test_one_at_a_time_of_a_job_and_few_wait(tmp_path: Path, started: Star
         running[0] -= 1
         return Taken(1.0, ())
 
-    monkeypatch.setattr(probes.stacks, "take", take)
+    monkeypatch.setattr(muster.probes.stacks, "take", take)
     it = Stacks(Jobs(entry(tmp_path, started().pid)), Cards())
     async with anyio.create_task_group() as group:
         for _ in range(MAX_WAITING + 1):
@@ -195,7 +195,7 @@ async def test_one_at_a_time_of_a_job_and_few_wait(tmp_path: Path, started: Star
 
 
 async def test_whoever_waits_for_long_is_told(tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stacks, "TURN_S", 0.05)
+    monkeypatch.setattr(job_stacks, "TURN_S", 0.05)
     reached = anyio.Event()
 
     async def take(targets: list[Target], *, deadline_s: float, native: int) -> Taken:
@@ -203,7 +203,7 @@ async def test_whoever_waits_for_long_is_told(tmp_path: Path, started: Started, 
         await anyio.sleep_forever()
         raise AssertionError
 
-    monkeypatch.setattr(probes.stacks, "take", take)
+    monkeypatch.setattr(muster.probes.stacks, "take", take)
     it = Stacks(Jobs(entry(tmp_path, started().pid)), Cards())
     async with anyio.create_task_group() as group:
         group.start_soon(it.take, "a")
@@ -231,27 +231,27 @@ def test_ranks_come_first_and_then_workers_in_turn():
         *(proc(1, Role.RANK, 20), proc(1, Role.WORKER, 21), proc(None, Role.HELPER, 30)),
     ]
     roots = JobRoots("a", (TreeRoot(0, 10, 1010),))
-    assert pids(stacks.targets(procs, roots, None)) == [10, 20, 11, 21, 12]
-    assert pids(stacks.targets(procs, roots, frozenset({1}))) == [20, 21]
-    assert stacks.targets(procs, roots, frozenset({1}))[0] == Target(1, 20, 1020)
+    assert pids(job_stacks.targets(procs, roots, None)) == [10, 20, 11, 21, 12]
+    assert pids(job_stacks.targets(procs, roots, frozenset({1}))) == [20, 21]
+    assert job_stacks.targets(procs, roots, frozenset({1}))[0] == Target(1, 20, 1020)
 
 
 def test_where_a_launcher_has_made_no_rank_it_is_looked_at_itself():
     procs = [proc(None, Role.HELPER, 10), proc(None, Role.HELPER, 11)]
     roots = JobRoots("a", (TreeRoot(2, 10, 1010, launcher=True),))
-    assert stacks.targets(procs, roots, None) == [Target(2, 10, 1010), Target(2, 11, 1011)]
+    assert job_stacks.targets(procs, roots, None) == [Target(2, 10, 1010), Target(2, 11, 1011)]
 
 
 async def test_a_job_of_very_many_processes_is_cut(tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch):
     many = tuple(proc(0, Role.RANK if pid == 1 else Role.WORKER, pid) for pid in range(1, 1000))
-    monkeypatch.setattr(stacks, "_procs", lambda roots, holders: many)
+    monkeypatch.setattr(job_stacks, "_procs", lambda roots, holders: many)
     asked: list[int] = []
 
     async def take(targets: list[Target], *, deadline_s: float, native: int) -> Taken:
         asked.append(len(targets))
         return Taken(1.0, ())
 
-    monkeypatch.setattr(probes.stacks, "take", take)
+    monkeypatch.setattr(muster.probes.stacks, "take", take)
     taken = await Stacks(Jobs(entry(tmp_path, started().pid)), Cards()).take("a")
     assert asked == [MAX_PROCESSES]
     assert taken.notes == ("the job has 999 processes, of which 256 are looked at: ask for some ranks only",)
@@ -266,7 +266,7 @@ def test_an_answer_fits_into_a_message():
         )
         for rank in range(300)
     )
-    answer = message(stacks.JobStacks(1.0, "request", 0, processes, ()))
+    answer = message(job_stacks.JobStacks(1.0, "request", 0, processes, ()))
     assert 2 << 20 < answer.ByteSize() < 4 << 20
     assert answer.notes[0].startswith(f"{300 - len(answer.groups)} more groups do not fit")
 

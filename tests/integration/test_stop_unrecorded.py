@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.supervisors.system import lock
 from muster.v1 import job_pb2
-from supervisors import lock
 from tests.conftest import alive, eventually
 from tests.integration.box import Boxed, mounted
 from tests.integration.test_last_resort import start

@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 
+from muster.supervisors.paths import Root
+from muster.supervisors.system import lock
 from muster.v1 import exec_pb2, exec_pb2_grpc, job_pb2
-from supervisors import lock
-from supervisors.paths import Root
 from tests.conftest import alive, eventually
 from tests.integration.old_release import LAST, Node, Release, nodes
 
@@ -260,7 +260,7 @@ def test_a_running_daemon_of_the_first_release_finds_a_nursery_of_this_code(tmp_
     for folder in (root.run, root.state, root.log):
         folder.mkdir()
     places: list[str | Path] = ["--run", root.run, "--state", root.state, "--log", root.log, "--nofile", "1024"]
-    subprocess.run([sys.executable, "-I", "-m", "supervisors.nursery", *places], check=True, timeout=30)
+    subprocess.run([sys.executable, "-I", "-m", "muster.supervisors.nursery.nursery", *places], check=True, timeout=30)
     pid = lock.holder(root.run / "nursery.lock")
     assert pid and (root.run / "nursery.sock").is_socket()
     eventually(lambda: not alive(pid), 30, "without jobs and without a daemon it ends")

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from agent import history_db, node_file, notify_queue, state_folder
+from muster.agent.host import state_folder
+from muster.agent.node import node_file
+from muster.agent.notify import notify_queue
+from muster.agent.telemetry.history import history_db
+from muster.probes.hang import resumable
+from muster.supervisors import PROTOCOL
+from muster.supervisors.model import journal
 from muster.v1 import job_pb2, log_pb2, node_pb2, telemetry_pb2
-from probes.hang import resumable
-from supervisors import PROTOCOL, journal
 from tests.conftest import FINAL, Daemon, eventually
 from tests.integration.old_release import LAST, Node, Release, nodes
 from tests.unit.notify_receiver import Receiver

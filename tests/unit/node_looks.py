@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from probes.accelerator import ASCEND, NVIDIA, Card, Health, Reading, Remapped, Trouble
-from probes.driver import Seen, Sick, View
-from probes.node.check import Look, Roots
-from probes.node.memory import Memory
-from probes.node.settings import NodeSettings
+from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, Health, Reading, Remapped, Trouble
+from muster.probes.cards.driver import Seen, Sick, View
+from muster.probes.node.memory import Memory
+from muster.probes.node.node_check import Look, Roots
+from muster.probes.node.node_settings import NodeSettings
 
 FINE = Health(
     temp_c=40.0,

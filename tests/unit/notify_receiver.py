@@ -14,9 +14,9 @@ from typing import Any
 
 import anyio
 
-from agent.errors import JobNotFound
-from agent.events import Event
-from agent.notify_settings import NotifyTable
+from muster.agent.config.notify_settings import NotifyTable
+from muster.agent.errors import JobNotFound
+from muster.agent.events.event_store import Event
 
 
 @dataclass

@@ -12,14 +12,17 @@ import zlib
 from pathlib import Path
 from typing import Any, Self
 
-from supervisors import PROTOCOL, frames, journal, lock, process, wire
-from supervisors.frames import FROM_SESSION, TO_SESSION, Frame, Parser
-from supervisors.journal import Contents, Writer
-from supervisors.lifecycle import Job
-from supervisors.paths import Root
-from supervisors.replay import replay
-from supervisors.session_start import read_environ
-from supervisors.spec import JobSpec
+from muster.supervisors import PROTOCOL
+from muster.supervisors.birth.session_start import read_environ
+from muster.supervisors.model import journal
+from muster.supervisors.model.journal import Contents, Writer
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.replay import replay
+from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.paths import Root
+from muster.supervisors.system import lock, process
+from muster.supervisors.wire import frames, messages
+from muster.supervisors.wire.frames import FROM_SESSION, TO_SESSION, Frame, Parser
 from tests.unit.supervision import DEADLINE_S, until
 
 NAME = "job"
@@ -35,7 +38,9 @@ class Node:
         places = [f"--{name}={getattr(self.root, name)}" for name in ("run", "state", "log")]
         places.append(f"--name={self.root.nursery_name}")
         with open(self.root.nursery_log, "ab") as log:
-            subprocess.run([sys.executable, "-m", "supervisors.nursery", *places], check=True, stderr=log)
+            subprocess.run(
+                [sys.executable, "-m", "muster.supervisors.nursery.nursery", *places], check=True, stderr=log
+            )
 
     def start(self, *command: str, name: str = NAME, ranks: int = 1, **fields: Any) -> "Running":
         """A job, once its ranks run."""
@@ -60,7 +65,7 @@ class Node:
         return running
 
     def tend(self, name: str = NAME) -> None:
-        with wire.connect(self.root.nursery_socket, DEADLINE_S) as sock:
+        with messages.connect(self.root.nursery_socket, DEADLINE_S) as sock:
             _ask(sock, {"op": "hello", "protocol": PROTOCOL})
             assert _ask(sock, {"op": "tend", "job": name})["ok"]
 
@@ -117,7 +122,7 @@ class Running:
 
     def _connected(self) -> socket.socket | None:
         try:
-            return wire.connect(self.paths.control, DEADLINE_S)
+            return messages.connect(self.paths.control, DEADLINE_S)
         except OSError:
             return None
 
@@ -141,7 +146,7 @@ class Running:
     def refusal(self, body: bytes | dict[str, Any], size: int | None = None) -> dict[str, Any]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         with self.connect() as sock:
-            sock.sendall(wire.encode({"op": "exec", "size": len(data) if size is None else size}) + data)
+            sock.sendall(messages.encode({"op": "exec", "size": len(data) if size is None else size}) + data)
             answer = _line(sock)[0]
         assert not answer["ok"]
         return answer
@@ -181,7 +186,7 @@ class Attached:
         return self
 
     def opened(self, order: dict[str, Any], body: bytes) -> None:
-        self.sock.sendall(wire.encode(order) + body)
+        self.sock.sendall(messages.encode(order) + body)
         self.answer, early = _line(self.sock)
         if self.answer["ok"]:
             self.at = {frames.STDOUT: self.answer["stdout"], frames.STDERR: self.answer["stderr"]}
@@ -253,7 +258,7 @@ class Attached:
 
 
 def _ask(sock: socket.socket, message: dict[str, Any]) -> dict[str, Any]:
-    sock.sendall(wire.encode(message))
+    sock.sendall(messages.encode(message))
     return _line(sock)[0]
 
 
@@ -265,4 +270,4 @@ def _line(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
         assert part, "the connection was closed without an answer"
         data += part
     line, _, rest = data.partition(b"\n")
-    return wire.decode(line), rest
+    return messages.decode(line), rest

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from supervisors import process
+from muster.supervisors.system import process
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisors.errors import explain, remedy
+from muster.supervisors.supervision_errors import explain, remedy
 
 CODE = Path(__file__).parents[2]
 
@@ -34,4 +34,4 @@ def test_there_is_no_second_table() -> None:
         for path in (CODE / name).rglob("*.py")
         if table.search(path.read_text())
     }
-    assert homes == {"errors.py"}
+    assert homes == {"supervision_errors.py"}

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent.entry import Entry
-from agent.signatures import Hit, Signature, builtin
-from agent.why_events import Happening
-from agent.why_facts import Facts
-from agent.why_log import Searched, Sign
-from supervisors.lifecycle import Job, Rank, Verdict
-from supervisors.paths import JobPaths
-from supervisors.spec import JobSpec
-from supervisors.states import Outcome, State
+from muster.agent.jobs.entry import Entry
+from muster.agent.why.around import Happening
+from muster.agent.why.facts import Facts
+from muster.agent.why.log_signs import Searched, Sign
+from muster.agent.why.signatures import Hit, Signature, builtin
+from muster.supervisors.model.lifecycle import Job, Rank, Verdict
+from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.model.states import Outcome, State
+from muster.supervisors.paths import JobPaths
 
 #: When the first rank ended, and seconds that the ranks had run.
 ZERO, RAN = 1_800_000_000.0, 100.0

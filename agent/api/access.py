@@ -1,0 +1,126 @@
+"""Who may do what: the one place where a call's role is known and judged.
+
+A unix socket has a role, which the mode of its file gives to people. Over TCP there is a client's certificate, whose
+names the configuration gives a role. Whatever is not said to be a mere look needs an operator.
+"""
+
+import contextlib
+import enum
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from muster.agent.api import certificate
+from muster.agent.errors import NotAllowed, NotKnown
+
+
+class Role(enum.Enum):
+    """What a caller may do."""
+
+    READER = "reader"
+    OPERATOR = "operator"
+
+
+_MAX_CLAIM = 128
+_PACKAGE = "/muster.v1."
+#: Calls that change nothing and run nothing. GetStacks and RunChecks look, too, but by running programs as root.
+_LOOKS = frozenset(
+    {
+        f"{_PACKAGE}EventService/Watch",
+        f"{_PACKAGE}ExecService/ListSessions",
+        f"{_PACKAGE}JobService/Get",
+        f"{_PACKAGE}JobService/GetReport",
+        f"{_PACKAGE}JobService/List",
+        f"{_PACKAGE}JobService/Wait",
+        f"{_PACKAGE}LogService/ReadLogs",
+        f"{_PACKAGE}LogService/ReadNodeLogs",
+        f"{_PACKAGE}NodeService/GetNode",
+        f"{_PACKAGE}ProbeService/ListChecks",
+        f"{_PACKAGE}TelemetryService/GetHistory",
+        f"{_PACKAGE}TelemetryService/GetTelemetry",
+        f"{_PACKAGE}TelemetryService/RecordTelemetry",
+    }
+)
+#: Of what gRPC itself brings: health and reflection.
+_PUBLIC = ("/grpc.health.v1.", "/grpc.reflection.")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`role` is None for somebody whom nobody gave one; `name` is for people: a socket, a certificate. `client`: the
+    certificate's name, by which one client is told from another; empty where nothing tells (a unix socket)."""
+
+    role: Role | None
+    name: str
+    client: str = ""
+
+
+def is_look(method: str) -> bool:
+    """Whether a call ("/muster.v1.JobService/Get") changes and runs nothing."""
+    return method in _LOOKS or method.startswith(_PUBLIC)
+
+
+def check(method: str, caller: Caller) -> None:
+    """Raises NotKnown for a caller without a role, NotAllowed for one whose role does not suffice."""
+    if caller.role is None:
+        raise NotKnown(caller.name)
+    if caller.role is not Role.OPERATOR and not is_look(method):
+        raise NotAllowed(method.rpartition(".")[2], caller.name)
+
+
+def of_socket(role: Role, path: object) -> Callable[[Any], Caller]:
+    """Of every caller of a unix socket."""
+    caller = Caller(role, f"a client of {path}")
+    return lambda _context: caller
+
+
+def of_certificate(names: Callable[[], tuple[Collection[str], Collection[str]]]) -> Callable[[Any], Caller]:
+    """Of a caller with a certificate that was verified. `names` gives those of operators and of readers.
+
+    The certificate's end is looked at with each call: a connection may outlive it, and a session that is resumed is not
+    verified again.
+    """
+
+    def find(context: Any) -> Caller:
+        found = certified(context)
+        if found and time.time() > (end := _expires(context)):
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end))
+            return Caller(None, f"certificate {found[0]}, which was good until {when}, from {context.peer()}")
+        operators, readers = names()
+        for role, known in ((Role.OPERATOR, operators), (Role.READER, readers)):
+            for name in found:
+                if name in known:
+                    return Caller(role, f"certificate {name} from {context.peer()}", f"certificate {name}")
+        return Caller(None, f"certificate {found[0] if found else 'without a name'} from {context.peer()}")
+
+    return find
+
+
+def certified(context: Any) -> tuple[str, ...]:
+    """The names in a caller's certificate; none on a unix socket."""
+    with contextlib.suppress(ValueError):
+        return certificate.names(_presented(context))
+    return ()
+
+
+def _expires(context: Any) -> float:
+    """0 for what cannot be read."""
+    with contextlib.suppress(ValueError):
+        return certificate.expires(_presented(context))
+    return 0.0
+
+
+def _presented(context: Any) -> bytes:
+    """In PEM; empty on a unix socket."""
+    return next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
+
+
+def claimed(context: Any) -> str:
+    """Who a client says it is, in the metadata `muster-caller`, cut to 128 printable characters; empty where it says
+    nothing. It is a courtesy, not an identity: whoever may open the socket may say anything here."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "muster-caller":
+            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+            return "".join(char for char in text if char.isprintable())[:_MAX_CLAIM].strip()
+    return ""

@@ -1,0 +1,131 @@
+"""What a client asks for: a command in a rank, checked and as a supervisor is told it."""
+
+import json
+import math
+from collections.abc import Mapping
+
+from google.protobuf.duration_pb2 import Duration
+
+from muster.agent.config.config import ExecTable
+from muster.agent.errors import InvalidRequest, RankNotRunning
+from muster.agent.jobs.entry import Entry
+from muster.agent.messages import convert
+from muster.supervisors.birth.spec_rules import violations
+from muster.supervisors.model.spec import Boot, JobSpec, Violation
+from muster.supervisors.model.states import State
+from muster.v1 import exec_pb2
+
+#: Most bytes of a command with its arguments and of its variables; most of all of it as JSON.
+MAX_ARGV = MAX_ENV = 1 << 20
+MAX_BODY = 3 << 19
+#: Longest time limit of a session and of a single command, and that of a command by default; in seconds.
+MAX_SESSION_S = 365 * 86_400.0
+MAX_COMMAND_S = 3600.0
+COMMAND_S = 60.0
+_MAX_SIZE = 65535
+
+_Asked = exec_pb2.ExecStart | exec_pb2.RunCommandRequest
+
+
+def start(asked: exec_pb2.ExecStart, entry: Entry, settings: ExecTable, by: str) -> bytes:
+    """A session. Raises InvalidRequest, RankNotRunning."""
+    found = _problems(asked, entry)
+    if asked.tty and not asked.stdin:
+        found.append(Violation("tty", "without stdin: a terminal is typed at; set both"))
+    found += window_problems(asked.window, "window")
+    limit = None
+    if asked.HasField("time_limit"):
+        limit = _time(asked.time_limit, MAX_SESSION_S, found)
+    more = {
+        "tty": asked.tty,
+        "stdin": asked.stdin,
+        "rows": asked.window.rows,
+        "columns": asked.window.columns,
+        "detached": asked.detached,
+        "time_limit_s": limit,
+        "abandoned_s": settings.abandoned_s,
+    }
+    return _order(asked, entry, settings, by, more, found)
+
+
+def command(asked: exec_pb2.RunCommandRequest, entry: Entry, settings: ExecTable, by: str) -> tuple[bytes, float]:
+    """A single command, which ends when nobody waits for it, and its time limit. Raises InvalidRequest,
+    RankNotRunning."""
+    found = _problems(asked, entry)
+    if len(asked.input) > 1 << 20:
+        found.append(Violation("input", f"{len(asked.input)} bytes: allowed are {1 << 20}; use Exec for more"))
+    if asked.output_limit > 1 << 20:
+        found.append(Violation("output_limit", f"{asked.output_limit}: allowed are 0 to {1 << 20}; use Exec for more"))
+    limit = _time(asked.time_limit, MAX_COMMAND_S, found) if asked.HasField("time_limit") else COMMAND_S
+    more = {
+        "tty": False,
+        "stdin": bool(asked.input),
+        "rows": 0,
+        "columns": 0,
+        "detached": False,
+        "time_limit_s": None,
+        "abandoned_s": 0.0,
+    }
+    return _order(asked, entry, settings, by, more, found), limit
+
+
+def window_problems(window: exec_pb2.WindowSize, name: str) -> list[Violation]:
+    """What is wrong with a size: a terminal's has 16 bits each way."""
+    sizes = (("rows", window.rows), ("columns", window.columns))
+    return [Violation(f"{name}.{which}", f"{n}: allowed are 0 to {_MAX_SIZE}") for which, n in sizes if n > _MAX_SIZE]
+
+
+def _problems(asked: _Asked, entry: Entry) -> list[Violation]:
+    # As a job's own command, and with its words.
+    like = JobSpec("exec", tuple(asked.argv), dict(asked.env), workdir=asked.workdir)
+    found = [Violation(v.field.replace("command", "argv", 1), v.description) for v in violations(like)]
+    found += [
+        Violation(f"env[{name}]", "is muster's own: it says which job a process belongs to")
+        for name in asked.env
+        if name.startswith("MUSTER_")
+    ]
+    for name, size, most in (
+        ("argv", sum(len(word.encode()) + 1 for word in asked.argv), MAX_ARGV),
+        ("env", sum(len(f"{key}={value}".encode()) + 1 for key, value in asked.env.items()), MAX_ENV),
+    ):
+        if size > most:
+            found.append(Violation(name, f"has {size} bytes: allowed are {most}"))
+    ranks = [rank.rank for rank in entry.job.ranks]
+    # Where a launcher makes the ranks, it alone is known here: the supervisor looks for the rank itself.
+    launched = entry.spec.boot != Boot.RANKS
+    if asked.HasField("rank") and ranks and asked.rank not in ranks and not launched:
+        there = f"{min(ranks)} to {max(ranks)}"
+        found.append(Violation("rank", f"{asked.rank}: the ranks of this job on this node are {there}"))
+    return found
+
+
+def _time(asked: Duration, most: float, found: list[Violation]) -> float:
+    value = convert.seconds(asked, "time_limit", found)
+    if not 0 < value <= most or not math.isfinite(value):
+        found.append(Violation("time_limit", f"{value:g} s: must be above 0 and at most {most:g} s"))
+    return value
+
+
+def _order(
+    asked: _Asked, entry: Entry, settings: ExecTable, by: str, more: Mapping[str, object], found: list[Violation]
+) -> bytes:
+    body = {
+        **more,
+        "rank": asked.rank if asked.HasField("rank") else None,
+        "argv": list(asked.argv),
+        "env": dict(asked.env),
+        "workdir": asked.workdir,
+        "grace_s": settings.grace_s,
+        "max_sessions": settings.max_sessions,
+        "by": by,
+    }
+    encoded = json.dumps(body, ensure_ascii=False).encode()
+    if not found and len(encoded) > MAX_BODY:
+        found.append(Violation("argv", f"with env has {len(encoded)} bytes as JSON: allowed are {MAX_BODY}"))
+    if found:
+        raise InvalidRequest(found)
+    state = entry.job.state
+    if state != State.RUNNING:
+        what = f"has ended ({state})" if state.final else f"is {state}"
+        raise RankNotRunning(f"job {entry.job_id} {what}: commands run in a job that is RUNNING")
+    return encoded

@@ -1,0 +1,94 @@
+"""Jobs as messages, kept until their journal grows: who asks often does not have the same thousand ranks put into words
+each time."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from muster.agent.host.state_folder import digest_key
+from muster.agent.jobs.entry import Entry, Version, load
+from muster.agent.messages import convert
+from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.paths import JobPaths, Root
+from muster.v1 import job_pb2
+
+#: Bytes that kept messages take in memory: 8,000 ranks of some large jobs, or 1,000 jobs of a rank or two.
+MAX_BYTES = 4 << 20
+#: Of each of them, and for each byte of it as it is sent (measured: 2.9 KB for one of 209 bytes, 107 for 29,601).
+_OWN, _EACH = 2200, 3.5
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A message, and what it was made of."""
+
+    entry: Entry
+    message: job_pb2.Job
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A message, the bytes that it takes, and what it was made of (`Entry.version`)."""
+
+    message: job_pb2.Job
+    size: float
+    version: Version
+
+
+class JobMessages:
+    """What `convert.job_to` made of jobs, those that were asked for last."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._digest_key = digest_key(root.state)
+        #: By job id, the one asked for last at the end.
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._bytes = 0.0
+
+    def of(self, entry: Entry) -> job_pb2.Job:
+        """The job as its journal tells it; to be copied, not changed.
+
+        What was made before is good as long as the entry is of the same version.
+        """
+        kept = self._kept.get(entry.job_id)
+        if kept is not None:
+            if kept.version == entry.version:
+                self._kept.move_to_end(entry.job_id)
+                return kept.message
+            self._forget(entry.job_id)
+        message = convert.job_to(entry, self._root, self._digest_key)
+        size = _OWN + _EACH * message.ByteSize()
+        self._kept[entry.job_id] = _Kept(message, size, entry.version)
+        self._bytes += size
+        while self._bytes > MAX_BYTES and len(self._kept) > 1:
+            self._forget(next(iter(self._kept)))
+        return message
+
+    def read(self, job_ids: Iterable[str], labels: Mapping[str, str]) -> dict[str, Made]:
+        """Of jobs with these labels as they are on disk, by id; for a thread. Nothing of it is kept."""
+        found = {}
+        for job_id in job_ids:
+            paths = self._root.job(job_id)
+            if labels and not _may_have(paths, labels):
+                continue
+            entry, _ = load(job_id, paths)
+            if all(entry.spec.labels.get(key) == value for key, value in labels.items()):
+                found[job_id] = Made(entry, convert.job_to(entry, self._root, self._digest_key))
+        return found
+
+    def forget(self, job_id: str) -> None:
+        """Of a job that was deleted; does nothing where nothing is kept."""
+        if job_id in self._kept:
+            self._forget(job_id)
+
+    def _forget(self, job_id: str) -> None:
+        self._bytes -= self._kept.pop(job_id).size
+
+
+def _may_have(paths: JobPaths, labels: Mapping[str, str]) -> bool:
+    """Whether a job has these labels, by its spec alone; True also where that cannot be read."""
+    try:
+        had = JobSpec.from_json(paths.spec.read_text(encoding="utf-8")).labels
+    except (OSError, ValueError, TypeError):
+        return True
+    return all(had.get(key) == value for key, value in labels.items())

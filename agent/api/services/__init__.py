@@ -1,0 +1,57 @@
+"""The gRPC services of muster.v1, one module each, and what they share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from muster.agent.api import access
+from muster.agent.api.slots import Listeners
+from muster.agent.api.tls import Credentials
+from muster.agent.config.config import Config
+from muster.agent.events.event_store import EventStore
+from muster.agent.hang.hang_watch import HangWatch
+from muster.agent.hang.job_stacks import Stacks
+from muster.agent.jobs.registry import Registry
+from muster.agent.logs.log_keeping import LogKeeping
+from muster.agent.metrics.metrics import Metrics
+from muster.agent.node.health import NodeHealth
+from muster.agent.notify.sender import Notifier
+from muster.agent.telemetry.sampling import Telemetry
+from muster.probes.cards.driver import Driver
+from muster.supervisors.paths import Root
+
+if TYPE_CHECKING:
+    from grpc import aio
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """What the services serve. `tls` is for the TCP listener, if there is one; `config` gives the present
+    configuration, `started_at` is in seconds since the epoch, and the server ends when `stopping` is set."""
+
+    registry: Registry
+    events: EventStore
+    driver: Driver
+    health: NodeHealth
+    telemetry: Telemetry
+    metrics: Metrics
+    notifier: Notifier
+    stacks: Stacks
+    hangs: HangWatch
+    keeping: LogKeeping
+    slots: Listeners
+    tls: Credentials | None
+    config: Callable[[], Config]
+    root: Root
+    started_at: float
+    stopping: anyio.Event
+
+
+def caller(context: "aio.ServicerContext[Any, Any]") -> str:
+    """Who calls, for journal and events: the name in the certificate, if there is one, and what the client says."""
+    says, names = access.claimed(context), access.certified(context)
+    if names:
+        return f"{says} (certificate {names[0]})" if says else f"certificate {names[0]}"
+    return says or "a client of the unix socket"

@@ -1,0 +1,129 @@
+"""The cards of the node as messages."""
+
+import time
+from dataclasses import dataclass
+
+from muster.agent import threads
+from muster.agent.api.services import ServerContext
+from muster.agent.config.config import TelemetryTable
+from muster.agent.jobs.cards import doubts, holders
+from muster.agent.jobs.cards.leases import Lease
+from muster.agent.messages.convert import timestamp
+from muster.agent.messages.spec_message import plain
+from muster.agent.telemetry.freshness import latest
+from muster.probes.cards import visible
+from muster.probes.cards.accelerator import SLOT, Health, Holder, Reading
+from muster.probes.cards.driver import Seen, View
+from muster.supervisors.birth import cpus
+from muster.v1 import node_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the driver said last of a card, without what is old. Each part has a time of its own."""
+
+    reading: Seen[Reading] | None
+    health: Seen[Health] | None
+    holders: Seen[tuple[Holder, ...]] | None
+
+    @classmethod
+    def of(cls, view: View, index: int, periods: TelemetryTable, now: float) -> "_Told":
+        """`now` in seconds since the epoch."""
+        return cls(
+            latest(view.readings, index, periods.readings_s, now),
+            latest(view.health, index, periods.health_s, now),
+            latest(view.holders, index, periods.holders_s, now),
+        )
+
+
+async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
+    """All of them by index, with their holders, conditions and last readings."""
+    view, periods, now = context.driver.view, context.config().telemetry, time.time()
+    told = {index: _Told.of(view, index, periods, now) for index in view.cards}
+    pids = {holder.pid for one in told.values() if one.holders is not None for holder in one.holders.value}
+    known = await threads.run(lambda: {pid: holders.who(pid) for pid in pids}) if pids else {}
+    messages = []
+    for lease in context.registry.leasing.all():
+        card = lease.card
+        message = node_pb2.Card(
+            index=card.index,
+            kind=card.kind,
+            job_id=lease.job_id,
+            uuid=card.uuid,
+            model=plain(card.model),
+            memory_bytes=card.memory_bytes,
+            bus_id=card.bus_id,
+            numa_node=card.numa_node,
+            cpus=cpus.shown(card.cpus),
+            peers=card.peers,
+            health=str(doubts.status(context.health.conditions, view, card.index)),
+            held_by=plain(lease.held_by),
+            mig=card.mig,
+            visible_as=_visible(context, view, lease),
+            device_node=card.node,
+            physical_id=card.numbers.physical,
+            logical_id=card.numbers.logical,
+            card_id=card.numbers.board,
+            chip_id=card.numbers.chip,
+            serial=plain(card.serial),
+            parent=card.parent,
+            gpu_instance_id=card.numbers.gpu_instance,
+            compute_instance_id=card.numbers.compute_instance,
+        )
+        if card.index in told and (reading := _reading(told[card.index], known)) is not None:
+            message.reading.CopyFrom(reading)
+        messages.append(message)
+    return messages
+
+
+def _visible(context: ServerContext, view: View, lease: Lease) -> str:
+    """What the job that holds the card calls it; of a free one, what a job would."""
+    if lease.job_id and lease.card.kind != SLOT:
+        entry = context.registry.known(lease.job_id)
+        if entry is not None:
+            return entry.job.card_visible.get(lease.card.index, str(lease.card.index))
+    return visible.word(lease.card, view.cards.values(), view.sick)
+
+
+def _reading(told: _Told, known: dict[int, holders.Who]) -> node_pb2.CardReading | None:
+    seen, health, there = told.reading, told.health, told.holders
+    if seen is None and health is None and there is None:
+        return None
+    message = node_pb2.CardReading(at=timestamp(max(x.at for x in (seen, health, there) if x is not None)))
+    if seen is not None:
+        now = seen.value
+        message.MergeFrom(
+            node_pb2.CardReading(
+                utilization=now.util,
+                memory_utilization=now.mem_util,
+                memory_used_bytes=now.mem_used,
+                memory_total_bytes=now.mem_total,
+                power_watts=now.power_w,
+            )
+        )
+    if health is not None:
+        facts = health.value
+        message.MergeFrom(
+            node_pb2.CardReading(
+                power_limit_watts=facts.power_limit_w,
+                temperature=facts.temp_c,
+                memory_temperature=facts.mem_temp_c,
+                sm_clock_mhz=facts.sm_clock_mhz,
+                memory_clock_mhz=facts.mem_clock_mhz,
+                fabric_bytes=facts.fabric_bytes,
+                ecc_corrected=facts.ecc_corrected,
+                ecc_uncorrected=facts.ecc_uncorrected,
+            )
+        )
+    if there is not None:
+        message.processes_known = True
+        for holder in there.value:
+            who = known.get(holder.pid) or holders.Who(holder.pid)
+            message.processes.add(
+                pid=holder.pid,
+                memory_bytes=holder.memory,
+                command=plain(who.command),
+                user=plain(who.user),
+                job_id=plain(who.job_id),
+            )
+    return message

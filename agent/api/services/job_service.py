@@ -1,0 +1,294 @@
+"""JobService: start, look at, stop, wait for, forget jobs."""
+
+import base64
+import binascii
+import hashlib
+import heapq
+import itertools
+import json
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from muster.agent import threads
+from muster.agent.api.job_messages import JobMessages
+from muster.agent.api.services import ServerContext, caller
+from muster.agent.errors import InvalidRequest, JournalUnreadable, SupervisorUnreachable
+from muster.agent.hang import job_stacks
+from muster.agent.jobs.ended.ended_row import Ended
+from muster.agent.jobs.entry import Entry
+from muster.agent.messages import convert
+from muster.agent.messages.spec_message import plain
+from muster.agent.why import gathering
+from muster.supervisors.model.spec import MAX_GRACE_S, Violation
+from muster.supervisors.model.states import State
+from muster.v1 import job_pb2, job_pb2_grpc
+
+if TYPE_CHECKING:
+    from grpc import aio
+
+    _Context = aio.ServicerContext[Any, Any]
+
+DEFAULT_PAGE = 100
+MAX_PAGE = 1000
+#: A page ends here even if it has fewer jobs than asked for: gRPC clients take messages of 4 MiB.
+MAX_PAGE_BYTES = 1 << 20
+#: Ranks of a page that are put into it in one turn of the event loop: some 2 ms where none of them is kept.
+TURN_RANKS = 200
+#: Jobs of a page that are read from disk in one thread hop.
+JOBS_AT_ONCE = 25
+#: Seconds that a stop may take, over its grace, until the answer says that it has not ended; and seconds until a stop
+#: must be in the journal.
+STOP_MARGIN_S = 30.0
+RECORD_S = 30.0
+#: Seconds more for a job whose processes must be found first; and that the record of an end is waited for, once nothing
+#: of the job lives.
+LOOK_MARGIN_S, RECORDED_S = 4.0, 3.0
+UNRECORDED = "nothing of the job lives; its end is not recorded yet, and is as soon as its journal takes a record"
+_MAX_TIMEOUT_S = 24 * 3600.0
+_MAX_REASON = 1024
+
+_Key = tuple[float, str]
+
+
+class JobService(job_pb2_grpc.JobServiceServicer):
+    """Turns requests into calls of the registry, and jobs into messages."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._server = context
+        self._messages = JobMessages(context.root)
+
+    async def Start(self, request: job_pb2.StartRequest, context: "_Context") -> job_pb2.StartResponse:
+        """See job.proto. Raises InvalidRequest and what Registry.start raises."""
+        if not request.HasField("spec"):
+            raise InvalidRequest([Violation("spec", "is not set: say what to run")])
+        spec = convert.spec_from(request.spec)
+        entry, existed = await self._server.registry.start(spec, caller(context))
+        return job_pb2.StartResponse(job=self._message(entry), already_existed=existed)
+
+    async def Get(self, request: job_pb2.GetRequest, context: "_Context") -> job_pb2.GetResponse:
+        """See job.proto. Raises JobNotFound, JournalUnreadable."""
+        entry = await self._server.registry.get(request.job_id)
+        if entry.damaged and not self._server.registry.damaged.living(entry.job_id):
+            raise JournalUnreadable(request.job_id, entry.damaged)
+        return job_pb2.GetResponse(job=self._message(entry))
+
+    async def List(self, request: job_pb2.ListRequest, context: "_Context") -> job_pb2.ListResponse:
+        """See job.proto. Raises InvalidRequest."""
+        known = set(job_pb2.JobState.values()) - {job_pb2.JOB_STATE_UNSPECIFIED}
+        bad = [Violation("states", f"{state}: is no state") for state in request.states if state not in known]
+        if bad:
+            raise InvalidRequest(bad)
+        names = {job_pb2.JobState.Name(state).removeprefix("JOB_STATE_") for state in request.states}
+        behind = last = _read_token(request) if request.page_token else (math.inf, "")
+        response = job_pb2.ListResponse()
+        most = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
+        # A page begins behind the last job of the page before, not at a number: jobs that come or go between two
+        # pages neither repeat nor hide another.
+        living = self._server.registry.damaged.living
+        found = (
+            job
+            for job in await self._jobs(names)
+            if job.key < behind and (not names or job.state in names or living(job.job_id))
+        )
+        size = 0
+        while some := list(itertools.islice(found, min(JOBS_AT_ONCE, most - len(response.jobs) + 1))):
+            async for key, message in self._messages_of(some, dict(request.labels)):
+                if len(response.jobs) == most or size >= MAX_PAGE_BYTES:
+                    response.next_page_token = _token(request, last)
+                    return response
+                response.jobs.append(message)
+                size += message.ByteSize()
+                last = key
+        return response
+
+    async def _jobs(self, states: set[str]) -> Iterable[Entry | Ended]:
+        """Those that may be in one of these states (none: all), newest first."""
+        registry = self._server.registry
+        live: list[Entry | Ended] = [*registry.live()]
+        if states and not any(State(state).final for state in states):
+            return sorted([*live, *registry.damaged.entries()], key=lambda job: job.key, reverse=True)
+        await registry.ended.indexed.wait()
+        known = {job.job_id for job in live}
+        ended = (row for row in registry.ended.rows() if row.job_id not in known)
+        return heapq.merge(live, ended, key=lambda job: job.key, reverse=True)
+
+    async def _messages_of(
+        self, jobs: Sequence[Entry | Ended], labels: Mapping[str, str]
+    ) -> AsyncIterator[tuple[_Key, job_pb2.Job]]:
+        """Of the jobs with these labels, each with its key. Those that are not in memory are read from disk, at once,
+        and are not kept."""
+        registry = self._server.registry
+        entries = {job.job_id: job if isinstance(job, Entry) else registry.ended.find(job.job_id) for job in jobs}
+        wanted = [job_id for job_id, entry in entries.items() if entry is None]
+        read = await threads.run(self._messages.read, wanted, labels) if wanted else {}
+        ranks = 0
+        for job in jobs:
+            if (entry := entries[job.job_id]) is not None:
+                if all(entry.spec.labels.get(key) == value for key, value in labels.items()):
+                    yield job.key, self._message(entry)
+            elif (made := read.get(job.job_id)) is not None and registry.ended.row(job.job_id) is job:
+                yield job.key, self._present(made.message, made.entry)
+            else:
+                continue
+            # A page may hold thousands of ranks, so other calls come in between; but not behind each job: a turn of the
+            # loop may be long.
+            ranks += 1 + (len(entry.job.ranks) if entry is not None else 0)
+            if ranks >= TURN_RANKS:
+                ranks = 0
+                await checkpoint()
+
+    async def Stop(self, request: job_pb2.StopRequest, context: "_Context") -> job_pb2.StopResponse:
+        """See job.proto. Raises InvalidRequest, JobNotFound, SupervisorUnreachable, and JournalUnreadable of a damaged
+        job of which nothing lives."""
+        steps: tuple[float, ...] | None = None
+        if request.HasField("grace"):
+            steps = (convert.bounded(request.grace, "grace", MAX_GRACE_S),)
+        timeout = None
+        if request.HasField("timeout"):
+            timeout = convert.bounded(request.timeout, "timeout", _MAX_TIMEOUT_S)
+        if len(request.reason) > _MAX_REASON:
+            raise InvalidRequest(
+                [Violation("reason", f"has {len(request.reason)} characters: allowed are {_MAX_REASON}")]
+            )
+        began = anyio.current_time()
+        registry = self._server.registry
+        by = caller(context)
+        entry = await registry.get(request.job_id)
+        if not entry.damaged:
+            # The order itself is not subject to the caller's timeout: one of 0 means "stop it and do not wait".
+            with anyio.move_on_after(RECORD_S) as recording:
+                entry = await registry.stop(request.job_id, steps, by, request.reason)
+            if recording.cancelled_caught:
+                text = f"job {request.job_id}: its supervisor did not take the stop in {RECORD_S:g} s"
+                raise SupervisorUnreachable(text)
+        if timeout is None:
+            default = self._server.config().jobs.grace_steps
+            under_way = entry.job.stop.steps if entry.job.stop is not None else ()
+            timeout = sum(steps or under_way or entry.spec.grace_steps or default) + STOP_MARGIN_S
+        deadline = began + timeout
+        remarks: list[str] = []
+        if entry.damaged:
+            with anyio.CancelScope(deadline=deadline + LOOK_MARGIN_S):
+                remarks = await registry.stop_damaged(entry, steps, by, request.reason)
+            gone = not registry.damaged.living(entry.job_id)
+            return job_pb2.StopResponse(job=self._message(entry), ended=gone, gone=gone, remarks=map(plain, remarks))
+        entry = await self._stopped(entry, deadline)
+        if entry.job.state.final:
+            with anyio.CancelScope(deadline=deadline):
+                await registry.leasing.wait_freed(entry.job_id)
+        ended = entry.job.state.final
+        if entry.gone and not ended:
+            remarks = [UNRECORDED, *(entry.notes or {}).values()]
+        return job_pb2.StopResponse(
+            job=self._message(entry), ended=ended, gone=ended or entry.gone, remarks=map(plain, remarks)
+        )
+
+    async def _stopped(self, entry: Entry, deadline: float) -> Entry:
+        """The entry, once its job has ended, or nothing of it lives and nobody can record that."""
+        with anyio.CancelScope(deadline=deadline):
+            while not (entry.job.state.final or entry.gone):
+                await entry.changed.wait()
+            # A supervisor that just comes back, say, is given the time to tell how it ended.
+            with anyio.move_on_after(RECORDED_S):
+                entry = await self._server.registry.wait_ended(entry.job_id)
+        if entry.damaged:
+            raise JournalUnreadable(entry.job_id, entry.damaged)
+        return entry
+
+    async def Wait(self, request: job_pb2.WaitRequest, context: "_Context") -> job_pb2.WaitResponse:
+        """See job.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable."""
+        timeout = math.inf
+        if request.HasField("timeout"):
+            timeout = convert.bounded(request.timeout, "timeout", convert.MAX_DURATION_S)
+        began = anyio.current_time()
+        entry = await self._ended(await self._entry(request.job_id), began + timeout)
+        return job_pb2.WaitResponse(job=self._message(entry), ended=entry.job.state.final)
+
+    async def Delete(self, request: job_pb2.DeleteRequest, context: "_Context") -> job_pb2.DeleteResponse:
+        """See job.proto. Raises JobNotFound, JobNotEnded."""
+        left = await self._server.registry.delete(request.job_id, request.keep_logs, request.force)
+        self._messages.forget(request.job_id)
+        return job_pb2.DeleteResponse(left=[plain(text) for text in left])
+
+    async def GetReport(self, request: job_pb2.GetReportRequest, context: "_Context") -> job_pb2.GetReportResponse:
+        """See job.proto. Raises JobNotFound."""
+        entry = await self._server.registry.get(request.job_id)
+        folder = self._server.config().why.signatures_dir
+        signatures = Path(folder) if folder else None
+        told = await gathering.report(self._server, entry, signatures=signatures, stacks=await self._kept_stacks(entry))
+        return job_pb2.GetReportResponse(text=plain(told.text()), json=plain(told.json()))
+
+    async def GetStacks(self, request: job_pb2.GetStacksRequest, context: "_Context") -> job_pb2.GetStacksResponse:
+        """See job.proto. Raises InvalidRequest, JobNotFound, TooMany."""
+        taken = self._server.stacks.kept if request.kept else self._server.stacks.take
+        return job_stacks.message(await taken(request.job_id, tuple(request.ranks)))
+
+    async def _kept_stacks(self, entry: Entry) -> str:
+        """The smallest group of those that were taken last of this attempt, as text; "" where there are none."""
+        taken = [one for one in await self._server.stacks.history(entry.job_id) if one.attempt == entry.job.attempt]
+        if not taken or not (groups := job_stacks.message(taken[-1]).groups):
+            return ""
+        ranks = ", ".join(sorted({str(owner.rank) for owner in groups[0].owners}))
+        return f"rank {ranks} ({taken[-1].occasion}):\n{groups[0].stack}"
+
+    async def _entry(self, job_id: str) -> Entry:
+        entry = await self._server.registry.get(job_id)
+        if entry.damaged:
+            raise JournalUnreadable(job_id, entry.damaged)
+        return entry
+
+    async def _ended(self, entry: Entry, deadline: float) -> Entry:
+        """The entry, once its job has ended or the deadline (of the event loop's clock) is over."""
+        if not entry.job.state.final:
+            with anyio.CancelScope(deadline=deadline):
+                entry = await self._server.registry.wait_ended(entry.job_id)
+        if entry.damaged:
+            raise JournalUnreadable(entry.job_id, entry.damaged)
+        return entry
+
+    def _message(self, entry: Entry) -> job_pb2.Job:
+        """The job as it is now."""
+        message = job_pb2.Job()
+        message.CopyFrom(self._messages.of(entry))
+        return self._present(message, entry)
+
+    def _present(self, message: job_pb2.Job, entry: Entry) -> job_pb2.Job:
+        held_by = self._server.registry.leasing.held_by(entry.job_id)
+        convert.add_present(message, entry, held_by, self._server.hangs.found(entry))
+        if living := [*map(plain, self._server.registry.damaged.living(entry.job_id))]:
+            message.living.extend(living)
+            message.warnings.append(
+                f"processes of it live: {', '.join(living)}; `muster stop {entry.job_id}` ends them"
+            )
+        return message
+
+
+def _filter_digest(request: job_pb2.ListRequest) -> str:
+    asked = json.dumps([sorted(set(request.states)), sorted(request.labels.items())])
+    return hashlib.sha256(asked.encode()).hexdigest()[:16]
+
+
+def _token(request: job_pb2.ListRequest, last: _Key) -> str:
+    return base64.urlsafe_b64encode(json.dumps([*last, _filter_digest(request)]).encode()).decode()
+
+
+def _read_token(request: job_pb2.ListRequest) -> _Key:
+    """The key of the last job of the page before. Raises InvalidRequest."""
+    try:
+        accepted_at, job_id, digest = json.loads(base64.b64decode(request.page_token, altchars=b"-_", validate=True))
+        if not isinstance(accepted_at, float) or not isinstance(job_id, str):
+            raise ValueError("not a key")
+    except (binascii.Error, ValueError, TypeError):
+        raise InvalidRequest(
+            [Violation("page_token", "is not one that this daemon gave: begin again without a token")]
+        ) from None
+    if digest != _filter_digest(request):
+        raise InvalidRequest(
+            [Violation("page_token", "belongs to a list with another filter: keep states and labels over all pages")]
+        )
+    return accepted_at, job_id

@@ -1,0 +1,106 @@
+"""NodeService: the node itself, and whether it is in service."""
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from muster.agent import __version__, threads
+from muster.agent.api.services import ServerContext, caller
+from muster.agent.api.services.card_message import cards_of
+from muster.agent.api.services.condition_message import condition_message, drain_message
+from muster.agent.errors import InvalidRequest
+from muster.agent.host.build import BUILD
+from muster.agent.messages import convert
+from muster.agent.messages.spec_message import plain
+from muster.supervisors.model.spec import Violation
+from muster.supervisors.system import process, scope
+from muster.supervisors.system.cgroups import find_cgroup_root
+from muster.v1 import node_pb2, node_pb2_grpc
+
+if TYPE_CHECKING:
+    from grpc import aio
+
+    _Context = aio.ServicerContext[Any, Any]
+
+API_VERSION = "muster.v1"
+MAX_REASON = 1000
+#: Cards that one request may name.
+MAX_CARDS = 256
+
+
+class NodeService(node_pb2_grpc.NodeServiceServicer):
+    """Says what this node and its daemon are, and takes it out of service."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._server = context
+
+    async def GetNode(self, request: node_pb2.GetNodeRequest, context: "_Context") -> node_pb2.GetNodeResponse:
+        """See node.proto."""
+        return node_pb2.GetNodeResponse(node=await self._node())
+
+    async def Drain(self, request: node_pb2.DrainRequest, context: "_Context") -> node_pb2.DrainResponse:
+        """See node.proto. Raises InvalidRequest."""
+        reason = request.reason.strip()
+        if not reason:
+            raise InvalidRequest([Violation("reason", "is empty: say why, for those who find the node drained")])
+        if len(reason) > MAX_REASON:
+            raise InvalidRequest([Violation("reason", f"has {len(reason)} characters: allowed are {MAX_REASON}")])
+        await self._server.health.set_drain(reason, caller(context))
+        return node_pb2.DrainResponse(node=await self._node())
+
+    async def Undrain(self, request: node_pb2.UndrainRequest, context: "_Context") -> node_pb2.UndrainResponse:
+        """See node.proto."""
+        await self._server.health.undrain(caller(context))
+        return node_pb2.UndrainResponse(node=await self._node())
+
+    async def AcceptCards(
+        self, request: node_pb2.AcceptCardsRequest, context: "_Context"
+    ) -> node_pb2.AcceptCardsResponse:
+        """See node.proto. Raises InvalidRequest, NothingToAccept, NoRoom."""
+        if bool(request.cards) is request.all:
+            raise InvalidRequest([Violation("cards", "name the cards, or set `all`, and not both")])
+        if len(request.cards) > MAX_CARDS:
+            raise InvalidRequest([Violation("cards", f"{len(request.cards)} of them: allowed are {MAX_CARDS}")])
+        done = await self._server.health.accept(list(request.cards), caller(context))
+        accepted = [
+            node_pb2.AcceptedCard(code=code, device=plain(device), reason=plain(reason))
+            for code, device, reason in done
+        ]
+        return node_pb2.AcceptCardsResponse(accepted=accepted, node=await self._node())
+
+    async def _node(self) -> node_pb2.Node:
+        server = self._server
+        registry, view, drain = server.registry, server.driver.view, server.health.drain
+        return node_pb2.Node(
+            hostname=socket.gethostname(),
+            boot_id=process.boot_id(),
+            version=__version__,
+            build=BUILD,
+            api_version=API_VERSION,
+            daemon_started_at=convert.timestamp(server.started_at),
+            daemon_pid=os.getpid(),
+            nursery_pid=registry.nursery_pid,
+            cards=await cards_of(server),
+            active_jobs=len(registry.live()),
+            containment=await threads.run(_containment),
+            state_dir=plain(str(server.root.state)),
+            log_dir=plain(str(server.root.log)),
+            warnings=[plain(text) for text in self._warnings()],
+            conditions=[condition_message(condition) for condition in server.health.conditions],
+            drain=drain_message(drain) if drain is not None else None,
+            accelerator=view.kind,
+            driver_version=plain(view.version),
+        )
+
+    def _warnings(self) -> list[str]:
+        server = self._server
+        parts = (server.health, server.telemetry, server.metrics, server.notifier, server.keeping)
+        found = [*server.registry.warnings(), *(text for part in parts for text in part.trouble), server.hangs.trouble]
+        found += server.tls.trouble if server.tls is not None else []
+        return [text for text in found if text]
+
+
+def _containment() -> str:
+    if scope.is_available():
+        return "systemd-scope"
+    return "cgroup" if find_cgroup_root() is not None else "process-group+subreaper"

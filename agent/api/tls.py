@@ -1,0 +1,111 @@
+"""The TCP listener's credentials: mutual TLS, read again when a file has changed."""
+
+import errno
+import os
+import re
+import ssl
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import structlog
+
+from muster.agent.api import certificate
+from muster.agent.config.config import TlsTable
+from muster.agent.errors import StartupError
+
+#: Seconds before the end of the daemon's certificate from which on it is said.
+SOON_S = 7 * 86400.0
+#: The first one of a file is the daemon's own, what follows are those that signed it.
+_FIRST = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
+_log = structlog.get_logger(__name__)
+
+
+class Credentials:
+    """Loads certificate, key and the authority of clients; a set that cannot be used keeps the one before in force."""
+
+    def __init__(self, table: TlsTable) -> None:
+        """Raises StartupError."""
+        self._certificate, self._key = Path(table.certificate), Path(table.key)
+        self._authority = Path(table.client_authority)
+        self._refused = ""
+        #: When the certificate ends, in seconds since the epoch; None where that cannot be read.
+        self._until: float | None = None
+        try:
+            self._stamp = self._stamps()
+            self._now = self._read()
+        except OSError as error:
+            raise StartupError(f"tls: {_told(error)}") from error
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator: files that were not taken, a certificate that no client takes, or soon none."""
+        found = [f"tls: those before stay in force: {self._refused}"] if self._refused else []
+        if self._until is not None and (left := self._until - time.time()) < SOON_S:
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._until))
+            how = f"ends in {left / 86400:.1f} days, at {when}" if left > 0 else f"ended at {when}: no client takes it"
+            found.append(f"tls: {self._certificate}: the certificate {how}; put a new one with its key in its place")
+        return found
+
+    def server(self) -> grpc.ServerCredentials:
+        """For a port that demands a client's certificate."""
+        return grpc.dynamic_ssl_server_credentials(self._now, self._again, require_client_authentication=True)  # type: ignore[arg-type]  # None is "as before": the stubs know no such answer
+
+    def _again(self) -> grpc.ServerCertificateConfiguration | None:
+        """Called by gRPC before each handshake, in a thread of its own: three stats, mostly."""
+        try:
+            stamp = self._stamps()
+            if stamp == self._stamp:
+                return None
+            self._now, self._stamp = self._read(), stamp
+        except OSError as error:
+            if _told(error) != self._refused:  # once, not with each handshake
+                self._refused = _told(error)
+                _log.error("tls.not_reloaded", error=self._refused)
+            return None
+        self._refused = ""
+        _log.info("tls.reloaded")
+        return self._now
+
+    def _stamps(self) -> list[tuple[int, ...]]:
+        found = [os.stat(path) for path in (self._certificate, self._key, self._authority)]
+        return [(each.st_mtime_ns, each.st_size, each.st_ino, each.st_mode) for each in found]
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        """Raises OSError, also for a pair that is none, as it is while somebody puts a new one in its place."""
+        chain, key, authority = self._certificate.read_bytes(), self._secret(), self._authority.read_bytes()
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
+        except ssl.SSLError as error:
+            why = f"is no certificate for the key {self._key}, or one of the two is no PEM: {error.reason or error}"
+            raise OSError(error.errno, why, str(self._certificate)) from error
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self._authority)
+        except ssl.SSLError as error:
+            why = f"holds no certificate in PEM: {error.reason or error}"
+            raise OSError(error.errno, why, str(self._authority)) from error
+        self._until = _end_of(chain)
+        return grpc.ssl_server_certificate_configuration([(key, chain)], authority)
+
+    def _secret(self) -> bytes:
+        """The key. Raises OSError, also where it is none any more: whoever has it can pass for this daemon."""
+        with self._key.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & (stat.S_IROTH | stat.S_IWOTH):
+                why = f"its mode {mode:04o} lets everybody read or write the key: chmod 600 {self._key}"
+                raise OSError(errno.EACCES, why, str(self._key))
+            return file.read()
+
+
+def _end_of(chain: bytes) -> float | None:
+    if (first := _FIRST.search(chain)) is not None:
+        with suppress(ValueError):
+            return certificate.expires(first[0])
+    return None
+
+
+def _told(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}"

@@ -1,0 +1,243 @@
+"""Where the daemon listens, and whether anything answers there. No gRPC here: these answers must be quick."""
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from muster.agent.cli.exits import NoDaemon, Why
+from muster.supervisors.paths import Root
+
+F = TypeVar("F", bound=Callable[..., Any])
+#: Linux' limit for the path of a unix socket, in bytes.
+_MAX_PATH = 107
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What it takes to be known over TCP: files in PEM. `authority` signed the daemon's certificate."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Path of the daemon's unix socket; or `host` and `port`, with `tls`. `explicit`: somebody named just this one
+    (--address, MUSTER_ADDRESS)."""
+
+    path: Path | None
+    explicit: bool = False
+    host: str = ""
+    port: int = 0
+    tls: Tls | None = None
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def probe(self, timeout: float = 5.0) -> None:
+        """Connects once and hangs up. Raises NoDaemon, which says what is wrong with the address and what to do."""
+        if self.path is None:
+            self._probe_tcp(timeout)
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                sock.settimeout(timeout)
+                sock.connect(os.fspath(self.path))
+        except FileNotFoundError:
+            raise NoDaemon(
+                f"no daemon at {self}: there is no such socket; start musterd, or say where with --root or --address",
+                Why.ABSENT,
+            ) from None
+        except PermissionError:
+            raise NoDaemon(
+                f"no access to {self}: permission denied; its owner and group may use it (see ls -l {self.path})",
+                Why.FORBIDDEN,
+            ) from None
+        except OSError as error:
+            if error.errno == errno.ECONNREFUSED:
+                what = "a socket is there but nobody listens; start musterd again"
+                raise NoDaemon(f"no daemon at {self}: {what}", Why.REFUSED) from None
+            what = error.strerror or str(error)  # a timeout has no number
+            raise NoDaemon(f"no daemon at {self}: {what}", Why.OTHER) from None
+
+    def _probe_tcp(self, timeout: float) -> None:
+        import ssl  # 10 ms that no command on the node itself is to pay
+
+        assert self.tls is not None  # no address over TCP is made without
+        try:
+            context = ssl.create_default_context(cafile=self.tls.authority)
+            context.load_cert_chain(self.tls.certificate, self.tls.key, _no_password)
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.set_alpn_protocols(["h2"])
+        except (OSError, ValueError) as error:
+            where = f"{self.tls.authority}, {self.tls.certificate} and {self.tls.key}"
+            raise NoDaemon(f"{where} cannot be used together: {error}", Why.FORBIDDEN) from None
+        try:
+            with (
+                socket.create_connection((self.host, self.port), timeout) as plain,
+                context.wrap_socket(plain, server_hostname=self.host) as sock,
+            ):
+                # With TLS 1.3 a client hears only behind the handshake that it is not wanted; or else a greeting.
+                if not sock.recv(1):
+                    raise ConnectionResetError
+        except ssl.SSLCertVerificationError as error:
+            what = f"its certificate is not trusted: {error.verify_message} (authority: {self.tls.authority})"
+            raise NoDaemon(f"no daemon at {self}: {what}", Why.FORBIDDEN) from None
+        except (ssl.SSLError, ConnectionResetError) as error:
+            why = getattr(error, "reason", "") or "it hangs up"
+            what = (
+                f"it does not take the certificate {self.tls.certificate} ({why}): is it valid, and of its authority?"
+            )
+            raise NoDaemon(f"no access to {self}: {what}", Why.FORBIDDEN) from None
+        except ConnectionRefusedError:
+            what = "nobody listens; musterd does where [tls] listen in its configuration says so"
+            raise NoDaemon(f"no daemon at {self}: {what}", Why.REFUSED) from None
+        except OSError as error:
+            raise NoDaemon(f"no daemon at {self}: {error.strerror or error}", Why.OTHER) from None
+
+
+def _no_password() -> str:
+    """Else OpenSSL would ask for it on the terminal."""
+    raise ValueError("the key has a password: give one without, that only you can read")
+
+
+def parse(text: str) -> Path | tuple[str, int]:
+    """The path of `unix:PATH`, `unix:///PATH` or a plain path; host and port of `HOST:PORT`. Raises ValueError."""
+    if text.startswith("unix://"):
+        path = text.removeprefix("unix://")
+        if not path.startswith("/"):
+            raise ValueError(f"{text!r}: after unix:// comes an absolute path, as in unix:///run/muster/muster.sock")
+    elif text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+    elif "/" in text:
+        path = text
+    else:
+        host, _, port = text.rpartition(":")
+        if host and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535:
+            return host.removeprefix("[").removesuffix("]"), int(port)
+        raise ValueError(f"{text!r}: is neither a unix socket, as in unix:/run/muster/muster.sock, nor HOST:PORT")
+    # Two slashes at the beginning stay two in POSIX; here they are a slip.
+    return _fitting(Path(os.path.abspath(path)))
+
+
+def _fitting(path: Path) -> Path:
+    if not path.name or "\0" in os.fspath(path):
+        raise ValueError(f"{os.fspath(path)!r}: is no path of a socket")
+    length = len(os.fsencode(path))
+    if length > _MAX_PATH:
+        raise ValueError(f"{path}: has {length} bytes, the path of a socket at most {_MAX_PATH}: use a shorter --root")
+    return path
+
+
+def _under(root: str) -> Path:
+    if not root:
+        raise ValueError("the folder's name is empty")
+    return _fitting(Root.under(Path(os.path.abspath(root))).socket)
+
+
+def _named(text: str, files: dict[str, str]) -> Address:
+    """The address that somebody wrote. Raises ValueError."""
+    where = parse(text)
+    if isinstance(where, Path):
+        return Address(where, explicit=True)
+    paths = []
+    for name in _TLS:
+        path = files.get(name) or os.environ.get(f"MUSTER_{name.upper()}")
+        if not path:
+            raise ValueError(f"{text}: over TCP both ends need certificates: --{name.replace('_', '-')} is missing")
+        if not os.access(path, os.R_OK):
+            raise ValueError(
+                f"--{name.replace('_', '-')}: {path}: {'cannot be read' if os.path.exists(path) else 'does not exist'}"
+            )
+        paths.append(Path(path))
+    return Address(None, True, *where, Tls(*paths))
+
+
+def _resolve(context: click.Context) -> Address:
+    """The address that options (of the command before those of the group) or else the environment name."""
+    named = context.meta.get(_META, {})
+    address, root = named.get("address"), named.get("root")
+    try:
+        if address is not None and root is not None:
+            raise ValueError("--address and --root: give one of the two")
+        if address is not None:
+            return _named(address, named)
+        if root is not None:
+            return Address(_under(root))
+        if text := os.environ.get("MUSTER_ADDRESS"):
+            return _named(text, named)
+        if text := os.environ.get("MUSTER_ROOT"):
+            return Address(_under(text))
+    except ValueError as error:
+        raise click.UsageError(str(error), context) from None
+    return Address(Root.system().socket)
+
+
+def named_root(context: click.Context) -> Root:
+    """The folders of this node: below --root or MUSTER_ROOT, else the system's."""
+    root = context.meta.get(_META, {}).get("root") or os.environ.get("MUSTER_ROOT")
+    return Root.under(Path(os.path.abspath(root))) if root else Root.system()
+
+
+_META = "muster.address"
+#: Options for TCP, in the order of `Tls`.
+_TLS = {
+    "tls_ca": "Authority that signed the daemon's certificate, for HOST:PORT.",
+    "tls_cert": "Certificate to be known by, for HOST:PORT.",
+    "tls_key": "Key of that certificate, for HOST:PORT.",
+}
+
+
+def address_options(command: F) -> F:
+    """`--address`, `--root` and `--tls-*`, which may stand before or behind the command's name; see `pass_address`."""
+
+    def keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            assert option.name is not None
+            context.meta.setdefault(_META, {})[option.name] = value
+
+    root = click.option(
+        "--root",
+        metavar="DIR",
+        expose_value=False,
+        callback=keep,
+        help="Folder that the daemon was given with --root.  [env: MUSTER_ROOT]",
+    )
+    address = click.option(
+        "--address",
+        metavar="ADDRESS",
+        expose_value=False,
+        callback=keep,
+        help="The daemon's socket, unix:PATH, or HOST:PORT with --tls-ca, --tls-cert and --tls-key.  "
+        "[env: MUSTER_ADDRESS; default: unix:/run/muster/muster.sock]",
+    )
+    for name, text in reversed(_TLS.items()):
+        option = f"--{name.replace('_', '-')}"
+        text = f"{text}  [env: MUSTER_{name.upper()}]"
+        command = click.option(option, type=click.Path(), metavar="FILE", expose_value=False, callback=keep, help=text)(
+            command
+        )
+    return address(root(command))
+
+
+def pass_address(function: F) -> F:
+    """For a command that talks to the daemon: adds the options and hands the `Address` in as first argument."""
+
+    @click.pass_context
+    def with_address(context: click.Context, /, *args: Any, **kwargs: Any) -> Any:
+        return context.invoke(function, _resolve(context), *args, **kwargs)
+
+    with_address.__doc__ = function.__doc__
+    with_address.__name__ = function.__name__
+    # click collects the parameters of the decorators below on the function that they wrap.
+    with_address.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]  # click's own
+    return address_options(with_address)  # type: ignore[return-value]  # the first argument is bound

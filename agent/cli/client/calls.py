@@ -1,0 +1,257 @@
+"""Calls to the daemon. Blocking: one command makes one call at a time, and a signal interrupts it.
+
+This module imports gRPC: import it inside commands only.
+"""
+
+import functools
+import getpass
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+# Before the import below: nothing here forks, and gRPC's handlers for it cost time and can print warnings.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from grpc import aio
+
+from muster import client
+from muster.agent.cli.client.address import Address
+from muster.agent.cli.client.slot_wait import SAY_S, SlotWait
+from muster.agent.cli.exits import BadSpec, CallFailed, Exit, Failure, NoDaemon, Why
+from muster.agent.cli.printing import note
+from muster.supervisors.model.spec import Violation
+from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
+
+if TYPE_CHECKING:
+    from muster.v1 import exec_pb2_grpc, probe_pb2_grpc, telemetry_pb2_grpc
+
+#: Seconds within which a call that waits for nothing must be answered.
+ANSWER_S = 30.0
+#: Seconds for which a command that follows or waits looks for a daemon that has gone (it is being restarted). A session
+#: holds its output for longer (LOST_S in supervisors/session/session.py).
+PATIENCE_S = 60.0
+_MAX_MESSAGE = 64 << 20
+
+Response = TypeVar("Response")
+
+
+class Connection:
+    """The services of one daemon. Close it, or use `connect`."""
+
+    def __init__(self, address: Address) -> None:
+        """Raises Failure where a file of the address' TLS cannot be read."""
+        self.address = address
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", _MAX_MESSAGE),
+            ("grpc.max_send_message_length", _MAX_MESSAGE),
+            ("grpc.enable_http_proxy", 0),  # a proxy of the environment is nothing for a socket of this node
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            # Also the time that an attempt may take: hundreds may look for a daemon that was restarted just now.
+            ("grpc.min_reconnect_backoff_ms", 10_000),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
+        self.credentials = _credentials(address)
+        if self.credentials is not None:
+            self.channel = grpc.secure_channel(str(address), self.credentials, options=options)
+        else:
+            self.channel = grpc.insecure_channel(str(address), options=options)
+        self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
+        self.logs = log_pb2_grpc.LogServiceStub(self.channel)
+        self.events = event_pb2_grpc.EventServiceStub(self.channel)
+        self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
+        #: Nothing is said about a wait.
+        self.quiet = False
+        #: What each call says of who makes it.
+        self.metadata = (("muster-caller", _caller()),)
+
+    # Made when they are asked for: every command would pay for the import, and few need them.
+
+    @functools.cached_property
+    def probes(self) -> "probe_pb2_grpc.ProbeServiceStub":
+        """The checks."""
+        from muster.v1 import probe_pb2_grpc
+
+        return probe_pb2_grpc.ProbeServiceStub(self.channel)
+
+    @functools.cached_property
+    def telemetry(self) -> "telemetry_pb2_grpc.TelemetryServiceStub":
+        """The readings."""
+        from muster.v1 import telemetry_pb2_grpc
+
+        return telemetry_pb2_grpc.TelemetryServiceStub(self.channel)
+
+    @functools.cached_property
+    def execs(self) -> "exec_pb2_grpc.ExecServiceStub":
+        """Sessions."""
+        from muster.v1 import exec_pb2_grpc
+
+        return exec_pb2_grpc.ExecServiceStub(self.channel)
+
+    def close(self) -> None:
+        self.channel.close()
+
+    def call(self, method: Callable[..., Response], request: Any, timeout: float | None = ANSWER_S) -> Response:
+        """One answer. Waits for a slot for as long as for an answer. Raises CallFailed, NoDaemon, BadSpec."""
+        slot = self.slot_wait(timeout)
+        while True:
+            try:
+                answer = method(request, timeout=timeout, metadata=self.metadata)
+            except grpc.RpcError as error:
+                failure = self.failure(error, timeout)
+            else:
+                slot.over()
+                return answer
+            slot.wait_or_raise(failure)
+
+    def patiently(
+        self, method: Callable[..., Response], request: Any, timeout: float | None = ANSWER_S, *, aloud: bool = False
+    ) -> Response:
+        """As `call`, for a call that is safe to repeat: looks for a daemon that has gone for PATIENCE_S. `aloud`: says
+        so after a second."""
+        say = self._say_search if aloud and not self.quiet else _mute
+        patience = Patience(say=say)
+        while True:
+            began = time.monotonic()
+            try:
+                return self.call(method, request, timeout)
+            except (CallFailed, NoDaemon) as failure:
+                if time.monotonic() - began > 1:
+                    patience = Patience(say=say)  # it was there: the search begins now
+                patience.wait_or_raise(failure)
+
+    def stream(
+        self, method: Callable[..., Iterator[Response]], request: Any, *, quiet: bool = False
+    ) -> Iterator[Response]:
+        """The answers one after the other; a list of requests is a stream of them. Waits for a slot, however long it
+        takes; `quiet`: without a word. Raises CallFailed, NoDaemon, BadSpec. Closing the iterator ends the call."""
+        slot = self.slot_wait(None, quiet=quiet)
+        while True:
+            call = method(iter(request) if isinstance(request, list) else request, metadata=self.metadata)
+            try:
+                for answer in call:
+                    slot.over()
+                    yield answer
+                return
+            except grpc.RpcError as error:
+                failure = self.failure(error, None)
+            finally:
+                cancel = getattr(call, "cancel", None)
+                if cancel is not None:
+                    cancel()
+            slot.wait_or_raise(failure)
+
+    def _say_search(self, why: str) -> None:
+        note(f"waiting for the next daemon at {self.address}, at most {PATIENCE_S:g} s: {why}")
+
+    def slot_wait(self, seconds: float | None, *, quiet: bool = False) -> SlotWait:
+        """For one call; see there."""
+        return SlotWait(seconds, _mute if quiet or self.quiet else note)
+
+    def failure(self, error: grpc.RpcError, timeout: float | None) -> Failure:
+        """What the command says about a call that failed."""
+        if not isinstance(error, grpc.Call | aio.AioRpcError):
+            return CallFailed("UNKNOWN", str(error))
+        status = error.code().name
+        known = client.failure(error)
+        reason = "" if known.reason == status else known.reason
+        if status == "INVALID_ARGUMENT" and known.violations:
+            return BadSpec([Violation(field, text) for field, text in known.violations])
+        if status == "UNAVAILABLE" and not reason:
+            try:
+                self.address.probe()
+            except NoDaemon as failure:
+                return failure
+            return CallFailed(status, f"the connection to the daemon at {self.address} broke: {known.message}")
+        if status == "DEADLINE_EXCEEDED" and timeout is not None:
+            return CallFailed(status, f"the daemon at {self.address} did not answer within {timeout:g} s")
+        return CallFailed(status, known.message or status, reason, client.retry_after(error), client.facts(error))
+
+
+class Patience:
+    """Bounds the attempts to reach a daemon again: PATIENCE_S from now, with pauses that grow from 0.1 to 1 s."""
+
+    def __init__(self, seconds: float = PATIENCE_S, say: Callable[[str], None] | None = None) -> None:
+        """`say` is given why there is a wait, once that has lasted for a second."""
+        self._say, self._say_at = say, time.monotonic() + SAY_S
+        self._end = time.monotonic() + seconds
+        self._pause = 0.1
+
+    def wait_or_raise(self, failure: CallFailed | NoDaemon, *, insist: bool = False) -> None:
+        """Pauses, where another attempt may help; else raises `failure`. `insist`: also where a limit is reached."""
+        pause = self._pause
+        if isinstance(failure, CallFailed):
+            hopeful = failure.transient or (insist and failure.status == "RESOURCE_EXHAUSTED")
+            pause = max(pause, failure.retry_after or 0)
+        else:
+            hopeful = failure.why is not Why.FORBIDDEN
+        if not hopeful or time.monotonic() + pause > self._end:
+            raise failure
+        if self._say is not None and time.monotonic() + pause > self._say_at:
+            time.sleep(early := max(0.0, self._say_at - time.monotonic()))
+            pause -= min(early, pause)
+            self._say(failure.message)
+            self._say = None
+        time.sleep(pause)
+        self._pause = min(self._pause * 1.5, 1.0)
+
+
+@contextmanager
+def connect(address: Address) -> Iterator[Connection]:
+    """A connection for the length of a `with`. Nothing is sent before the first call."""
+    connection = Connection(address)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _credentials(address: Address) -> grpc.ChannelCredentials | None:
+    """None for a unix socket, which needs none."""
+    if address.tls is None:
+        return None
+    try:
+        authority, certificate, key = (
+            path.read_bytes() for path in (address.tls.authority, address.tls.certificate, address.tls.key)
+        )
+    except OSError as error:
+        raise Failure(f"{error.filename}: cannot be read: {error.strerror}", Exit.USAGE) from None
+    return grpc.ssl_channel_credentials(authority, key, certificate)
+
+
+def get_job(connection: Connection, job_id: str) -> job_pb2.Job:
+    """Raises CallFailed (exit code 3 for an unknown job), NoDaemon."""
+    return connection.call(connection.jobs.Get, job_pb2.GetRequest(job_id=utf8(job_id, "JOB"))).job
+
+
+def utf8(text: str, name: str) -> str:
+    """`text`, which protobuf only takes as UTF-8. Raises Failure (usage) for anything else that a shell can give."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Failure(f"{name}: {text!r} is not UTF-8, which is all that the daemon's API takes", Exit.USAGE) from None
+    return text
+
+
+def proto_duration(seconds: float) -> Duration:
+    """As protobuf wants it."""
+    value = Duration()
+    value.FromNanoseconds(round(seconds * 1e9))
+    return value
+
+
+def _mute(_: str) -> None:
+    """For those who want to hear of errors only."""
+
+
+def _caller() -> str:
+    """Who is shown as the one that asked, in journal and events."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as in containers
+        name = f"uid {os.getuid()}"
+    return "".join(c for c in f"{name} (muster, pid {os.getpid()})" if c.isascii() and c.isprintable())

@@ -1,0 +1,165 @@
+"""Reading output to its end, over restarts of the daemon."""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from muster.agent.cli.client.calls import Connection, Patience
+from muster.agent.cli.exits import CallFailed, NoDaemon
+from muster.agent.cli.printing import note
+from muster.agent.text import clean
+from muster.v1 import log_pb2
+
+Message = TypeVar("Message")
+
+
+class Sink(Protocol):
+    """Takes output of `rank N`, `job` (its own log), `muster` (events); of a node of `JOB/N`, `JOB/job`, `muster`.
+    See labels.py."""
+
+    def feed(self, source: str, data: bytes, time: float) -> None: ...
+
+    def cut(self, source: str) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+def read(connection: Connection, request: log_pb2.ReadLogsRequest, sink: Sink) -> log_pb2.ReadLogsResponse:
+    """Feeds all output that `request` asks for to `sink` and returns the last message, which has the verdict.
+
+    When the connection breaks, reading goes on at the byte where it stopped, or, if that is not there any more, as near
+    to it as can be, with the next daemon, for which it looks for PATIENCE_S. Raises CallFailed, NoDaemon, BadSpec and
+    what the sink raises.
+    """
+
+    def take(message: log_pb2.ReadLogsResponse) -> bool:
+        source = "job" if message.job_log else f"rank {message.rank}"
+        return _take(request, request, source, message, sink)
+
+    def moved(failure: CallFailed) -> bool:
+        place = _moved(request, failure)
+        return place is not None and not take(place)
+
+    return _patiently(lambda: connection.stream(connection.logs.ReadLogs, request), take, sink, moved)
+
+
+def note_missing(last: log_pb2.ReadLogsResponse) -> bool:
+    """Says what of the output cannot be read any more, by the last message of a reading. Returns whether there was."""
+    for gone in last.missing:
+        whose = "the job's own log" if gone.job_log else f"the output of rank {gone.rank}"
+        note(f"{gone.bytes} bytes of {whose} are missing: {clean(gone.reason)}")
+    return bool(last.missing)
+
+
+def read_node(connection: Connection, request: log_pb2.ReadNodeLogsRequest, sink: Sink) -> None:
+    """As `read`, for all jobs of the node."""
+    places: dict[tuple[str, int], log_pb2.JobPosition] = {}
+
+    def take(message: log_pb2.ReadNodeLogsResponse) -> bool:
+        output = message.output
+        key = (message.job_id, message.accepted_at.ToNanoseconds())
+        if message.job_id and key not in places:
+            places[key] = request.positions.add(job_id=message.job_id, accepted_at=message.accepted_at)
+        source = f"{message.job_id}/{'job' if output.job_log else output.rank}"
+        return _take(request, places.get(key), source, output, sink)
+
+    _patiently(lambda: connection.stream(connection.logs.ReadNodeLogs, request), take, sink)
+
+
+def _patiently(
+    stream: Callable[[], Iterator[Message]],
+    take: Callable[[Message], bool],
+    sink: Sink,
+    moved: Callable[[CallFailed], bool] = lambda _: False,
+) -> Message:
+    """Gives all messages to `take` until it says that one was the last, over broken connections. `moved` says whether a
+    failure was mended by going on at another place."""
+    patience: Patience | None = None
+    while True:
+        try:
+            for message in stream():
+                # The time until somebody reads what we write (a pager, say) is none without a daemon.
+                patience = None
+                if take(message):
+                    sink.finish()
+                    return message
+            failure: CallFailed | NoDaemon = CallFailed("UNAVAILABLE", "the daemon ended the output before its end")
+        except (CallFailed, NoDaemon) as broken:
+            failure = broken
+            if isinstance(broken, CallFailed) and moved(broken):
+                continue
+        patience = patience or Patience()
+        try:
+            patience.wait_or_raise(failure)
+        except (CallFailed, NoDaemon):
+            sink.finish()
+            raise
+
+
+def _take(
+    request: log_pb2.ReadLogsRequest | log_pb2.ReadNodeLogsRequest,
+    place: log_pb2.ReadLogsRequest | log_pb2.JobPosition | None,
+    source: str,
+    message: log_pb2.ReadLogsResponse,
+    sink: Sink,
+) -> bool:
+    """Feeds what is new in a message, and remembers in request and `place` where to go on. True for the last one."""
+    if message.eof:
+        return True
+    when = message.time.ToNanoseconds() / 1e9
+    if message.event_cursor:
+        if message.data:
+            sink.feed("muster", clean(message.data.decode("utf-8", "replace").rstrip("\n")).encode() + b"\n", when)
+        request.event_cursor = message.event_cursor
+        request.ClearField("tail_lines")  # by now it is known where every file begins; of a job that is new all is read
+        return False
+    assert place is not None  # only an event is nobody's
+    if message.truncated:
+        whose = "the job's own log" if source == "job" else f"{source}: its log"
+        note(f"{whose} was cut to {message.offset} bytes by somebody; going on there")
+        sink.cut(source)
+        _remember(place, message, message.offset)
+    behind = _known(request, place, message)
+    if message.offset > behind:
+        note(f"{source}: bytes {behind} to {message.offset} are not kept any more")
+        sink.cut(source)
+    if data := message.data[max(0, behind - message.offset) :]:
+        sink.feed(source, data, when)
+    # Only now: if the sink could not take it, nobody has seen these bytes.
+    _remember(place, message, message.offset + len(message.data))
+    return False
+
+
+def _moved(request: log_pb2.ReadLogsRequest, failure: CallFailed) -> log_pb2.ReadLogsResponse | None:
+    """Where to go on when what comes next was cut off, or removed, while there was no connection; None: it was not."""
+    if failure.reason != "OFFSET_OUT_OF_RANGE":
+        return None
+    try:
+        rank, begin, end = (int(failure.facts[key]) for key in ("rank", "begin", "end"))
+    except (KeyError, ValueError):
+        return None
+    cut = (request.job_offset if rank < 0 else request.offsets[rank]) > end
+    return log_pb2.ReadLogsResponse(rank=max(rank, 0), job_log=rank < 0, offset=end if cut else begin, truncated=cut)
+
+
+def _known(
+    request: log_pb2.ReadLogsRequest | log_pb2.ReadNodeLogsRequest,
+    place: log_pb2.ReadLogsRequest | log_pb2.JobPosition,
+    message: log_pb2.ReadLogsResponse,
+) -> int:
+    """How far the file that a message is of was read."""
+    if message.job_log and place.job_offset:
+        return place.job_offset
+    if not message.job_log and message.rank in place.offsets:
+        return place.offsets[message.rank]
+    attempt = isinstance(request, log_pb2.ReadLogsRequest) and request.HasField("attempt")
+    whole = not (attempt or request.HasField("since") or request.HasField("tail_lines"))
+    return 0 if whole else message.offset
+
+
+def _remember(
+    place: log_pb2.ReadLogsRequest | log_pb2.JobPosition, message: log_pb2.ReadLogsResponse, offset: int
+) -> None:
+    if message.job_log:
+        place.job_offset = offset
+    else:
+        place.offsets[message.rank] = offset

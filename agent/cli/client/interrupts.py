@@ -1,0 +1,80 @@
+"""Ctrl-C, SIGTERM and a closed terminal while a job runs in the foreground."""
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Self
+
+from muster.agent.host.end_signals import Ask, EndSignals
+
+#: Called with what is asked for and the number of the signal.
+Stop = Callable[[Ask, int], None]
+
+
+class Interrupts:
+    """Handles SIGINT and SIGTERM inside a `with`, and SIGHUP if asked: none of them ends the process there. A signal
+    that is ignored stays so (a shell ignores SIGINT for what it starts in the background, nohup SIGHUP).
+
+    Outside of `calling` signals are only remembered: there is no job yet, or no job any more.
+    """
+
+    def __init__(self, *, hangup: bool = False) -> None:
+        """`hangup`: SIGHUP as well, for a job that does not outlive this process."""
+        self._numbers = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hangup else ()))
+        self._signals = EndSignals()
+        # The one queue whose `put` a signal handler may call, whatever the interrupted code was doing.
+        self._asked: queue.SimpleQueue[tuple[Ask, int] | None] = queue.SimpleQueue()
+        self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+        self._calling = False
+        #: How often something was asked for.
+        self.asked = 0
+
+    @property
+    def first(self) -> int:
+        """Number of the signal that came first; 0: none did."""
+        return self._signals.first
+
+    def __enter__(self) -> Self:
+        for number in self._numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Who was signalled once may be again, until the process has ended with the exit code that it has by now.
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_IGN if self.first else handler)
+
+    @contextmanager
+    def calling(self, stop: Stop) -> Iterator[None]:
+        """Inside, `stop` is called in a thread for what is asked for, and was before. The third is a KeyboardInterrupt
+        here."""
+        thread = threading.Thread(target=self._serve, args=(stop,), name="interrupts", daemon=True)
+        thread.start()
+        self._calling = True
+        try:
+            yield
+        finally:
+            self._calling = False
+            self._asked.put(None)
+            thread.join(5)  # a stop that is being sent
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        ask = self._signals.take(number, time.monotonic())
+        if ask is None:
+            return
+        self.asked += 1
+        if ask is not Ask.LEAVE:
+            self._asked.put((ask, number))
+        elif self._calling:
+            raise KeyboardInterrupt
+
+    def _serve(self, stop: Stop) -> None:
+        while (asked := self._asked.get()) is not None:
+            stop(*asked)

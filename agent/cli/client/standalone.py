@@ -1,0 +1,273 @@
+"""A daemon of one's own, for the length of one job."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.agent.cli.client.address import Address
+from muster.agent.cli.client.interrupts import Interrupts
+from muster.agent.cli.exits import Exit, Failure, NoDaemon, not_started
+from muster.agent.cli.printing import note
+from muster.agent.host.pid_one import is_init
+from muster.supervisors.model import journal
+from muster.supervisors.model.replay import replay
+from muster.supervisors.paths import JobPaths, Root
+from muster.supervisors.supervision_errors import SupervisionError, Untrusted
+from muster.supervisors.system import process, trust
+
+#: Seconds within which the daemon must answer after its start, and, over the job's grace, end when we have gone. (It
+#: gives itself less: MARGIN_S and LAST_WORDS_S in agent/ending.py.)
+START_S = 30.0
+END_S = 90.0
+#: Seconds between two starts of a daemon that ends again and again.
+AGAIN_S = 1.0
+#: Seconds that a daemon without a job may take to end; for so long nothing disturbs us.
+TIDY_S = 5.0
+LOOK_S = 0.2
+#: What a service's daemon on this node would be told is true for ours too.
+_SYSTEM_CONFIG = Path("/etc/muster/musterd.toml")
+#: Bytes that `Root.socket` and what is beside it need below the folder, and the limit for a socket's path.
+_SOCKET_BYTES = len("/run/nursery-12345678.sock")
+_MAX_PATH = 107
+#: Where it is tried behind $TMPDIR: a container's /tmp may be everybody's, and not sticky.
+_FOLDERS = ("/tmp", "/var/tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnAddress(Address):
+    """Whoever asks whether the daemon is there has it looked after first."""
+
+    look_after: Callable[[], None] = lambda: None
+
+    def probe(self, timeout: float = 5.0) -> None:
+        """See Address."""
+        self.look_after()
+        Address.probe(self, timeout)
+
+
+class Standalone:
+    """The daemon and its folder. Set `keep_logs` for a job whose logs somebody will want to read."""
+
+    def __init__(self, root: Path, owner_fd: int, interrupts: Interrupts) -> None:
+        """Starts it; `owner_fd` is the end of the pipe that it reads. Raises OSError."""
+        self.root = root
+        self.keep_logs = True
+        self.address: Address = _OwnAddress(Root.under(root).socket, look_after=self._look_after)
+        self._interrupts = interrupts
+        self._owner_fd = owner_fd
+        self._lock = threading.Lock()
+        self._revived_at: float | None = None  # None: it is not to be started again
+        self.process = _spawn(root, owner_fd)
+
+    @property
+    def log_dir(self) -> Path:
+        return Root.under(self.root).log
+
+    def wait_ready(self) -> None:
+        """Returns when the daemon listens. Raises Failure: 125 with its last words when it ends or takes too long, and
+        where a signal came before."""
+        end = time.monotonic() + START_S
+        while True:
+            if self._interrupts.first:
+                raise not_started(self._interrupts.first)
+            try:
+                self.address.probe()
+                self._revived_at = 0.0
+                return
+            except NoDaemon:
+                pass
+            if (code := self.process.poll()) is not None:
+                if -code in process.END_SIGNALS:
+                    raise not_started(-code)
+                raise Failure(f"its own daemon ended with code {code}:\n{self._last_words()}", Exit.MUSTER_FAILED)
+            if time.monotonic() > end:
+                raise Failure(f"its own daemon does not answer:\n{self._last_words()}", Exit.MUSTER_FAILED)
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """It is not needed any more, and is not started again."""
+        with self._lock:
+            self._revived_at = None
+
+    @contextmanager
+    def reaping(self) -> Iterator[None]:
+        """Inside, as PID 1 of a container, orphans are waited for."""
+        if not is_init():
+            yield
+            return
+        over = threading.Event()
+        thread = threading.Thread(target=self._reap, args=(over,), name="orphans", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _reap(self, over: threading.Event) -> None:
+        from muster.agent import orphans
+
+        root = Root.under(self.root)
+        ours = orphans.Orphans(lambda: {self.process.pid} | orphans.of_jobs(root))
+        while not over.wait(orphans.LOOK_S):
+            with self._lock:  # no other daemon is being started meanwhile
+                ours.look()
+
+    def _look_after(self) -> None:
+        """The daemon was killed: its jobs run on, and another one takes them over, as that of a node does."""
+        with self._lock:
+            if self._revived_at is None or (code := self.process.poll()) is None:
+                return
+            if time.monotonic() - self._revived_at < AGAIN_S:
+                return
+            self._revived_at = time.monotonic()
+            note(f"its own daemon (pid {self.process.pid}) ended with code {code}: starting another one")
+            self.process = _spawn(self.root, self._owner_fd)
+
+    def _last_words(self) -> str:
+        lines = _own_log(self.root).read_text("utf-8", "replace").splitlines()
+        return "\n".join(lines[-10:])
+
+
+def _own_log(root: Path) -> Path:
+    return root / "musterd.log"
+
+
+@contextmanager
+def bring(log_dir: str | None, grace_s: float, interrupts: Interrupts) -> Iterator[Standalone]:
+    """Starts a daemon in a new folder below $TMPDIR and ends it afterwards.
+
+    The daemon reads a pipe whose other end is ours: if this process is killed, the daemon notices and stops its job.
+    Afterwards everything but the logs is removed (the spec in it holds the caller's environment), and the logs too
+    unless they are to be kept. `log_dir`: a folder for the logs, made if need be, always kept. `grace_s`: of the job.
+    Raises Failure.
+    """
+    root = _new_root()
+    read_end, write_end = os.pipe()
+    try:
+        if log_dir is not None:
+            _link_logs(root, Path(log_dir))
+        own = Standalone(root, read_end, interrupts)
+    except BaseException:
+        os.close(read_end)
+        os.close(write_end)
+        shutil.rmtree(root, ignore_errors=True)
+        raise
+    try:
+        with own.reaping():
+            yield own
+    finally:
+        own.close()
+        os.close(write_end)
+        os.close(read_end)
+        if _end(own.process, grace_s, interrupts):
+            _tidy(own, log_dir is not None)
+
+
+def _new_root() -> Path:
+    """In the first of the usual folders that serves. Raises Failure."""
+    trouble = ""
+    for folder in dict.fromkeys((tempfile.gettempdir(), *_FOLDERS)):
+        if len(os.fsencode(folder)) + len("/muster-12345678") + _SOCKET_BYTES > _MAX_PATH:
+            trouble = trouble or f"{folder}: the name is too long for sockets below it"
+            continue
+        try:
+            trust.check(Path(folder))
+            return Path(tempfile.mkdtemp(prefix="muster-", dir=folder))
+        except Untrusted as error:
+            trouble = trouble or str(error)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise Failure(f"{folder}: {error.strerror}: set TMPDIR to a folder with room", Exit.MUSTER_FAILED) from None
+    raise Failure(f"no folder for temporary files serves: {trouble}; or set TMPDIR", Exit.MUSTER_FAILED)
+
+
+def _link_logs(root: Path, log_dir: Path) -> None:
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        # Not resolved: ranks are told paths below it, in the words of whoever named it.
+        Root.under(root).log.symlink_to(log_dir.absolute(), target_is_directory=True)
+    except OSError as error:
+        raise Failure(f"folder for logs {log_dir}: {error.strerror}; name another with --log-dir", Exit.USAGE) from None
+
+
+def _spawn(root: Path, owner_fd: int) -> subprocess.Popen[bytes]:
+    # -P: a folder named `agent` in the caller's working folder must not be taken for ours.
+    command = [sys.executable, "-P", "-m", "muster.agent.musterd", "--root", str(root), "--owner-fd", str(owner_fd)]
+    if os.access(_SYSTEM_CONFIG, os.R_OK):
+        command += ["--config", str(_SYSTEM_CONFIG)]
+    else:
+        # A container or a laptop is what it is: its shortcomings are told, and keep nobody from trying.
+        (root / "musterd.toml").write_text('[checks]\npolicy = "warn"\n[health]\npolicy = "warn"\n')
+    # A service manager that started us must not hear of this one.
+    env = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+    with open(_own_log(root), "ab") as log:
+        # A process group of its own: Ctrl-C at the terminal is for us, and we stop the job.
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=env,
+            pass_fds=(owner_fd,),
+            process_group=0,
+        )
+
+
+def _end(daemon: "subprocess.Popen[bytes]", grace_s: float, interrupts: Interrupts) -> bool:
+    """Waits for the end of a daemon whose pipe is closed; one that has a job stops it first, which takes its grace. A
+    signal that asks for something new ends that: false, and the daemon goes on."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        daemon.wait(TIDY_S)
+        return True
+    note(f"waiting for its own daemon (pid {daemon.pid}) to end")
+    asked, end = interrupts.asked, time.monotonic() + grace_s + END_S
+    while time.monotonic() < end:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            daemon.wait(LOOK_S)
+            return True
+        if interrupts.asked > asked:
+            note(f"not waiting any longer: its own daemon (pid {daemon.pid}) stops the job if need be, and ends")
+            return False
+    note(f"its own daemon (pid {daemon.pid}) did not end within {grace_s + END_S:g} s: killing it")
+    daemon.kill()
+    daemon.wait()
+    return True
+
+
+def _tidy(own: Standalone, logs_elsewhere: bool) -> None:
+    root = Root.under(own.root)
+    _tidy_logs(root)
+    for folder in (root.run, root.state):
+        shutil.rmtree(folder, ignore_errors=True)
+    if logs_elsewhere or not own.keep_logs:
+        if root.log.is_symlink():
+            root.log.unlink()
+        shutil.rmtree(own.root, ignore_errors=True)
+
+
+def _tidy_logs(root: Root) -> None:
+    """Leaves what people read: the indices served the daemon alone. Best effort."""
+    with contextlib.suppress(OSError, SupervisionError), contextlib.ExitStack() as stack:
+        folder = trust.open_logs(root.log)
+        stack.callback(os.close, folder)
+        with contextlib.suppress(FileNotFoundError):
+            if not os.stat(root.nursery_log.name, dir_fd=folder, follow_symlinks=False).st_size:
+                os.unlink(root.nursery_log.name, dir_fd=folder)
+        for entry in root.jobs.iterdir():
+            job = replay(journal.read(JobPaths(entry).journal).records)
+            indices = [root.job_index(entry.name, job.node_rank)]
+            indices += [root.rank_index(entry.name, rank.rank, rank.device) for rank in job.ranks]
+            for index in indices:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(index.name, dir_fd=folder)

@@ -1,0 +1,279 @@
+"""`muster check`: is this node fit? The checks before a start and those of the node, run here and now."""
+
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from muster.agent.cli.client.address import Address, named_root, pass_address
+from muster.agent.cli.commands import check_words
+from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.printing import emit, emit_json, format_option, note
+from muster.agent.cli.spec.job_spec import cards as parse_cards
+from muster.agent.cli.spec.spec_options import Parsed, label_pair
+from muster.agent.text import table
+
+if TYPE_CHECKING:
+    from muster.agent.config.config import Config
+    from muster.probes.checks.precheck import Wanted
+    from muster.probes.checks.result import CheckResult
+    from muster.probes.node.node_checks import Inventory
+    from muster.supervisors.paths import Root
+
+#: A daemon that does not answer by then (in seconds) is told of, and done without.
+_ANSWER_S = 5.0
+#: Exit codes with --gate.
+_GATE = {"CRITICAL": 1, "UNKNOWN": 2}
+_UCRED = struct.Struct("iII")
+
+
+def _names(written: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in written.split(",") if name.strip())
+
+
+class _Words(click.Group):
+    """Takes what is none of its words for the names of checks."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
+            args = ["run", *args]
+        return super().parse_args(context, args)
+
+
+@click.group(cls=_Words, options_metavar="[OPTIONS]", subcommand_metavar="[ITEM]... | COMMAND")
+def check() -> None:
+    """Check this node, with or without a daemon.
+
+    `muster check [ITEM]...` runs all checks, or those that are named; `muster check run --help` tells its options.
+    """
+
+
+@check.command()
+@pass_address
+@click.argument("items", nargs=-1, metavar="[ITEM]...")
+@click.option("--list", "only_list", is_flag=True, help="Show which checks there are.")
+@click.option("--all", "everything", is_flag=True, help="Show those too that do not apply to this node.")
+@click.option("--config", "file", metavar="FILE", help="Take the thresholds from this file instead of musterd's own.")
+@click.option(
+    "--set",
+    "changes",
+    metavar="KEY=VALUE",
+    type=Parsed("setting", label_pair),
+    multiple=True,
+    help="Try another setting of [checks] or [health], as in --set root_min_gb=1. Repeatable.",
+)
+@click.option(
+    "--hosts",
+    "--nodes",
+    metavar="A,B",
+    type=Parsed("names", _names),
+    default=(),
+    help="Names that must resolve, over those of the .host files.",
+)
+@click.option(
+    "--cards",
+    metavar="N|I,J",
+    type=Parsed("cards", parse_cards),
+    help="Ask for so many cards, or just these (3, is card 3 alone); default: all that there are.",
+)
+@click.option(
+    "--gate", is_flag=True, help="Say whether the node is fit, by the exit code: 0 fit, 1 not fit, 2 unknown."
+)
+@click.option("--user", metavar="NAME", default="", help="Whom the ranks would run as; default: the daemon's user.")
+@format_option
+@click.pass_context
+def run(
+    context: click.Context,
+    address: Address,
+    items: tuple[str, ...],
+    only_list: bool,
+    everything: bool,
+    file: str | None,
+    changes: tuple[tuple[str, str], ...],
+    hosts: tuple[str, ...],
+    cards: int | list[int] | None,
+    user: str,
+    gate: bool,
+    as_json: bool,
+) -> None:
+    """Check this node, with or without a daemon: `muster check [ITEM]...`.
+
+    Limits are those that ranks of the daemon get; where there is none, those that this shell would give them. What a
+    check has to see several times in a row (a port that flaps, a clock that is slowed down) only a daemon finds.
+
+    Exit code: 0 OK, 1 WARN, 2 CRITICAL, 3 UNKNOWN, of several the gravest in the order CRITICAL, UNKNOWN, WARN, OK.
+    (Wrong usage is 2 too, with a line on stderr that begins with `Error:` or `muster:`.) With --gate, for a scheduler's
+    health check: 0 fit (OK, WARN), 1 not fit (CRITICAL), 2 unknown, also for wrong usage.
+    """
+    import anyio
+
+    from muster.agent.config import config
+    from muster.agent.errors import StartupError
+    from muster.probes.checks import result
+    from muster.probes.node import node_checks
+
+    path = Path(file) if file is not None else named_root(context.find_root()).config
+    try:
+        settings = config.load(path) if file is not None or path.exists() else config.Config()
+        settings = settings.with_written(dict(changes))
+    except StartupError as error:
+        raise Failure(str(error), Exit.USAGE) from None
+    except ValueError as error:
+        raise Failure(f"--set {error}", Exit.USAGE) from None
+    if only_list:
+        _list(settings, as_json)
+        return
+    if user:
+        _refuse_unknown(user)
+    daemon, nursery = _parents(address) if _has_ulimit(items) else (0, 0)
+    asked = _Asked(items, cards, hosts, user, daemon, nursery, _remembered(named_root(context.find_root())))
+    try:
+        results = anyio.run(_checked, settings, asked)
+    except node_checks.UnknownItem as error:
+        raise Failure(str(error), Exit.USAGE) from None
+    worst = result.worst(results)
+    if as_json:
+        emit_json({"status": worst, "checks": [{name: getattr(r, name) for name in r.__slots__} for r in results]})
+    else:
+        shown = [r for r in node_checks.folded(results) if everything or r.status is not result.Status.NOT_APPLICABLE]
+        rows = [[r.item, r.device, r.status, r.code, f"{r.seconds:.3f}s", r.reason] for r in shown]
+        emit(table(["ITEM", "WHERE", "STATUS", "CODE", "TOOK", "REASON"], rows))
+        left_out = sum(r.status is result.Status.NOT_APPLICABLE for r in results)
+        if left_out and not everything:
+            note(f"{left_out} checks do not apply here: --all shows why")
+    raise click.exceptions.Exit(_GATE.get(worst, 0) if gate else worst.exit_code)
+
+
+for _word in (check_words.explain, check_words.clear, check_words.inject):
+    check.add_command(_word)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    items: tuple[str, ...]
+    cards: int | list[int] | None
+    hosts: tuple[str, ...]
+    user: str
+    daemon: int
+    nursery: int
+    #: The cards that the node had, as far as that may be read.
+    inventory: "Inventory"
+
+
+def _list(settings: "Config", as_json: bool) -> None:
+    from muster.probes.checks import precheck
+    from muster.probes.node import node_checks
+
+    rows = [(e.item, "before a job", e.checks, list(e.codes)) for e in precheck.catalogue()]
+    for c in node_checks.catalogue(settings.health):
+        when = f"every {c.interval_s:g} s" if c.interval_s else "by events"
+        rows.append((c.item, when, c.looks_at, [str(code) for code in c.codes]))
+    if as_json:
+        names = ("item", "when", "checks", "codes")
+        emit_json({"checks": [dict(zip(names, row, strict=True)) for row in rows]})
+    else:
+        emit(table(["ITEM", "WHEN", "CHECKS"], [row[:3] for row in rows]))
+
+
+async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
+    """All of them side by side, with the driver open for as long as that takes. Raises UnknownItem."""
+    import anyio
+
+    from muster.agent.node import all_checks
+    from muster.probes.cards.driver import Driver, DriverSettings
+    from muster.probes.checks import precheck
+    from muster.probes.node import node_checks
+
+    deadline_s = min(settings.cards.driver_deadline_s, settings.checks.deadline_s)
+    driver = Driver(lambda: DriverSettings(deadline_s, settings.cards.slots))
+    looker = node_checks.Looker(settings.health.settings, driver, inventory=asked.inventory)
+    request = precheck.Request(
+        cards=_wanted(asked.cards),
+        driver=driver,
+        hosts=asked.hosts,
+        user=asked.user,
+        daemon=asked.daemon,
+        nursery=asked.nursery,
+    )
+    of_node = [check.item for check in node_checks.catalogue(settings.health)]
+    try:
+        await driver.open()
+        return await all_checks.run(settings.checks.settings(), request, looker.look, of_node, asked.items)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await driver.close()
+
+
+def _remembered(root: "Root") -> "Inventory":
+    """What the daemon of this root has written of its cards; nothing where there is none, or none that may be read."""
+    from muster.agent.node.node_file import read_inventory
+    from muster.probes.node.node_checks import Inventory
+
+    path = root.state / "node.json"
+    try:
+        return Inventory(read_inventory(path))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        note(f"{path}: cannot be read ({why}): whether a card is missing that the node had is not checked")
+        return Inventory()
+
+
+def _refuse_unknown(user: str) -> None:
+    from muster.supervisors.birth.child import Account
+    from muster.supervisors.supervision_errors import NotStartable
+
+    try:
+        Account.of(user)
+    except NotStartable as error:
+        raise Failure(f"--user: {error}", Exit.USAGE) from None
+
+
+def _wanted(cards: int | list[int] | None) -> "Wanted":
+    from muster.probes.checks.precheck import Wanted
+
+    if cards is None:
+        return Wanted(every=True)
+    return Wanted(count=cards) if isinstance(cards, int) else Wanted(indices=tuple(dict.fromkeys(cards)))
+
+
+def _has_ulimit(items: tuple[str, ...]) -> bool:
+    from muster.probes.checks import ulimits
+
+    return not items or ulimits.ITEM in items
+
+
+def _parents(address: Address) -> tuple[int, int]:
+    """The pids of daemon and nursery, from which ranks inherit their limits; 0 where there is none, or none to see.
+
+    Who named an address wants the daemon there to count, and hears so when there is none.
+    """
+    from muster.agent.cli.client.calls import connect
+    from muster.v1 import node_pb2
+
+    if address.path is None:
+        note(f"{address} is another node: limits are those of this shell")
+        return 0, 0
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(_ANSWER_S)
+            sock.connect(os.fspath(address.path))
+            pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    except OSError as error:
+        if address.explicit or not isinstance(error, FileNotFoundError):
+            note(f"no daemon at {address} ({error.strerror or error}): limits are those of this shell")
+        return 0, 0
+    try:
+        with connect(address) as connection:
+            node: Any = connection.call(connection.nodes.GetNode, node_pb2.GetNodeRequest(), timeout=_ANSWER_S).node
+    except Failure as failure:
+        note(f"{failure.message}: limits are those of this shell")
+        return 0, 0
+    # From another PID namespace its numbers mean nothing here.
+    if node.daemon_pid != pid:
+        note("the daemon runs in another PID namespace: limits are those of this shell")
+        return 0, 0
+    return node.daemon_pid, node.nursery_pid

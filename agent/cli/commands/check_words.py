@@ -1,0 +1,97 @@
+"""`muster check explain`, `clear`, `inject`: about findings, instead of looking for them."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.commands import drills
+from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.printing import as_dict, emit, emit_json, format_option
+from muster.agent.text import span, table
+
+if TYPE_CHECKING:
+    from muster.v1 import node_pb2
+
+
+@click.command()
+@click.argument("code", metavar="CODE")
+@format_option
+def explain(code: str, as_json: bool) -> None:
+    """Say what a finding means, how it goes away, and what to do.
+
+    CODE is as `muster check`, `muster node` and the events show it: GPU_LOST, DISK_SPACE_LOW, ...
+    """
+    from muster.probes.checks import codes
+
+    try:
+        known, found = codes.explain(code)
+    except ValueError as error:
+        raise Failure(str(error), Exit.USAGE) from None
+    age = f"{span(found.age_s)} after it was seen last" if found.age_s else ""
+    clears = {
+        codes.Clears.READING: "when it is looked at again and normal",
+        codes.Clears.REBOOT: "with a reboot, or by `muster check clear`",
+        codes.Clears.OPERATOR: "by `muster check clear`",
+        codes.Clears.AGE: f"{age}, or by `muster check clear`",
+    }
+    facts = [
+        ("code", str(known)),
+        ("means", found.what),
+        ("status", str(found.status)),
+        ("is", "a condition of the node: it stays until it goes away" if found.condition else "told, and nothing more"),
+        ("goes", clears[found.clears] if found.condition else ""),
+        ("action", str(found.action)),
+        ("remedy", found.remedy),
+    ]
+    if found.presence:
+        facts[4] = ("goes", "when the cards are as they were again, or by `muster node accept`")
+    if as_json:
+        emit_json({name: value for name, value in facts if value} | {"clears": str(found.clears)})
+    else:
+        emit("".join(f"{name:<8}{value}\n" for name, value in facts if value))
+
+
+@click.command()
+@pass_address
+@click.argument("code", metavar="CODE")
+@click.argument("device", required=False, default="", metavar="[DEVICE]")
+@format_option
+def clear(address: Address, code: str, device: str, as_json: bool) -> None:
+    """Take conditions with this code away, of one device ("card 3") or of all.
+
+    What is still so comes back with the next look.
+    """
+    from muster.agent.cli.client.calls import connect, utf8
+    from muster.v1 import probe_pb2
+
+    request = probe_pb2.ClearConditionsRequest(code=utf8(code, "CODE"), device=utf8(device, "DEVICE"))
+    with connect(address) as connection:
+        _show(list(connection.call(connection.probes.ClearConditions, request).conditions), as_json)
+
+
+@click.command()
+@pass_address
+@click.argument("code", metavar="CODE")
+@click.option("--card", type=click.IntRange(min=0), help="The card that it is about; default: the node.")
+@click.option("--reason", default="", metavar="TEXT", help="What it says. [default: that it is a drill]")
+@format_option
+def inject(address: Address, code: str, card: int | None, reason: str, as_json: bool) -> None:
+    """Make a condition for a drill: it acts as a real one, and is marked as injected everywhere.
+
+    A CRITICAL one refuses jobs. It goes with `muster check clear`, or by itself after an hour (health.inject_s).
+    """
+    from muster.agent.cli.client.calls import connect, utf8
+    from muster.v1 import probe_pb2
+
+    request = probe_pb2.InjectConditionRequest(code=utf8(code, "CODE"), card=card, reason=utf8(reason, "--reason"))
+    with connect(address) as connection:
+        _show([connection.call(connection.probes.InjectCondition, request).condition], as_json)
+
+
+def _show(conditions: "list[node_pb2.Condition]", as_json: bool) -> None:
+    if as_json:
+        emit_json({"conditions": [as_dict(condition) for condition in conditions]})
+        return
+    rows = [[c.device or "node", c.status, c.code, drills.reason(c)] for c in conditions]
+    emit(table(["WHERE", "STATUS", "CODE", "REASON"], rows))

@@ -1,0 +1,163 @@
+"""`muster hang replay`: what the hang rule says of recorded telemetry."""
+
+import contextlib
+import functools
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import click
+
+from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.printing import emit, emit_json, format_option, note
+from muster.agent.cli.spec.spec_options import Parsed, label_pair
+from muster.agent.text import clean, local, numbers, size, span
+
+if TYPE_CHECKING:
+    from muster.probes.hang import Change
+
+_GZIP = b"\x1f\x8b"
+
+
+@click.group()
+def hang() -> None:
+    """The hang rule: try it on recorded telemetry."""
+
+
+@hang.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option(
+    "--set",
+    "changes",
+    metavar="KEY=VALUE",
+    type=Parsed("setting", label_pair),
+    multiple=True,
+    help="Try another number, as in --set hung_s=900. Repeatable. docs/hang.md has them all.",
+)
+@click.option("--rule", type=click.Choice(["full", "plain"]), help="plain: ModelArts' two stages alone.")
+@format_option
+def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: str | None, as_json: bool) -> None:
+    """Run the hang rule over the telemetry in FILE and print each change of verdict, with its evidence.
+
+    FILE is what `musterd` records: a JSON object per line, of one job or of several; - is standard input, and it may be
+    compressed by gzip. No daemon is needed.
+
+    Of a job that ran on several nodes give the file of each node: what they say of the job at the same time is judged
+    as a whole, so that a rank of any node is found to be the odd one out. The nodes' clocks should agree to a second or
+    so.
+
+    Exit code: 0, or 1 where lines were no records; these are named on stderr and left out.
+    """
+    from muster.probes.hang import Settings
+    from muster.probes.hang.hang_replay import records_of
+    from muster.probes.hang.hang_replay import replay as run
+
+    try:
+        settings = Settings().with_values(dict(changes) | ({"rule": rule} if rule else {}))
+    except ValueError as error:
+        raise Failure(f"--set {error}", Exit.USAGE) from None
+    if files.count("-") > 1:
+        raise Failure("-: standard input is there once", Exit.USAGE)
+    bad = dict.fromkeys(files, 0)
+
+    def name(file: str, number: int, why: str) -> None:
+        bad[file] += 1
+        note(f"{file}: line {number}: {why}; left out")
+
+    records = records_of([(_lines(file), functools.partial(name, file)) for file in files])
+    for change in run(records, settings):
+        if as_json:
+            emit_json(change.as_dict(), line=True)
+        else:
+            emit(_text(change))
+    for file in [file for file in bad if bad[file]]:
+        note(f"{file}: {bad[file]} {'line was' if bad[file] == 1 else 'lines were'} no telemetry records")
+    if any(bad.values()):
+        raise click.exceptions.Exit(Exit.FAILURE)
+
+
+def _lines(file: str) -> Iterator[bytes]:
+    """One after the other; of one that is too long only the begin, so that any file is read in constant room. Raises
+    Failure."""
+    from muster.probes.hang.hang_replay import MAX_LINE
+
+    try:
+        with _opened(file) as stream:
+            while line := stream.readline(MAX_LINE + 1):
+                yield line
+                while len(line) > MAX_LINE and not line.endswith(b"\n"):
+                    line = stream.readline(MAX_LINE + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise Failure(f"{file}: the compressed data are damaged or cut off: {error}") from None
+    except OSError as error:
+        raise Failure(f"{file}: cannot be read: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[IO[bytes]]:
+    with io.BufferedReader(io.FileIO(0 if file == "-" else file, closefd=file != "-")) as stream:
+        # Looked at, not read: what comes through a pipe cannot be set back.
+        if stream.peek(2)[:2] != _GZIP:
+            yield stream
+            return
+        with gzip.GzipFile(fileobj=stream) as unpacked:
+            yield cast("IO[bytes]", unpacked)
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def _text(change: "Change") -> str:
+    e = change.evidence
+    kind = f" {change.kind}" if change.kind else ""
+    ranks = f"  ranks {numbers(change.ranks)}" if change.ranks else ""
+    head = f"{_moment(change.t)}  {clean(change.job)}  {change.verdict}{kind}{ranks}  confidence {change.confidence:g}"
+    lines = [str(e["rule"])]
+    silence = f"since {_moment(e['since'])}, silent for {span(e['silent_s'])}"
+    if e.get("limit_s"):
+        silence += f", limit {span(e['limit_s'])} ({e['limit']})"
+    lines.append(silence)
+    if "recovered" in e and "silence_s" in e["recovered"]:
+        lines.append(f"recovered from {e['recovered']['from']} after {span(e['recovered']['silence_s'])}")
+    lines += [f"rank {rank}: {words}" for rank, words in e.get("odd_ranks", {}).items()]
+    if isinstance(e["cards"], list):
+        lines += [_card(card) for card in e["cards"]]
+    lines += [_rank(rank, did) for rank, did in e.get("processes", {}).items()]
+    if e["missing"]:
+        lines.append(f"missing: {', '.join(e['missing'])}")
+    if e["would_clear"]:
+        lines.append(f"would clear it: {'; '.join(e['would_clear'])}")
+    return "\n    ".join([head, *(clean(line) for line in lines)]) + "\n"
+
+
+def _moment(t: float) -> str:
+    try:
+        return local(t) if t > 0 else f"{t:g}"
+    except (ValueError, OverflowError, OSError):  # of no calendar
+        return f"{t:g}"
+
+
+def _card(card: Mapping[str, Any]) -> str:
+    def told(value: float | None, unit: str) -> str:
+        return "not told" if value is None else f"{value:g}{unit}"
+
+    words = f"card {card['index']}: {card['state']}, {card['why']}; utilization {told(card['util_median'], ' %')}"
+    words += f", power {told(card['power_w_median'], ' W')}"
+    if card["power_w_active"] is not None:
+        words += f" of {card['power_w_active']:g} W active"
+    words += f", memory {told(card['mem_util_median'], ' %')}"
+    if card["fabric_bytes_per_min"] is not None:
+        words += f", fabric {size(int(card['fabric_bytes_per_min']))}/min"
+    return words
+
+
+def _rank(rank: str, did: Mapping[str, Any]) -> str:
+    def told(name: str) -> str:
+        return "not told" if did[name] is None else size(did[name])
+
+    cpu = "not told" if did["cpu_s_per_min"] is None else f"{did['cpu_s_per_min']:g} s"
+    who = "processes of no rank" if rank == "-1" else f"rank {rank}"
+    words = f"{who}: a minute: written {told('write_bytes_per_min')}, read {told('read_bytes_per_min')}, CPU {cpu}"
+    return f"{words}, log {told('log_bytes_per_min')}"

@@ -1,0 +1,300 @@
+"""`muster start`, `stop`, `wait`, `rm`, `ps`: commands about whole jobs."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.exits import CallFailed, Exit, Failure, NoDaemon
+from muster.agent.cli.printing import as_dict, emit, emit_json, emit_json_list, format_option, note, on_terminal
+from muster.agent.cli.spec.job_spec import Draft
+from muster.agent.cli.spec.spec_options import DURATION, Parsed, label_pair, spec_options
+from muster.agent.text import clean, command_line, shorten, span, table_parts
+
+if TYPE_CHECKING:
+    from muster.agent.cli.client.calls import Connection
+    from muster.v1 import job_pb2
+
+#: Jobs of the first page, which is there soon, and of each that follows.
+_FIRST_PAGE, _PAGE = 100, 500
+_HEAD = ("JOB", "STATE", "RANKS", "CARDS", "ACCEPTED", "RAN", "EXIT", "COMMAND")
+_COMMAND_WIDTH = 60
+#: Why a job cannot be stopped that `rm --force` removes all the same, if none of its processes lives.
+_REMOVED_ALL_THE_SAME = frozenset({"JOB_NOT_FOUND", "JOURNAL_DAMAGED", "SUPERVISOR_UNREACHABLE"})
+#: Jobs that `stop --all` waits for at the same time.
+_AT_ONCE = 64
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@pass_address
+@spec_options
+@format_option
+def start(address: Address, draft: Draft, as_json: bool) -> None:
+    """Start a job and print its id.
+
+    The ranks get a small default environment and what --env names, and run in folders of their own unless --workdir
+    is given. The same id with the same spec again is the same job; with another spec it is refused (exit code 5).
+    """
+    spec = draft.spec()
+    from muster.agent.cli.client.calls import connect
+    from muster.agent.cli.spec.submit import submit
+
+    with connect(address) as connection:
+        answer = submit(connection, spec)
+    if answer.already_existed and on_terminal():
+        note(f"job {answer.job.job_id} is there already, with this very spec")
+    if as_json:
+        emit_json(as_dict(answer.job))
+    else:
+        emit(f"{answer.job.job_id}\n")
+
+
+@click.command()
+@pass_address
+@click.argument("jobs", nargs=-1, metavar="JOB...")
+@click.option("--all", "every", is_flag=True, help="All jobs of the node, at the same time.")
+@click.option("--grace", metavar="DURATION", type=DURATION, help="From SIGTERM to SIGKILL; 0 kills at once.")
+@click.option("--timeout", metavar="DURATION", type=DURATION, help="Wait so long for the end; default: grace + 30s.")
+@click.option("--reason", metavar="TEXT", default="", help="Shown in events and by `muster why`.")
+@format_option
+def stop(
+    address: Address,
+    jobs: tuple[str, ...],
+    every: bool,
+    grace: float | None,
+    timeout: float | None,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Stop jobs and everything that they started.
+
+    Returns when they have ended and their cards are free, and prints their states; one that has not ended in time, or
+    whose cards somebody still holds, is exit code 1. A job that has ended before is left as it is. Where the disk does
+    not take the record of the end, the command returns once the job's processes are gone, and says so.
+    """
+    from muster.agent.cli.client.calls import connect, proto_duration, utf8
+    from muster.v1 import job_pb2
+
+    if bool(jobs) == every:
+        raise click.UsageError("Name the jobs, or say --all.")
+    with connect(address) as connection:
+        stopped: list[job_pb2.Job] = []
+        if every:
+            jobs = tuple(job.job_id for job in list_jobs(connection, False, {}))
+
+        def one(job_id: str) -> None:
+            request = job_pb2.StopRequest(job_id=utf8(job_id, "JOB"), reason=utf8(reason, "--reason"))
+            if grace is not None:
+                request.grace.CopyFrom(proto_duration(grace))
+            if timeout is not None:
+                request.timeout.CopyFrom(proto_duration(timeout))
+            answer = connection.call(connection.jobs.Stop, request, None)
+            stopped.append(answer.job)
+            for text in answer.remarks:
+                note(f"job {answer.job.job_id}: {text}")
+            if not (answer.ended or answer.gone):
+                raise _not_ended(answer.job)
+            if not as_json:
+                emit(_line(answer.job))
+            if answer.job.held_by:
+                raise _cards_held(answer.job)
+
+        code = _each(jobs, one, at_once=_AT_ONCE if every else 1)
+    if as_json:
+        emit_json({"jobs": [as_dict(job) for job in stopped]})
+    raise click.exceptions.Exit(code)
+
+
+@click.command(short_help="Wait for a job's end.")
+@pass_address
+@click.argument("job", metavar="JOB")
+@click.option("--timeout", metavar="DURATION", type=DURATION, help="Give up after this time, with exit code 124.")
+@format_option
+def wait(address: Address, job: str, timeout: float | None, as_json: bool) -> None:
+    """Wait for a job's end, print its state and end with its exit code.
+
+    Exit codes else: 124 the time is over, 3 no such job, 4 no daemon, 125 muster itself failed.
+    """
+    from muster.agent.cli.client.calls import connect, proto_duration, utf8
+    from muster.v1 import job_pb2
+
+    end = None if timeout is None else time.monotonic() + timeout
+    with connect(address) as connection:
+        address.probe()  # says at once that there is no daemon; one that goes from here on is being restarted
+        name = utf8(job, "JOB")
+        connection.patiently(connection.jobs.Get, job_pb2.GetRequest(job_id=name))  # at once: there is no such job
+        request = job_pb2.WaitRequest(job_id=name)
+        if end is not None:
+            request.timeout.CopyFrom(proto_duration(max(0.0, end - time.monotonic())))
+        try:
+            answer = connection.patiently(connection.jobs.Wait, request, None)
+        except (CallFailed, NoDaemon) as failure:
+            if failure.exit_code != Exit.NO_SUCH_JOB:
+                failure.exit_code = int(Exit.MUSTER_FAILED)
+            raise
+    if as_json:
+        emit_json(as_dict(answer.job))
+    if not answer.ended:
+        raise Failure(f"job {job} has not ended: it is {_state(answer.job)}", Exit.TIMEOUT)
+    if not as_json:
+        emit(_line(answer.job))
+    raise click.exceptions.Exit(answer.job.verdict.exit_code)
+
+
+@click.command(short_help="Forget ended jobs.")
+@pass_address
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.option("--keep-logs", is_flag=True, help="Leave the files with the ranks' output where they are.")
+@click.option(
+    "-f",
+    "--force",
+    is_flag=True,
+    help="Stop a job that has not ended first, and remove whatever is left on disk of one whose record is damaged.",
+)
+def rm(address: Address, jobs: tuple[str, ...], keep_logs: bool, force: bool) -> None:
+    """Forget ended jobs: their record, their workspace and their logs."""
+    from muster.agent.cli.client.calls import connect, utf8
+    from muster.v1 import job_pb2
+
+    with connect(address) as connection:
+
+        def one(job_id: str) -> None:
+            utf8(job_id, "JOB")
+            answer = job_pb2.StopResponse(ended=True)
+            if force:
+                stop = job_pb2.StopRequest(job_id=job_id, reason="muster rm --force")
+                try:
+                    answer = connection.call(connection.jobs.Stop, stop, None)
+                except CallFailed as failure:
+                    if failure.reason not in _REMOVED_ALL_THE_SAME:
+                        raise
+            request = job_pb2.DeleteRequest(job_id=job_id, keep_logs=keep_logs, force=force)
+            try:
+                left = connection.call(connection.jobs.Delete, request).left
+            except CallFailed as failure:
+                if failure.reason == "JOB_NOT_ENDED" and not answer.ended:
+                    raise _not_ended(answer.job) from None
+                if failure.reason == "JOB_NOT_ENDED" and not force:
+                    raise Failure(f"{failure.message}, or give --force", Exit.REFUSED) from None
+                raise
+            for text in left:
+                note(text)
+            emit(f"{clean(job_id)}\n")
+
+        code = _each(jobs, one)
+    raise click.exceptions.Exit(code)
+
+
+@click.command()
+@pass_address
+@click.option("-a", "--all", "ended_too", is_flag=True, help="Also jobs that have ended.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
+@click.option(
+    "--label", metavar="KEY=VALUE", type=Parsed("label", label_pair), multiple=True, help="Only jobs with this label."
+)
+@format_option
+def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, str], ...], as_json: bool) -> None:
+    """List jobs, the newest first."""
+    from muster.agent.cli.client.calls import connect
+
+    with connect(address) as connection:
+        pages = list_pages(connection, ended_too, dict(label))
+        # Each page is shown when it is there: of thousands of jobs nobody waits for the last one.
+        if as_json:
+            emit_json_list("jobs", (as_dict(job) for page in pages for job in page))
+        elif quiet:
+            for page in pages:
+                emit("".join(f"{clean(job.job_id)}\n" for job in page))
+        else:
+            now = time.time()
+            for text in table_parts(_HEAD, ([_row(job, now) for job in page] for page in pages)):
+                emit(text)
+
+
+def list_jobs(connection: "Connection", ended_too: bool, labels: dict[str, str]) -> "Iterator[job_pb2.Job]":
+    """All of them. Raises CallFailed."""
+    for page in list_pages(connection, ended_too, labels):
+        yield from page
+
+
+def list_pages(connection: "Connection", ended_too: bool, labels: dict[str, str]) -> "Iterator[Sequence[job_pb2.Job]]":
+    """All jobs in pages, each asked for when the one before was taken. Raises CallFailed."""
+    from muster.agent.cli.client.calls import utf8
+    from muster.v1 import job_pb2
+
+    for text in (*labels, *labels.values()):
+        utf8(text, "--label")
+    request = job_pb2.ListRequest(page_size=_FIRST_PAGE, labels=labels)
+    if not ended_too:
+        ended = {"SUCCEEDED", "FAILED", "STOPPED", "LOST", "UNSPECIFIED"}
+        names = [(name, value) for name, value in job_pb2.JobState.items()]
+        request.states.extend(value for name, value in names if name.removeprefix("JOB_STATE_") not in ended)
+    while True:
+        page = connection.call(connection.jobs.List, request)
+        yield page.jobs
+        if not page.next_page_token:
+            return
+        request.page_token, request.page_size = page.next_page_token, _PAGE
+
+
+def _row(job: "job_pb2.Job", now: float) -> list[str]:
+    from muster.agent.cli import show
+
+    exit_code = str(job.verdict.exit_code) if job.HasField("ended_at") else "-"
+    accepted = show.seconds(job.accepted_at)
+    return [
+        job.job_id,
+        ", ".join(filter(None, (show.state(job.state), show.hang(job), show.gap(job), show.living(job)))),
+        str(len(job.ranks)),
+        show.devices(job),
+        f"{span(now - accepted)} ago" if accepted else "-",
+        show.lasted(job, now),
+        exit_code,
+        shorten(command_line(job.spec.command), _COMMAND_WIDTH),
+    ]
+
+
+def _each(jobs: tuple[str, ...], one: Callable[[str], None], at_once: int = 1) -> int:
+    """Does it for every job, also after a failure; the exit code is the first failure's. No daemon ends it."""
+
+    def attempt(job_id: str) -> int:
+        try:
+            one(job_id)
+        except NoDaemon:
+            raise
+        except Failure as failure:
+            failure.show()
+            return failure.exit_code
+        return 0
+
+    if at_once == 1:
+        codes = [attempt(job_id) for job_id in jobs]
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(at_once) as threads:
+            codes = list(threads.map(attempt, jobs))
+    return next(filter(None, codes), 0)
+
+
+def _not_ended(job: "job_pb2.Job") -> Failure:
+    lines = [f"job {job.job_id} has not ended: it is {_state(job)}", *job.warnings]
+    if job.living:
+        lines.append(f"these processes of it live: {', '.join(job.living)}")
+    return Failure("\n".join(lines))
+
+
+def _cards_held(job: "job_pb2.Job") -> Failure:
+    return Failure("\n".join([f"job {job.job_id} has ended, and its cards are not free", *job.held_by]))
+
+
+def _state(job: "job_pb2.Job") -> str:
+    from muster.agent.cli import show
+
+    return show.state(job.state)
+
+
+def _line(job: "job_pb2.Job") -> str:
+    return f"{clean(job.job_id)} {_state(job)}\n"

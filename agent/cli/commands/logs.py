@@ -1,0 +1,131 @@
+"""`muster logs`: the output of ranks."""
+
+import re
+import time
+
+import click
+
+from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.exits import Exit, StdoutFailed
+from muster.agent.cli.printing import note, write
+from muster.agent.cli.spec.spec_options import WHOLE, Parsed
+from muster.agent.text import moment
+
+_TIME = Parsed("time", lambda text: moment(text, time.time()))
+
+
+@click.command()
+@pass_address
+@click.argument("job", metavar="[JOB]", required=False)
+@click.option(
+    "-r",
+    "--rank",
+    "ranks",
+    metavar="RANK",
+    type=WHOLE,
+    multiple=True,
+    help="Only this rank. Repeatable.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("--since", metavar="TIME", type=_TIME, help="From this time on: 10m (ago), or 2030-01-31T08:00:00Z.")
+@click.option("--until", metavar="TIME", type=_TIME, help="Up to this time; with --follow until it has come.")
+@click.option("--tail", metavar="N", type=WHOLE, help="The last N lines of each rank.")
+@click.option("--grep", metavar="REGEX", help="Only lines in which this is found: a regular expression of Python's.")
+@click.option("--ignore-case", is_flag=True, help="With --grep: capital or not makes no difference.")
+@click.option("--timestamps", is_flag=True, help="Begin each line with the time when it was written (to 100 ms).")
+@click.option("--attempt", metavar="N", type=WHOLE, help="Only the output of this attempt, from 0.")
+@click.option("--job", "own", is_flag=True, help="Only the job's own log: what muster did for it.")
+@click.option("--node", is_flag=True, help="All jobs of the node, each line behind `[JOB/RANK] `.")
+@click.option("--no-label", is_flag=True, help="No `[rank N] ` before the lines of several ranks.")
+@click.option("--no-events", is_flag=True, help="No lines behind `[muster] ` among those of several ranks.")
+def logs(
+    address: Address,
+    job: str | None,
+    ranks: tuple[int, ...],
+    follow: bool,
+    since: float | None,
+    until: float | None,
+    tail: int | None,
+    grep: str | None,
+    ignore_case: bool,
+    timestamps: bool,
+    attempt: int | None,
+    own: bool,
+    node: bool,
+    no_label: bool,
+    no_events: bool,
+) -> None:
+    """Show the output of a job's ranks, or of all jobs of the node.
+
+    Of several ranks it shows whole lines in the order of time, each behind `[rank N] `; what muster did for the job
+    (checks, what ran before the ranks, restarts, the end) behind `[job] `, and what else happened to it (gaps, hangs, a
+    supervisor that was replaced) behind `[muster] `. Of one rank it shows the bytes as they are.
+
+    What somebody deleted, moved or truncated is named on stderr at the end, with the number of bytes.
+
+    The exit code says whether the output could be read, not how the job ended: 1 if some of it is missing.
+    """
+    from muster.agent.cli.client import follow as following
+    from muster.agent.cli.client.calls import connect, get_job, utf8
+    from muster.agent.logs import labels
+    from muster.v1 import log_pb2
+
+    if node == bool(job):
+        raise click.UsageError("give a JOB, or --node for all jobs of the node" + (", not both" if node else ""))
+    if node and (ranks or own or attempt is not None):
+        raise click.UsageError("--node goes with neither --rank, --job nor --attempt: it is all jobs of the node")
+    if own and (ranks or attempt is not None):
+        raise click.UsageError("--job goes with neither --rank nor --attempt: it is one log for all of them")
+    pattern = _pattern(grep, ignore_case)
+    request: log_pb2.ReadLogsRequest | log_pb2.ReadNodeLogsRequest
+    if node:
+        request = log_pb2.ReadNodeLogsRequest(follow=follow, events=not no_events)
+    else:
+        request = log_pb2.ReadLogsRequest(job_id=utf8(job or "", "JOB"), ranks=sorted(set(ranks)), follow=follow)
+        if attempt is not None:
+            request.attempt = attempt
+        if own:
+            request.job_log = log_pb2.JOB_LOG_ONLY
+    if tail is not None:
+        request.tail_lines = tail
+    for field, value in ((request.since, since), (request.until, until)):
+        if value is not None:
+            field.FromNanoseconds(max(0, round(value * 1e9)))
+    with connect(address) as connection:
+        several = node
+        if isinstance(request, log_pb2.ReadLogsRequest):
+            # Of a job that waits for its rank table it is not known yet.
+            several = not own and len(request.ranks) != 1 and len(get_job(connection, job or "").ranks) != 1
+            if several and not no_label and not ranks and attempt is None:
+                request.job_log = log_pb2.JOB_LOG_INCLUDED
+                request.events = not no_events
+            elif not several and not no_events:
+                request.events = request.only_losses = True
+        label = several and not no_label
+        sink: following.Sink = labels.Raw(write, aside=note)
+        if several or timestamps or pattern is not None:
+            sink = labels.Lines(write, label=label, timestamps=timestamps, several=several, grep=pattern)
+        missing = False
+        try:
+            if isinstance(request, log_pb2.ReadNodeLogsRequest):
+                following.read_node(connection, request, sink)
+            else:
+                missing = following.note_missing(following.read(connection, request, sink))
+        except StdoutFailed as failure:
+            if failure.exit_code != Exit.PIPE_CLOSED:
+                raise
+            raise click.exceptions.Exit(Exit.PIPE_CLOSED) from None
+    if missing:
+        raise click.exceptions.Exit(Exit.FAILURE)
+
+
+def _pattern(grep: str | None, ignore_case: bool) -> "re.Pattern[str] | None":
+    """Raises UsageError."""
+    if grep is None:
+        if ignore_case:
+            raise click.UsageError("--ignore-case goes with --grep")
+        return None
+    try:
+        return re.compile(grep, re.IGNORECASE if ignore_case else 0)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise click.UsageError(f"--grep {grep!r} is no regular expression: {error}") from None

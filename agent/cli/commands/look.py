@@ -1,0 +1,161 @@
+"""`muster status`: one job."""
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.printing import as_dict, coloured, emit, emit_json, format_option
+from muster.agent.text import clean, command_line, numbers, table
+
+if TYPE_CHECKING:
+    from muster.agent.cli.client.calls import Connection
+    from muster.v1 import job_pb2
+
+_COLOURS = {"SUCCEEDED": "green", "RUNNING": "green", "FAILED": "red", "LOST": "red", "STOPPED": "yellow"}
+
+
+@click.command()
+@pass_address
+@click.argument("job", metavar="JOB")
+@format_option
+def status(address: Address, job: str, as_json: bool) -> None:
+    """Show a job with its ranks."""
+    from muster.agent.cli.client.calls import connect, get_job
+
+    with connect(address) as connection:
+        found = get_job(connection, job)
+        if as_json:
+            emit_json(as_dict(found))
+            return
+        use = _use(connection, found)
+    from muster.agent.cli import show
+
+    now = time.time()
+    facts = [
+        ("job", clean(found.job_id)),
+        ("state", _coloured(show.state(found.state))),
+        ("command", command_line(found.spec.command)),
+        ("boot", found.spec.boot if found.spec.boot != "ranks" else ""),
+        ("starts", _started(found)),
+        ("accepted", show.when(found.accepted_at)),
+        ("started", show.when(found.started_at)),
+        ("ended", show.when(found.ended_at)),
+        ("ran for", show.lasted(found, now)),
+        ("folder", clean(found.spec.workdir)),
+        ("user", clean(found.spec.user)),
+        ("cards", show.devices(found)),
+        ("use", use),
+        ("hang", _hang(found)),
+        *(("held by", clean(text)) for text in found.held_by),
+        ("meets at", f"{clean(found.master_addr)}:{found.master_port}" if found.master_port else ""),
+        ("node", f"{found.spec.node_rank} of {found.spec.node_count}" if found.spec.node_count > 1 else ""),
+        ("rank table", clean(found.spec.rank_table)),
+        ("limits", _limits(found)),
+        ("mode", _preset(found)),
+        ("step", found.step),
+        ("labels", clean(", ".join(f"{key}={value}" for key, value in sorted(found.spec.labels.items())))),
+        ("attempt", f"{found.attempt} of at most {found.spec.max_restarts}" if found.spec.max_restarts else ""),
+        *((f"attempt {a.number}", f"code {a.exit_code}: {clean(a.summary)}") for a in found.past_attempts[-5:]),
+        ("next", f"attempt {found.attempt} at {show.when(found.restart_at)}" if found.HasField("restart_at") else ""),
+        ("supervisor", f"pid {found.supervisor_pid}" if found.supervisor_pid else ""),
+        ("takeovers", str(found.takeovers) if found.takeovers else ""),
+        ("verdict", clean(found.verdict.summary)),
+        ("log", clean(found.log_path)),
+        *(("warning", clean(text)) for text in found.warnings),
+    ]
+    emit(_facts(facts) + "\n" + _ranks(found))
+
+
+def _use(connection: "Connection", job: "job_pb2.Job") -> str:
+    """How well the cards of a running job are used; "" where nothing is known."""
+    from muster.v1 import job_pb2
+
+    if job.state != job_pb2.JOB_STATE_RUNNING or not any(rank.pid for rank in job.ranks):
+        return ""
+    from muster.agent.cli.exits import CallFailed
+    from muster.v1 import telemetry_pb2
+
+    try:
+        request = telemetry_pb2.GetTelemetryRequest(job_id=job.job_id)
+        answer = connection.call(connection.telemetry.GetTelemetry, request)
+    except CallFailed:  # it has ended meanwhile, or the daemon is an earlier one
+        return ""
+    for found in answer.jobs:
+        if found.HasField("card_utilization"):
+            low = ": its cards could do much more" if found.underused else ""
+            return f"cards average {found.card_utilization:.0f}% since the start{low} (muster top {job.job_id})"
+    return ""
+
+
+def _hang(job: "job_pb2.Job") -> str:
+    """What the hang rule says, where it is nothing good."""
+    from muster.agent.cli import show
+
+    found = job.hang
+    if not (verdict := show.hang(job)):
+        return ""
+    ranks = f", ranks {numbers(found.ranks)}" if found.ranks else ""
+    why = clean(found.reason.partition(": ")[2])
+    return (
+        f"{verdict} since {show.when(found.since)}{ranks}: {why} (muster why {job.job_id}, muster stacks {job.job_id})"
+    )
+
+
+def _started(job: "job_pb2.Job") -> str:
+    """The command lines of launchers, which the boot mode makes of the command."""
+    if job.spec.boot in ("", "ranks"):
+        return ""
+    lines = dict.fromkeys(command_line(rank.command) for rank in job.ranks if rank.command)
+    return "; ".join(lines) if job.HasField("started_at") else ""
+
+
+def _limits(job: "job_pb2.Job") -> str:
+    given = [f"{field.name} {value if value != -1 else 'unlimited'}" for field, value in job.spec.limits.ListFields()]
+    given += [f"umask {job.spec.umask:03o}"] if job.spec.HasField("umask") else []
+    given += [f"nice {job.spec.nice}"] if job.spec.nice else []
+    return ", ".join(given)
+
+
+def _preset(job: "job_pb2.Job") -> str:
+    variables = " ".join(f"{name}={value}" for name, value in sorted(job.preset_env.items()))
+    return f"{job.spec.training_mode} ({variables})" if job.spec.training_mode else ""
+
+
+def _ranks(job: "job_pb2.Job") -> str:
+    from muster.agent.cli import show
+
+    rows = []
+    bound = any(rank.cpus for rank in job.ranks)
+    for rank in job.ranks:
+        known = rank.HasField("usage")
+        rows.append(
+            [
+                str(rank.rank),
+                str(rank.device),
+                str(rank.pid or "-"),
+                *([rank.cpus or "-"] if bound else []),
+                show.outcome(rank, job),
+                show.status(rank) or "-",
+                show.cpu(rank.usage) if known else "-",
+                show.memory(rank.usage) if known else "-",
+                show.transferred(rank.usage) if known else "-",
+                rank.log_path,
+            ]
+        )
+    head = ["RANK", "DEVICE", "PID", *(["CPUS"] if bound else []), "OUTCOME", "CODE"]
+    text = table([*head, "CPU USER+SYS", "MAX RSS", "READ/WRITTEN", "LOG"], rows)
+    for rank in job.ranks:
+        if rank.detail:
+            text += f"rank {rank.rank}: {clean(rank.detail)}\n"
+    return text
+
+
+def _facts(facts: list[tuple[str, str]]) -> str:
+    """Names and values below each other; those without a value are left out."""
+    return "".join(f"{name:<11} {value}\n" for name, value in facts if value and value != "-")
+
+
+def _coloured(state: str) -> str:
+    return click.style(state, fg=_COLOURS.get(state), bold=True) if coloured() else state

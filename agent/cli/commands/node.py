@@ -1,0 +1,167 @@
+"""`muster node`: the daemon, its node, and whether that is in service."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.commands import drills
+from muster.agent.cli.printing import as_dict, coloured, emit, emit_json, format_option, note
+from muster.agent.text import clean, size, table
+
+if TYPE_CHECKING:
+    from muster.v1 import node_pb2
+
+_COLOURS = {"CRITICAL": "red", "UNKNOWN": "magenta", "WARN": "yellow", "OK": "green"}
+
+
+@click.group(invoke_without_command=True)
+@pass_address
+@format_option
+@click.pass_context
+def node(context: click.Context, address: Address, as_json: bool) -> None:
+    """Show the node: daemon, conditions, cards; or take it out of service.
+
+    A CRITICAL condition keeps new jobs away from the node, or from the card that it is about; `muster check explain
+    CODE` says what it means and how it goes away.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from muster.agent.cli.client.calls import connect
+    from muster.v1 import node_pb2
+
+    with connect(address) as connection:
+        _show(connection.call(connection.nodes.GetNode, node_pb2.GetNodeRequest()).node, as_json)
+
+
+@node.command()
+@pass_address
+@click.argument("reason", nargs=-1, required=True, metavar="REASON")
+@format_option
+def drain(address: Address, reason: tuple[str, ...], as_json: bool) -> None:
+    """Take the node out of service: no new jobs; those that are there run on.
+
+    The reason is for those who find it so. It stays so over restarts and reboots.
+    """
+    from muster.agent.cli.client.calls import connect, utf8
+    from muster.v1 import node_pb2
+
+    with connect(address) as connection:
+        request = node_pb2.DrainRequest(reason=utf8(" ".join(reason), "REASON"))
+        _show(connection.call(connection.nodes.Drain, request).node, as_json)
+
+
+@node.command()
+@pass_address
+@format_option
+def undrain(address: Address, as_json: bool) -> None:
+    """Take the node into service again. Conditions stay what they are."""
+    from muster.agent.cli.client.calls import connect
+    from muster.v1 import node_pb2
+
+    with connect(address) as connection:
+        _show(connection.call(connection.nodes.Undrain, node_pb2.UndrainRequest()).node, as_json)
+
+
+@node.command()
+@pass_address
+@click.argument("cards", nargs=-1, metavar="[CARD]...")
+@click.option("--all", "everything", is_flag=True, help="All cards that differ from what is remembered.")
+@format_option
+def accept(address: Address, cards: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Take the node's cards as they are now for how they are to be.
+
+    The daemon remembers the cards over restarts and reboots. One that is missing, new, replaced, in another place, or
+    on the PCI bus alone is a condition until it is accepted here. CARD is a number, a UUID, a serial number or a bus
+    id.
+    """
+    from muster.agent.cli.client.calls import connect, utf8
+    from muster.v1 import node_pb2
+
+    if bool(cards) is everything:
+        raise click.UsageError("name the cards, or give --all; `muster node` shows what differs")
+    with connect(address) as connection:
+        request = node_pb2.AcceptCardsRequest(cards=[utf8(card, "CARD") for card in cards], all=everything)
+        answer = connection.call(connection.nodes.AcceptCards, request)
+    if as_json:
+        emit_json({"accepted": [as_dict(one) for one in answer.accepted]})
+        return
+    rows = [[one.device or "node", one.code, one.reason] for one in answer.accepted]
+    if not rows:
+        note("there is nothing to accept: the cards are those that are remembered")
+    else:
+        emit(table(["WHERE", "CODE", "REASON"], rows))
+
+
+def _show(found: "node_pb2.Node", as_json: bool) -> None:
+    if as_json:
+        emit_json(as_dict(found))
+        return
+    from muster.agent.cli import show
+
+    drained = ""
+    if found.HasField("drain"):
+        by = f"by {clean(found.drain.by)}, since {show.when(found.drain.since)}"
+        drained = f"drained {by}: {clean(found.drain.reason)}"
+    driver = f"{found.accelerator} {found.driver_version}".strip() if found.accelerator != "slot" else ""
+    version = f"muster {found.version} ({found.build})" if found.build else f"muster {found.version}"
+    facts = [
+        ("node", found.hostname),
+        ("service", drained or "takes jobs"),
+        ("boot id", found.boot_id),
+        ("daemon", f"{version}, pid {found.daemon_pid}, since {show.when(found.daemon_started_at)}"),
+        ("nursery", f"pid {found.nursery_pid}" if found.nursery_pid else ""),
+        ("contract", found.api_version),
+        ("driver", driver),
+        ("jobs", f"{found.active_jobs} that have not ended"),
+        ("ends by", found.containment),
+        ("state in", found.state_dir),
+        ("logs in", found.log_dir),
+        *(("warning", text) for text in found.warnings),
+    ]
+    text = "".join(f"{name:<9} {clean(value)}\n" for name, value in facts if value)
+    if found.conditions:
+        rows = [
+            [c.device or "node", c.status, c.code, show.when(c.since), c.action, c.clears, drills.reason(c)]
+            for c in found.conditions
+        ]
+        shown = table(["WHERE", "STATUS", "CODE", "SINCE", "ACTION", "CLEARS BY", "REASON"], rows)
+        text += "\n" + (_coloured(shown) if coloured() else shown)
+    cards = [card for card in found.cards if card.kind != "slot" or card.job_id]
+    if cards:
+        head = ["CARD", "KIND", "DEVICE", "VISIBLE", "MODEL", "BUS", "NUMA", "UTIL", "MEMORY", "HEALTH", "JOB"]
+        health = [drills.health(card, found.conditions) for card in cards]
+        rows = [_card(card, word) for card, word in zip(cards, health, strict=True)]
+        if any(card.HasField("card_id") for card in cards):
+            head.insert(3, "NPU/CHIP")
+            for card, row in zip(cards, rows, strict=True):
+                row.insert(3, f"{card.card_id}/{card.chip_id}" if card.HasField("card_id") else "")
+        text += "\n" + table(head, rows)
+        text += drills.FOOT if any(word.endswith(drills.STAR) for word in health) else ""
+        text += "".join(f"card {card.index}: {clean(card.held_by)}\n" for card in cards if card.held_by)
+    emit(text)
+
+
+def _card(card: "node_pb2.Card", health: str) -> list[str]:
+    now = card.reading
+    used = size(now.memory_used_bytes) if now.HasField("memory_used_bytes") else ""
+    total = size(card.memory_bytes) if card.HasField("memory_bytes") else ""
+    return [
+        str(card.index),
+        card.kind + (" (MIG)" if card.mig else ""),
+        card.device_node.removeprefix("/dev/"),
+        card.visible_as,
+        card.model,
+        card.bus_id,
+        str(card.numa_node) if card.HasField("numa_node") else "",
+        f"{now.utilization:.0f}%" if now.HasField("utilization") else "",
+        "/".join(filter(None, (used, total))),
+        health,
+        card.job_id or ("-" if card.mig else "free"),
+    ]
+
+
+def _coloured(text: str) -> str:
+    for word, colour in _COLOURS.items():
+        text = text.replace(f" {word} ", f" {click.style(word, fg=colour)} ")
+    return text

@@ -1,0 +1,317 @@
+"""`muster run`: a job in the foreground."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.exits import CallFailed, Exit, Failure, NoDaemon, StdoutFailed, Why, not_started
+from muster.agent.cli.printing import note, on_terminal, write
+from muster.agent.cli.spec.job_spec import Draft
+from muster.agent.cli.spec.spec_options import spec_options
+from muster.agent.host import end_signals
+from muster.agent.host.end_signals import Ask
+from muster.supervisors.birth.modes import modelarts
+from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, Boot, JobSpec
+
+if TYPE_CHECKING:
+    from muster.agent.cli.client.calls import Connection
+    from muster.agent.cli.client.follow import Sink
+    from muster.agent.cli.client.interrupts import Interrupts
+    from muster.v1 import job_pb2, log_pb2
+
+#: Seconds for which a daemon whose socket is there is given time to answer: it may be being restarted.
+RESTART_S = 5.0
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@pass_address
+@spec_options
+@click.option("--standalone", "alone", is_flag=True, help="Bring a daemon for the time of the job.")
+@click.option("--log-dir", metavar="DIR", help="With --standalone: keep the ranks' logs here.")
+@click.option(
+    "--no-label",
+    is_flag=True,
+    help="The output of several ranks as it is: no `[rank N] `, no waiting for whole lines.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show progress on stderr even if it is no terminal.")
+@click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors of muster itself.")
+def run(
+    address: Address, draft: Draft, alone: bool, log_dir: str | None, no_label: bool, verbose: bool, quiet: bool
+) -> None:
+    """Run a job and show its output; end with its exit code.
+
+    The output of the ranks goes to stdout, line by line behind `[rank N] ` when there are several. Ctrl-C and SIGTERM
+    stop the job, with its grace. A second Ctrl-C kills it, and so does a SIGTERM that comes more than 4 s after the
+    first: until then it counts as the same one, since schedulers send it twice.
+
+    The ranks get a small default environment and what --env names. Where there is no daemon, or with --standalone,
+    muster brings one of its own for the time of the job; the ranks then get the whole environment from here and run
+    in this folder, as with `torchrun --standalone`. In a container of ModelArts it takes the place of its launcher:
+    with the rank table, the job's name, and the folders for logs and work that this would take.
+
+    Exit code: the job's (128+n for a signal; the first failure's of several ranks), 126 not executable, 127 not
+    found, 125 muster itself failed; before the job is accepted 2 wrong usage or spec, 4 no daemon, 5 refused.
+    """
+    if log_dir is not None and not alone:
+        raise click.UsageError("--log-dir goes with --standalone: another daemon has a log folder of its own")
+    show = (verbose or on_terminal()) and not quiet
+    if alone or not _answers(address, quiet):
+        log_dir = _as_launcher(draft, log_dir)
+        code = _standalone(draft.spec(), log_dir, show, quiet, not no_label)
+    else:
+        from muster.agent.cli.client.calls import connect
+        from muster.agent.cli.client.interrupts import Interrupts
+
+        spec = draft.spec()
+        with Interrupts() as interrupts, connect(address) as connection:
+            job = _Attached(connection, interrupts, spec, show=show, quiet=quiet, label=not no_label, own=False)
+            code = job.run()
+    raise click.exceptions.Exit(code)
+
+
+def _answers(address: Address, quiet: bool) -> bool:
+    """Whether there is a daemon. Raises NoDaemon where there may be one that this user cannot reach, and where just
+    this address was asked for: a job that was meant for it must not run elsewhere."""
+    end = time.monotonic() + RESTART_S
+    while True:
+        try:
+            address.probe()
+            return True
+        except NoDaemon as failure:
+            if failure.why is Why.REFUSED and time.monotonic() < end:
+                time.sleep(0.1)
+                continue
+            if address.explicit or failure.why not in (Why.ABSENT, Why.REFUSED):
+                raise
+        if not quiet:
+            note(f"no daemon at {address}: bringing one for the time of this job")
+        return False
+
+
+def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
+    """Fills the draft up with what a launcher without a daemon would take from its surroundings; returns the folder for
+    the logs, None for one of our own. Raises Failure."""
+    env = draft.env = _environment() | draft.env
+    table = draft.rank_table or modelarts.rank_table(draft.boot or "", env)
+    if not os.path.isabs(table):
+        draft.rank_table = table or None  # relative to this folder, as the launcher would take it
+    if draft.workdir is None and not (table and modelarts.working_folder(env, 0)):
+        draft.workdir = _here()
+    if not modelarts.in_container(env):
+        return log_dir
+    if table:
+        address, port = modelarts.meeting_point(env)
+        draft.master_addr = draft.master_addr or address or None
+        draft.master_port = draft.master_port or port or None
+    if draft.job_id is None:
+        draft.job_id = modelarts.job_name("", env) or None
+        if draft.job_id is None and env.get("MA_VJ_NAME"):
+            note(f"MA_VJ_NAME is {env['MA_VJ_NAME'][:80]!a}, which cannot be the id of a job; the job gets another")
+    return log_dir or modelarts.log_folder(env)
+
+
+def _environment() -> dict[str, str]:
+    """This process' environment, as far as it can be passed on."""
+    env = {}
+    for name, value in os.environ.items():
+        if (name + value).isascii() or _is_utf8(name + value):
+            env[name] = value
+        else:
+            note(f"environment: {name!a} is left out: its value is not UTF-8")
+    return env
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise Failure("this folder was removed: go to another, or give --workdir", Exit.USAGE) from None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, label: bool) -> int:
+    from muster.agent.cli.client import standalone
+    from muster.agent.cli.client.interrupts import Interrupts
+
+    grace_s = sum(spec.grace_steps or DEFAULT_GRACE_STEPS)
+    with Interrupts(hangup=True) as interrupts, standalone.bring(log_dir, grace_s, interrupts) as own:
+        from muster.agent.cli.client.calls import connect  # takes a while, during which the daemon starts
+
+        own.wait_ready()
+        with connect(own.address) as connection:
+            job = _Attached(connection, interrupts, spec, show=show, quiet=quiet, label=label, own=True)
+            code = job.run()
+        # msrun leaves a file of each worker, too, whatever the end was.
+        own.keep_logs = not job.succeeded or spec.boot == Boot.MSRUN
+        if own.keep_logs and (log_dir is None or interrupts.first) and not quiet:
+            note(f"the logs of the ranks are kept in {own.log_dir.resolve()}")
+    return code
+
+
+class _Sink:
+    """The output of one rank as it is, that of several labelled if `label`; how many there are is asked for when the
+    first byte comes."""
+
+    def __init__(self, label: bool, count: Callable[[], int]) -> None:
+        self._label = label
+        self._count = count
+        self._sink: Sink | None = None
+
+    def feed(self, source: str, data: bytes, time: float) -> None:
+        if source == "muster":
+            note(data.decode("utf-8", "replace").rstrip("\n"))
+            return
+        if self._sink is None:
+            from muster.agent.logs import labels
+
+            labelled = self._label and self._count() > 1
+            self._sink = labels.Lines(write, label=True) if labelled else labels.Raw(write)
+        self._sink.feed(source, data, time)
+
+    def cut(self, source: str) -> None:
+        if self._sink is not None:
+            self._sink.cut(source)
+
+    def finish(self) -> None:
+        if self._sink is not None:
+            self._sink.finish()
+
+
+class _Attached:
+    """A job and the terminal (or pipe) that it runs at."""
+
+    def __init__(
+        self,
+        connection: "Connection",
+        interrupts: "Interrupts",
+        spec: JobSpec,
+        *,
+        show: bool,
+        quiet: bool,
+        label: bool,
+        own: bool,
+    ) -> None:
+        self._connection = connection
+        connection.quiet = quiet
+        self._interrupts = interrupts
+        self._spec = spec
+        self._show = show
+        self._quiet = quiet
+        self._label = label
+        self._own = own
+        #: Whether the job has ended, and well.
+        self.succeeded = False
+
+    def run(self) -> int:
+        """The exit code. Raises Failure: before the job is accepted as for any command, later with exit code 125."""
+        from muster.agent.cli.spec.submit import STOPPING, submit
+
+        try:
+            answer = submit(self._connection, self._spec, own=self._own)
+        except CallFailed as failure:
+            if self._own and failure.reason == STOPPING:  # it got the signal that we got, or only it did
+                raise not_started(self._interrupts.first or signal.SIGTERM) from None
+            raise
+        with self._interrupts.calling(self._stop):
+            if self._show:
+                note(f"job {answer.job.job_id} {'is there already' if answer.already_existed else 'accepted'}")
+            try:
+                return self._follow(answer.job)
+            except StdoutFailed as failure:
+                return self._nobody_reads(failure)
+            except (CallFailed, NoDaemon) as failure:
+                raise Failure(f"{failure.message}\n{self._goes_on()}", Exit.MUSTER_FAILED) from None
+            except KeyboardInterrupt:
+                note(f"not waiting any longer; {self._goes_on()}")
+                return 128 + self._interrupts.first
+
+    def _follow(self, job: "job_pb2.Job") -> int:
+        from muster.agent.cli.client import follow
+        from muster.agent.cli.progress import Progress
+        from muster.v1 import log_pb2
+
+        progress = Progress(self._connection, job) if self._show else None
+        sink = _Sink(self._label, lambda: self._count(job))
+        # Also whom nothing else is told must know that this is not all of the output.
+        losses = not (self._show or self._quiet)
+        request = log_pb2.ReadLogsRequest(job_id=job.job_id, follow=True, events=losses, only_losses=losses)
+        last = follow.read(self._connection, request, sink)
+        if not self._quiet:
+            follow.note_missing(last)
+        if progress is not None:
+            progress.finish()
+        return self._verdict(last)
+
+    def _count(self, job: "job_pb2.Job") -> int:
+        """Its ranks here, which a job with a rank table has only once this is there. Raises CallFailed, NoDaemon."""
+        from muster.v1 import job_pb2
+
+        if not job.ranks:
+            job = self._connection.patiently(self._connection.jobs.Get, job_pb2.GetRequest(job_id=job.job_id)).job
+        return len(job.ranks)
+
+    def _verdict(self, last: "log_pb2.ReadLogsResponse") -> int:
+        from muster.v1 import job_pb2
+
+        verdict, state = last.verdict, last.state
+        if not last.HasField("verdict"):
+            request = job_pb2.WaitRequest(job_id=self._spec.job_id)
+            job = self._connection.patiently(self._connection.jobs.Wait, request, None).job
+            verdict, state = job.verdict, job.state
+        self.succeeded = state == job_pb2.JOB_STATE_SUCCEEDED and verdict.exit_code == 0
+        name = job_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
+        if self._show or ((not self.succeeded or self._interrupts.first) and not self._quiet):
+            note(f"job {self._spec.job_id} {name}: {verdict.summary}")
+        return verdict.exit_code
+
+    def _nobody_reads(self, failure: StdoutFailed) -> int:
+        if self._own:
+            self._order("stdout closed", kill=False, wait=True)
+        if not self._quiet:
+            note(f"{failure.message}; {self._goes_on()}")
+        return failure.exit_code if failure.exit_code == Exit.PIPE_CLOSED else Exit.MUSTER_FAILED
+
+    def _goes_on(self) -> str:
+        job_id = self._spec.job_id
+        if self._own:
+            return f"job {job_id} was stopped with its daemon"
+        return f"job {job_id} goes on: see `muster logs -f {job_id}`, end it with `muster stop {job_id}`"
+
+    def _stop(self, ask: Ask, number: int) -> None:
+        """Called in the thread of `Interrupts`."""
+        name = end_signals.name(number)
+        kill = ask is not Ask.STOP
+        if not self._quiet:
+            again = (
+                "press Ctrl-C again to kill it"
+                if number == signal.SIGINT
+                else f"another {name} after {end_signals.SAME_S:g} s kills it"
+            )
+            note(f"{name}: killing the job" if kill else f"{name}: stopping the job; {again}")
+        self._order(name, kill, wait=False)
+
+    def _order(self, reason: str, kill: bool, wait: bool) -> None:
+        from muster.agent.cli.client.calls import proto_duration
+        from muster.v1 import job_pb2
+
+        request = job_pb2.StopRequest(job_id=self._spec.job_id, reason=reason)
+        if not wait:
+            request.timeout.CopyFrom(proto_duration(0))
+        if kill:
+            request.grace.CopyFrom(proto_duration(0))
+        try:
+            self._connection.patiently(self._connection.jobs.Stop, request, None)
+        except Failure as failure:
+            note(f"the job could not be stopped: {failure.message}")

@@ -1,0 +1,283 @@
+"""`muster service`: the daemon as a systemd service on this node, out of the environment that this command runs in."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import get_completion_class
+
+import muster.agent
+from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.printing import emit, note
+from muster.agent.host.ownership import OWN_ENVIRONMENT, environment_of_others, programs
+from muster.supervisors.paths import Root
+from muster.supervisors.system import scope
+
+if TYPE_CHECKING:
+    from muster.agent.cli.installed import Content, Installed
+
+_UNITS = Path("/etc/systemd/system")
+_SHARE = Path("/usr/local/share")
+_RECORD = _SHARE / "muster/installed.json"
+_CONFIG_FILE = Path("/etc/muster/musterd.toml")
+_CONFIG = b"""\
+# Configuration of musterd. Every key has a default; `musterd --check-config` says whether this file is good, and
+# `systemctl reload musterd` has it read again.
+"""
+#: What a unit file takes without quotes or escapes.
+_PLAIN = re.compile(r"[A-Za-z0-9/_.+@-]+")
+#: Seconds for a program; the service has 300 to start, and 90 to end before.
+_PROGRAM_S = 600.0
+
+
+@click.group()
+def service() -> None:
+    """Install or remove the systemd service of this node.
+
+    The service runs from the virtual environment that this command belongs to. Upgrade: `pip install` there, or make
+    another environment, and `muster service install` again; back again likewise. Jobs run on meanwhile.
+    """
+
+
+@service.command()
+@click.option("--no-start", is_flag=True, help="Neither enable nor start nor restart it.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace files that were changed by hand, with a copy beside them; take an environment that others than root "
+    "can change.",
+)
+def install(no_start: bool, force: bool) -> None:
+    """Set up units, groups, folders, configuration, man pages and completions, and start the daemon.
+
+    May be repeated: what is there and right is left alone, and so are a configuration and what was changed by hand. The
+    daemon is restarted if anything was changed. Where it does not start, all is put back as it was.
+    """
+    _need_systemd()
+    place = _programs(force)
+    options = ("--trust-environment",) if environment_of_others() else ()
+    # Before anything is changed: whether it runs at all, and whether the configuration is one.
+    _run(str(place / "musterd"), "--check-config", *options)
+    with _installed() as files:
+        was_active, was_enabled = _is("active"), _is("enabled")
+        try:
+            changed = files.put(_wanted(place, options), force=force)
+            new_config = files.add(_CONFIG_FILE, _CONFIG, 0o640)
+            changed += [_CONFIG_FILE] if new_config else []
+            for path in changed:
+                note(f"wrote {path}")
+            _run("systemd-sysusers", "/etc/sysusers.d/muster.conf")
+            _run("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/muster.conf")
+            if new_config:  # a webhook's token may come to be in it; who may stop every job may read it
+                shutil.chown(_CONFIG_FILE, group="muster")
+            if changed:
+                _run("systemctl", "daemon-reload")
+            if not no_start:
+                _run("systemctl", "enable", "musterd")
+                _run("systemctl", "restart" if changed or _is_older_than_its_files() else "start", "musterd")
+        except BaseException:
+            _take_back(files, was_active and not no_start, was_enabled)
+            raise
+    done = "" if changed else ": nothing had to be changed"
+    emit(f"musterd is installed{'' if no_start else ' and runs'}{done}\n")
+    if no_start and was_active and changed:
+        note("what runs is what was there before: `systemctl restart musterd` when it suits")
+
+
+@service.command()
+@click.option("--purge", is_flag=True, help="Remove state, logs and configuration, too. Asks, or needs --yes.")
+@click.option("--force", is_flag=True, help="Although jobs run: they run on, and nobody watches them any more.")
+@click.option("--yes", is_flag=True, help="Purge without a question.")
+def uninstall(purge: bool, force: bool, yes: bool) -> None:
+    """Stop the daemon and remove what `install` put there.
+
+    Refused while jobs run. A file that was changed by hand is kept beside its place. State, logs and configuration
+    stay, unless --purge, which is refused while jobs run even with --force.
+    """
+    _need_systemd()
+    root = Root.system()
+    folders = (root.state, root.log, _CONFIG_FILE.parent)
+    with _installed() as files:
+        _refuse_jobs(root, force and not purge)
+        if purge and not yes:
+            _ask(folders)
+        was = bool(files)
+        if _UNITS / "musterd.service" in files:
+            _run("systemctl", "disable", "--now", "musterd")
+            try:
+                _refuse_jobs(root, force and not purge)  # one may have been begun meanwhile
+            except Failure:
+                _run("systemctl", "enable", "--now", "musterd")
+                raise
+        files.remove()
+        if was:
+            _run("systemctl", "daemon-reload")
+    if jobs := _living(root):
+        note(f"jobs run on, and nobody watches them: {_few(jobs)}")
+    else:
+        # With a dash: of a release before.
+        _run("systemctl", "stop", "muster-nursery:*.scope", "muster-nursery-*.scope")
+        _remove(root.run)
+    for folder in folders if purge else ():
+        _remove(folder)
+    if (_UNITS / "musterd.service.d").exists():
+        note(f"{_UNITS / 'musterd.service.d'} is not muster's, and stays")
+    emit("musterd is no longer installed\n" if was else "musterd was not installed by `muster service install`\n")
+
+
+@contextmanager
+def _installed() -> "Iterator[Installed]":
+    from muster.agent.cli.installed import alone
+
+    try:
+        with alone(_RECORD) as files:
+            yield files
+    except OSError as error:
+        raise Failure(f"{error.filename}: {error.strerror}") from error
+
+
+def _take_back(files: "Installed", restart: bool, was_enabled: bool) -> None:
+    """Whatever of it fails, the first error is the one that is told."""
+    note("it failed: all is put back as it was")
+    if not was_enabled:
+        subprocess.run(["systemctl", "disable", "-q", "--now", "musterd"], check=False, timeout=_PROGRAM_S)
+    try:
+        files.take_back()
+    except OSError as error:
+        note(f"{error.filename}: could not be put back: {error.strerror}")
+    subprocess.run(["systemctl", "daemon-reload"], check=False, timeout=_PROGRAM_S)
+    if restart:
+        subprocess.run(["systemctl", "restart", "musterd"], check=False, timeout=_PROGRAM_S)
+
+
+def _is_older_than_its_files() -> bool:
+    """Whether the daemon was started before the last change; the record's time is when that was."""
+    shown = _run("systemctl", "show", "-P", "ExecMainStartTimestampMonotonic", "musterd")
+    started = int(shown or 0) / 1e6 - time.monotonic() + time.time()
+    return started < _RECORD.stat().st_mtime
+
+
+def _refuse_jobs(root: Root, force: bool) -> None:
+    jobs = _living(root)
+    if jobs and not force:
+        raise Failure(
+            f"jobs run: {_few(jobs)}: stop them first (`muster stop --all`); --force alone lets them run on",
+            Exit.REFUSED,
+        )
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _living(root: Root) -> list[str]:
+    """Jobs of which anything lives, whether or not a daemon is there: somebody has their lock, or they have a scope."""
+    from muster.supervisors.system.lock import holder as lock_holder
+
+    units = _run("systemctl", "list-units", "--plain", "--no-legend", "--state=active", "muster-*.scope")
+    scopes = {line.split()[0] for line in units.splitlines()}
+    try:
+        names = sorted(os.listdir(root.jobs))
+    except FileNotFoundError:
+        return []
+    return [name for name in names if scope.unit_of(root, name) in scopes or lock_holder(root.job(name).lock)]
+
+
+def _ask(folders: tuple[Path, ...]) -> None:
+    """Raises Failure where there is nobody to ask."""
+    names = ", ".join(map(str, folders))
+    if not sys.stdin.isatty():
+        raise Failure(f"--purge removes {names}, and with them all that is known of every job: add --yes", Exit.REFUSED)
+    click.confirm(f"Remove {names}, and with them all that is known of every job?", abort=True, err=True)
+
+
+def _remove(folder: Path) -> None:
+    from muster.agent.jobs.job_folder import remove_tree
+
+    if folder.exists():
+        # What is in one that is a disk of its own; else a mount in it is a job's, which is not removed.
+        troubles = [remove_tree(path) for path in (folder.iterdir() if folder.is_mount() else (folder,))]
+        note("; ".join(filter(None, troubles)) or f"removed {folder}")
+
+
+def _wanted(bin_folder: Path, options: tuple[str, ...] = ()) -> "dict[Path, Content]":
+    """What is installed, by path; `options`: with which musterd of this folder is started."""
+    from muster.agent.cli import manual
+    from muster.agent.cli.main import cli
+    from muster.agent.musterd import main as musterd
+
+    source = _source()
+    unit = (source / "musterd.service").read_text()
+    unit = unit.replace("/opt/muster/bin/musterd\n", " ".join(("/opt/muster/bin/musterd", *options)) + "\n")
+    unit = unit.replace("/opt/muster/bin/", f"{bin_folder}/")
+    files = {
+        _UNITS / "musterd.service": unit,
+        _UNITS / "muster.slice": (source / "muster.slice").read_text(),
+        Path("/etc/sysusers.d/muster.conf"): (source / "sysusers.d/muster.conf").read_text(),
+        Path("/etc/tmpfiles.d/muster.conf"): (source / "tmpfiles.d/muster.conf").read_text(),
+    }
+    for name, text in (*manual.pages(cli, "muster"), *manual.pages(musterd, "musterd", 8)):
+        files[_SHARE / f"man/man{name[-1]}" / name] = text
+    for shell, place in (
+        ("bash", _SHARE / "bash-completion/completions/muster"),
+        ("zsh", _SHARE / "zsh/site-functions/_muster"),
+        # fish looks into /usr/local/share only where $XDG_DATA_DIRS says so.
+        ("fish", Path("/etc/fish/completions/muster.fish")),
+    ):
+        kind = get_completion_class(shell)
+        assert kind is not None  # click has these
+        files[place] = kind(cli, {}, "muster", "_MUSTER_COMPLETE").source() + "\n"
+    links = {Path("/usr/local/bin", name): bin_folder / name for name in ("muster", "musterd")}
+    return {path: text.encode() for path, text in files.items()} | links
+
+
+def _source() -> Path:
+    """Where the units are: in the package, or beside it in a checkout."""
+    package = Path(muster.agent.__file__).resolve().parent
+    return package / "units" if (package / "units").is_dir() else package.parent / "systemd"
+
+
+def _programs(force: bool) -> Path:
+    """The folder of `musterd`, of the environment that this runs in. Raises Failure where it cannot serve: root would
+    run what somebody else can change."""
+    folder = programs()
+    if not (folder / "musterd").exists():
+        raise Failure(f"{folder}/musterd is not there: install muster-agent into a virtual environment with pip")
+    if not _PLAIN.fullmatch(str(folder)):
+        raise Failure(f"{folder}: a unit takes letters, digits and /_.+@- only: make an environment of another name")
+    if (trouble := environment_of_others()) and not force:
+        raise Failure(f"{trouble}. {OWN_ENVIRONMENT}, or take it with --force", Exit.REFUSED)
+    return folder
+
+
+def _need_systemd() -> None:
+    if os.geteuid() != 0:
+        raise Failure("the service of a node is installed by root", Exit.REFUSED)
+    if not scope.is_available():
+        raise Failure("systemd does not run here: start musterd in another way (`musterd --root DIR`)", Exit.REFUSED)
+
+
+def _is(state: str) -> bool:
+    """`systemctl is-active`, `is-enabled`."""
+    # Of a unit that is not there it says more than its code.
+    argv = ["systemctl", f"is-{state}", "-q", "musterd"]
+    return subprocess.run(argv, check=False, timeout=_PROGRAM_S, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def _run(*argv: str) -> str:
+    """Returns what it wrote. Raises Failure."""
+    try:
+        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=_PROGRAM_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failure(f"{' '.join(argv)}: {error}") from None
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(argv)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout.strip()

@@ -1,0 +1,192 @@
+"""`muster top`: cards, jobs and ranks, live."""
+
+import os
+import shutil
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.printing import as_dict, emit, emit_json, format_option, write
+from muster.agent.cli.spec.spec_options import DURATION
+from muster.agent.text import clean, numbers, shorten, size
+
+if TYPE_CHECKING:
+    from muster.agent.cli.client.calls import Connection
+    from muster.v1 import node_pb2, telemetry_pb2
+
+_BARS = " ▁▂▃▄▅▆▇█"
+#: Looks whose utilization is drawn, beside each card.
+_SPARK = 16
+#: Columns where the terminal does not tell, and the fewest that are laid out for.
+_WIDTH = 80
+_HOME, _TO_LINE_END, _TO_SCREEN_END = b"\x1b[H", "\x1b[K", b"\x1b[J"
+_OTHER_SCREEN, _BACK = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l"
+
+_Sparks = dict[int, deque[float | None]]
+
+
+@click.command()
+@pass_address
+@click.argument("job", required=False, default="", metavar="[JOB]")
+@click.option(
+    "--interval", metavar="DURATION", type=DURATION, default="1s", show_default=True, help="Between two looks."
+)
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), help="End after so many looks. [default: 1 if not on a terminal]"
+)
+@click.option(
+    "--record",
+    metavar="FILE",
+    help="Show nothing; append telemetry records to FILE as they are taken, for `muster hang replay`. - is stdout.",
+)
+@format_option
+def top(address: Address, job: str, interval: float, count: int | None, record: str | None, as_json: bool) -> None:
+    """Show what cards and ranks are doing, live; Ctrl-C ends it.
+
+    Of a card: utilization, now and in the looks before, memory, power, temperature, and the job that holds it. Of a
+    rank: CPU, memory and input/output of its process with all descendants. `-` is a reading that is not told.
+    """
+    from muster.agent.cli.client.calls import connect, utf8
+
+    job = utf8(job, "JOB")
+    with connect(address) as connection:
+        if record is not None:
+            _record(connection, job, record)
+            return
+        live = not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        looks = count if count is not None else (0 if live or as_json else 1)
+        try:
+            _look(connection, job, max(interval, 0.1), looks, live, as_json)
+        except KeyboardInterrupt:
+            pass
+
+
+def _look(connection: "Connection", job: str, interval: float, looks: int, live: bool, as_json: bool) -> None:
+    """`looks`: 0 is for ever."""
+    from muster.v1 import telemetry_pb2
+
+    request = telemetry_pb2.GetTelemetryRequest(job_id=job)
+    sparks: _Sparks = defaultdict(lambda: deque(maxlen=_SPARK))
+    done = 0
+    if live:
+        write(_OTHER_SCREEN)
+    try:
+        while True:
+            now = connection.patiently(connection.telemetry.GetTelemetry, request)
+            for card in now.cards:
+                reading = card.reading
+                sparks[card.index].append(reading.utilization if reading.HasField("utilization") else None)
+            if as_json:
+                emit_json(as_dict(now), line=True)
+            else:
+                columns, rows = shutil.get_terminal_size((_WIDTH, 24))
+                text = screen(now, sparks, max(columns, _WIDTH) if live else _WIDTH)
+                if live:
+                    lines = text.splitlines()[: rows - 1]
+                    write(_HOME + "".join(f"{x}{_TO_LINE_END}\r\n" for x in lines).encode() + _TO_SCREEN_END)
+                else:
+                    emit(text)
+            done += 1
+            if looks and done >= looks:
+                return
+            time.sleep(interval)
+    finally:
+        if live:
+            write(_BACK)
+
+
+def screen(now: "telemetry_pb2.GetTelemetryResponse", sparks: _Sparks, width: int) -> str:
+    """One look as lines of at most `width` columns."""
+    head = ["muster top", time.strftime("%H:%M:%S", time.localtime(now.at.ToSeconds()))]
+    if now.HasField("cpu_usage"):
+        head.append(f"cpu {now.cpu_usage:.0f}%")
+    if now.HasField("mem_usage"):
+        head.append(f"memory {now.mem_usage:.0f}%")
+    head.append(f"{len(now.jobs)} job{'s' if len(now.jobs) != 1 else ''}")
+    lines = ["  ".join(head)]
+    cards = [card for card in now.cards if card.kind != "slot"]
+    if cards:
+        lines += ["", f"{'CARD':>4} {'UTIL':>5} {'':<{_SPARK}} {'MEMORY':>13} {'POWER':>9} {'TEMP':>4}  HEALTH   JOB"]
+        lines += [shorten(_card(card, sparks[card.index]), width) for card in cards]
+    for job in now.jobs:
+        lines += ["", shorten(_job(job), width)]
+        if job.ranks:
+            lines.append(
+                f"{'RANK':>5} {'DEV':>4} {'PID':>8} {'CPU':>7} {'MEMORY':>9} {'READ/S':>10} {'WRITE/S':>10} S PROCS"
+            )
+            lines += [shorten(_rank(rank), width) for rank in job.ranks]
+    return "\n".join(lines) + "\n"
+
+
+def spark(values: Sequence[float | None]) -> str:
+    """A character per value of 0 to 100 percent, the newest last; a space where none was told."""
+    top_bar = len(_BARS) - 1
+    return "".join(" " if v is None else _BARS[max(1, min(top_bar, round(v / 100 * top_bar)))] for v in values)
+
+
+def _card(card: "node_pb2.Card", values: Sequence[float | None]) -> str:
+    r = card.reading
+    util = f"{r.utilization:.0f}%" if r.HasField("utilization") else "-"
+    memory = "-"
+    if r.HasField("memory_used_bytes"):
+        total = r.memory_total_bytes if r.HasField("memory_total_bytes") else card.memory_bytes
+        memory = f"{r.memory_used_bytes / 2**30:.1f}/{total / 2**30:.1f}G"
+    power = f"{r.power_watts:.0f}" if r.HasField("power_watts") else "-"
+    if r.HasField("power_limit_watts"):
+        power += f"/{r.power_limit_watts:.0f}"
+    temperature = f"{r.temperature:.0f}C" if r.HasField("temperature") else "-"
+    line = f"{card.index:>4} {util:>5} {spark(values):>{_SPARK}} {memory:>13} {power + 'W':>9} {temperature:>4}"
+    return f"{line}  {card.health:<8} {clean(card.job_id) or 'free'}"
+
+
+def _job(job: "telemetry_pb2.JobTelemetry") -> str:
+    from muster.agent.cli import show
+
+    text = f"JOB {clean(job.job_id)}  {show.state(job.state)}"
+    # None at all are those of a job that was not looked at yet.
+    text += f"  {job.processes} process{'es' if job.processes != 1 else ''}" if job.processes else ""
+    devices = numbers({rank.device for rank in job.ranks})
+    text += f"  devices {devices}" if devices else ""
+    if job.HasField("card_utilization"):
+        text += f"  cards average {job.card_utilization:.0f}%"
+    return text + ("  UNDERUSED" if job.underused else "")
+
+
+def _rank(rank: "telemetry_pb2.RankTelemetry") -> str:
+    cpu = f"{rank.cpu:.0f}%" if rank.HasField("cpu") else "-"
+    memory = size(rank.memory_bytes) if rank.HasField("memory_bytes") else "-"
+    read = size(round(rank.read_rate)) if rank.HasField("read_rate") else "-"
+    written = size(round(rank.write_rate)) if rank.HasField("write_rate") else "-"
+    place = f"{rank.rank:>5} {rank.device:>4} {rank.pid or '-':>8}"
+    processes = str(rank.processes) if rank.HasField("at") else "-"
+    return f"{place} {cpu:>7} {memory:>9} {read:>10} {written:>10} {rank.state or '-'} {processes:>5}"
+
+
+def _record(connection: "Connection", job: str, path: str) -> None:
+    from muster.v1 import telemetry_pb2
+
+    request = telemetry_pb2.RecordTelemetryRequest(job_id=job)
+    try:
+        fd = 1 if path == "-" else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise Failure(f"--record: {path}: {error.strerror}", Exit.USAGE) from None
+    try:
+        for answer in connection.stream(connection.telemetry.RecordTelemetry, request):
+            line = answer.line.encode() + b"\n"
+            if fd == 1:
+                write(line)
+            elif os.write(fd, line) < len(line):
+                raise OSError(28, "No space left on device")
+    except KeyboardInterrupt:
+        pass
+    except OSError as error:
+        raise Failure(f"--record: {path}: {error.strerror}") from None
+    finally:
+        if fd != 1:
+            os.close(fd)

@@ -1,0 +1,118 @@
+"""Exit codes, and the errors that end a command with one."""
+
+import enum
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import click
+
+from muster.agent.host import end_signals
+from muster.agent.text import clean
+from muster.supervisors.model.spec import Violation
+
+
+class Exit(enum.IntEnum):
+    """Exit codes of `muster`; `run` and `wait` else end with the job's own."""
+
+    FAILURE = 1
+    USAGE = 2
+    NO_SUCH_JOB = 3
+    NO_DAEMON = 4
+    REFUSED = 5
+    TIMEOUT = 124
+    MUSTER_FAILED = 125
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141
+
+
+#: gRPC status -> exit code; what is not here is a plain failure.
+_BY_STATUS = {
+    "INVALID_ARGUMENT": Exit.USAGE,
+    "NOT_FOUND": Exit.NO_SUCH_JOB,
+    "UNAVAILABLE": Exit.NO_DAEMON,
+    "ALREADY_EXISTS": Exit.REFUSED,
+    "FAILED_PRECONDITION": Exit.REFUSED,
+    "RESOURCE_EXHAUSTED": Exit.REFUSED,
+    "PERMISSION_DENIED": Exit.REFUSED,
+    "UNAUTHENTICATED": Exit.REFUSED,
+}
+
+
+class Failure(Exception):
+    """Raised to end the command with `exit_code` after showing `message`, each line of it behind `muster: `."""
+
+    def __init__(self, message: str, exit_code: int = Exit.FAILURE) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = int(exit_code)
+
+    def show(self) -> None:
+        """Writes the message to stderr."""
+        for line in self.message.splitlines() or [""]:
+            click.echo(f"muster: {clean(line)}", err=True)
+
+
+class CallFailed(Failure):
+    """Raised when the daemon answered a call with an error, or did not answer.
+
+    `status` is the name of the gRPC status, `reason` the stable reason of the daemon's ErrorInfo ("" when there is
+    none: then the status comes from the connection), `retry_after` in seconds, None when another try makes no sense,
+    `facts` what else it tells programs.
+    """
+
+    def __init__(
+        self,
+        status: str,
+        message: str,
+        reason: str = "",
+        retry_after: float | None = None,
+        facts: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(message, _BY_STATUS.get(status, Exit.FAILURE))
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after
+        self.facts = facts
+        if reason == "SUPERVISOR_UNREACHABLE":
+            self.exit_code = int(Exit.FAILURE)  # the daemon did answer
+
+    @property
+    def transient(self) -> bool:
+        """The connection broke, or the daemon starts or ends: the same call may succeed in a moment."""
+        if self.status in ("UNAVAILABLE", "CANCELLED"):
+            return True
+        # What gRPC makes of a server that was killed in the middle of an answer.
+        return self.status in ("UNKNOWN", "INTERNAL") and not self.reason and "stream" in self.message.lower()
+
+
+class StdoutFailed(Failure):
+    """Raised when stdout takes nothing more: nobody reads it (exit code 141, as by SIGPIPE), or its disk is full."""
+
+
+class BadSpec(Failure):
+    """Raised when a spec breaks the rules: one line per field, exit code 2."""
+
+    def __init__(self, violations: Sequence[Violation]) -> None:
+        super().__init__("\n".join(f"{v.field}: {v.description}" for v in violations), Exit.USAGE)
+
+
+class NoDaemon(Failure):
+    """Raised when nothing answers at the daemon's address. `why` tells what a caller may do about it."""
+
+    def __init__(self, message: str, why: "Why") -> None:
+        super().__init__(message, Exit.NO_DAEMON)
+        self.why = why
+
+
+def not_started(number: int) -> Failure:
+    """For a job that a signal has stopped before there was one."""
+    return Failure(f"{end_signals.name(number)}: stopped before the job was started", 128 + number)
+
+
+class Why(enum.Enum):
+    """Why there is no daemon."""
+
+    ABSENT = enum.auto()  # there is not even a socket
+    REFUSED = enum.auto()  # a socket that nobody listens on: a daemon was there, and may be back in a moment
+    FORBIDDEN = enum.auto()  # there may be one, but not for this user
+    OTHER = enum.auto()

@@ -1,0 +1,115 @@
+"""Where the output goes: stdout for data, stderr for the rest."""
+
+import json
+import os
+import select
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from muster.agent.cli.exits import Exit, StdoutFailed
+from muster.agent.text import clean
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def format_option(command: F) -> F:
+    """`-o table|json`, given to the command as `as_json`."""
+    return click.option(
+        "-o",
+        "--output",
+        "as_json",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        callback=lambda _context, _option, value: value == "json",
+        help="A table for people, or JSON with the names of the API.",
+    )(command)
+
+
+def write(data: bytes, fd: int = 1) -> None:
+    """Writes all of it to stdout (or stderr, 2), unbuffered. Raises StdoutFailed."""
+    name = "standard output" if fd == 1 else "standard error"
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # somebody who shares the pipe made it non-blocking
+            select.select([], [fd], [])
+        except BrokenPipeError:
+            raise StdoutFailed(f"{name} is closed", Exit.PIPE_CLOSED) from None
+        except OSError as error:
+            raise StdoutFailed(f"{name}: {error.strerror}") from None
+
+
+def emit(text: str) -> None:
+    """Writes text of a command that only shows something. Where nobody reads it ends quietly, as if by SIGPIPE."""
+    try:
+        write(text.encode("utf-8", "surrogateescape"))
+    except StdoutFailed as failure:
+        if failure.exit_code == Exit.PIPE_CLOSED:
+            raise click.exceptions.Exit(failure.exit_code) from None
+        raise
+
+
+def emit_json(value: Mapping[str, Any], *, line: bool = False) -> None:
+    """An object, indented; with `line` on one line."""
+    emit(json.dumps(value, ensure_ascii=False, indent=None if line else 2) + "\n")
+
+
+def emit_json_list(name: str, values: Iterable[Mapping[str, Any]]) -> None:
+    """An object with one list, indented, of which each value is written when it comes."""
+    begin = f'{{\n  "{name}": ['
+    between = begin + "\n"
+    for value in values:
+        text = json.dumps(value, ensure_ascii=False, indent=2)
+        emit(between + "\n".join(f"    {line}" for line in text.split("\n")))
+        between = ",\n"
+    emit(begin + "]\n}\n" if between.startswith(begin) else "\n  ]\n}\n")
+
+
+def as_dict(message: "Message") -> dict[str, Any]:
+    """The JSON form of a message: the API's JSON names, RFC 3339 times; zeros and empty lists are there too."""
+    from google.protobuf.json_format import MessageToDict
+
+    return MessageToDict(message, always_print_fields_with_no_presence=True)
+
+
+def note(text: str) -> None:
+    """A line for people on stderr."""
+    try:
+        os.write(2, f"muster: {clean(text)}\n".encode("utf-8", "replace"))
+    except OSError:
+        pass  # nobody listens; that is no reason to end
+
+
+def on_terminal() -> bool:
+    """stderr is a terminal, so that progress is shown."""
+    try:
+        return os.isatty(2)
+    except OSError:
+        return False
+
+
+def coloured() -> bool:
+    """stdout is a terminal and the user has not asked for no colours (no-color.org)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and os.isatty(1)
+
+
+def keep_descriptors() -> None:
+    """Opens /dev/null for a standard descriptor that is closed: else the next socket would get its number, and
+    what is meant for stdout would be written into it."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            if number == 1:
+                sys.stdout = os.fdopen(null, "w", closefd=False)
+            elif number == 2:
+                sys.stderr = os.fdopen(null, "w", closefd=False)

@@ -1,0 +1,1 @@
+"""The spec of a job from options and job.toml, and how it is submitted."""

@@ -1,0 +1,24 @@
+"""Starting a job: what `run` and `start` have in common."""
+
+from muster.agent.cli.client.calls import Connection
+from muster.agent.cli.exits import CallFailed
+from muster.agent.cli.spec.job_spec import to_proto
+from muster.supervisors.model.spec import JobSpec
+from muster.v1 import job_pb2
+
+#: The reason of a daemon that ends: it takes no new job.
+STOPPING = "STOPPING"
+
+
+def submit(connection: Connection, spec: JobSpec, *, own: bool = False) -> job_pb2.StartResponse:
+    """Starts the job. An answer that was lost (the daemon was restarted in the middle) is asked for again, and so is a
+    daemon that ends, for its successor: the spec has an id, so that this is the same job. The wait is bounded, and is
+    told of after a second. `own`: the daemon is this command's, and nobody succeeds it. Raises CallFailed, NoDaemon,
+    BadSpec."""
+    request = job_pb2.StartRequest(spec=to_proto(spec))
+    try:
+        return connection.call(connection.jobs.Start, request)
+    except CallFailed as failure:
+        if not failure.transient or (own and failure.reason == STOPPING):
+            raise
+    return connection.patiently(connection.jobs.Start, request, aloud=True)

@@ -1,0 +1,170 @@
+"""From the records of a journal to events: the same records always tell the same story."""
+
+import os
+from typing import Any
+
+from muster.agent.events.event_store import Event
+from muster.supervisors.model import verdict
+from muster.supervisors.model.journal import Record
+from muster.supervisors.model.lifecycle import Job, Rank
+from muster.supervisors.model.states import JOB, STEP, Cause, Kind, Outcome
+
+_WHY = {
+    Outcome.GANG_VICTIM: "it was ended because another rank had failed",
+    Outcome.STOPPED: "it was ended by the stop",
+    Outcome.OUT_OF_MEMORY: "the kernel was out of memory",
+    Outcome.HUNG: "it was ended because it hung",
+}
+_CAUSES = {
+    Cause.REQUESTED: "{by} asked for it",
+    Cause.MAX_RUNTIME: "its time is over",
+    Cause.RANK_FAILED: "{by} failed",
+    Cause.LEFTOVERS: "processes of it are left over",
+    Cause.HUNG: "it hangs",
+    Cause.SERVED: "all that it served have ended",
+}
+
+
+class Story:
+    """Tells one job. Feed it every record in order, each after the job has applied it."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+
+    def tell(self, record: Record, job: Job, job_id: str) -> Event | None:
+        """The event of a record; None for one that is of no interest to a watcher. At most one per record."""
+        kind, now = Kind(record["kind"]), record["t"]
+        took = max(now - self._since, 0.0) if self._since else 0.0
+        if kind in (Kind.CHECKING, Kind.PREPARING, Kind.RUNNING, Kind.STOPPING):
+            # A stop that comes again (somebody shortens the grace) is no new step.
+            if kind is not Kind.STOPPING or job.stop is None or job.stop.at == now:
+                self._since = now
+            else:
+                took = 0.0
+        told = _told(kind, record, job, took)
+        if told is None:
+            return None
+        name, rank, message, seconds, attributes = told
+        shown = {key: _plain(str(value)) for key, value in attributes.items()}
+        return Event(now, name, job_id, rank, _plain(message), round(seconds, 6), shown)
+
+
+_Told = tuple[str, int | None, str, float, dict[str, Any]]
+
+
+def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
+    match kind:
+        case Kind.ACCEPTED:
+            ranks = len(job.ranks)
+            message = f"accepted from {job.accepted_by} with {ranks} rank{'s' if ranks != 1 else ''}"
+            return "job.accepted", None, message, 0.0, {"ranks": ranks, "by": job.accepted_by}
+        case Kind.CHECKING:
+            if what := r.get("what"):
+                return "job.waiting", None, f"waits for the {what}", 0.0, {}
+            return "job.checking", None, "the node is being checked", 0.0, {}
+        case Kind.PLANNED:
+            numbers = ", ".join(str(rank.rank) for rank in job.ranks[:8]) + (", ..." if len(job.ranks) > 8 else "")
+            message = (
+                f"its place is known: node {job.node_rank} of {job.node_count}, rank {numbers} of {job.world_size}"
+            )
+            return "job.planned", None, message, took, {"node_rank": job.node_rank, "world_size": job.world_size}
+        case Kind.CHECKED:
+            return _checked(r, took)
+        case Kind.PREPARING:
+            return "job.preparing", None, "its processes are being made", 0.0, {"attempt": job.attempt}
+        case Kind.RUNNING:
+            return "job.running", None, "all ranks were let go", took, {"attempt": job.attempt}
+        case Kind.STEP:
+            return "job.step", None, f"{r['name']} begins", 0.0, {"step": r["name"], "pid": r["pid"]}
+        case Kind.EXITED if r["rank"] == STEP:
+            return _step_ended(job)
+        case Kind.RESTARTING:
+            past = job.past[-1]
+            message = f"attempt {past.number} failed: {past.summary}; the next one begins in {r['delay_s']:.1f} s"
+            return "job.restarting", None, message, took, {"attempt": r["attempt"], "exit_code": past.exit_code}
+        case Kind.EXITED:
+            return _exited(job.rank(r["rank"]))
+        case Kind.STOPPING:
+            message = "is being ended: " + _CAUSES[Cause(r["cause"])].format(by=r["by"] or "somebody")
+            message += f": {r['reason']}" if r["reason"] else ""
+            return "job.stopping", None, message, took, {"cause": r["cause"], "by": r["by"]}
+        case Kind.ENDED:
+            return _ended(job, took)
+        case Kind.TAKEN if r["takeover"]:
+            message = f"a supervisor (pid {r['pid']}) took over from one that had died"
+            return "job.taken_over", None, message, 0.0, {"pid": r["pid"]}
+        case Kind.WARNING:
+            return "job.warning", None, r["text"], 0.0, {}
+        case Kind.LOST_BYTES:
+            return _output_lost(r)
+        case Kind.ESCALATED if r["signal"] == "SIGKILL":
+            # Counted are those that were still there a moment later: mostly none.
+            left = f" to {r['processes']} process(es)" if r["processes"] else ""
+            message = f"the grace is over: SIGKILL was sent{left}"
+            return "job.warning", None, message, 0.0, {"processes": r["processes"]}
+    return None
+
+
+def _checked(r: Record, took: float) -> _Told:
+    results = r["results"]
+    found = [f"{x['item']} {x['status']}" for x in results if x["status"] not in ("OK", "NOT_APPLICABLE")]
+    if r["skipped"]:
+        message = f"the checks were left out: {r['skipped']}"
+    elif not found:
+        message = f"{len(results)} checks found nothing"
+    else:
+        message = ("the node may be used: " if r["ok"] else "the node is not fit: ") + ", ".join(found)
+    return "job.checked", None, message, took, {"ok": str(bool(r["ok"])).lower()}
+
+
+def _output_lost(r: Record) -> _Told:
+    """`bytes` is what was lost since the event before, `total` what the gap has lost in all."""
+    rank: int | None = None if r["rank"] == JOB else r["rank"]
+    total: int = r["total"] if "total" in r else r["bytes"]
+    is_open = bool(r.get("open"))
+    attributes = {"bytes": r["bytes"], "total": total, "since": f"{r['since']:.3f}", "error": r["error"]}
+    attributes["open"] = str(is_open).lower()
+    lost = verdict.lost_output(rank, total, r["since"], r["error"], is_open=is_open)
+    return "job.output_lost", rank, lost, 0.0, attributes
+
+
+def _step_ended(job: Job) -> _Told:
+    step = job.step
+    assert step is not None
+    message = f"{job.step_name} {step.detail or verdict.describe(step.status)}"
+    took = max(step.ended_at - step.started_at, 0.0)
+    return "job.step_ended", None, message, took, {"step": job.step_name, "outcome": step.outcome}
+
+
+def _exited(rank: Rank) -> _Told:
+    attributes: dict[str, Any] = {"outcome": rank.outcome, "device": rank.device, "pid": rank.pid}
+    if rank.outcome is Outcome.NOT_STARTED:
+        message = f"rank {rank.rank} could not be started"
+    else:
+        message = f"rank {rank.rank} {verdict.describe(rank.status)}"
+    if rank.status is not None:
+        if os.WIFSIGNALED(rank.status):
+            attributes["signal"] = os.WTERMSIG(rank.status)
+            attributes["core_dumped"] = str(os.WCOREDUMP(rank.status)).lower()
+        else:
+            attributes["exit_code"] = os.WEXITSTATUS(rank.status)
+    why = rank.detail or (_WHY.get(rank.outcome, "") if rank.outcome is not None else "")
+    seconds = max(rank.ended_at - rank.started_at, 0.0) if rank.started_at else 0.0
+    return "rank.exited", rank.rank, message + (f": {why}" if why else ""), seconds, attributes
+
+
+def _ended(job: Job, took: float) -> _Told:
+    attributes: dict[str, Any] = {"state": job.state}
+    message = f"ended as {job.state}"
+    if job.verdict is not None:
+        message = job.verdict.summary
+        attributes["exit_code"] = job.verdict.exit_code
+        attributes["recommendation"] = job.verdict.recommendation
+        if job.verdict.first_failed is not None:
+            attributes["first_failed_rank"] = job.verdict.first_failed
+    return "job.ended", None, message, took, attributes
+
+
+def _plain(text: str) -> str:
+    """Bytes that were no UTF-8 (lone surrogates here) become U+FFFD: an event is JSON and protobuf."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,0 +1,363 @@
+"""Watches all running jobs for hangs: the rule of probes/hang over the telemetry records, and what follows from it."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+import msgspec
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from muster.agent import threads
+from muster.agent.config.config import Config, HangTable
+from muster.agent.errors import CursorTooOld
+from muster.agent.events.event_store import Event, EventStore
+from muster.agent.jobs.entry import Entry
+from muster.agent.link import supervisor_client
+from muster.agent.link.connection import LinkLost, Refused
+from muster.agent.telemetry.records import Lost, Record, Records, encoded
+from muster.agent.text import ranks
+from muster.probes import hang
+from muster.probes.hang import Change, Verdict
+from muster.supervisors.model.spec import OnHang
+from muster.supervisors.model.states import State
+from muster.supervisors.system import trust
+
+#: Records between two writes of a detector's state: about a minute of them.
+STORE_EVERY = 4
+#: An order that a supervisor did not take is tried so often, with so many seconds between.
+TRIES, AGAIN_S = 5, 2.0
+#: Events that are read at a time.
+_PAGE = 1000
+#: Of a sentence of evidence, in characters.
+_SHOWN = 300
+
+_QUIET = (Verdict.SUSPECT, Verdict.HUNG)
+_KINDS = {
+    Verdict.SUSPECT: "job.suspected_hang",
+    Verdict.HUNG: "job.hung",
+    Verdict.DRIVER_HANG: "job.driver_hang",
+}
+_log = structlog.get_logger(__name__)
+
+
+class Jobs(Protocol):
+    """What is taken from the registry."""
+
+    def known(self, job_id: str) -> Entry | None:
+        """A job that has not ended, or that somebody has asked for."""
+
+
+#: Takes the stacks of a job's ranks: job, ranks (none: all), why.
+TakeStacks = Callable[[str, Sequence[int], str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The present verdict of a job. `since` and `at` in seconds since the epoch."""
+
+    change: Change
+    since: float
+    at: float
+
+    @property
+    def reason(self) -> str:
+        """One sentence: which rule, and what it saw."""
+        return sentence(self.change)
+
+
+def sentence(change: Change) -> str:
+    """For people: what was found, of whom, and why."""
+    kind = f" ({change.kind})" if change.kind else ""
+    odd = change.evidence.get("odd_ranks") or {}
+    who = f"; {ranks(change.ranks)}" if change.ranks else ""
+    words = "; ".join(f"rank {rank}: {text}" for rank, text in list(odd.items())[:3])
+    silent = change.evidence.get("silent_s")
+    how_long = f" for {silent:.0f} s" if isinstance(silent, (int, float)) and change.verdict in _QUIET else ""
+    text = f"{change.verdict}{kind}{how_long}{who if not words else ''}: {change.evidence.get('rule', '')}"
+    return (text + (f"; {words}" if words else ""))[:_SHOWN]
+
+
+@dataclass(slots=True)
+class _Watched:
+    entry: Entry
+    attempt: tuple[float, int]
+    #: That of the node, from which the detector's settings were made.
+    table: HangTable
+    detector: hang.Detector | hang.PlainDetector
+    found: Found | None = None
+    since_stored: int = 0
+
+
+class _Stored(msgspec.Struct):
+    """`hang.json` in a job's folder. `attempt`: when the job was accepted, and which attempt it was. `untold`: kind of
+    the event of `found` that perhaps was not told yet."""
+
+    attempt: tuple[float, int]
+    state: dict[str, Any]
+    found: dict[str, Any] | None = None
+    since: float = 0.0
+    untold: str = ""
+
+
+class HangWatch:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        settings: Callable[[], Config],
+        events: EventStore,
+        registry: Jobs,
+        records: Records,
+        take_stacks: TakeStacks,
+    ) -> None:
+        """`take_stacks` is an async function."""
+        self._settings = settings
+        self._events = events
+        self._registry = registry
+        self._records = records
+        self._take_stacks = take_stacks
+        self._jobs: dict[str, _Watched] = {}
+        self._group: TaskGroup | None = None
+        self._limiter = anyio.CapacityLimiter(2)
+        #: Sentence for an operator, or empty.
+        self.trouble = ""
+
+    def found(self, entry: Entry) -> Found | None:
+        """The present verdict of a job; None where there is none, and of a job that has ended."""
+        watched = self._jobs.get(entry.job_id)
+        if watched is None or watched.entry is not entry or entry.job.state.final or watched.attempt != _attempt(entry):
+            return None
+        return watched.found
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Feeds the detectors, for ever."""
+        with self._records.subscribed() as records:
+            async with anyio.create_task_group() as self._group:
+                task_status.started()
+                while True:
+                    some = await records.some()
+                    self._jobs = {job: each for job, each in self._jobs.items() if not each.entry.job.state.final}
+                    for record in some:
+                        if isinstance(record, Lost):
+                            continue  # the rule sees a gap, which proves nothing
+                        try:
+                            await self._take(record)
+                        except Exception as error:  # a defect here must not end the daemon
+                            _log.exception("hang.defect", job=record.job)
+                            self.trouble = f"job {record.job}: the hang rule failed: {error!r}"
+
+    async def _take(self, record: Record) -> None:
+        entry = self._registry.known(record.job)
+        if entry is None or entry.job.state is not State.RUNNING or not self._settings().hang.enabled:
+            if (gone := self._jobs.pop(record.job, None)) is not None and entry is not None:
+                await self._thread(_remove, _file(gone.entry))
+            return
+        watched = self._jobs.get(record.job)
+        if watched is None or watched.attempt != _attempt(entry):
+            watched = self._jobs[record.job] = await self._begin(entry)
+        if watched.table is not self._settings().hang:
+            # The configuration was read again. What is known stays known, whatever it is judged by.
+            table = self._settings().hang
+            watched.table, watched.detector = table, _going_on(watched.detector.state(), self._rule(entry))
+        # By way of JSON: the rule sees what a recording would show it.
+        seen = hang.parse(encoded(record))
+        changes = watched.detector.feed(seen) if seen is not None else []
+        found, untold = watched.found, ""
+        for change in changes:
+            since = change.evidence.get("since")
+            found, untold = (
+                Found(change, since if isinstance(since, (int, float)) else change.t, change.t),
+                _kind(change),
+            )
+        watched.since_stored += 1
+        if changes or watched.since_stored >= STORE_EVERY:
+            watched.since_stored = 0
+            await self._store(watched, found, untold)
+        # Shown and told behind the store: after a kill in between the next daemon sees whether it was told.
+        watched.found = found
+        for change in changes:
+            self._tell(watched, untold, change)
+
+    async def _begin(self, entry: Entry) -> _Watched:
+        """A detector for an attempt, in the state in which a daemon before left it."""
+        settings = self._rule(entry)
+        watched = _Watched(entry, _attempt(entry), self._settings().hang, hang.detector(settings))
+        stored = await self._thread(_load, _file(entry))
+        if stored is None or stored.attempt != watched.attempt:
+            return watched
+        watched.detector = _going_on(stored.state, settings)
+        change = _told(stored.found)
+        if change is not None and watched.detector.verdict is not None:
+            watched.found = Found(change, stored.since, change.t)
+            if stored.untold and not await self._was_told(stored.untold, change):
+                self._note(watched, stored.untold, change)
+            if change.verdict is Verdict.HUNG and self._group is not None:
+                # The daemon before may not have come to what was asked for.
+                self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
+        return watched
+
+    def _rule(self, entry: Entry) -> hang.Settings:
+        try:
+            return self._settings().hang.with_values(entry.spec.hang)
+        except ValueError as error:  # a setting that an earlier version knew
+            _log.warning("hang.settings_refused", job=entry.job_id, error=str(error))
+            return self._settings().hang
+
+    async def _store(self, watched: _Watched, found: Found | None, untold: str) -> None:
+        stored = _Stored(
+            watched.attempt,
+            watched.detector.state(),
+            found.change.as_dict() if found is not None else None,
+            found.since if found is not None else 0.0,
+            untold,
+        )
+        try:
+            await self._thread(_save, _file(watched.entry), msgspec.json.encode(stored))
+        except OSError as error:
+            _log.warning("hang.state_not_written", job=watched.entry.job_id, error=str(error))
+
+    # --- what follows -------------------------------------------------------------------------------------------------
+
+    def _tell(self, watched: _Watched, kind: str, change: Change) -> None:
+        _log.info("hang.verdict", job=change.job, verdict=str(change.verdict), confidence=change.confidence)
+        watched.entry.wake()
+        if kind:
+            self._note(watched, kind, change)
+        if change.verdict in _QUIET and self._group is not None:
+            self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
+
+    async def _was_told(self, kind: str, change: Change) -> bool:
+        cursor = None
+        try:
+            while batch := await self._events.read(cursor, _PAGE):
+                if any((one.job_id, one.kind) == (change.job, kind) and one.time >= change.t for one, _ in batch):
+                    return True
+                cursor = batch[-1][1]
+        except CursorTooOld:  # so much has happened since that nobody can say
+            pass
+        return False
+
+    def _note(self, watched: _Watched, kind: str, change: Change) -> None:
+        attributes = {
+            "verdict": str(change.verdict),
+            "kind": str(change.kind or ""),
+            "ranks": ",".join(map(str, change.ranks)),
+            "confidence": f"{change.confidence:g}",
+            "attempt": str(watched.entry.job.attempt),
+        }
+        attributes = {name: value for name, value in attributes.items() if value}
+        text = sentence(change)
+        if kind == "job.recovered" and watched.found is not None:
+            how = (change.evidence.get("recovered") or {}).get("how", "")
+            text = f"gets on again ({how or change.verdict})"
+        self._events.append([(None, Event(time.time(), kind, change.job, message=text, attributes=attributes))])
+
+    async def _follow_up(self, watched: _Watched, change: Change) -> None:
+        """The stacks, while they can still be had; then what was asked for."""
+        occasion = "suspected hang" if change.verdict is Verdict.SUSPECT else "hung"
+        try:
+            await self._take_stacks(change.job, (), occasion)
+        except Exception as error:  # evidence is worth having, not needed
+            _log.warning("hang.no_stacks", job=change.job, error=str(error))
+        entry = watched.entry
+        action = OnHang(entry.spec.on_hang or self._settings().hang.action)
+        if change.verdict is not Verdict.HUNG or action is OnHang.NOTIFY or self.found(entry) is None:
+            return
+        if watched.found is None or watched.found.change.verdict is not Verdict.HUNG:
+            return  # it got on while the stacks were taken
+        least = watched.detector.settings.action_confidence
+        if change.confidence < least:
+            text = f"{action} is not done: confidence {change.confidence:g} is below action_confidence, {least:g}"
+            told = {"action": str(action), "confidence": f"{change.confidence:g}", "action_confidence": f"{least:g}"}
+            self._events.append(
+                [(None, Event(time.time(), "job.hang_not_acted", change.job, message=text, attributes=told))]
+            )
+            return
+        for _ in range(TRIES):
+            try:
+                await supervisor_client.hung(
+                    entry.paths.controls,
+                    watched.attempt[1],
+                    change.ranks,
+                    sentence(change),
+                    again=action is OnHang.RESTART,
+                )
+                return
+            except Refused as error:  # it is being ended already, or is another attempt
+                _log.info("hang.not_ended", job=change.job, error=str(error))
+                return
+            except LinkLost as error:
+                _log.warning("hang.not_ended", job=change.job, error=str(error))
+                await anyio.sleep(AGAIN_S)
+
+    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await threads.run(function, *args, limiter=self._limiter)
+
+
+def _kind(change: Change) -> str:
+    """Of the event that tells of a change; empty: none does."""
+    return _KINDS.get(change.verdict, "job.recovered" if "recovered" in change.evidence else "")
+
+
+def _going_on(state: dict[str, Any], settings: hang.Settings) -> hang.Detector | hang.PlainDetector:
+    """A detector with these settings that knows what another one knew; nothing, where that was of the other rule."""
+    begun = hang.detector(settings)
+    try:
+        return type(begun).restored(state, settings)
+    except ValueError as error:
+        _log.warning("hang.begun_anew", error=str(error))
+        return begun
+
+
+def _told(found: dict[str, Any] | None) -> Change | None:
+    """None as well for what only another version understands: the rule then comes to a verdict of its own."""
+    if found is None:
+        return None
+    try:
+        return Change(
+            found["t"],
+            found["job"],
+            Verdict(found["verdict"]),
+            hang.Kind(found["kind"]) if found["kind"] else None,
+            tuple(found["ranks"]),
+            found["confidence"],
+            found["evidence"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        _log.warning("hang.begun_anew", error=repr(error))
+        return None
+
+
+def _attempt(entry: Entry) -> tuple[float, int]:
+    return entry.job.accepted_at, entry.job.attempt
+
+
+def _file(entry: Entry) -> Path:
+    return entry.paths.folder / "hang.json"
+
+
+def _load(path: Path) -> _Stored | None:
+    try:
+        return msgspec.json.decode(trust.read(path), type=_Stored)
+    except (OSError, ValueError):
+        return None
+
+
+def _save(path: Path, data: bytes) -> None:
+    """Not synced: after a crash of the node the job is gone, too. Raises OSError."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)  # of a release before, which anybody could read
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb") as file:
+        file.write(data)
+    new.rename(path)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,133 @@
+"""Stacks in a job's folder, `stacks-<n>.json`, which goes with the job when that is deleted.
+
+Few are kept: of those that somebody asked for the last ones, so that asking often does not cost what was taken when the
+job hung. Each is written whole or not at all, and is of bounded size. Everything here blocks.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from muster.probes.stacks import ProcessStacks
+from muster.supervisors.system import trust
+
+#: The occasion on which somebody has asked. Others are told by whoever takes stacks by himself.
+REQUEST = "request"
+#: How many are kept of a job, and how many of those that somebody asked for.
+MAX_KEPT, MAX_REQUESTED = 8, 3
+#: Bytes of one file.
+MAX_BYTES = 1 << 20
+_NAME = re.compile(r"stacks-(\d{1,9})\.json")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStacks:
+    """Stacks of a job. `at` in seconds since the epoch (0: none were taken); `occasion`: "request", "suspected hang",
+    "hung"; `notes`: sentences on what could not be had, and what to allow."""
+
+    at: float
+    occasion: str
+    attempt: int
+    processes: tuple[ProcessStacks, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What decides whether a file is kept."""
+
+    occasion: str
+
+
+def write(folder: Path, taken: JobStacks) -> Path:
+    """Keeps these, and removes those that are too many. Raises OSError, with nothing left behind."""
+    there = dict(_files(folder))
+    path = folder / f"stacks-{max(there, default=0) + 1}.json"
+    temporary = folder / f".{path.name}.new"
+    # It tells of another's program: for the daemon's user only, whatever the umask is.
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(encoded(taken))
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    _thin(folder)
+    return path
+
+
+def read_all(folder: Path) -> list[JobStacks]:
+    """Oldest first; a file that is damaged is left out. Raises OSError where the folder cannot be listed."""
+    found = []
+    for _, path in sorted(_files(folder)):
+        try:
+            found.append(msgspec.json.decode(trust.read(path), type=JobStacks))
+        except FileNotFoundError:
+            continue  # thinned out meanwhile
+        except (OSError, ValueError) as error:
+            _log.warning("stacks.unreadable", path=str(path), error=str(error))
+    return found
+
+
+def encoded(taken: JobStacks, most: int = MAX_BYTES) -> bytes:
+    """As JSON of at most so many bytes: where it is too much, first the tasks go that tell least, then all but the
+    Python threads, then processes."""
+    data = msgspec.json.encode(taken)
+    for less in (_without_waiting, _without_tasks, _without_threads):
+        if len(data) <= most:
+            return data
+        taken = replace(taken, processes=tuple(less(process) for process in taken.processes))
+        data = msgspec.json.encode(taken)
+    count = len(taken.processes)
+    while len(data) > most and taken.processes:
+        kept = taken.processes[: len(taken.processes) // 2]
+        note = f"{count - len(kept)} of {count} processes are left out here, since all together were too large"
+        taken = replace(taken, processes=kept, notes=(*taken.notes[:16], note))
+        data = msgspec.json.encode(taken)
+    return data
+
+
+def _without_waiting(process: ProcessStacks) -> ProcessStacks:
+    """Without the tasks that only wait."""
+    kept = tuple(task for task in process.tasks if task.tid == process.pid or task.state != "S")
+    return replace(process, tasks=kept)
+
+
+def _without_tasks(process: ProcessStacks) -> ProcessStacks:
+    return replace(process, tasks=tuple(task for task in process.tasks if task.tid == process.pid))
+
+
+def _without_threads(process: ProcessStacks) -> ProcessStacks:
+    return replace(process, python=process.python[:4])
+
+
+def _files(folder: Path) -> Iterator[tuple[int, Path]]:
+    """With their numbers. Raises OSError."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if match := _NAME.fullmatch(entry.name):
+                yield int(match[1]), Path(entry.path)
+
+
+def _thin(folder: Path) -> None:
+    """Removes the oldest of those that somebody asked for, then the oldest. Raises OSError."""
+    there = dict(_files(folder))
+    asked = []
+    for number, path in sorted(there.items()):
+        try:
+            if msgspec.json.decode(trust.read(path), type=_Head).occasion == REQUEST:
+                asked.append(number)
+        except (OSError, ValueError):
+            asked.append(number)  # it tells nobody anything
+    for number in asked[: max(0, len(asked) - MAX_REQUESTED)]:
+        there.pop(number).unlink(missing_ok=True)
+    for number in sorted(there)[: max(0, len(there) - MAX_KEPT)]:
+        there[number].unlink(missing_ok=True)

@@ -1,0 +1,58 @@
+"""One daemon per root."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from muster.agent.errors import StartupError
+from muster.agent.host.state_folder import DEGRADES, OTHER_ROOT
+from muster.supervisors.supervision_errors import remedy
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Holds the lock on `path` as long as the context lives; the file names the pid of the holder.
+
+    Raises StartupError where another process has it, naming that process. The file stays: who removed it could not
+    know that nobody has just opened it.
+    """
+    fd = _opened(path)
+    try:
+        with contextlib.suppress(OSError):
+            os.fchmod(fd, 0o600)  # one of before may be open to all, and flock(2) asks only that it can be read
+        _take(fd, path)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _opened(path: Path) -> int:
+    """For reading only where the disk takes no write: flock(2) asks for no more. Raises StartupError."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            if error.errno in DEGRADES:
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        raise StartupError(
+            f"{path}: the lock cannot be opened: {error.strerror}; {remedy(error, OTHER_ROOT)}"
+        ) from error
+
+
+def _take(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):  # a disk that is full: who reads it then is told of an unknown pid
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+        who = f"pid {holder}" if holder.isdigit() else "an unknown pid"
+        raise StartupError(
+            f"{path}: another musterd ({who}) serves this root: stop it first, or choose another --root"
+        ) from None
+    except OSError as error:
+        raise StartupError(f"{path}: the lock cannot be taken: {error.strerror}") from error

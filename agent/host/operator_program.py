@@ -1,0 +1,62 @@
+"""Runs a program of the operator's once: with something on its standard input, and for so long at most."""
+
+import signal
+from collections.abc import Mapping
+
+import anyio
+
+from muster.probes.calls import watched
+from muster.probes.calls.script import Script
+from muster.probes.checks.result import one_line
+
+#: Seconds that a killed program may take to be gone before its thread is left alone with it.
+LINGER_S = 1.0
+#: It gets this and what says what it is run for, never the daemon's own variables: those may be secrets.
+ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+
+
+class ProgramFailed(Exception):
+    """Raised when a program did not end with 0. `code` is its exit code, None where it has none."""
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+async def run(
+    argv: tuple[str, ...],
+    facts: Mapping[str, str],
+    stdin: bytes,
+    timeout_s: float,
+    setting: str,
+    patient: bool = False,
+) -> None:
+    """Runs `argv` as the daemon's user, with `facts` in its environment; after `timeout_s` (the key `setting`) it is
+    killed, and what it has left behind in its process group always is. `patient`: it may write as much as it likes,
+    and the end of that is told. Raises ProgramFailed with one sentence."""
+    name, *args = argv
+    script = Script(name, {**ENV, **facts}, tuple(args), stdin=stdin, patient=patient)
+    try:
+        with anyio.fail_after(timeout_s):
+            ended = await watched.call(f"run {name}", script.run, on_cancel=script.kill, linger_s=LINGER_S)
+    except TimeoutError:
+        raise ProgramFailed(f"{name}: had not ended after {timeout_s:g} s and was killed ({setting})") from None
+    except watched.StillHanging as error:
+        raise ProgramFailed(str(error)) from None
+    except OSError as error:
+        raise ProgramFailed(f"{name}: cannot be executed: {error.strerror or error}") from None
+    if ended.flooded:
+        raise ProgramFailed(f"{name}: wrote without end and was killed")
+    if ended.returncode == 0:
+        return
+    said = one_line(ended.stderr.decode(errors="replace").strip())
+    said = said[-500:] if patient else said[:200]
+    how = f"ended by {_name(-ended.returncode)}" if ended.returncode < 0 else f"ended with code {ended.returncode}"
+    raise ProgramFailed(f"{name}: {how}" + (f": {said}" if said else ""), ended.returncode)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

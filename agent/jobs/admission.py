@@ -1,0 +1,173 @@
+"""What a request must meet on this very node, over what its spec says by itself."""
+
+import contextlib
+import difflib
+import errno
+import os
+import pwd
+import secrets
+import socket
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from muster.agent.config.config import Config, HangTable
+from muster.agent.errors import InvalidRequest, NoRoom, PortInUse
+from muster.probes import hang
+from muster.supervisors.birth.child import Account
+from muster.supervisors.birth.spec_rules import violations
+from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, JobSpec, Violation
+from muster.supervisors.supervision_errors import NotStartable
+
+#: Characters of a setting of the hang rule: of a text (the longest, a list of names, has 500 by default), of a number.
+_MAX_TEXT, _MAX_NUMBER = 4096, 32
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def new_job_id() -> str:
+    """`job-`, the time (so that ids sort by it) and four random characters."""
+    number, text = int(time.time() * 1000), ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = _ALPHABET[digit] + text
+    return f"job-{text}-" + "".join(secrets.choice(_ALPHABET) for _ in range(4))
+
+
+def refuse_bad(spec: JobSpec, config: Config) -> None:
+    """Raises InvalidRequest with all that is wrong with a spec, whatever the node is like."""
+    found = [*violations(spec), *_hang(spec.hang, config.hang)]
+    if not found and spec.local_ranks > config.jobs.max_ranks:
+        found.append(Violation("ranks", f"{spec.local_ranks}: this node allows at most {config.jobs.max_ranks}"))
+    if found:
+        raise InvalidRequest(found)
+
+
+def refuse_unfit(spec: JobSpec) -> None:
+    """Raises InvalidRequest where this node does not have the spec's folder or user. Blocks."""
+    found = [*_workdir(spec.workdir), *_user(spec.user)]
+    if found:
+        raise InvalidRequest(found)
+
+
+def refuse_port(spec: JobSpec, held: dict[int, str]) -> None:
+    """Raises PortInUse where rank 0 of this job could not listen at its master_port: another job has it (`held`: job
+    ids by port), or a process listens there. Says nothing of a port on another node. Blocks."""
+    if not spec.master_port or spec.node_rank:
+        return
+    remedy = "give another master_port, on every node of the job"
+    if job_id := held.get(spec.master_port):
+        raise PortInUse(f"master_port {spec.master_port}: job {job_id} meets there: {remedy}")
+    try:
+        found = socket.getaddrinfo(spec.master_addr or "127.0.0.1", spec.master_port, type=socket.SOCK_STREAM)
+    except OSError:
+        return  # whether the name resolves is the pre-check's to say
+    for family, kind, number, _, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind, number) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(address)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    what = f"master_port {spec.master_port}: a process listens at {address[0]!s} already"
+                    raise PortInUse(f"{what}: {remedy}") from None
+
+
+def resolved(spec: JobSpec, config: Config) -> JobSpec:
+    """The spec as it is carried out: with this node's default of the grace, where it differs from the usual one."""
+    if spec.grace_steps or config.jobs.grace_steps == DEFAULT_GRACE_STEPS:
+        return spec
+    return replace(spec, grace_steps=config.jobs.grace_steps)
+
+
+def as_asked(spec: JobSpec, digest: str) -> JobSpec:
+    """The request behind a spec that is carried out: the inverse of `resolved`, whatever this node's default was then.
+    `digest`: of the request."""
+    asked = replace(spec, grace_steps=())
+    return asked if asked.has_digest(digest) else spec
+
+
+def free_port(taken: set[int]) -> int:
+    """A TCP port on which nobody listens and that is not in `taken`. Raises NoRoom where there is none."""
+    for _ in range(64):
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+                sock.bind(("", 0))
+                port = int(sock.getsockname()[1])
+        except OSError as error:
+            raise NoRoom(f"no free TCP port for master_port: {error.strerror}; name one in the request") from error
+        if port not in taken:
+            return port
+    raise NoRoom("no free TCP port for master_port was found in 64 tries: name one in the request")
+
+
+def _workdir(path: str) -> list[Violation]:
+    if not path:
+        return []
+    try:
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            return []
+        why = "is no folder"
+    except OSError as error:
+        why = str(error.strerror).lower()
+    return [Violation("workdir", f"{path!r}: {why}: give a folder that exists on this node")]
+
+
+def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:
+    """What is wrong with a job's own settings of the hang rule, which go over those of the node."""
+    rule = hang.Settings(**{field.name: getattr(node, field.name) for field in fields(hang.Settings)})
+    names = [field.name for field in fields(rule)]
+    found, left = [], dict(values)
+    for name, value in values.items():
+        most = _MAX_TEXT if isinstance(getattr(rule, name, None), str) else _MAX_NUMBER
+        if name in names and len(value) <= most:
+            continue
+        del left[name]
+        if name in names:
+            text = f"has {len(value)} characters: allowed are {most}"
+        elif name in ("enabled", "action"):
+            text = "is a setting of the node alone; on_hang says what is done about a job that hangs"
+        else:
+            near = ", ".join(difflib.get_close_matches(name, names, 3))
+            text = "is no setting of the hang rule" + (f" (near it: {near})" if near else "")
+            text += "; docs/hang.md has them all"
+        found.append(Violation(f"hang[{name[:40]}]", text))
+    while left:
+        try:
+            rule.with_values(left)
+            break
+        except ValueError as error:
+            name, _, text = str(error).partition(": ")
+            if left.pop(name, None) is not None:
+                found.append(Violation(f"hang[{name}]", text))
+                continue
+            if not found:  # else it may only miss one that is left out now
+                own = next((own for own in left if own in text), next(iter(left)))
+                found.append(Violation(f"hang[{own}]", f"does not go with what the node has: {error}; give both"))
+            break
+    return found
+
+
+def _user(user: str) -> list[Violation]:
+    if not user:
+        return []
+    try:
+        uid = Account.of(user).uid
+    except NotStartable as error:
+        return [Violation("user", str(error))]
+    if os.geteuid() not in (0, uid):
+        ours = _name(os.geteuid())
+        return [
+            Violation(
+                "user", f"{user!r}: the daemon runs as {ours} and not as root, and so can run jobs as {ours} only"
+            )
+        ]
+    return []
+
+
+def _name(uid: int) -> str:
+    """A user's name, or its number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

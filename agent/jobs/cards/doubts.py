@@ -1,0 +1,56 @@
+"""How far a card is to be trusted: the status that is shown of it, and which cards a job gets only for want of better
+ones."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from muster.agent.node.condition_rules import doubtful
+from muster.agent.node.conditions import Condition
+from muster.probes.cards.driver import View
+from muster.probes.checks.result import Status
+
+#: From healthy to doubtful: a card that does not answer may not work at all, one with a warning does. A CRITICAL one is
+#: given to nobody, unless [health] policy lets jobs come all the same.
+_ORDER = (Status.OK, Status.WARN, Status.UNKNOWN, Status.CRITICAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a card is not as good as others: the status, and a sentence that does not name the card."""
+
+    status: Status
+    text: str
+
+    @property
+    def grade(self) -> int:
+        """The higher, the later a card with it is taken; 0 is that of a healthy one."""
+        return _ORDER.index(self.status)
+
+
+def status(conditions: Iterable[Condition], view: View, index: int) -> Status:
+    """The gravest of a card's conditions. A card that does not answer is not OK before a check has found that out."""
+    mine = view.owners([index])
+    statuses = {condition.status for condition in conditions if condition.card in mine}
+    if view.driver is not None or mine & view.sick.keys():
+        statuses.add(Status.UNKNOWN)
+    order = (Status.CRITICAL, Status.UNKNOWN, Status.WARN)
+    return next((status for status in order if status in statuses), Status.OK)
+
+
+def doubts(conditions: Iterable[Condition], view: View) -> Mapping[int, Doubt]:
+    """The doubt about each card that has one, the gravest of several."""
+    found: dict[int, Doubt] = {}
+    for condition in conditions:
+        if condition.card is not None and doubtful(condition):
+            _note(found, condition.card, Doubt(condition.status, f"{condition.code}: {condition.reason}"))
+    for index in view.cards:
+        sick = view.driver or view.sick.get(index)
+        if sick is not None:
+            _note(found, index, Doubt(Status.UNKNOWN, f"it does not answer ({sick.trouble}): {sick.text}"))
+    return view.shared(found)
+
+
+def _note(found: dict[int, Doubt], index: int, doubt: Doubt) -> None:
+    before = found.get(index)
+    if before is None or before.grade < doubt.grade:
+        found[index] = doubt

@@ -1,0 +1,53 @@
+"""Who is a process that a card's driver names?"""
+
+import contextlib
+import os
+import pwd
+from dataclasses import dataclass
+
+from muster.supervisors.system import process
+
+#: Of an environment that is searched, in bytes.
+_MAX_ENVIRON = 256 << 10
+_JOB_VARIABLE = b"MUSTER_JOB_ID="
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """`start` in clock ticks after boot; 0, and all else empty, where the pid is unknown here: it is gone, or one of
+    another PID namespace. `command` is the program's name alone: its arguments may be secrets. `job_id` is what its
+    environment says, where that may be read."""
+
+    pid: int
+    start: int = 0
+    command: str = ""
+    user: str = ""
+    job_id: str = ""
+
+    def __str__(self) -> str:
+        if not self.start:
+            return f"process {self.pid} (not to be seen from here: it is gone, or in another PID namespace)"
+        whose = f"of job {self.job_id}" if self.job_id else "of no job"
+        return f"process {self.pid} ({self.command}) of user {self.user}, {whose}"
+
+
+def who(pid: int) -> Who:
+    """Looks a process up. Blocks for a moment, as reading /proc does."""
+    stat = process.read_stat(pid)
+    if stat is None:
+        return Who(pid)
+    user = ""
+    with contextlib.suppress(OSError):
+        uid = os.stat(f"/proc/{pid}").st_uid
+        user = str(uid)
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwuid(uid).pw_name
+    return Who(pid, stat.start, stat.comm, user, _job_of(pid))
+
+
+def _job_of(pid: int) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        for variable in file.read(_MAX_ENVIRON).split(b"\0"):
+            if variable.startswith(_JOB_VARIABLE):
+                return variable[len(_JOB_VARIABLE) :].decode("ascii", "replace")
+    return ""

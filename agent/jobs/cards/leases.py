@@ -1,0 +1,277 @@
+"""Which job holds which card.
+
+A job holds its cards until it has ended and the driver shows nobody on them any more (agent/jobs/cards/release.py).
+Which cards there are is the driver's to tell; this knows only who may have them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from muster.agent.errors import CardBusy, NodeUnhealthy, NoSuchCard
+from muster.agent.jobs.cards import nearness
+from muster.agent.jobs.cards.doubts import Doubt
+from muster.agent.node.conditions import Condition
+from muster.probes.cards.accelerator import SLOT, Card
+from muster.probes.checks.result import numbers
+from muster.supervisors.model.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A card with who holds it. `job_id`: empty where it is free; `held_by`: a sentence, once that job has ended, about
+    who is still on the card."""
+
+    card: Card
+    job_id: str = ""
+    held_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a job was given: the kind and the indices of its cards. `warnings`: sentences about cards that are not as
+    good as others, each with why the job got it all the same."""
+
+    kind: str
+    devices: list[int]
+    warnings: tuple[str, ...] = ()
+
+
+class Cards:
+    """Leases cards to jobs, each to one at a time. Not for several threads."""
+
+    def __init__(self) -> None:
+        self._found: Mapping[int, Card] = {}
+        #: By number, and by UUID: after the driver counted anew a card has another number, and is leased all the same.
+        self._by_number: dict[int, str] = {}
+        self._by_uuid: dict[str, str] = {}
+        self._holder: Mapping[int, str] = {}
+        self._held_by: dict[int, str] = {}
+
+    def refresh(self, found: Mapping[int, Card]) -> None:
+        """Takes over what the node has now. Leases stay, also of a card that is gone."""
+        self._found = found
+        self._map()
+
+    def _map(self) -> None:
+        """Who holds which number now. A lease keeps its number, too: whose that is can be unknown."""
+        found = [(index, card.uuid) for index, card in self._found.items()]
+        times = Counter(uuid for _, uuid in found)
+        named = {index: self._by_uuid[uuid] for index, uuid in found if uuid in self._by_uuid and times[uuid] == 1}
+        self._holder = self._by_number | named
+
+    @property
+    def kind(self) -> str:
+        """Of the cards of this node."""
+        return next((card.kind for card in self._found.values()), SLOT)
+
+    def all(self) -> list[Lease]:
+        """By index."""
+        indices = sorted(self._found.keys() | self._holder.keys())
+        return [
+            Lease(self._found.get(i) or Card(i, self.kind), self._holder.get(i, ""), self._held_by.get(i, ""))
+            for i in indices
+        ]
+
+    def get(self, index: int) -> Card:
+        """A card of this node, or the bare number of one that is gone."""
+        return self._found.get(index) or Card(index, self.kind)
+
+    def lease(
+        self,
+        job_id: str,
+        spec: JobSpec,
+        unfit: Mapping[int, Condition],
+        doubts: Mapping[int, Doubt] = MappingProxyType({}),
+    ) -> Given:
+        """Gives a job the cards that it wants, in the order of its ranks.
+
+        `unfit`: cards that no job is to get, with the condition; `doubts`: those that a job gets only where it names
+        them, or no others are free. A job that names a number of cards gets cards of one model. One that wants none
+        gets its ranks' numbers as devices and holds nothing. Raises NoSuchCard, CardBusy, NodeUnhealthy; nothing is
+        held then.
+        """
+        if not spec.wants_cards:
+            return Given(SLOT, list(range(spec.local_ranks)))
+        mine = [index for index, card in self._found.items() if not card.mig]
+        have = f"cards {_shown(mine)}" if mine else "no cards"
+        if spec.card_indices:
+            missing = [i for i in spec.card_indices if i not in self._found]
+            if missing:
+                raise NoSuchCard(f"card {missing[0]}: this node has {have}")
+            for index in spec.card_indices:
+                if self._found[index].mig:
+                    raise NoSuchCard(self._cut(self._found[index]))
+            self._refuse_whole_with_parts(spec.card_indices)
+            for index in spec.card_indices:
+                if index in self._holder:
+                    raise CardBusy(self._told(index))
+            for index in spec.card_indices:
+                if index in unfit:
+                    raise NodeUnhealthy(unfit[index].sentence())
+            chosen, why = list(spec.card_indices), "the job names it"
+        else:
+            if spec.card_count > len(mine):
+                raise NoSuchCard(f"{spec.card_count} cards: this node has {have}")
+            chosen, why = self._choose(spec.card_count, unfit, doubts), "no better one of its model is free"
+        self.restore(job_id, chosen, {index: self._found[index].uuid for index in chosen})
+        return Given(self._found[chosen[0]].kind, chosen, (*self._mixed(chosen), *_doubted(chosen, doubts, why)))
+
+    def restore(self, job_id: str, devices: list[int], uuids: Mapping[int, str] = MappingProxyType({})) -> None:
+        """Takes a lease up again that a journal tells of. `uuids`: of these cards, as far as they are known."""
+        self._by_number.update(dict.fromkeys(devices, job_id))
+        self._by_uuid.update({uuids[index]: job_id for index in devices if uuids.get(index)})
+        self._map()
+
+    def hold(self, job_id: str, texts: Mapping[int, str]) -> None:
+        """Notes who is still on the cards of a job that has ended: a sentence by card."""
+        for index, holder in self._holder.items():
+            if holder == job_id:
+                self._held_by.pop(index, None)
+                if index in texts:
+                    self._held_by[index] = texts[index]
+
+    def held(self, job_id: str) -> list[int]:
+        """Indices of the cards that a job holds."""
+        return sorted(index for index, holder in self._holder.items() if holder == job_id)
+
+    def release(self, job_id: str, card: int | None = None) -> None:
+        """Gives back one card that a job holds, or all of them."""
+        for index in self.held(job_id) if card is None else [card]:
+            self._held_by.pop(index, None)
+            if self._by_number.get(index) == job_id:
+                del self._by_number[index]
+            uuid = self._found[index].uuid if index in self._found else ""
+            if self._by_uuid.get(uuid) == job_id:
+                del self._by_uuid[uuid]
+        if card is None:  # also of cards that are not there at the moment
+            self._by_uuid = {uuid: holder for uuid, holder in self._by_uuid.items() if holder != job_id}
+        self._map()
+
+    def _told(self, index: int) -> str:
+        if index in self._held_by:
+            return f"card {index}: {self._held_by[index]}"
+        return f"card {index} is held by job {self._holder[index]}: wait for it, or stop it"
+
+    def _choose(self, count: int, unfit: Mapping[int, Condition], doubts: Mapping[int, Doubt]) -> list[int]:
+        """The free cards of one model with the least doubt, and of these such as are near one another.
+
+        Raises NoSuchCard, CardBusy, NodeUnhealthy.
+        """
+        everything = self._by_model(index for index, card in self._found.items() if not card.mig)
+        free = {model: [c for c in cards if c.index not in self._holder] for model, cards in everything.items()}
+        fit = {model: [c for c in cards if c.index not in unfit] for model, cards in free.items()}
+        options = [_best(cards, count, doubts) for cards in fit.values() if len(cards) >= count]
+        if not options:
+            raise self._too_few(count, everything, free, fit, unfit)
+        return min(options)[-1]
+
+    def _by_model(self, indices: Iterable[int]) -> dict[str, list[Card]]:
+        """These cards by their model. One that has not said what it is counts as the others where these are alike; a
+        MIG instance never counts as a whole card."""
+        names = {card.model for card in self._found.values() if card.model and not card.mig and card.parent is None}
+        only = next(iter(names)) if len(names) == 1 else ""
+        found: dict[str, list[Card]] = {}
+        for index in indices:
+            card = self._found[index]
+            found.setdefault(card.model or (only if card.parent is None else "MIG"), []).append(card)
+        return found
+
+    def _cut(self, card: Card) -> str:
+        parts = [index for index, one in self._found.items() if one.parent == card.index]
+        text = f"card {card.index} is in MIG mode"
+        if not parts:
+            return f"{text} and has no instance: make some (nvidia-smi mig -cgi), or end the mode (nvidia-smi -mig 0)"
+        return f"{text}: name its instances, {_cards(parts)}"
+
+    def _refuse_whole_with_parts(self, indices: Iterable[int]) -> None:
+        """CUDA shows a process either whole cards or one MIG instance. Raises NoSuchCard."""
+        named = [self._found[index] for index in indices]
+        whole = [card.index for card in named if card.parent is None]
+        parts = [card.index for card in named if card.parent is not None]
+        if whole and parts:
+            raise NoSuchCard(
+                f"{_cards(whole)} and MIG {'instance' if len(parts) == 1 else 'instances'} {numbers(parts)}: CUDA "
+                "shows a process either whole cards or an instance, and no mixture; name whole cards alone (--cards "
+                f"{_named(whole)}) or instances alone (--cards {_named(parts)})"
+            )
+
+    def _mixed(self, chosen: list[int]) -> list[str]:
+        models = self._by_model(chosen)
+        if len(models) < 2:
+            return []
+        told = ", ".join(f"{_cards(c.index for c in cards)} {model or 'unknown'}" for model, cards in models.items())
+        return [f"the job names cards of different models ({told}): the gang is as fast as the slowest of them"]
+
+    def _too_few(
+        self,
+        wanted: int,
+        everything: Mapping[str, list[Card]],
+        free: Mapping[str, list[Card]],
+        fit: Mapping[str, list[Card]],
+        unfit: Mapping[int, Condition],
+    ) -> NoSuchCard | CardBusy | NodeUnhealthy:
+        several = len(everything) > 1
+        if all(len(cards) < wanted for cards in everything.values()):
+            text = f"{wanted} cards of one model: this node has {_counts(everything)}"
+            return NoSuchCard(f"{text}; name the cards (--cards 0,1,...) to use different models together")
+        models = f" ({_counts(fit)})" if several else ""
+        for model, cards in free.items():
+            if wanted <= len(cards):
+                sick = [unfit[card.index] for card in cards if card.index in unfit]
+                of = f"cards{f' of {model}' if several and model else ''}"
+                text = f"{wanted} {of}: {len(fit[model])} are free and fit"
+                return NodeUnhealthy(f"{text}{models}; {sick[0].sentence()}")
+        jobs = sorted({job for i, job in self._holder.items() if i in self._found})
+        number, every = sum(map(len, free.values())), sum(map(len, everything.values()))
+        text = f"{wanted} cards{' of one model' if several else ''}: {number} of {every} are free"
+        text += f" ({_counts(free)})" if several else ""
+        text += ", the others are held by "
+        text += f"{', '.join(jobs[:8])}{', ...' if len(jobs) > 8 else ''}"
+        lingering = [self._told(index) for index in sorted(self._held_by)]
+        return CardBusy("; ".join([text, *lingering[:2]]))
+
+
+def _best(cards: list[Card], count: int, doubts: Mapping[int, Doubt]) -> tuple[list[int], nearness.Cost, list[int]]:
+    """Of the cards of one model: the grades of those that are taken, the worst first, what it costs that they are not
+    nearer to one another, and their indices."""
+    grades = {card.index: doubts[card.index].grade if card.index in doubts else 0 for card in cards}
+    taken: list[Card] = []
+    for grade in sorted(set(grades.values())):
+        alike = [card for card in cards if grades[card.index] == grade]
+        missing = count - len(taken)
+        if missing < len(alike):
+            near = nearness.choose(alike, missing, taken) if missing else []
+            alike = [card for card in alike if card.index in near]
+        taken += alike
+    worst = sorted((grades[card.index] for card in taken), reverse=True)
+    return worst, nearness.cost(cards, taken), sorted(card.index for card in taken)
+
+
+def _doubted(chosen: list[int], doubts: Mapping[int, Doubt], why: str) -> list[str]:
+    """A sentence for all cards about which the same is to be said, those with the gravest first."""
+    alike: dict[Doubt, list[int]] = {}
+    for index in sorted(chosen):
+        if index in doubts:
+            alike.setdefault(doubts[index], []).append(index)
+    order = sorted(alike, key=lambda doubt: -doubt.grade)
+    return [f"{_cards(alike[doubt])}: {doubt.text}; given to the job because {why}" for doubt in order]
+
+
+def _counts(models: Mapping[str, list[Card]]) -> str:
+    return ", ".join(f"{len(cards)} of {model or 'an unknown model'}" for model, cards in models.items())
+
+
+def _cards(indices: Iterable[int]) -> str:
+    text = numbers(indices)
+    return f"card {text}" if text.isdigit() else f"cards {text}"
+
+
+def _named(indices: Iterable[int]) -> str:
+    return ",".join(map(str, indices))
+
+
+def _shown(indices: list[int]) -> str:
+    contiguous = len(indices) > 2 and indices == list(range(indices[0], indices[-1] + 1))
+    return f"{indices[0]} to {indices[-1]}" if contiguous else ", ".join(str(i) for i in indices)

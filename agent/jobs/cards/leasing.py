@@ -1,0 +1,264 @@
+"""How jobs get their cards, and how these become free again."""
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from muster.agent import threads
+from muster.agent.config.config import Config
+from muster.agent.errors import CardBusy, JobNotFound, NodeDraining, NodeUnhealthy, NoSuchCard
+from muster.agent.events.event_store import Event, EventStore
+from muster.agent.jobs.cards import placement, release
+from muster.agent.jobs.cards.doubts import doubts
+from muster.agent.jobs.cards.leases import Cards, Given, Lease
+from muster.agent.jobs.entry import Entry
+from muster.agent.node.health import NodeHealth
+from muster.probes.cards import visible
+from muster.probes.cards.driver import Driver, What
+from muster.probes.checks.result import numbers
+from muster.supervisors.model.spec import Boot, JobSpec
+from muster.supervisors.system import lock, process
+
+#: Seconds that a start waits for cards whose job has ended and which are being looked at.
+FREED_S = 15.0
+#: ... and for a new reading of the cards that it gets.
+FRESH_S = 2.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OnCards:
+    """An ended job of which somebody may still be on its cards; when it ended, in seconds since the epoch."""
+
+    job_id: str
+    cards: tuple[int, ...]
+    ended_at: float
+
+    @classmethod
+    def of(cls, entry: Entry) -> Self | None:
+        """None where nobody can be."""
+        if not _may_be_on_cards(entry):
+            return None
+        return cls(entry.job_id, tuple(entry.job.cards), entry.job.ended_at)
+
+
+class Leasing:
+    """Who may have which card at this moment. Belongs to one event loop."""
+
+    def __init__(self, config: Callable[[], Config], events: EventStore, driver: Driver, health: NodeHealth) -> None:
+        """`config` gives the present configuration; `run` makes it usable."""
+        self._config = config
+        self._events = events
+        self._driver = driver
+        self._health = health
+        self._cards = Cards()
+        self._freed = anyio.Event()
+        #: Ended jobs whose cards are looked at before others get them.
+        self._freeing: set[str] = set()
+        self._group: TaskGroup | None = None
+        #: Set once the driver has been asked for the first time which cards there are.
+        self.known = anyio.Event()
+        #: Set once it is known which cards jobs that have ended before the daemon started may have left occupied.
+        self.settled = anyio.Event()
+
+    def all(self) -> list[Lease]:
+        """The cards of this node by index, with who holds them."""
+        self._cards.refresh(self._driver.view.cards)
+        return self._cards.all()
+
+    @property
+    def kind(self) -> str:
+        """Of the cards of this node."""
+        return self._driver.view.kind
+
+    def has(self, indices: Sequence[int]) -> bool:
+        """Whether all of these are cards of this node."""
+        return self._driver.view.cards.keys() >= set(indices)
+
+    def holder(self, index: int) -> str:
+        """The job that holds this card; "" for none."""
+        return next((lease.job_id for lease in self._cards.all() if lease.card.index == index), "")
+
+    def held_by(self, job_id: str) -> list[str] | None:
+        """Who is still on the cards of an ended job: sentences, and none while that is being looked at. None: the cards
+        are free."""
+        if job_id not in self._freeing:
+            return None
+        return [f"card {x.card.index}: {x.held_by}" for x in self._cards.all() if x.job_id == job_id and x.held_by]
+
+    async def wait_freed(self, job_id: str) -> None:
+        """Returns when the cards of an ended job are free, or when it is known who is still on them."""
+        while self.held_by(job_id) == []:
+            await self._freed.wait()
+
+    async def lease(self, job_id: str, spec: JobSpec) -> Given:
+        """The cards that a job gets, in the order of its ranks; waits a little for such as are being freed.
+
+        Raises NoSuchCard, CardBusy, NodeUnhealthy, NodeDraining; it holds nothing then.
+        """
+        if (drain := self._health.drain) is not None:
+            raise NodeDraining(drain)
+        if (condition := self._health.refusal((), wants_cards=spec.wants_cards)) is not None:
+            raise NodeUnhealthy(condition.sentence())
+        if not spec.wants_cards:
+            return self._cards.lease(job_id, spec, {})
+        await self.known.wait()
+        await self.settled.wait()
+        end = anyio.current_time() + FREED_S
+        while True:
+            self._cards.refresh(self._driver.view.cards)
+            self._refuse_unknown(spec)
+            try:
+                unsure = doubts(self._health.conditions, self._driver.view)
+                given = self._cards.lease(job_id, spec, self._health.unfit_cards(), unsure)
+                break
+            except CardBusy:
+                if anyio.current_time() >= end or not any(self.held_by(ended) == [] for ended in self._freeing):
+                    raise
+            with anyio.CancelScope(deadline=end):
+                await self._freed.wait()
+        try:
+            self._refuse_several_instances(spec, given)
+            # What is in use now is no leftover of this job.
+            await self._driver.refresh(What.READINGS, given.devices, deadline_s=FRESH_S)
+        except BaseException:
+            self.give_up(job_id)
+            raise
+        return replace(given, devices=visible.in_order([self._cards.get(index) for index in given.devices]))
+
+    def _refuse_several_instances(self, spec: JobSpec, given: Given) -> None:
+        """Of MIG, for a launcher: all its workers get one list, of which CUDA takes the first. Raises NoSuchCard."""
+        parts = [index for index in given.devices if self._cards.get(index).parent is not None]
+        if spec.boot != Boot.RANKS and len(parts) > 1:
+            raise NoSuchCard(
+                f"cards {numbers(parts)} are MIG instances, of which CUDA shows a process the first alone: with --boot "
+                f"{spec.boot} a job can have one; muster's own ranks (--boot ranks) get one each"
+            )
+
+    def _refuse_unknown(self, spec: JobSpec) -> None:
+        """Of a driver that does not say which cards there are. Raises NodeUnhealthy."""
+        view = self._driver.view
+        missing = [i for i in spec.card_indices if i not in view.cards]
+        if view.driver is not None and (missing or len(view.cards) < spec.card_count):
+            raise NodeUnhealthy(f"the driver of the cards does not say which there are: {view.driver.text}")
+
+    def restore(self, entry: Entry) -> None:
+        """Takes the lease of a job up again that has not ended."""
+        self._cards.restore(entry.job_id, list(entry.job.cards), entry.job.card_uuids)
+
+    def on_cards(self, spec: JobSpec, indices: Sequence[int]) -> dict[str, Any]:
+        """What the journal is to know of the cards that a job was given; see placement.on_cards."""
+        readings = self._driver.view.readings
+        used = {i: readings[i].value.mem_used for i in indices if i in readings}
+        view, cards = self._driver.view, [self._cards.get(index) for index in indices]
+        return placement.on_cards(
+            spec,
+            cards,
+            {index: value for index, value in used.items() if value is not None},
+            visible.words(cards, view.cards.values(), view.sick, spec.env),
+            bind=self._config().cards.bind_cpus == "affinity",
+        )
+
+    def give_up(self, job_id: str) -> None:
+        """Frees the cards of a job of which nothing ever ran."""
+        self._cards.release(job_id)
+        self._wake()
+
+    def give_back(self, entry: Entry) -> None:
+        """Frees the cards of an ended job, as soon as the driver shows nobody of it on them."""
+        if entry.job_id in self._freeing:
+            return
+        if self._group is None or not self._cards.held(entry.job_id) or not _may_be_on_cards(entry):
+            self.give_up(entry.job_id)
+            return
+        self._freeing.add(entry.job_id)
+        self._group.start_soon(self._free, entry, name=f"cards of {entry.job_id}")
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Frees cards, for ever."""
+        async with anyio.create_task_group() as self._group:
+            task_status.started()
+            await anyio.sleep_forever()
+
+    async def settle(self, ended: Iterable[OnCards], entry_of: Callable[[str], Awaitable[Entry]]) -> None:
+        """Begins to free the cards that jobs which ended before the daemon started may have left occupied. `entry_of`
+        gives such a job, or raises JobNotFound where it was removed."""
+        taken = {lease.card.index for lease in self._cards.all() if lease.job_id}
+        for each in sorted(ended, key=lambda each: each.ended_at, reverse=True):
+            # Of a card only the job that had it last can have left somebody there.
+            cards = [card for card in each.cards if card not in taken]
+            taken.update(cards)
+            if not cards:
+                continue
+            try:
+                entry = await entry_of(each.job_id)
+            except JobNotFound:
+                continue
+            if not await threads.run(entry.paths.cards_free.exists):
+                self._cards.restore(entry.job_id, cards, entry.job.card_uuids)
+                self.give_back(entry)
+        self.settled.set()
+
+    async def _free(self, entry: Entry) -> None:
+        settings = self._config().cards
+        late = False
+
+        def free(card: int) -> None:
+            self._cards.release(entry.job_id, card)
+            self._wake()
+
+        def tell(texts: Mapping[int, str]) -> None:
+            nonlocal late
+            late = True
+            self._cards.hold(entry.job_id, texts)
+            self._note(entry, "job.cards_held", "; ".join(f"card {card}: {text}" for card, text in texts.items()))
+            self._wake()
+            entry.wake()
+
+        if entry.damaged:
+            while pid := await threads.run(lock.holder, entry.paths.lock):
+                text = f"job {entry.job_id}, whose journal is damaged, is still supervised (pid {pid})"
+                if not late:
+                    tell(dict.fromkeys(self._cards.held(entry.job_id), text))
+                await anyio.sleep(release.LOOK_S)
+        if release.needed(entry.job):
+            await self.known.wait()
+            await release.until_free(
+                entry.job_id,
+                entry.job,
+                self._cards.held(entry.job_id),
+                self._driver,
+                timeout_s=settings.release_timeout_s,
+                slack_bytes=int(settings.release_memory_mb * 2**20),
+                free=free,
+                tell=tell,
+            )
+        self._freeing.discard(entry.job_id)
+        self.give_up(entry.job_id)
+        entry.wake()
+        with contextlib.suppress(OSError):  # then the next daemon looks again
+            await threads.run(entry.paths.cards_free.touch)
+        if late:
+            self._note(entry, "job.cards_free", "nobody is on the job's cards any more")
+
+    def _note(self, entry: Entry, kind: str, message: str) -> None:
+        _log.warning(kind, job=entry.job_id, text=message)
+        self._events.append([(None, Event(time.time(), kind, entry.job_id, message=message))])
+
+    def _wake(self) -> None:
+        freed, self._freed = self._freed, anyio.Event()
+        freed.set()
+
+
+def _may_be_on_cards(entry: Entry) -> bool:
+    """Whether somebody of an ended job may still be on its cards. One whose journal is damaged may not have ended."""
+    if entry.damaged:
+        return bool(entry.job.cards) and entry.job.boot_id == process.boot_id()
+    return release.needed(entry.job)

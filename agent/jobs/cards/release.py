@@ -1,0 +1,153 @@
+"""A stop frees the cards: when a job's processes are gone, its cards are not free before the driver says so.
+
+A context that is torn down, a process in state D and a driver in trouble may hold a card's memory after all that muster
+could end has ended. The next job would die of that, so that it does not get the card; an operator is told who holds it.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from muster.agent import threads
+from muster.agent.jobs.cards import holders
+from muster.agent.link.connection import Pause
+from muster.probes.cards.accelerator import ASCEND, NVIDIA, Holder, Trouble
+from muster.probes.cards.driver import Driver, View, What
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.system import process
+
+#: Between two looks at cards that were not free in time, in seconds.
+LOOK_S = 5.0
+#: Less memory than this on a card is no sign of life of a process that is not the job's (monitors, the driver's own).
+_IDLE_BYTES = 15 << 20
+#: By so much the clock of a process' start and that of records may differ, in seconds.
+_CLOCKS_S = 2.0
+#: Troubles of a card, or of the whole driver, with which nobody can be on a card.
+_NOBODYS = frozenset({Trouble.LOST, Trouble.ABSENT, Trouble.NO_DRIVER, Trouble.NO_LIBRARY, Trouble.MISMATCH})
+
+
+def needed(job: Job) -> bool:
+    """Whether there is something to be looked at once this job has ended."""
+    return possible(job.cards, job.card_kind, job.boot_id)
+
+
+def possible(cards: Sequence[int], card_kind: str, boot_id: str) -> bool:
+    """The same, of a job with these cards that ran in this boot."""
+    return bool(cards) and card_kind in (NVIDIA, ASCEND) and boot_id == process.boot_id()
+
+
+async def until_free(
+    job_id: str,
+    job: Job,
+    cards: Sequence[int],
+    driver: Driver,
+    *,
+    timeout_s: float,
+    slack_bytes: int,
+    free: Callable[[int], None],
+    tell: Callable[[Mapping[int, str]], None],
+) -> None:
+    """Calls `free` for each of these cards of the job as soon as the driver shows nobody of it there, or has had
+    `timeout_s` and cannot tell; returns when that was done for all of them.
+
+    `tell` is called with a sentence by card whenever after that time somebody else is seen on them, for ever.
+    Memory that is in use without a process counts above what was in use before the job and `slack_bytes`.
+    """
+    end = time.monotonic() + timeout_s
+    pause = Pause(0.02, 1.0)
+    told: Mapping[int, str] = {}
+    left = list(cards)
+    while True:
+        await driver.refresh(What.HOLDERS, left)
+        view = await driver.refresh(What.READINGS, left)
+        held, untold = await threads.run(_seen, job_id, job, left, view, slack_bytes)
+        late = time.monotonic() >= end
+        stays = {*held, *(untold if not late else ())}
+        for card in left:
+            if card not in stays:
+                free(card)
+        left = [card for card in left if card in stays]
+        if not left:
+            return
+        if not late:
+            await pause.wait()
+            continue
+        # Who it is counts as news, not how much memory they hold at the moment, or for how long nobody has answered.
+        whom = {card: seen.whom for card, seen in held.items()}
+        if whom != told:
+            told = whom
+            tell({card: seen.text for card, seen in held.items()})
+        await anyio.sleep(LOOK_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Why a card is not free: whom or what it is about, and the sentence."""
+
+    whom: str
+    text: str
+
+
+def _seen(
+    job_id: str, job: Job, cards: Sequence[int], view: View, slack_bytes: int
+) -> tuple[dict[int, _Held], list[int]]:
+    """Which of the cards are not free, and those of which that is not known yet."""
+    held: dict[int, _Held] = {}
+    untold: list[int] = []
+    for card in cards:
+        sick = view.sick.get(card) or view.driver
+        if sick is not None and sick.trouble is Trouble.HANG:
+            text = f"nobody can tell who is on it after the end of job {job_id}: {sick.text}"
+            held[card] = _Held(str(Trouble.HANG), text)
+        elif sick is not None and sick.trouble in _NOBODYS:
+            pass  # nobody can use it; a condition keeps jobs away from it
+        elif (seen := view.holders.get(card)) is not None:
+            there = [found for holder in seen.value if (found := _holds(job_id, job, holder))]
+            if there:
+                more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
+                text = f"{there[0].text} still holds it, after the end of job {job_id}{more}"
+                held[card] = _Held(there[0].whom, text)
+            elif kept := _kept(job, card, view, slack_bytes, nobody=not seen.value):
+                held[card] = kept
+        elif kept := _kept(job, card, view, slack_bytes, nobody=True):
+            held[card] = kept
+        elif card in view.readings:
+            pass  # a driver that tells no processes: its memory says that nobody is there, or as much as can be said
+        elif card in view.cards:
+            untold.append(card)
+    return held, untold
+
+
+def _holds(job_id: str, job: Job, holder: Holder) -> _Held | None:
+    """Who it is; None for one that has nothing to do with the job."""
+    if holder.graphics:
+        return None
+    found = holders.who(holder.pid)
+    if found.job_id != job_id:
+        if found.start and found.start / process.TICKS_PER_S < job.accepted_up:
+            return None  # it was there before the job
+        if found.start and job.ended_at and _began(found) > job.ended_at + _CLOCKS_S:
+            return None  # it came when the job had gone
+        if holder.memory is not None and holder.memory <= _IDLE_BYTES:
+            return None
+    memory = f" ({holder.memory / 2**30:.1f} GiB)" if holder.memory else ""
+    return _Held(f"{found.pid} {found.start}", f"{found}{memory}")
+
+
+def _began(found: holders.Who) -> float:
+    """Seconds since the epoch."""
+    return time.time() - process.uptime() + found.start / process.TICKS_PER_S
+
+
+def _kept(job: Job, card: int, view: View, slack_bytes: int, *, nobody: bool) -> _Held | None:
+    """Memory in use that nobody is named for; None where there is none, or where that cannot be told."""
+    before, now = job.card_used.get(card), view.readings.get(card)
+    if not nobody or before is None or now is None or now.value.mem_used is None:
+        return None
+    more = now.value.mem_used - before
+    if more <= slack_bytes:
+        return None
+    text = f"{more / 2**30:.1f} GiB of its memory are still in use, by no process that the driver names"
+    return _Held("memory", f"{text}: reset the card, or reboot")

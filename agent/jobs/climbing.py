@@ -1,0 +1,117 @@
+"""The daemon climbs the signal ladder (supervisors/system/ladder.py) of one job, in threads: a look at a process that
+hangs in the kernel may hang as well, and must hold nobody else up."""
+
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.supervisors.birth.containment import Containment
+from muster.supervisors.job.stop_order import StopOrder
+from muster.supervisors.supervision_errors import explain
+from muster.supervisors.system import process
+from muster.supervisors.system.ladder import Ladder, Rung
+from muster.supervisors.system.process import Stat
+from muster.supervisors.system.spare import Reserve
+from muster.supervisors.system.urgency import urgent
+
+#: Seconds between two looks at a job that is being stopped, and the longest pause between two SIGKILLs.
+LOOK_S, KILL_AGAIN_MOST_S = 0.5, 0.25
+#: Looks in a row that must find nothing: one can miss a process that forks and exits.
+EMPTY_LOOKS = 3
+#: Descriptors that looks and signals have in reserve.
+RESERVE = 12
+
+_log = structlog.get_logger(__name__)
+
+
+class Climber:
+    """For the stops of one job."""
+
+    def __init__(self, job_id: str, reserve: Reserve, say: Callable[[str], None]) -> None:
+        """`reserve`: descriptors for looks and signals; all jobs share it. `say` is given a sentence about what goes on
+        while it lasts."""
+        self._job_id, self._reserve, self._say = job_id, reserve, say
+        self._limiter = anyio.CapacityLimiter(2)
+
+    async def climb(
+        self,
+        contained: Containment,
+        order: StopOrder,
+        *,
+        terminated: bool,
+        over: Callable[[], bool],
+        keep: Callable[[], Awaitable[None]],
+        between: Callable[[], Awaitable[None]],
+        doing: str,
+    ) -> list[Stat]:
+        """Until nothing of the job is left, or it is plain that it cannot be ended: returns what is left. `order` may
+        be shortened meanwhile.
+
+        `over`: whether somebody else goes on with it. `keep` is awaited before each first signal, for whoever judges
+        the ends must know who sent it; `between` while the grace lasts. `doing`: a sentence.
+        """
+        ladder = Ladder(order.up, sum(order.steps), terminated=terminated, pause_most=KILL_AGAIN_MOST_S)
+        empty, left = 0, list[Stat]()
+        await keep()
+        while empty < EMPTY_LOOKS and not over():
+            ladder.shorten(order.up, sum(order.steps))
+            rung = ladder.due(process.uptime())
+            name = {Rung.TERMINATE: "SIGTERM", Rung.KILL: "SIGKILL"}.get(rung)
+            if name is not None and name not in order.sent:
+                order.sent = (*order.sent, name)
+                await keep()
+            try:
+                if rung is Rung.TERMINATE:
+                    await self.signal(contained, signal.SIGTERM)
+                if rung is Rung.KILL:
+                    left = await self.kill(contained, urgently=ladder.is_urgent(process.uptime()))
+                else:
+                    left = await self.look(contained)
+            except OSError as error:  # nobody was looked at, so nobody is known to be gone
+                self._say(f"cannot look at its processes: {explain(error)}; trying again")
+                await anyio.sleep(LOOK_S)
+                continue
+            ladder.done(rung, process.uptime())
+            empty = 0 if left else empty + 1
+            if rung is Rung.GIVE_UP:
+                break
+            self._say(doing)
+            if rung is not Rung.KILL:
+                await between()
+            await anyio.sleep(max(0.0, min(ladder.next_at() - process.uptime(), LOOK_S)))
+        return left if empty < EMPTY_LOOKS else []
+
+    async def signal(self, contained: Containment, number: int) -> None:
+        """Once, to everything. Raises OSError."""
+        sent = await self._thread(contained.signal, number)
+        _log.warning("last_resort.signal", job=self._job_id, signal=signal.Signals(number).name, processes=sent)
+
+    async def kill(self, contained: Containment, *, urgently: bool) -> list[Stat]:
+        """SIGKILL to everything; returns what was alive before. Raises OSError."""
+
+        def work() -> list[Stat]:
+            with urgent() if urgently else contextlib.nullcontext():
+                return contained.kill()
+
+        found: list[Stat] = await self._thread(work)
+        if found:
+            _log.warning("last_resort.signal", job=self._job_id, signal="SIGKILL", processes=len(found))
+        return found
+
+    async def look(self, contained: Containment) -> list[Stat]:
+        """What is alive. Raises OSError."""
+        found: list[Stat] = await self._thread(contained.members)
+        return found
+
+    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        def work() -> Any:
+            with self._reserve.lent():
+                return function(*args)
+
+        # Given up when the daemon ends: what hangs in the kernel would hold up its end.
+        return await threads.run(work, limiter=self._limiter, abandon_on_cancel=True)

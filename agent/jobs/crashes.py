@@ -1,0 +1,103 @@
+"""Supervisors and nurseries that die: each death in the log and as an event, and a condition where it does not stop.
+
+One death is nothing: that is what takeovers are for. Who dies again and again, or gets no successor, is a condition of
+the node, SUPERVISOR_CRASHING, and a warning of the job, until a supervisor has lived for a while.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import anyio
+import structlog
+
+from muster.agent.events.event_store import Event, EventStore
+from muster.agent.jobs.entry import Entry
+from muster.probes.checks.codes import EXPLANATIONS
+from muster.probes.checks.result import CheckResult, Code, Status, one_line
+
+#: So many deaths within so many seconds are too many; and so long after the last one it is over.
+MANY, WINDOW_S = 3, 60.0
+CLEAR_S = EXPLANATIONS[Code.SUPERVISOR_CRASHING].age_s
+#: Seconds between two events of the same job, once there were many.
+FLOOD_S = 60.0
+#: Seconds between two looks at what is over.
+LOOK_S = 5.0
+#: Characters of the last line of a traceback, in a sentence.
+MAX_LINE = 300
+ITEM = "supervision"
+_BOTH = "it died or could not be started"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Deaths:
+    """Of one job, or of the nursery. Times are of time.monotonic()."""
+
+    at: deque[float] = field(default_factory=lambda: deque(maxlen=MANY))
+    #: Whether it had lived, for each of them.
+    lived: deque[bool] = field(default_factory=lambda: deque(maxlen=MANY))
+    told_at: float = float("-inf")
+    untold: int = 0
+    reason: str = ""
+
+
+class Crashes:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self, events: EventStore, found: Callable[[CheckResult], None], entry: Callable[[str], Entry | None]
+    ) -> None:
+        """`found` latches a condition; `entry` gives a job by its id."""
+        self._events, self._found, self._entry = events, found, entry
+        self._deaths: dict[str, _Deaths] = {}
+
+    def died(self, job_id: str, how: str, error: str, lived: bool = True) -> None:
+        """A supervisor died, or (no job) the nursery, or (not `lived`) could not be started; `error`: the end of its
+        traceback, if it told one."""
+        now = time.monotonic()
+        self._forget(now)
+        deaths = self._deaths.setdefault(job_id, _Deaths())
+        deaths.at.append(now)
+        deaths.lived.append(lived)
+        deaths.untold += 1
+        who = f"the supervisor of job {job_id}" if job_id else "the nursery"
+        last = one_line(error.strip().rpartition("\n")[2])[:MAX_LINE]
+        deaths.reason = f"{who} {how}" + (f": {last}" if last else "")
+        _log.error("supervisor.died", job=job_id or None, how=how, traceback=error or None)
+        many = len(deaths.at) == MANY and now - deaths.at[0] < WINDOW_S
+        if not many or now - deaths.told_at >= FLOOD_S:
+            attributes = {"how": how, "error": error.strip(), "count": str(deaths.untold)}
+            kind = "job.supervisor_died" if job_id else "node.nursery_died"
+            event = Event(time.time(), kind, job_id, message=deaths.reason, attributes=attributes)
+            self._events.append([(None, event)])
+            deaths.told_at, deaths.untold = now, 0
+        if many:
+            self._condition(job_id, deaths)
+
+    async def run(self) -> None:
+        """Takes back what was said of supervisors that have lived for a while, for ever."""
+        while True:
+            await anyio.sleep(LOOK_S)
+            self._forget(time.monotonic())
+
+    def _condition(self, job_id: str, deaths: _Deaths) -> None:
+        meaning = EXPLANATIONS[Code.SUPERVISOR_CRASHING]
+        what = "it died" if all(deaths.lived) else "its start failed" if not any(deaths.lived) else _BOTH
+        reason = f"{deaths.reason}; {what} {MANY} times within {WINDOW_S:g} s, or more often"
+        result = CheckResult(ITEM, Status.WARN, Code.SUPERVISOR_CRASHING, reason, action=meaning.action)
+        self._found(replace(result, device=f"job {job_id}" if job_id else "nursery"))
+        if (entry := self._entry(job_id)) is not None:
+            entry.note("supervisor", f"SUPERVISOR_CRASHING: {reason}; a stop works all the same")
+
+    def _forget(self, now: float) -> None:
+        for job_id, deaths in list(self._deaths.items()):
+            if now - deaths.at[-1] >= CLEAR_S:
+                self._drop(job_id)
+
+    def _drop(self, job_id: str) -> None:
+        del self._deaths[job_id]
+        if (entry := self._entry(job_id)) is not None:
+            entry.note("supervisor", "")

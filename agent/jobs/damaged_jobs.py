@@ -1,0 +1,307 @@
+"""Jobs whose record on disk cannot be trusted, while processes of them live: they are shown, and can be stopped.
+
+Nothing is guessed of such a job: it is LOST. That processes of it live is no guess: they bear its mark in the
+environment, or are in its cgroup, or are children of the supervisor that has its lock.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from muster.agent import threads
+from muster.agent.jobs.climbing import Climber
+from muster.agent.jobs.entry import Entry
+from muster.agent.link import supervisor_client
+from muster.agent.link.connection import LinkLost, Refused
+from muster.supervisors.birth import environment
+from muster.supervisors.birth.containment import Containment
+from muster.supervisors.job import stop_order
+from muster.supervisors.job.stop_order import StopOrder
+from muster.supervisors.model.lifecycle import Job, Rank
+from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
+from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import explain
+from muster.supervisors.system import cgroups, lock, process
+from muster.supervisors.system.ladder import KILL_WAIT_S
+from muster.supervisors.system.process import Stat
+from muster.supervisors.system.spare import Reserve
+
+#: Seconds between two looks, and how many must find nothing until the job counts as one of which nothing lives: of one
+#: of which something was seen.
+LOOK_S, EMPTY_LOOKS = 2.0, 3
+#: Seconds that a supervisor that lives has, beyond the grace, before the daemon sends SIGKILL itself; and behind the
+#: last process, until it is ended as well.
+LATE_S = 3.0
+
+_log = structlog.get_logger(__name__)
+
+
+class DamagedJob:
+    """One of them. `living`: what of it lives, as far as was seen last; None before the first look."""
+
+    def __init__(self, root: Root, entry: Entry, reserve: Reserve, changed: Callable[[], None]) -> None:
+        """`changed` is called whenever `living` has changed."""
+        self.entry, self._root, self._changed = entry, root, changed
+        self.living: list[Stat] | None = None
+        self.trouble = ""
+        #: What the last stop did, and what it could not know.
+        self.remarks: list[str] = []
+        self._climber = Climber(entry.job_id, reserve, self._say)
+        self._reserve = reserve
+        self._order: StopOrder | None = None
+        self._wake = anyio.Event()
+        self._news = anyio.Event()
+        self._limiter = anyio.CapacityLimiter(1)
+        self.scope = anyio.CancelScope()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody has asked to stop it, and it has not ended."""
+        return self._order is not None
+
+    @property
+    def shown(self) -> list[str]:
+        """What of it lives, for people: pid and name each."""
+        return [f"{stat.pid} ({stat.comm})" for stat in self.living or ()]
+
+    async def looked(self) -> bool:
+        """Whether something of it lives; waits for the first look."""
+        while self.living is None:
+            await self._news.wait()
+        return bool(self.living)
+
+    async def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
+        """Returns when nothing of it lives any more, or what does cannot be killed. Cancelled: the stop goes on."""
+        now = process.uptime()
+        given = steps if steps is not None else self.entry.spec.grace_steps or DEFAULT_GRACE_STEPS
+        if self._order is None:
+            nonce = environment.nonce_prefix(self._root, self.entry.job_id)
+            self._order = StopOrder(nonce, given, by, reason, now)
+        elif now + sum(given) < self._order.up + sum(self._order.steps):
+            self._order.steps = (max(0.0, now - self._order.up + sum(given)),)
+        self._wake.set()
+        while self._order is not None:
+            await self._news.wait()
+
+    async def run(self) -> None:
+        """Until nothing of it lives."""
+        prefix = environment.nonce_prefix(self._root, self.entry.job_id)
+        self._order = await self._thread(stop_order.read, self._root.stop_order(self.entry.job_id), prefix, True)
+        contained, empty, needed = self._containment(), 0, 1
+        while empty < needed or self._order is not None:
+            try:
+                left = await self._climber.look(contained)
+                self.trouble = ""
+            except OSError as error:
+                self._say(f"cannot look at its processes: {explain(error)}; trying again")
+                left = self.living or []
+            else:
+                empty = 0 if left else empty + 1
+                needed = EMPTY_LOOKS if left else needed
+                self._saw(left)
+            if self._order is not None and left:
+                await self._carry_out(contained, self._order)
+            if self._order is not None:
+                self._order = None
+                self._tell()
+            if empty < needed or self._order is not None:
+                with anyio.move_on_after(LOOK_S):
+                    await self._wake.wait()
+                self._wake = anyio.Event()
+        await self._thread(stop_order.remove, self._root.stop_order(self.entry.job_id))
+
+    async def _carry_out(self, contained: Containment, order: StopOrder) -> None:
+        taken = await self._ask_supervisor(order)
+
+        async def keep() -> None:
+            with contextlib.suppress(OSError):
+                await self._thread(stop_order.write, self._root.stop_order(self.entry.job_id), order)
+
+        async def look() -> None:
+            with contextlib.suppress(OSError):
+                self._saw(await self._climber.look(contained))
+
+        if taken:  # it sends SIGKILL in time, and writes down what happens into the journal that it still holds
+            order.steps = (sum(order.steps) + LATE_S,)
+        left = await self._climber.climb(
+            contained,
+            order,
+            terminated=taken or "SIGTERM" in order.sent,
+            over=lambda: False,
+            keep=keep,
+            between=look,
+            doing="its record on disk cannot be trusted; musterd ends its processes",
+        )
+        self._saw(left)
+        who = "its supervisor took the stop" if taken else "no supervisor took the stop"
+        sent = " and ".join(order.sent)
+        done = f"musterd sent {sent}" if sent else "musterd sent no signal"
+        self.remarks = [f"{who}; {done}; {'its processes have ended' if not left else 'not all of them have ended'}"]
+        self.remarks.append(f"how its ranks ended is not known: {self.entry.damaged}")
+        if left:
+            self.remarks.append(
+                f"these processes cannot be killed {KILL_WAIT_S:g} s after SIGKILL: {process.names(left)}"
+            )
+        if strangers := await self._thread(self._strangers):
+            self.remarks.append(
+                f"these processes have MUSTER_JOB_ID={self.entry.job_id} in their environment and no mark that they "
+                f"are this job's; they were not signalled: {process.names(strangers)}"
+            )
+        _log.warning("damaged_job.stopped", job=self.entry.job_id, by=order.by, said="; ".join(self.remarks))
+        if not left:
+            await self._thread(self._end_supervisor)
+
+    async def _ask_supervisor(self, order: StopOrder) -> bool:
+        try:
+            paths = self.entry.paths.controls
+            await supervisor_client.stop(paths, order.steps, order.by, order.reason, up=order.up, sent=order.sent)
+        except (LinkLost, Refused) as error:
+            _log.warning("supervisor.stop_not_taken", job=self.entry.job_id, error=str(error))
+            return False
+        return True
+
+    # --- which processes are its --------------------------------------------------------------------------------------
+
+    def _containment(self) -> Containment:
+        known = self.entry.known or Job()
+
+        def ranks() -> list[Rank]:
+            return known.processes()
+
+        return Containment(known.cgroup, ranks, "", True, self._supervisor, self._is_marked, self._cgroup_of)
+
+    def _supervisor(self) -> int:
+        """Whoever has the job's lock and is no daemon; 0 for none. Raises OSError."""
+        pid = lock.holder(self.entry.paths.lock)
+        return pid if pid != os.getpid() else 0
+
+    def _is_marked(self, pid: int) -> bool:
+        """By the nonce of this daemon's job of this name; where somebody has taken that out of the environment, by the
+        job's id together with the job's FIFO as its output."""
+        variables = process.environ(pid)
+        prefix = b"MUSTER_NONCE=" + environment.nonce_prefix(self._root, self.entry.job_id).encode()
+        if any(variable.startswith(prefix) for variable in variables):
+            return True
+        return self._has_id(variables) and self._writes_to_fifo(pid)
+
+    def _has_id(self, variables: list[bytes]) -> bool:
+        unmarked = not any(variable.startswith(b"MUSTER_NONCE=") for variable in variables)
+        return unmarked and b"MUSTER_JOB_ID=" + self.entry.job_id.encode() in variables
+
+    def _writes_to_fifo(self, pid: int) -> bool:
+        folder = f"{self.entry.paths.folder}/"
+        for number in (1, 2):
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{number}").removesuffix(" (deleted)")
+                if target.startswith(folder) and target.endswith(".fifo"):
+                    return True
+        return False
+
+    def _cgroup_of(self, pid: int) -> str:
+        return cgroups.of_job(self._root, self.entry.job_id, pid)
+
+    def _strangers(self) -> list[Stat]:
+        found = []
+        with contextlib.suppress(OSError):
+            for pid, stat in process.all_stats().items():
+                if not stat.ended and self._has_id(process.environ(pid)) and not self._is_marked(pid):
+                    found.append(stat)
+        return found
+
+    def _end_supervisor(self) -> None:
+        """Nothing is left that it could look after. Blocks."""
+        with contextlib.suppress(OSError), self._reserve.lent():
+            pid = self._supervisor()
+            stat = process.read_stat(pid) if pid else None
+            if stat is None or (pidfd := process.open_pidfd(pid, stat.start)) is None:
+                return
+            try:
+                if not process.wait_ended(pidfd, LATE_S) and self._supervisor() == pid:
+                    process.send(pid, stat.start, 9)
+                    _log.warning("last_resort.replaced", pid=pid)
+            finally:
+                os.close(pidfd)
+
+    # --- what is seen -------------------------------------------------------------------------------------------------
+
+    def _saw(self, left: list[Stat]) -> None:
+        before, self.living = self.living, left
+        if before is None or {stat.pid for stat in before} != {stat.pid for stat in left}:
+            self._tell()
+
+    def _say(self, text: str) -> None:
+        self.trouble = text
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+        self._changed()
+
+    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True)
+
+
+class DamagedJobs:
+    """Those of which something may live. Belongs to one event loop."""
+
+    def __init__(self, root: Root, reserve: Reserve, changed: Callable[[], None]) -> None:
+        self._root, self._reserve, self._changed = root, reserve, changed
+        self._jobs: dict[str, DamagedJob] = {}
+        self._group: TaskGroup | None = None
+
+    def start(self, group: TaskGroup) -> None:
+        """From now on they are looked at, in tasks of this group."""
+        self._group = group
+        for job in self._jobs.values():
+            group.start_soon(self._follow, job)
+
+    def add(self, entry: Entry) -> None:
+        """What is on disk of this job cannot be trusted."""
+        known = entry.known or Job()
+        if known.boot_id and known.boot_id != process.boot_id():  # whatever there was of it is gone
+            return
+        if entry.job_id not in self._jobs:
+            job = self._jobs[entry.job_id] = DamagedJob(self._root, entry, self._reserve, self._changed)
+            if self._group is not None:
+                self._group.start_soon(self._follow, job)
+
+    def release(self, job_id: str) -> None:
+        """The record of this job can be trusted after all."""
+        if (job := self._jobs.pop(job_id, None)) is not None:
+            job.scope.cancel()
+
+    def get(self, job_id: str) -> DamagedJob | None:
+        """None where nothing of it lives."""
+        return self._jobs.get(job_id)
+
+    def living(self, job_id: str) -> list[str]:
+        """What of it lives: pid and name each."""
+        return job.shown if (job := self._jobs.get(job_id)) is not None else []
+
+    def entries(self) -> list[Entry]:
+        """Those of which something is known to live."""
+        return [job.entry for job in self._jobs.values() if job.living]
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator."""
+        return [f"job {name}: {job.trouble}" for name, job in self._jobs.items() if job.trouble] + [
+            f"job {name}: processes of it live, and its record on disk cannot be trusted: {', '.join(job.shown[:5])}; "
+            f"`muster stop {name}` ends them"
+            for name, job in self._jobs.items()
+            if job.living
+        ]
+
+    async def _follow(self, job: DamagedJob) -> None:
+        try:
+            with job.scope:
+                await job.run()
+        finally:
+            if self._jobs.get(job.entry.job_id) is job:
+                del self._jobs[job.entry.job_id]
+                self._changed()

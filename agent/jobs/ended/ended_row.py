@@ -1,0 +1,65 @@
+"""The index entry of an ended job: what is kept of it in memory."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from muster.agent.jobs.entry import Entry
+from muster.supervisors.birth.modes import modelarts
+from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.model.states import State
+
+
+@dataclass(slots=True, eq=False)
+class Ended:
+    """An ended job in the index. Times in seconds since the epoch; `ranks` are the numbers of those of this node, None
+    where they cannot be known; `folders`: names of folders in the log folder that belong to the job's user."""
+
+    job_id: str
+    accepted_at: float
+    ended_at: float
+    state: State
+    node_rank: int
+    ranks: Sequence[int] | None
+    folders: tuple[str, ...]
+    #: Why what is on disk of it cannot be trusted; empty: it can.
+    damaged: str = ""
+    #: Whether its log files are known to be where the setting `logs.upload` takes them.
+    uploaded: bool = False
+
+    @property
+    def key(self) -> tuple[float, str]:
+        """By which lists are in order."""
+        return self.accepted_at, self.job_id
+
+    @property
+    def since(self) -> float:
+        """When it ended; of a damaged one, which does not say that, when it was accepted, or its folder was changed."""
+        return self.ended_at or self.accepted_at
+
+    @classmethod
+    def of(cls, entry: Entry) -> Self:
+        """The index entry of a job that was read as a whole."""
+        job = entry.job
+        ranks = None if entry.damaged else numbers_of([rank.rank for rank in job.ranks])
+        folders = folders_of(entry.job_id, entry.spec)
+        return cls(entry.job_id, job.accepted_at, job.ended_at, job.state, job.node_rank, ranks, folders, entry.damaged)
+
+
+def numbers_of(ranks: Sequence[int]) -> Sequence[int]:
+    """Numbers of ranks in little memory: of jobs whose ranks follow one another, a range that these jobs share."""
+    if len(ranks) and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
+        return _range(ranks[0], len(ranks))
+    return tuple(ranks)
+
+
+@functools.lru_cache(maxsize=256)
+def _range(first: int, count: int) -> range:
+    return range(first, first + count)
+
+
+def folders_of(job_id: str, spec: JobSpec) -> tuple[str, ...]:
+    """Names of folders among the logs that a job's user may write to."""
+    name = modelarts.job_name(job_id, spec.env)
+    return (job_id,) if name == job_id else (job_id, name)

@@ -1,0 +1,231 @@
+"""A job as the daemon knows it: what its journal adds up to."""
+
+import itertools
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import anyio
+
+from muster.agent.events.event_store import Event
+from muster.agent.events.story import Story
+from muster.supervisors.model import journal
+from muster.supervisors.model.journal import Record
+from muster.supervisors.model.lifecycle import Job, OpenGap, Verdict
+from muster.supervisors.model.replay import apply
+from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.model.states import Kind, State
+from muster.supervisors.model.verdict import OWN_FAILURE
+from muster.supervisors.paths import JobPaths
+from muster.supervisors.supervision_errors import (
+    IllegalTransition,
+    JournalDamaged,
+    SupervisionError,
+    Untrusted,
+    explain,
+)
+from muster.supervisors.system import trust
+
+#: Events with the numbers of the records that they were derived from.
+Told = list[tuple[int, Event]]
+_readings = itertools.count()
+#: Of an entry; only for comparing.
+Version = tuple[int, int, int, int, tuple[tuple[int, tuple[float, int]], ...]]
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Entry:
+    """A job. `damaged` is empty, or the sentence that says why what is on disk of it cannot be trusted; `job` then is a
+    stand-in with the state LOST."""
+
+    job_id: str
+    spec: JobSpec
+    job: Job
+    paths: JobPaths
+    damaged: str = ""
+    #: Whether that is so because it could not be read (EIO, EMFILE, a file that was moved away), which may pass.
+    unread: bool = False
+    #: How far the journal was read: bytes, records; and its record `checked`, if it came.
+    end: int = 0
+    records: int = 0
+    #: Records behind these that the supervisor has told of, but cannot write: the disk refuses them.
+    owed: list[Record] = field(default_factory=list)
+    checked: Record | None = None
+    #: What the open gaps have lost by now, by rank: since when, bytes. The supervisor tells it; the journal is told
+    #: more rarely.
+    lost_now: dict[int, tuple[float, int]] = field(default_factory=dict)
+    #: Which reading of which journal this is: the number of no other one.
+    reading: int = field(default_factory=_readings.__next__)
+    changed: anyio.Event = field(default_factory=anyio.Event)
+    story: Story = field(default_factory=Story)
+    #: Whether the daemon carries a stop out that the journal does not know of yet; whether nothing of a job that is
+    #: being stopped lives, though its end is not recorded.
+    ordered: bool = False
+    gone: bool = False
+    #: Of a damaged one: what was known of it until then, to find its processes by.
+    known: Job | None = None
+    #: What is wrong at this moment and in no journal: a sentence by source.
+    notes: dict[str, str] | None = None
+
+    def note(self, source: str, text: str) -> None:
+        """Sets the sentence of a source, or (empty) takes it away."""
+        notes = {**(self.notes or {}), source: text}
+        self.notes = {name: said for name, said in notes.items() if said} or None
+
+    @property
+    def key(self) -> tuple[float, str]:
+        """By which lists are in order."""
+        return self.job.accepted_at, self.job_id
+
+    @property
+    def state(self) -> State:
+        return self.job.state
+
+    def absorb(self, records: list[Record], end: int) -> Told:
+        """Applies the journal's next records, which reach to `end`; returns what is to be told of them.
+
+        Those that were owed are applied already (see `agrees`). Raises IllegalTransition.
+        """
+        known = min(len(self.owed), len(records))
+        told = self._apply(records[known:])
+        self.owed = self.owed[known:]
+        self.records += len(records)
+        self.end = end
+        return told
+
+    def agrees(self, records: list[Record]) -> bool:
+        """Whether the journal's next records are those that the supervisor said it owes."""
+        known = self.owed[: len(records)]
+        return known == records[: len(known)]
+
+    def expect(self, record: Record) -> Told:
+        """Applies a record that the supervisor owes to the journal, unless it is known. Raises IllegalTransition."""
+        if record.get("n") != self.records + len(self.owed):
+            return []
+        told = self._apply([record])
+        self.owed.append(record)
+        return told
+
+    def _apply(self, records: list[Record]) -> Told:
+        told: Told = []
+        for record in records:
+            try:
+                apply(self.job, record)
+                event = self.story.tell(record, self.job, self.job_id)
+            except (KeyError, TypeError, ValueError) as error:
+                text = f"{self.paths.journal}: record {record.get('n')}: {record.get('kind')}: {error!r}"
+                raise IllegalTransition(text) from error
+            except IllegalTransition as error:
+                raise IllegalTransition(f"{self.paths.journal}: {error}") from error
+            if record["kind"] == Kind.CHECKED:
+                self.checked = record
+            elif record["kind"] == Kind.RESTARTING:
+                self.checked = None  # a node that was not fit is looked at again
+            if event is not None:
+                told.append((record["n"], event))
+        return told
+
+    def become(self, other: "Entry") -> None:
+        """Takes what another reading of the same job has found, for all who have this object; see `wake`."""
+        for name in ("spec", "job", "damaged", "unread", "end", "records", "owed", "checked", "reading", "story"):
+            setattr(self, name, getattr(other, name))
+        self.known = other.known
+
+    def start_over(self) -> None:
+        """Forgets what was read, for reading the journal from its begin."""
+        self.job, self.story, self.checked, self.owed = Job(), Story(), None, []
+        self.end = self.records = 0
+        self.reading = next(_readings)
+
+    @property
+    def version(self) -> Version:
+        """Changes with all that is told of the job: with its journal, with what is owed to that, and while output is
+        being lost."""
+        return (self.reading, self.records, len(self.owed), len(self.job.missing_lines), tuple(self.lost_now.items()))
+
+    def gap(self, rank: int) -> OpenGap | None:
+        """The open gap of a rank (JOB: of the job's own log), with what it has lost by now."""
+        gap = self.job.gaps.get(rank)
+        since, lost = self.lost_now.get(rank, (0.0, 0))
+        return replace(gap, bytes=max(gap.bytes, lost)) if gap is not None and gap.since == since else gap
+
+    def wake(self) -> None:
+        """For whoever waits for a change."""
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    def give_up(self, text: str) -> None:
+        """What is on disk cannot be trusted: nothing is guessed from it. That the job had cards is no guess; whoever is
+        on them may still be."""
+        self.damaged = text
+        self.reading = next(_readings)
+        before = self.known = self.known or self.job
+        self.job = Job(state=State.LOST, verdict=Verdict(OWN_FAILURE, text))
+        self.job.digest, self.job.boot_id = before.digest, before.boot_id
+        self.job.accepted_at, self.job.accepted_up = before.accepted_at, before.accepted_up
+        self.job.cards, self.job.card_kind, self.job.card_used = before.cards, before.card_kind, before.card_used
+        self.job.card_uuids = before.card_uuids
+
+
+def fetch(path: Path, end: int, number: int, size: int | None) -> tuple[list[Record], int]:
+    """The records of a journal from the offset `end` on, where the one with this number begins, and the offset behind
+    them. Blocks.
+
+    Stops at `size` bytes (None: takes all): what is beyond may still be taken back by its writer.
+    Raises JournalDamaged, OSError.
+    """
+    records = []
+    for record in journal.read(path, end, number).records:
+        length = len(journal.encode(record))
+        if size is not None and end + length > size:
+            break
+        records.append(record)
+        end += length
+    return records, end
+
+
+def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
+    """A job from its folder, and all that there is to tell of it. Damage is never raised: the entry says it."""
+    entry = Entry(job_id, JobSpec(job_id, ()), Job(), paths)
+    try:
+        entry.spec = JobSpec.from_json(trust.read(paths.spec).decode())
+    except Untrusted as error:
+        entry.give_up(str(error))
+    except OSError as error:
+        _not_read(entry, paths.spec, error)
+    except (ValueError, TypeError) as error:
+        entry.give_up(f"{paths.spec}: is damaged: {error}")
+    told: Told = []
+    if not entry.damaged:
+        try:
+            told = entry.absorb(*fetch(paths.journal, 0, 0, None))
+            if entry.records == 0:
+                entry.give_up(f"{paths.journal}: has no record")
+        except JournalDamaged as error:
+            with suppress(IllegalTransition):
+                entry.absorb(list(error.records), 0)
+            entry.give_up(str(error))
+        except SupervisionError as error:
+            entry.give_up(str(error))
+        except OSError as error:
+            _not_read(entry, paths.journal, error)
+    if entry.job.missing_lines and paths.lines_written.exists():
+        entry.job.missing_lines.clear()
+    if entry.damaged:
+        told = []
+        if not entry.job.accepted_at:
+            entry.job.accepted_at = _made_at(paths)
+    return entry, told
+
+
+def _not_read(entry: Entry, path: Path, error: OSError) -> None:
+    entry.unread = True
+    entry.give_up(f"{path}: cannot be read: {explain(error)}; musterd tries again")
+
+
+def _made_at(paths: JobPaths) -> float:
+    """In place of a time that cannot be read, so that listings have an order."""
+    try:
+        return paths.folder.stat().st_mtime
+    except OSError:
+        return 0.0

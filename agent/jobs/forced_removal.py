@@ -1,0 +1,113 @@
+"""`muster rm --force`: removes whatever is left on disk of a job, whatever state it is in. Everything here blocks.
+
+Only a job of which no process lives is removed: nobody holds its lock, and no process on the node was started with its
+mark in the environment, which needs no journal to be known.
+"""
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from muster.agent.errors import JobAlive, JobNotFound
+from muster.agent.jobs import log_ownership
+from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.job_folder import remove_tree
+from muster.agent.jobs.log_ownership import Known, Owner
+from muster.supervisors.birth import environment
+from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import AlreadySupervised
+from muster.supervisors.system import lock, process
+from muster.supervisors.system.process import Stat
+
+
+def living(root: Root, job_id: str) -> list[Stat]:
+    """Processes that were started for a job of this id under this root, and have not ended."""
+    mark = b"MUSTER_NONCE=" + environment.nonce_prefix(root, job_id).encode()
+    return [stat for pid, stat in process.all_stats().items() if not stat.ended and process.environ_begins(pid, mark)]
+
+
+def refuse_living(root: Root, job_id: str) -> None:
+    """Raises JobAlive where a supervisor has the job, or a process of it lives."""
+    with _locked(root, job_id):
+        pass
+
+
+def remove(root: Root, job_id: str, entry: Entry | None, keep_logs: bool) -> list[str]:
+    """Removes a job's folder, or what else lies in its place, and, unless `keep_logs`, its log files. Returns a
+    sentence about each thing that could not be removed. `entry`: what is known of the job.
+
+    Raises JobAlive, JobNotFound, and OSError where nothing can be removed; the folder is still there then.
+    """
+    if not job_id or job_id.startswith(".") or "/" in job_id:
+        raise JobNotFound(job_id)
+    path = root.jobs / job_id
+    if entry is None and not (path.is_symlink() or path.exists()):
+        raise JobNotFound(job_id)
+    with _locked(root, job_id):
+        left = [] if keep_logs else _remove_logs(root, _owner(job_id, entry))
+        aside = root.jobs / f".{job_id[:128]}.{secrets.token_hex(4)}"
+        with contextlib.suppress(FileNotFoundError):  # somebody has removed it, and the daemon still knew of it
+            path.rename(aside)
+        if aside.is_dir() and not aside.is_symlink():
+            if trouble := remove_tree(aside):
+                left.append(trouble)
+        else:
+            aside.unlink(missing_ok=True)
+    return left
+
+
+@contextlib.contextmanager
+def _locked(root: Root, job_id: str) -> Iterator[None]:
+    """With nobody else having the job, as far as that can be had. Raises JobAlive."""
+    paths = root.job(job_id)
+    held = None
+    if paths.folder.is_dir() and not paths.folder.is_symlink():
+        try:
+            held = lock.take(paths.lock, paths.folder)
+        except AlreadySupervised:
+            raise JobAlive(job_id, _whose(lock.holder(paths.lock))) from None
+        except OSError:
+            pass  # a lock that nobody can open is nobody's; the processes tell
+    try:
+        if found := living(root, job_id):
+            raise JobAlive(job_id, process.names(found))
+        yield
+    finally:
+        if held is not None:
+            held.close()
+
+
+def _whose(pid: int) -> str:
+    stat = process.read_stat(pid) if pid else None
+    return process.names([stat]) if stat is not None else "its supervisor"
+
+
+def _owner(job_id: str, entry: Entry | None) -> Owner:
+    if entry is not None:
+        return log_ownership.owner(entry)
+    return Known(job_id, 0, None, (job_id,))
+
+
+def _remove_logs(root: Root, owner: Owner) -> list[str]:
+    left: list[str] = []
+    for _ in range(2):  # a segment that was compressed meanwhile has another name by then
+        left = []
+        try:
+            files = log_ownership.of_job(root.log, owner)
+        except OSError as error:
+            return [f"{error.filename or root.log}: log files cannot be listed: {error.strerror}"]
+        for path in files.paths:
+            left += _unlinked(path)
+    for folder in files.folders:
+        if folder.name == owner.job_id and (trouble := remove_tree(folder)):
+            left.append(trouble)
+    return left
+
+
+def _unlinked(path: Path) -> list[str]:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        return [f"{path}: cannot be removed: {error.strerror}"]
+    return []

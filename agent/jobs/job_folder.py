@@ -1,0 +1,285 @@
+"""A job's folder: made whole or not at all, taken up again, removed. Everything here blocks."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.agent.errors import JobNotEnded, NoRoom
+from muster.agent.host.state_folder import sync_folder
+from muster.agent.jobs import log_ownership
+from muster.agent.jobs.ended.collected_logs import CollectedLogs
+from muster.agent.jobs.ended.ended_row import Ended
+from muster.agent.jobs.entry import Entry, Told, load
+from muster.supervisors.job import stop_order
+from muster.supervisors.model import journal
+from muster.supervisors.model.journal import Contents, Record, Writer
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.replay import place, replay
+from muster.supervisors.model.spec import JOB_ID, JobSpec
+from muster.supervisors.output.output import job_line, job_log_files, set_aside
+from muster.supervisors.output.time_index import INDEX_RECORD
+from muster.supervisors.paths import JobPaths, Root
+from muster.supervisors.supervision_errors import AlreadySupervised, remedy
+from muster.supervisors.system import lock as job_lock
+from muster.supervisors.system import trust
+
+
+@dataclass(slots=True)
+class Held:
+    """A job that no supervisor has yet: the daemon has its lock, and writes its journal."""
+
+    lock: job_lock.Lock
+    writer: Writer
+
+    def close(self) -> None:
+        """Lets go: from here on only a supervisor writes."""
+        self.writer.close()
+        self.lock.close()
+
+
+def tidy(root: Root, paths: JobPaths) -> None:
+    """Removes what a supervisor would have removed: it was killed right behind its job's last record, or before the job
+    was stopped without one. Raises OSError."""
+    stop_order.remove(root.stop_order(paths.folder.name))
+    for path in [*paths.controls, *paths.folder.glob("*.fifo"), paths.unborn, paths.lost, paths.ends, paths.exports]:
+        path.unlink(missing_ok=True)
+
+
+def load_all(root: Root, job_ids: Iterable[str]) -> list[tuple[Entry, Told]]:
+    """These jobs, and all that there is to tell of each; see entry.load. What supervisors of ended ones could not
+    remove is removed."""
+    found = [load(job_id, root.job(job_id)) for job_id in job_ids]
+    for entry, _ in found:
+        if entry.job.state.final and not entry.damaged:
+            with contextlib.suppress(OSError):
+                tidy(root, entry.paths)
+    return found
+
+
+def set_logs_aside(root: Root, job_id: str, job: Job) -> None:
+    """Files with the names that this job's will have are output of an earlier job of that name whose record was
+    removed: they are kept under other names. Raises OSError."""
+    set_aside(_files(root, job_id, job))
+
+
+def _files(root: Root, job_id: str, job: Job) -> Iterator[tuple[Path, Path]]:
+    """Log and time index of each rank, and of the job itself."""
+    for rank in job.ranks:
+        names = (job_id, rank.rank, rank.device)
+        yield root.rank_log(*names), root.rank_index(*names)
+    yield job_log_files(root, job_id, job.node_rank)
+
+
+def append_log(log: Path, index: Path, lines: Sequence[str]) -> None:
+    """Lines of muster's own behind a job's log, which nobody else writes yet, and when that was. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    folder = trust.open_logs(log.parent)
+    try:
+        with open(trust.open_log(log.name, flags, folder=folder)[0], "wb") as file:
+            start = os.fstat(file.fileno()).st_size
+            file.write("".join(job_line(line) for line in lines).encode("utf-8", "replace"))
+        with contextlib.suppress(OSError), open(trust.open_log(index.name, flags, folder=folder)[0], "wb") as file:
+            file.write(INDEX_RECORD.pack(start, time.time_ns()))
+    finally:
+        os.close(folder)
+
+
+def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
+    """Makes a job's folder with the record `accepted`, on disk and locked. Raises NoRoom, with nothing left behind.
+
+    It is made under another name: a job is there with all its files, or it is not there.
+    """
+    temporary = JobPaths(root.jobs / f".{spec.job_id}.{secrets.token_hex(4)}")
+    name = temporary.folder.name
+    held: Held | None = None
+    try:
+        with contextlib.ExitStack() as opened:
+            jobs = _opened(opened, root.jobs)
+            try:
+                os.mkdir(name, 0o700, dir_fd=jobs)
+                folder = _opened(opened, name, jobs)
+                os.fchmod(folder, 0o711)  # whatever the umask is: the job's user passes through to the working folder
+                lock = job_lock.take(temporary.lock, temporary.folder)
+                try:
+                    held = Held(lock, Writer(temporary.journal, Contents([], 0, torn=False)))
+                except OSError:
+                    lock.close()
+                    raise
+                _write(temporary.spec, spec.to_json().encode(), folder)
+                held.writer.reserve(spec.local_ranks)
+                held.writer.append([accepted], sync=False)
+                here = Job()
+                place(here, accepted)
+                set_logs_aside(root, spec.job_id, here)
+                _sync([temporary.spec, temporary.journal, temporary.folder])
+                os.rename(name, spec.job_id, src_dir_fd=jobs, dst_dir_fd=jobs)
+                name = spec.job_id
+                os.fsync(jobs)
+            except OSError:
+                if held is not None:
+                    held.close()
+                shutil.rmtree(name, ignore_errors=True, dir_fd=jobs)
+                raise
+    except OSError as error:
+        # Names without a folder are those of the job's own files.
+        where = error.filename if os.path.isabs(os.fsdecode(error.filename or "")) else root.jobs
+        raise NoRoom(
+            f"{where}: the job cannot be recorded: {error.strerror}; nothing was started"
+            + (f": {what}, then try again" if (what := remedy(error)) else "")
+        ) from error
+    return held
+
+
+def reclaim(paths: JobPaths) -> Held | None:
+    """Takes a job up that no supervisor has, and of which nothing ever ran; None for others.
+
+    Raises JournalDamaged, IllegalTransition, OSError.
+    """
+    try:
+        lock = job_lock.take(paths.lock, paths.folder)
+    except AlreadySupervised:
+        return None
+    try:
+        contents = journal.read(paths.journal)
+        job = replay(contents.records)
+        if job.state.final or (job.supervisor_pid and job.has_run):
+            lock.close()
+            return None
+        return Held(lock, Writer(paths.journal, contents))
+    except BaseException:
+        lock.close()
+        raise
+
+
+def note(paths: JobPaths, due: Callable[[Job], list[Record]]) -> None:
+    """Records what is `due`, by what the journal says, in the place of a supervisor; nothing where one lives. Raises
+    JournalDamaged, IllegalTransition, OSError."""
+    try:
+        lock = job_lock.take(paths.lock, paths.folder)
+    except AlreadySupervised:
+        return
+    writer: Writer | None = None
+    try:
+        contents = journal.read(paths.journal)
+        job, now = replay(contents.records), time.time()
+        records = [{"t": now} | record for record in due(job)]
+        if records and not job.state.final:
+            writer = Writer(paths.journal, contents)
+            writer.append(records)
+    finally:
+        if writer is not None:
+            writer.close()
+        lock.close()
+
+
+def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
+    """Removes a job's folder and, unless `keep_logs`, its log files. Returns a sentence about what is left.
+
+    The log files go first: should the daemon be killed meanwhile, the job is still there and can be deleted again.
+    Raises JobNotEnded for one whose journal is damaged while its supervisor lives, OSError with the job still there.
+    """
+    if entry.damaged and job_lock.holder(entry.paths.lock):
+        raise JobNotEnded(entry.job_id)
+    if not keep_logs:
+        for _ in range(2):  # a segment that was compressed meanwhile has another name by then
+            files = log_ownership.of_job(root.log, log_ownership.owner(entry))
+            for path in files.paths:
+                path.unlink(missing_ok=True)
+        # One that the platform's name of the job (MA_VJ_NAME) gave another name may be other jobs' as well, and stays.
+        with contextlib.suppress(OSError):
+            own = (entry.job_id, root.own_job_logs(entry.job_id).name)
+            log_ownership.remove_folders(path for path in files.folders if path.name in own)
+    gone = root.jobs / f".{entry.job_id}.{secrets.token_hex(4)}"
+    with contextlib.ExitStack() as opened:
+        jobs = _opened(opened, root.jobs)
+        os.rename(entry.job_id, gone.name, src_dir_fd=jobs, dst_dir_fd=jobs)
+    return remove_tree(gone)
+
+
+def collect(root: Root, rows: Iterable[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
+    """Removes the folders of these ended jobs, and notes whose their log files are. Returns those whose folders are
+    gone, and a sentence about what could not be removed, or nothing.
+
+    A folder is moved aside as a whole: should the daemon be killed, the next start removes it.
+    """
+    there = [row for row in rows if not (row.damaged and job_lock.holder(root.job(row.job_id).lock))]
+    if not there:
+        return [], ""
+    aside = root.jobs / f".collected.{secrets.token_hex(4)}"
+    gone, trouble = [], ""
+    try:
+        logs.add(there)
+        aside.mkdir(0o700)
+    except OSError as error:
+        return [], f"{error.filename or root.state}: records cannot be removed: {error.strerror}"
+    for row in there:
+        folder = root.job(row.job_id).folder
+        try:
+            folder.rename(aside / row.job_id)
+        except FileNotFoundError:
+            pass  # somebody has removed it
+        except OSError as error:
+            trouble = f"{folder}: cannot be removed: {error.strerror}"
+            continue
+        gone.append(row)
+    with contextlib.suppress(OSError):
+        sync_folder(root.jobs)
+    return gone, remove_tree(aside) or trouble
+
+
+def remove_tree(folder: Path) -> str:
+    """Removes as much as can be, whatever a job's user has made of it; returns a sentence about what could not, or
+    nothing."""
+    try:
+        log_ownership.remove_folders([folder])
+    except OSError as error:
+        return f"{folder}: cannot be removed: {error.strerror}"
+    return ""
+
+
+def folders(root: Root) -> tuple[list[str], list[Path], list[Path]]:
+    """What is in the folder of jobs: their ids, half-made or half-removed ones, and what does not belong there."""
+    ids, leftovers, strange = [], [], []
+    with os.scandir(root.jobs) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                leftovers.append(root.jobs / entry.name)
+            elif JOB_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                ids.append(entry.name)
+            else:
+                strange.append(root.jobs / entry.name)
+    return sorted(ids), sorted(leftovers), sorted(strange)
+
+
+def _opened(opened: contextlib.ExitStack, folder: Path | str, within: int | None = None) -> int:
+    """A descriptor of a folder of ours, closed with `opened`. Raises OSError."""
+    flags = os.O_RDONLY if within is None else os.O_RDONLY | os.O_NOFOLLOW
+    fd = trust.open_folder(folder, folder=within, flags=flags)
+    opened.callback(os.close, fd)
+    return fd
+
+
+def _write(path: Path, data: bytes, folder: int) -> None:
+    fd = trust.open_own(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=folder)
+    with open(fd, "wb") as file:
+        file.write(data)
+
+
+def _sync(paths: list[Path]) -> None:
+    """All at the same time, which takes a file system about as long as one: a start waits for it. Raises OSError."""
+    with ThreadPoolExecutor(len(paths)) as threads:
+        list(threads.map(_sync_one, paths))
+
+
+def _sync_one(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,243 @@
+"""The task of one live job: hands it to a supervisor once the node was checked, and follows its journal to the end."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.agent.jobs import job_folder, last_resort
+from muster.agent.jobs.entry import Entry, Told, fetch
+from muster.agent.jobs.job_folder import Held
+from muster.agent.jobs.last_resort import LastResort
+from muster.agent.jobs.unsupervised import Surroundings, Unsupervised
+from muster.agent.link import connection as control
+from muster.agent.link import supervisor_client
+from muster.agent.link.connection import LinkLost, Pause, Refused
+from muster.agent.link.holds import Holds
+from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
+from muster.supervisors.supervision_errors import SupervisionError
+
+#: Seconds until: a supervisor has taken a stop, else it is passed over; it leaves after its job's end; a link has held.
+STOP_S = 3.0
+LEAVE_S = 5.0
+HELD_S = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class JobTask:
+    """Lives as long as its job; `run` returns when the job has ended and its supervisor has left."""
+
+    def __init__(self, entry: Entry, around: Surroundings, held: Held | None) -> None:
+        """`held`: a job that was accepted just now; None for one that was there when the daemon started."""
+        self.entry = entry
+        self.done = anyio.Event()
+        self._around = around
+        self._before = Unsupervised(entry, around, held, self._tell)
+        self._holds = Holds(entry.paths)
+        self._last = LastResort(around.root, entry, around.reserve, lambda: self.catch_up(None))
+        self._supervising = anyio.CancelScope()
+        #: Who follows the supervisor and who ends the job in its place read the journal along, both from where the
+        #: entry is: one after the other.
+        self._reading = anyio.Lock()
+
+    async def run(self) -> None:
+        """To the job's end; whatever goes wrong is tried again."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._last.run)
+                await self._live()
+                tasks.cancel_scope.cancel()
+            if not self.entry.damaged:  # of that one a supervisor may live
+                with contextlib.suppress(OSError):
+                    await self._thread(job_folder.tidy, self._around.root, self.entry.paths)
+        finally:
+            self._before.release()
+            self._holds.release()
+            self.done.set()
+
+    async def _live(self) -> None:
+        pause = Pause(0.2, 30.0)
+        while not self.entry.job.state.final:
+            try:
+                if self._before.ours:
+                    await self._before_supervision()
+                if not self.entry.job.state.final:
+                    await self._hold()
+                    if self._before.ours:  # a stop has taken it back meanwhile
+                        continue
+                    with anyio.CancelScope() as self._supervising:
+                        await self._supervise()
+            except SupervisionError as error:
+                self._give_up(error)
+            except OSError as error:
+                self._tell(f"{error}; trying again")
+                _log.warning("job.trouble", job=self.entry.job_id, error=str(error))
+                await pause.wait()
+            except Exception as error:
+                # A defect in following one job must not end the daemon, which serves all of them.
+                _log.exception("job.defect", job=self.entry.job_id)
+                self._tell(f"{error!r}; trying again")
+                await pause.wait()
+        self._tell("")
+
+    async def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
+        """Returns when the stop is in force, or the job has ended. It is in the journal then, or is carried out by the
+        daemon itself, because no supervisor takes it."""
+        entry = self.entry
+        await self._thread(last_resort.wake_up, self._around.root, entry.job.supervisor_pid)
+        pause = Pause(0.02, 0.5)
+        with anyio.move_on_after(STOP_S):
+            while not entry.job.state.final:
+                if self._before.ours:
+                    self._before.stop(steps, by, reason)
+                    await entry.changed.wait()
+                    continue
+                try:
+                    await supervisor_client.stop(entry.paths.controls, steps, by, reason)
+                except LinkLost as error:
+                    _log.warning("supervisor.stop_not_taken", job=entry.job_id, error=str(error))
+                    if not entry.job.has_run:  # there is nothing to be ended: no supervisor is needed
+                        self._before.take_back()
+                        self._before.stop(steps, by, reason)
+                        self._supervising.cancel()
+                    await pause.wait()
+                    continue
+                except Refused as error:  # a journal that takes no record, say
+                    _log.warning("supervisor.stop_refused", job=entry.job_id, error=str(error))
+                    break
+                # A job that only has its epilog left is not being stopped any more, but this ends sooner.
+                while entry.job.stop is None and not (entry.job.concluded or entry.job.state.final):
+                    await entry.changed.wait()
+                return
+        given = steps if steps is not None else entry.spec.grace_steps or DEFAULT_GRACE_STEPS
+        if entry.job.state.final:
+            return
+        if not self._before.ours:
+            self._last.take(given, by, reason)
+        elif not entry.job.has_run:  # there is nothing to be ended; the journal does not take that now
+            await self._last.note(given, by, reason)
+
+    async def _before_supervision(self) -> None:
+        before = self._before
+        try:
+            if await before.reclaim():
+                await self.catch_up(None)
+                await before.run()
+            # Nothing is awaited between its last look at an order and here: from now on the supervisor gets them.
+            before.ours = False
+            self.entry.wake()
+        finally:
+            before.release()
+
+    async def _hold(self) -> None:
+        """A job that no supervisor took yet has no FIFOs: they are made here. Without descriptors to spare the job runs
+        all the same, held by its supervisor and the nursery."""
+        try:
+            ranks = [rank.rank for rank in self.entry.job.ranks]
+            await self._thread(self._holds.take, ranks, not self.entry.job.supervisor_pid)
+        except OSError as error:
+            _log.warning("fifo.not_held", job=self.entry.job_id, error=str(error))
+
+    async def _supervise(self) -> None:
+        pause = Pause()
+        while not self.entry.job.state.final:
+            since = anyio.current_time()
+            error: Exception
+            try:
+                generation = await self._around.nursery.tend(self.entry.job_id)
+                async with control.connect(*self.entry.paths.controls) as connection:
+                    error = await self._follow(connection, generation)
+            except (LinkLost, Refused) as lost:
+                error = lost
+            if isinstance(error, SupervisionError):
+                raise error
+            # It may have ended the job before it went, or left records that it could not tell of.
+            await self.catch_up(None)
+            if self.entry.job.state.final:
+                return
+            self._tell(f"no supervisor: {error}; seeking one")
+            _log.warning("supervisor.lost", job=self.entry.job_id, error=str(error))
+            if anyio.current_time() - since > HELD_S:
+                pause.reset()
+            await pause.wait()
+
+    async def _follow(self, connection: control.Connection, generation: int) -> Exception:
+        """Reads along until the supervisor is gone or the journal cannot be read; returns what happened.
+
+        Returned, not raised: a task group would wrap it.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._make_known, generation)
+            try:
+                await supervisor_client.watch(connection)
+                self._tell("")
+                while not self.entry.job.state.final:
+                    change = await supervisor_client.next_change(connection)
+                    if change.size is not None:
+                        await self.catch_up(change.size)
+                    if change.owed is not None:
+                        self._publish(self.entry.expect(change.owed))
+                    if change.gaps is not None:
+                        self.entry.lost_now = change.gaps
+                with anyio.move_on_after(LEAVE_S):
+                    while True:
+                        await supervisor_client.next_change(connection)
+            except (LinkLost, SupervisionError, OSError) as error:
+                return error
+            finally:
+                tasks.cancel_scope.cancel()
+        return LinkLost("the job has ended")
+
+    async def _make_known(self, generation: int) -> None:
+        """Tells each new nursery of a job whose supervisor lives: it is to hold its FIFOs and to see its end."""
+        pause = Pause()
+        while True:
+            await self._around.nursery.wait_other(generation)
+            try:
+                generation = await self._around.nursery.tend(self.entry.job_id)
+                pause.reset()
+            except (LinkLost, Refused) as error:
+                _log.warning("nursery.tend_failed", job=self.entry.job_id, error=str(error))
+                await pause.wait()
+
+    async def catch_up(self, size: int | None) -> None:
+        """Applies what the journal has over what is known, up to `size` (None: all that is there).
+
+        Raises JournalDamaged, IllegalTransition, OSError.
+        """
+        async with self._reading:
+            await self._read_along(size)
+
+    async def _read_along(self, size: int | None) -> None:
+        entry = self.entry
+        # What is on disk for sure can be less than what was read without asking: its writer took a record back.
+        # Likewise what its writer owed is not known to be written once it is gone.
+        again = (size is not None and 0 < size < entry.end) or (size is None and bool(entry.owed))
+        end, number = (0, 0) if again else (entry.end, entry.records)
+        records, end = await self._thread(fetch, entry.paths.journal, end, number, size)
+        if not again and not entry.agrees(records):  # another supervisor wrote, and not what this one had told
+            again = True
+            records, end = await self._thread(fetch, entry.paths.journal, 0, 0, size)
+        if again:
+            entry.start_over()
+        if records:
+            self._publish(entry.absorb(records, end))
+
+    def _tell(self, trouble: str) -> None:
+        """While something keeps the job from being supervised or followed; empty: nothing does."""
+        self.entry.note("task", trouble)
+
+    def _publish(self, told: Told) -> None:
+        self._around.publish(self.entry, told)
+
+    def _give_up(self, error: SupervisionError) -> None:
+        _log.error("journal.damaged", job=self.entry.job_id, error=str(error))
+        self.entry.give_up(str(error))
+        self._publish([])
+
+    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await threads.run(function, *args, limiter=self._around.limiter)

@@ -1,0 +1,286 @@
+"""The daemon ends a job's processes itself, where no supervisor can: dead without a successor, stopped, or hanging.
+
+It climbs the same ladder (supervisors/system/ladder.py) over the same processes (supervisors/birth/containment.py).
+Before it sends anything the order is written into the run folder (supervisors/job/stop_order.py): a supervisor that
+comes back goes on with the same stop, and so does the next daemon. What the daemon did is recorded as soon as the
+journal takes it: through the supervisor, or by the daemon itself where nobody has the job's lock. How ranks ended is
+never recorded here: their zombies keep their status for the supervisor.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.agent.jobs import job_folder
+from muster.agent.jobs.climbing import EMPTY_LOOKS, KILL_AGAIN_MOST_S, LOOK_S, Climber
+from muster.agent.jobs.entry import Entry
+from muster.agent.link import supervisor_client
+from muster.agent.link.connection import LinkLost, Refused
+from muster.supervisors.birth import environment
+from muster.supervisors.birth.containment import Containment
+from muster.supervisors.job import stop_order
+from muster.supervisors.job.stop_order import StopOrder
+from muster.supervisors.model.journal import Record
+from muster.supervisors.model.lifecycle import Job, Rank, Stop
+from muster.supervisors.model.states import Cause, Kind, State
+from muster.supervisors.paths import JobPaths, Root
+from muster.supervisors.supervision_errors import SupervisionError, explain
+from muster.supervisors.system import lock, process
+from muster.supervisors.system.ladder import KILL_WAIT_S, Ladder, Rung
+from muster.supervisors.system.process import Stat
+from muster.supervisors.system.spare import Reserve
+
+#: Seconds that a supervisor has, beyond a grace, to send what is due before the daemon does.
+LATE_S = 3.0
+#: Seconds that a supervisor has to take an order that is carried out already, and that one that holds the lock has to
+#: take notice that all processes are gone, before it is replaced.
+HAND_OVER_S, REPLACE_S = 2.0, 10.0
+#: Seconds between two rounds of SIGKILL to what could not be killed.
+AGAIN_S = 10.0
+
+_log = structlog.get_logger(__name__)
+
+
+class LastResort:
+    """Of one live job."""
+
+    def __init__(self, root: Root, entry: Entry, reserve: Reserve, catch_up: Callable[[], Awaitable[None]]) -> None:
+        """`reserve`: see Climber. `catch_up` reads what the journal has over what is known."""
+        self._climber = Climber(entry.job_id, reserve, self._say)
+        self._empty = 0
+        self._root, self._entry, self._catch_up = root, entry, catch_up
+        self._file = root.stop_order(entry.job_id)
+        self._order: StopOrder | None = None
+        #: Which stop in the journal got its SIGTERM from us, by when it began.
+        self._terminated_up = 0.0
+        self._replaced_up = 0.0
+        self._limiter = anyio.CapacityLimiter(2)
+
+    def take(self, steps: tuple[float, ...], by: str, reason: str) -> None:
+        """A stop that no supervisor takes: from now on it is carried out here. One under way is shortened by it."""
+        now = process.uptime()
+        order = self._order
+        if order is None:
+            self._order = StopOrder(self._nonce(), steps, by, reason, now)
+            self._entry.ordered = True
+        elif now + sum(steps) < order.up + sum(order.steps):
+            order.steps = (max(0.0, now - order.up + sum(steps)),)
+        self._entry.wake()
+
+    async def note(self, steps: tuple[float, ...], by: str, reason: str) -> None:
+        """A stop of a job of which nothing exists yet, and which cannot be recorded now: the next daemon is to know."""
+        await self._keep(StopOrder(self._nonce(), steps, by, reason, process.uptime()))
+        self._entry.ordered = True
+        self._all_gone()
+
+    async def run(self) -> None:
+        """Looks after the stops of this job; until cancelled."""
+        self._order = await self._thread(stop_order.read, self._file, self._nonce())
+        while True:
+            try:
+                if self._order is not None:
+                    await self._carry_out(self._order)
+                elif (job := self._entry.job).stop is not None and job.concluded is None:
+                    await self._look_behind(job)
+                    await self._go_on(job.stop)
+            except OSError as error:
+                self._say(f"cannot look at its processes: {explain(error)}; trying again")
+            if self._order is None and self._entry.job.stop is None:
+                await self._entry.changed.wait()
+            else:
+                await anyio.sleep(LOOK_S)
+
+    # --- whether something lives --------------------------------------------------------------------------------------
+
+    async def _look_behind(self, job: Job) -> None:
+        """At a job whose processes have all ended, as its supervisor tells, but which the journal does not take."""
+        told = job.state is State.STOPPING and all(rank.outcome is not None for rank in job.processes())
+        if not (told and self._entry.owed) or self._entry.gone:
+            return
+        if await self._climber.look(self._containment()):
+            self._empty = 0
+        else:
+            self._saw_nothing()
+
+    def _saw_nothing(self) -> None:
+        self._empty += 1
+        if self._empty >= EMPTY_LOOKS:
+            self._all_gone()
+
+    def _all_gone(self) -> None:
+        """A stop has done what it was asked for, whether or not somebody can record that."""
+        if not self._entry.gone:
+            self._entry.gone = True
+            self._entry.wake()
+
+    # --- whose turn it is ---------------------------------------------------------------------------------------------
+
+    async def _go_on(self, stop: Stop) -> None:
+        """Does what must follow a stop in the journal where that is long overdue: its supervisor is gone, or hangs."""
+        job, late = self._entry.job, process.uptime() - stop.up - LATE_S
+        if job.state is not State.STOPPING or late < 0:
+            return
+        contained = self._containment()
+        if late < sum(stop.steps):
+            if not job.terminated and self._terminated_up != stop.up:
+                self._terminated_up = stop.up
+                await self._thread(wake_up, self._root, job.supervisor_pid)
+                await self._note(_terminated)
+                await self._climber.signal(contained, signal.SIGTERM)
+            return
+        ladder = Ladder(process.uptime(), 0.0, pause_most=KILL_AGAIN_MOST_S)
+        while self._entry.job.state is State.STOPPING and self._entry.job.stop is stop:
+            rung = ladder.due(process.uptime())
+            left = await self._climber.kill(contained, urgently=ladder.is_urgent(process.uptime()))
+            if not left:
+                self._say("")
+                self._saw_nothing()
+                unrecorded = any(rank.outcome is None for rank in job.processes())
+                if (
+                    unrecorded
+                    and late > sum(stop.steps) + REPLACE_S
+                    and process.uptime() > self._replaced_up + REPLACE_S
+                ):
+                    self._replaced_up = process.uptime()
+                    await self._thread(_replace, self._entry.paths, job.supervisor_pid)
+                return
+            ladder.done(Rung.KILL, process.uptime())
+            self._say(f"its supervisor is late with SIGKILL; musterd sends it to {process.names(left)}")
+            if rung is Rung.GIVE_UP:
+                self._say(f"these processes do not end, {KILL_WAIT_S:g} s after SIGKILL: {process.names(left)}")
+                await anyio.sleep(AGAIN_S)
+                return
+            await anyio.sleep(max(0.0, ladder.next_at() - process.uptime()))
+
+    # --- the ladder ---------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, order: StopOrder) -> None:
+        """Until nothing of the job is left, or it is plain that it cannot be ended, and somebody has recorded it."""
+        with contextlib.suppress(OSError, SupervisionError):
+            await self._catch_up()
+        left = await self._climber.climb(
+            self._containment(),
+            order,
+            terminated="SIGTERM" in order.sent or self._entry.job.terminated,
+            over=lambda: self._taken(order),
+            keep=lambda: self._keep(order),
+            between=lambda: self._record(order),
+            doing="no supervisor takes its stop; musterd ends its processes itself",
+        )
+        await self._see_recorded(order, left)
+
+    async def _see_recorded(self, order: StopOrder, left: list[Stat]) -> None:
+        """Keeps the order until it is in the journal; a supervisor that never takes notice is replaced."""
+        since = anyio.current_time()
+        if left:
+            self._say(f"these processes cannot be killed {KILL_WAIT_S:g} s after SIGKILL: {process.names(left)}")
+        while not self._taken(order):
+            await self._record(order)
+            if self._taken(order):
+                break
+            if not left:
+                self._all_gone()
+                self._say("its processes were ended by musterd; it is recorded as soon as a supervisor can")
+                if anyio.current_time() - since > REPLACE_S:
+                    since = anyio.current_time()
+                    await self._thread(_replace, self._entry.paths, self._entry.job.supervisor_pid)
+            await anyio.sleep(2 * LOOK_S)
+        if self._order is order:
+            self._order = None
+            self._say("")
+
+    # --- the record ---------------------------------------------------------------------------------------------------
+
+    def _taken(self, order: StopOrder) -> bool:
+        """Whether the journal has it: whoever has the job now goes on with it."""
+        job = self._entry.job
+        return stop_order.covers(job, order) or (job.concluded is not None and not job.in_step)
+
+    async def _record(self, order: StopOrder) -> None:
+        """Best effort: through the supervisor, or in its place where there is none."""
+        if self._taken(order):
+            return
+        with contextlib.suppress(LinkLost, Refused), anyio.move_on_after(HAND_OVER_S):
+            paths = self._entry.paths.controls
+            await supervisor_client.stop(paths, order.steps, order.by, order.reason, up=order.up, sent=order.sent)
+        await self._note(lambda job: _due(job, order))
+
+    async def _note(self, due: Callable[[Job], list[Record]]) -> None:
+        """Best effort."""
+        with contextlib.suppress(OSError, SupervisionError):
+            await self._thread(job_folder.note, self._entry.paths, due)
+        with contextlib.suppress(OSError, SupervisionError):
+            await self._catch_up()
+
+    async def _keep(self, order: StopOrder) -> None:
+        with contextlib.suppress(OSError):  # it is in force all the same, as long as this daemon lives
+            await self._thread(stop_order.write, self._file, order)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _containment(self) -> Containment:
+        entry = self._entry
+
+        def supervisor() -> int:
+            pid = entry.job.supervisor_pid  # the journal's word alone could be of a process that is long gone
+            return pid if pid and lock.holder(entry.paths.lock) == pid else 0
+
+        def ranks() -> list[Rank]:
+            return entry.job.processes()
+
+        return Containment(entry.job.cgroup, ranks, self._nonce(), True, supervisor)
+
+    def _nonce(self) -> str:
+        return environment.nonce(self._root, self._entry.job_id, self._entry.job)
+
+    def _say(self, text: str) -> None:
+        self._entry.note("stop", text)
+
+    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        # Given up when the daemon ends: what hangs in the kernel would hold up its end.
+        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True)
+
+
+def wake_up(root: Root, supervisor: int) -> None:
+    """Continues the supervisor (a pid, or 0) and the nurseries, if somebody has stopped them (SIGSTOP). Blocks."""
+    pids = {supervisor}
+    with contextlib.suppress(OSError):
+        for path in root.run.glob("nursery*.lock"):
+            with contextlib.suppress(OSError):
+                pids.add(lock.holder(path))
+    for pid in pids - {0, os.getpid()}:
+        with contextlib.suppress(OSError):
+            stat = process.read_stat(pid)
+            if stat is not None and stat.state in "Tt":
+                process.send(pid, stat.start, signal.SIGCONT)
+                _log.warning("last_resort.continued", pid=pid, name=stat.comm)
+
+
+def _replace(paths: JobPaths, supervisor: int) -> None:
+    """Kills a supervisor that has the lock and does not answer: it has nothing left to do but to write down what its
+    successor can write as well. Blocks."""
+    with contextlib.suppress(OSError):
+        pid = lock.holder(paths.lock)
+        stat = process.read_stat(pid) if pid and pid == supervisor else None
+        if stat is not None:
+            process.send(pid, stat.start, signal.SIGKILL)
+            _log.warning("last_resort.replaced", pid=pid)
+
+
+def _due(job: Job, order: StopOrder) -> list[Record]:
+    """What the journal does not say of an order."""
+    if job.concluded is not None or stop_order.covers(job, order):
+        return []
+    stop: Record = {"kind": Kind.STOPPING, "cause": Cause.REQUESTED, "by": order.by, "reason": order.reason}
+    records = [stop | {"steps": list(order.steps), "up": order.up}]
+    return records + [{"kind": Kind.ESCALATED, "signal": name, "processes": 0} for name in order.sent]
+
+
+def _terminated(job: Job) -> list[Record]:
+    return [{"kind": Kind.ESCALATED, "signal": "SIGTERM", "processes": 0}] if not job.terminated else []

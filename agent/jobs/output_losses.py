@@ -1,0 +1,121 @@
+"""The node's view of output that is being lost: a condition of the file system of the logs, for as long as it lasts;
+and the lines about gaps in which jobs ended, which are written once there is room."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.agent.jobs.entry import Entry
+from muster.probes.checks.codes import EXPLANATIONS
+from muster.probes.checks.result import CheckResult, Code, Status
+from muster.supervisors.model.states import JOB
+from muster.supervisors.output.log_file import LogFile
+from muster.supervisors.output.log_layout import Folder
+from muster.supervisors.output.log_reader import Reader
+from muster.supervisors.output.log_removals import removals
+from muster.supervisors.output.output import job_log_files
+from muster.supervisors.paths import Root
+
+#: Seconds between two looks.
+LOOK_S = 5.0
+ITEM = "output"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A gap's line that is still to be written into the log of an ended job. `end`: bytes of its output."""
+
+    log: Path
+    line: str
+    end: int
+    entry: Entry
+    rank: int
+
+
+class OutputLosses:
+    """Belongs to one event loop."""
+
+    def __init__(self, root: Root, found: Callable[[CheckResult], None], live: Callable[[], Iterable[Entry]]) -> None:
+        """`found` latches a condition of the node; `live` gives the jobs that have not ended."""
+        self._root, self._found, self._live = root, found, live
+        self._lines: dict[Path, _Line] = {}
+
+    async def run(self) -> None:
+        """Looks at all jobs, for ever."""
+        while True:
+            self._condition()
+            for line in list(self._lines.values()):
+                try:
+                    await threads.run(_write, line)
+                except OSError as error:
+                    _log.info("gap_line.not_written", log=str(line.log), error=str(error))
+                else:
+                    del self._lines[line.log]
+                    await self._written(line)
+            await anyio.sleep(LOOK_S)
+
+    def ended(self, entry: Entry) -> None:
+        """A job has ended, or was found ended: lines that its logs lack are written as soon as that can be done."""
+        job = entry.job
+        for rank in job.ranks:
+            if line := job.missing_lines.get(rank.rank):
+                log = self._root.rank_log(entry.job_id, rank.rank, rank.device)
+                self._lines[log] = _Line(log, line, job.log_ends.get(rank.rank, -1), entry, rank.rank)
+        if line := job.missing_lines.get(JOB):
+            log, _ = job_log_files(self._root, entry.job_id, job.node_rank)
+            self._lines[log] = _Line(log, line, job.log_ends.get(JOB, -1), entry, JOB)
+
+    async def _written(self, line: _Line) -> None:
+        """The job's warning goes with its last line, also for whoever reads the job again."""
+        missing = line.entry.job.missing_lines
+        missing.pop(line.rank, None)
+        if not missing:
+            with contextlib.suppress(OSError):  # else the next daemon looks again, and finds the line
+                await threads.run(lambda: line.entry.paths.lines_written.touch(mode=0o600))
+        line.entry.wake()
+
+    def _condition(self) -> None:
+        jobs = 0
+        gaps = []
+        for entry in self._live():
+            own = [gap for rank in entry.job.gaps if (gap := entry.gap(rank)) is not None]
+            jobs += bool(own)
+            gaps += own
+        if not gaps:
+            return
+        since = time.strftime("%H:%M:%S", time.localtime(min(gap.since for gap in gaps)))
+        errors = ", ".join(sorted({gap.error for gap in gaps}))
+        reason = f"{sum(gap.bytes for gap in gaps)} bytes of output of {jobs} job(s) are lost since {since}: {errors}"
+        action = EXPLANATIONS[Code.OUTPUT_LOST].action
+        self._found(CheckResult(ITEM, Status.WARN, Code.OUTPUT_LOST, reason, action=action, device=str(self._root.log)))
+
+
+def _write(missing: _Line) -> None:
+    """Appends the line, unless it is there, or the log was removed. Blocks. Raises OSError."""
+    gone = removals(missing.log)
+    if gone and not gone[-1].lost and gone[-1].end >= missing.end:
+        return
+    with Reader(Folder(missing.log.parent)) as reader:
+        layout = reader.layout(missing.log)
+        _, tail = reader.stretch(missing.log, max(layout.begin, layout.end - 4096), layout.end)
+    if tail.endswith(missing.line.encode()):
+        return
+    owner = missing.log.parent.stat()
+    try:
+        owner = missing.log.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        pass
+    log = LogFile(missing.log, (owner.st_uid, owner.st_gid), missing.end)
+    try:
+        log.open()
+        log.append(missing.line.encode())
+    finally:
+        log.close()

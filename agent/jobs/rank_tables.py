@@ -1,0 +1,72 @@
+"""Waiting for a job's rank table, which the platform completes when all nodes have come."""
+
+import contextlib
+import errno
+from pathlib import Path
+
+import anyio
+
+from muster.probes.calls import watched
+from muster.supervisors.birth.modes import ranktable
+from muster.supervisors.birth.modes.ranktable import RankTable
+from muster.supervisors.birth.modes.ranktable_json import RankTableError
+from muster.supervisors.model.spec import DEFAULT_READY_S, JobSpec
+
+#: How often it is looked at, in seconds; the launcher of ModelArts does so as often.
+LOOK_S = 1.0
+#: Of a daemon that is short of threads, descriptors or memory, and of a network file system whose server was restarted.
+_PASSING = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE})
+
+
+async def wait(spec: JobSpec) -> RankTable:
+    """The completed table. Raises RankTableError: damaged, contradictory, unreadable, or still not there at the end of
+    the spec's `ready_timeout`, with what was in the way then."""
+    limit = DEFAULT_READY_S if spec.ready_timeout is None else spec.ready_timeout
+    missing = ""
+    with anyio.move_on_after(limit):
+        while True:
+            found = await _look(spec.rank_table)
+            if isinstance(found, RankTable):
+                return found
+            missing = found
+            await anyio.sleep(LOOK_S)
+    raise RankTableError(spec.rank_table, "", f"is not completed after {limit:g} s ({missing or 'no answer'})")
+
+
+async def _look(given: str) -> RankTable | str:
+    """The table, or why there is none yet. Raises RankTableError."""
+
+    def look() -> RankTable | str:
+        path = ranktable.path_of(given)
+        table = ranktable.read(path)
+        return table if table is not None else ranktable.pending(path) or "it was just completed"
+
+    try:
+        # Not in the daemon's own threads: the file may lie on a file system that hangs.
+        return await watched.call(f"read {given}", look)
+    except watched.StillHanging as error:
+        return str(error)
+    except RankTableError as error:
+        if error.torn:  # somebody is writing it
+            return str(error)
+        raise
+    except OSError as error:
+        if error.errno in _PASSING:
+            return f"{given}: cannot be read at the moment: {error.strerror}"
+        raise RankTableError(given, "", f"cannot be read: {error.strerror}") from error
+
+
+def write(path: Path, table: RankTable) -> None:
+    """The table as HCCL reads it (template 1), for the job's user to read; one that is of template 1 already is not
+    touched. Blocks. Raises OSError."""
+    if table.template == 1:
+        return
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.write_text(ranktable.to_template1(table), encoding="utf-8")
+        new.chmod(0o644)
+        new.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise

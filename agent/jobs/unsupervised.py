@@ -1,0 +1,304 @@
+"""A job before there is a supervisor: its rank table is awaited, the node is checked, and a stop ends it here."""
+
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.agent.config.config import Config
+from muster.agent.errors import MusterError
+from muster.agent.jobs import job_folder, rank_tables
+from muster.agent.jobs.cards import placement
+from muster.agent.jobs.cards.leases import Given
+from muster.agent.jobs.cards.leasing import Leasing
+from muster.agent.jobs.entry import Entry, Told
+from muster.agent.jobs.job_folder import Held
+from muster.agent.link.connection import Pause
+from muster.agent.link.nursery_client import NurseryClient
+from muster.probes.cards.accelerator import ASCEND
+from muster.probes.checks.result import CheckResult, Status, final_line, log_lines, numbers
+from muster.supervisors.birth.modes import ranktable
+from muster.supervisors.birth.modes.ranktable import RankTable
+from muster.supervisors.birth.modes.ranktable_json import RankTableError
+from muster.supervisors.model import replay, restart
+from muster.supervisors.model.journal import Record
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, JobSpec
+from muster.supervisors.model.states import Cause, Kind, State
+from muster.supervisors.model.verdict import OWN_FAILURE, blames_node
+from muster.supervisors.output.output import job_log_files
+from muster.supervisors.paths import Root
+from muster.supervisors.system import process
+from muster.supervisors.system.spare import Reserve
+
+#: States in which the daemon has the job, as long as no supervisor took it.
+_BEFORE = frozenset({State.ACCEPTED, State.CHECKING, State.RESTARTING})
+#: What a ModelArts job sets to do without the pre-check.
+_SKIP_VARIABLE = "MA_SKIP_IMAGE_DETECT"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all tasks share. `check` runs the pre-checks for a spec; `publish` is called after records were applied,
+    with what is to be told of them. `reserve`: descriptors for ending processes."""
+
+    config: Callable[[], Config]
+    nursery: NurseryClient
+    check: Callable[[JobSpec], Awaitable[list[CheckResult]]]
+    publish: Callable[[Entry, Told], None]
+    limiter: anyio.CapacityLimiter
+    root: Root
+    leasing: Leasing
+    reserve: Reserve
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A stop that came before there was a supervisor."""
+
+    steps: tuple[float, ...] | None
+    by: str
+    reason: str
+
+
+class Unsupervised:
+    """Has the job's lock, and so its journal, until a supervisor is to have them; orders are carried out here."""
+
+    def __init__(self, entry: Entry, around: Surroundings, held: Held | None, tell: Callable[[str], None]) -> None:
+        """`held`: a job that was accepted just now; None for one that was there when the daemon started. `tell` is
+        called with a sentence while the journal cannot be written, and with none when it can."""
+        #: Whether no supervisor has had the job.
+        self.ours = entry.job.state in _BEFORE and not entry.job.supervisor_pid
+        self._entry = entry
+        self._around = around
+        self._held = held
+        self._tell = tell
+        self._order: _Order | None = None
+        self._checking = anyio.CancelScope()
+
+    async def reclaim(self) -> bool:
+        """False where somebody else has the job: its supervisor. Raises OSError."""
+        if self._held is None:
+            self._held = await self._thread(job_folder.reclaim, self._entry.paths)
+        return self._held is not None
+
+    def take_back(self) -> None:
+        """Of a job that was handed over and that no supervisor took: it is `ours` if nobody else has it by then."""
+        self.ours = True
+
+    def release(self) -> None:
+        if self._held is not None:
+            self._held.close()
+        self._held = None
+
+    def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
+        """To be called only while it is `ours`."""
+        self._order = _Order(steps, by, reason)
+        self._checking.cancel()
+
+    async def run(self) -> None:
+        """To the job's end, or to where a supervisor is to go on."""
+        if self._entry.job.boot_id == process.boot_id():  # else there is nothing to begin any more
+            await self._make_fit()
+        if self._order is not None and not self._entry.job.state.final:
+            await self._write(self._stopped(self._order))
+
+    async def _make_fit(self) -> None:
+        """The rank table, if there is one, then the checks; these again where restarts are left. Ends the job where it
+        cannot be run; returns in the middle of it when it is stopped."""
+        job = self._entry.job
+        with anyio.CancelScope() as self._checking:
+            if self._order is not None:
+                return
+            await self._warn()
+            if self._entry.spec.rank_table and not job.planned:
+                await self._plan()
+            while not job.state.final:
+                if job.state is State.RESTARTING:
+                    await anyio.sleep(max(0.0, job.restart_up - process.uptime()))
+                if self._entry.checked is None:
+                    await self._check()
+                if self._entry.checked is None or self._entry.checked["ok"]:
+                    return
+                await self._refuse(self._entry.checked["results"])
+
+    async def _plan(self) -> None:
+        assert self._held is not None
+        entry = self._entry
+        if entry.job.state is State.ACCEPTED:
+            await self._write([{"kind": Kind.CHECKING, "what": f"rank table {entry.spec.rank_table}"}], sync=False)
+        try:
+            table = await rank_tables.wait(entry.spec)
+            here = placement.server_of(entry.spec, table) if table.size else 0
+            given = await self._lease(table, table.servers[here] if table.servers else None)
+            cards = given.devices
+            planned = placement.planned(entry.spec, entry.job, table, here, given.kind, cards, entry.paths.rank_table)
+            planned |= self._around.leasing.on_cards(entry.spec, cards) | {"doubts": list(given.warnings)}
+            count, allowed = len(planned["devices"]), self._around.config().jobs.max_ranks
+            if count > allowed:
+                raise RankTableError(
+                    table.name, "", f"gives {count} ranks to this node, which allows at most {allowed}"
+                )
+            if planned["table"]:
+                await self._thread(rank_tables.write, entry.paths.rank_table, table)
+            place = Job()
+            replay.place(place, planned)
+            await self._thread(job_folder.set_logs_aside, self._around.root, entry.job_id, place)
+            await self._thread(self._held.writer.reserve, count)
+            await self._write([planned])
+            await self._warn()
+        except (RankTableError, MusterError) as error:
+            await self._end_unplaced(str(error))
+        except OSError as error:
+            what = f"{error.filename or entry.paths.rank_table}: cannot be written: {error.strerror}"
+            await self._end_unplaced(what)
+
+    async def _warn(self) -> None:
+        """Of cards that the job has and that are not as good as others."""
+        job = self._entry.job
+        if new := [text for text in job.doubts if text not in job.warnings]:
+            await self._write([{"kind": Kind.WARNING, "text": text} for text in new], sync=False)
+            await self._say(*(f"warning: {text}" for text in new))
+
+    async def _lease(self, table: RankTable, server: ranktable.Server | None) -> Given:
+        """The cards of the job in the order of its ranks: those that the table names for this node. A job that has as
+        many others gives these back; where the table names cards that this node does not have, it keeps its own.
+
+        Raises CardBusy, NoSuchCard, NodeUnhealthy, NodeDraining, RankTableError.
+        """
+        entry, leasing = self._entry, self._around.leasing
+        had = list(entry.job.cards)
+        if server is None or leasing.kind != ASCEND:
+            return Given(entry.job.card_kind, had)
+        # HCCL's device ids are physical numbers, as are the indices of Ascend cards.
+        named = [int(device.device_id) for device in server.devices]
+        if had and sorted(had) == sorted(named):
+            return Given(entry.job.card_kind, named)
+        if had and (len(had) != len(named) or not leasing.has(named)):
+            return Given(entry.job.card_kind, had)
+        if entry.spec.card_indices:
+            what = f"gives cards {numbers(named)} to server {server.server_id}, and the job asks for {numbers(had)}"
+            raise RankTableError(table.name, "", what)
+        if had:
+            leasing.give_up(entry.job_id)
+        wanted = replace(entry.spec, ranks=0, card_count=0, card_indices=tuple(named))
+        return replace(await leasing.lease(entry.job_id, wanted), devices=named)
+
+    async def _end_unplaced(self, text: str) -> None:
+        verdict = {
+            "exit_code": OWN_FAILURE,
+            "summary": f"{text}; nothing was started",
+            "recommendation": "FAIL",
+            "recommendation_reason": "the job's place among the nodes is not known",
+        }
+        await self._say(f"FAILED: {text}")
+        await self._write([{"kind": Kind.ENDED, "state": State.FAILED, "verdict": verdict}])
+
+    async def _check(self) -> None:
+        checking: Record = {"kind": Kind.CHECKING}
+        if skipped := self._skipped():
+            # Not synced: a crash of the machine ends the job anyway, and a kill of the daemon loses nothing.
+            await self._write([checking, _checked(True, [], skipped)], sync=False)
+            await self._say(f"pre-check: left out: {skipped}")
+            return
+        await self._write([checking], sync=False)
+        results = await self._around.check(self._entry.spec)
+        found = [asdict(result) for result in results]
+        critical = any(result.status is Status.CRITICAL for result in results)
+        refused = critical and self._around.config().checks.policy == "enforce"
+        # A stop must not fall between what is written and what is said of it.
+        with anyio.CancelScope(shield=True):
+            await self._say(*log_lines(results))
+            await self._write([_checked(not refused, found, "")], sync=False)
+
+    async def _refuse(self, found: list[dict[str, Any]]) -> None:
+        """The node is not fit: another look after a while, where restarts are left; else the end."""
+        spec, job = self._entry.spec, self._entry.job
+        ended = _unfit(found)
+        with anyio.CancelScope(shield=True):
+            if job.attempt >= spec.max_restarts:
+                await self._say(final_line(CheckResult(**(r | {"status": Status(r["status"])})) for r in found))
+                await self._write([ended])
+                return
+            number = len(job.past) + 1
+            delay = restart.delay(spec, number)
+            await self._say(f"pre-check: failed; restart {number} of {spec.max_restarts} in {delay:.1f} s")
+            again: Record = {"kind": Kind.RESTARTING, "attempt": job.attempt + 1, "verdict": ended["verdict"]}
+            await self._write([again | {"log_ends": {}, "delay_s": delay, "up": process.uptime()}])
+
+    async def _say(self, *lines: str) -> None:
+        """Into the job's log. Best effort: what counts is in the journal."""
+        job = self._entry.job
+        files = job_log_files(self._around.root, self._entry.job_id, job.node_rank)
+        try:
+            await self._thread(job_folder.append_log, *files, lines)
+        except OSError as error:
+            _log.warning("job.log_not_written", job=self._entry.job_id, error=str(error))
+
+    def _skipped(self) -> str:
+        if self._entry.spec.skip_check:
+            return "the request asked for it (skip_check)"
+        if self._entry.spec.env.get(_SKIP_VARIABLE) == "0":
+            return f"the job's environment asks for it ({_SKIP_VARIABLE}=0)"
+        if self._around.config().checks.policy == "off":
+            return "this node does not check (checks.policy is off)"
+        return ""
+
+    def _stopped(self, order: _Order) -> list[Record]:
+        steps = order.steps if order.steps is not None else self._entry.spec.grace_steps or DEFAULT_GRACE_STEPS
+        summary = f"stopped by {order.by} before its ranks were made" + (f": {order.reason}" if order.reason else "")
+        verdict = {
+            "exit_code": 128 + signal.SIGTERM,
+            "summary": summary,
+            "recommendation": "NONE",
+            "recommendation_reason": "it was asked for",
+            "stopped_by": order.by,
+        }
+        cause: Record = {"cause": Cause.REQUESTED, "by": order.by, "reason": order.reason, "steps": list(steps)}
+        cause |= {"up": process.uptime()}
+        return [{"kind": Kind.STOPPING} | cause, {"kind": Kind.ENDED, "state": State.STOPPED, "verdict": verdict}]
+
+    async def _write(self, records: list[Record], *, sync: bool = True) -> None:
+        """Appends to the journal that is still ours, for as long as it takes, and applies the records."""
+        assert self._held is not None
+        writer = self._held.writer
+        first, now = writer.next_number, time.time()
+        numbered = [{"n": first + i, "t": now} | record for i, record in enumerate(records)]
+        pause = Pause(0.2)
+        while True:
+            try:
+                await self._thread(lambda: writer.append(numbered, sync=sync))
+                break
+            except OSError as error:
+                self._tell(f"{self._entry.paths.journal}: cannot be written: {error.strerror}; trying again")
+                await pause.wait()
+        self._tell("")
+        self._around.publish(self._entry, self._entry.absorb(numbered, writer.size))
+
+    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await threads.run(function, *args, limiter=self._around.limiter)
+
+
+def _checked(ok: bool, results: list[dict[str, Any]], skipped: str) -> Record:
+    return {"kind": Kind.CHECKED, "ok": ok, "results": results, "skipped": skipped}
+
+
+def _unfit(results: list[dict[str, Any]]) -> Record:
+    critical = [r for r in results if r["status"] == Status.CRITICAL]
+    items = "; ".join(f"{r['item']}: {r['reason']}" for r in critical)
+    verdict = {
+        "exit_code": OWN_FAILURE,
+        "summary": f"the node is not fit, nothing was started: {items}",
+        "recommendation": "RETRY_ELSEWHERE",
+        "recommendation_reason": f"{len(critical)} check(s) of the node are CRITICAL",
+    }
+    if not any(blames_node(r) for r in critical):
+        verdict |= {"recommendation": "FAIL", "recommendation_reason": "the job asks for what it cannot have here"}
+    return {"kind": Kind.ENDED, "state": State.FAILED, "verdict": verdict}

@@ -1,0 +1,138 @@
+"""A connection to a nursery or a supervisor: the messages of supervisors/wire/messages.py, without blocking."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from anyio.abc import ByteStream
+
+from muster.supervisors import PROTOCOL
+from muster.supervisors.supervision_errors import ProtocolError
+from muster.supervisors.wire import messages
+
+#: Seconds that a process on this node has to accept a connection and to say hello.
+HELLO_S = 5.0
+
+
+class LinkLost(Exception):
+    """Raised when the other end is not there, went away, or does not answer in time. Another try may succeed."""
+
+
+class Refused(Exception):
+    """Raised when the other end answered that it will not do what was asked; the text is its sentence."""
+
+
+class OtherProtocol(Refused):
+    """Raised when the other end speaks another version of the protocol: another try is of no use."""
+
+
+def refusal(answer: messages.Message) -> str:
+    """The sentence of an answer that is not `ok`."""
+    said = str(answer.get("error", "no reason was given"))
+    if said.startswith(messages.UNKNOWN):
+        return f"an earlier release of muster started this job, and its supervisor cannot do that ({said})"
+    return said
+
+
+class Connection:
+    """Messages in both directions. Several tasks may send; one may receive."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        #: For what does not speak in messages from here on.
+        self.stream = stream
+        self._lines = messages.Lines()
+        self._received: list[bytes] = []
+        self._sending = anyio.Lock()
+        #: Of the other end, as it says itself.
+        self.pid = 0
+
+    async def send(self, message: messages.Message) -> None:
+        """Raises LinkLost."""
+        try:
+            async with self._sending:
+                await self.stream.send(messages.encode(message))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+            raise LinkLost("the connection broke") from error
+
+    async def receive(self) -> messages.Message:
+        """The next message. Raises LinkLost, also for what is no message of ours."""
+        try:
+            while not self._received:
+                self._received = self._lines.feed(await self.stream.receive())
+            return messages.decode(self._received.pop(0))
+        except anyio.EndOfStream:
+            raise LinkLost("the other end closed the connection") from None
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+            raise LinkLost("the connection broke") from error
+        except ProtocolError as error:
+            raise LinkLost(f"not understood: {error}") from error
+
+    async def ask(self, message: messages.Message) -> messages.Message:
+        """Sends a request and returns the first message back. Raises LinkLost, Refused."""
+        await self.send(message)
+        answer = await self.receive()
+        if answer.get("ok") is not True:
+            raise Refused(refusal(answer))
+        return answer
+
+
+@asynccontextmanager
+async def connect(*paths: Path) -> AsyncIterator[Connection]:
+    """A connection that has said hello, to the first of these sockets that somebody listens on. Raises LinkLost,
+    OtherProtocol."""
+    path = paths[0]
+    stream: ByteStream | None = None
+    troubles = []
+    for path in paths:
+        try:
+            with anyio.fail_after(HELLO_S):
+                # The path may be longer than a socket's address: wire.SocketAt makes it short for the time of the call.
+                with messages.SocketAt(path) as name:
+                    stream = await anyio.connect_unix(name)
+            break
+        except TimeoutError:
+            raise LinkLost(f"{path}: does not accept a connection within {HELLO_S:g} s") from None
+        except OSError as error:
+            troubles.append(LinkLost(f"{path}: {error.strerror}"))
+    if stream is None:
+        raise troubles[0]
+    async with stream:
+        connection = Connection(stream)
+        try:
+            with anyio.fail_after(HELLO_S):
+                await _hello(connection)
+        except TimeoutError:
+            raise LinkLost(f"{path}: does not say hello within {HELLO_S:g} s") from None
+        yield connection
+
+
+async def _hello(connection: Connection) -> None:
+    await connection.send({"op": "hello", "protocol": PROTOCOL})
+    answer = await connection.receive()
+    theirs = answer.get("protocol")
+    if theirs != PROTOCOL:
+        raise OtherProtocol(
+            f"pid {answer.get('pid')} is of another release and speaks protocol {theirs}, this daemon {PROTOCOL}: only "
+            "a musterd of that release can give it orders"
+        )
+    if answer.get("ok") is not True:
+        raise Refused(str(answer.get("error", "no reason was given")))
+    connection.pid = int(answer["pid"])
+
+
+class Pause:
+    """Growing waits between tries, so that what fails at once is not tried at once for ever. In seconds."""
+
+    def __init__(self, first: float = 0.05, most: float = 5.0) -> None:
+        self._first = first
+        self._most = most
+        self._next = first
+
+    async def wait(self) -> None:
+        delay, self._next = self._next, min(self._next * 2, self._most)
+        await anyio.sleep(delay)
+
+    def reset(self) -> None:
+        """After what held for a while: the next wait is short again."""
+        self._next = self._first

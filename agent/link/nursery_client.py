@@ -1,0 +1,277 @@
+"""The daemon's side of the nursery: finds it or starts it, keeps the connection, asks it to tend jobs."""
+
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from muster.agent import threads
+from muster.agent.errors import StartupError
+from muster.agent.link import connection as control
+from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Pause, Refused
+from muster.probes.calls import children
+from muster.supervisors.paths import Root
+from muster.supervisors.system import descriptors, owner_pipe, process, trust
+from muster.supervisors.wire import messages
+
+#: Seconds: a new nursery is up, it then answers, a supervisor listens, a connection counts as one that held.
+START_S = 10.0
+LISTEN_S = 0.5
+TEND_S = 20.0
+HELD_S = 5.0
+#: All that the nursery, and through it a supervisor, is given of the daemon's environment.
+_ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """To a `tend`; `message` stays None where the nursery died before."""
+
+    done: anyio.Event = field(default_factory=anyio.Event)
+    message: messages.Message | None = None
+
+
+class NurseryClient:
+    """One connection for the whole daemon. `generation` counts the nurseries that this daemon was connected to: when it
+    grows, every live job must be tended again, since the new one knows none."""
+
+    def __init__(
+        self,
+        root: Root,
+        died: Callable[[str, str, str, bool], None] = lambda *_: None,
+        owner_fd: int | None = None,
+    ) -> None:
+        """`died` is called for each death of a supervisor with its job's id, how, the end of its traceback, and whether
+        it had lived: False where none could be started. For a nursery without an id. `owner_fd`: of the pipe in
+        supervisors/system/owner_pipe.py."""
+        self._root = root
+        self._owner_fd = owner_fd
+        self.died = died
+        self._connection: Connection | None = None
+        self._waiting: dict[str, _Answer] = {}
+        self._changed = anyio.Event()
+        self._explained = False
+        self.generation = 0
+        self.pid = 0
+        #: A sentence for an operator while there is no nursery.
+        self.trouble = ""
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keeps a nursery there, for ever; started after the first try.
+
+        Raises StartupError where one of another protocol version serves this root: it cannot be replaced while it has
+        jobs.
+        """
+        pause = Pause()
+        started = False
+        while True:
+            since = anyio.current_time()
+            try:
+                async with self._opened() as connection:
+                    self._take(connection)
+                    if not started:
+                        started = True
+                        task_status.started()
+                    await self._listen(connection)
+            except OtherProtocol as error:
+                raise StartupError(
+                    f"{self._root.nursery_socket}: a nursery of another version serves this root: {error}; start the "
+                    "musterd that belongs to it, or end its jobs first: it then ends by itself"
+                ) from error
+            except (LinkLost, Refused, OSError) as error:
+                self.trouble = f"no nursery: {error}; trying again. Jobs run on, new ones wait"
+                _log.warning("nursery.lost", pid=self.pid, error=str(error))
+                if not self._explained:
+                    lived = bool(self.pid)
+                    self.died("", f"(pid {self.pid}) died" if lived else "cannot be started", str(error), lived)
+                self._explained = False
+            finally:
+                self._lose()
+            if not started:
+                started = True
+                task_status.started()
+            if anyio.current_time() - since > HELD_S:
+                pause.reset()
+            await pause.wait()
+
+    async def tend(self, job_id: str) -> int:
+        """Sees to it that a job has a living supervisor; returns the generation of the nursery that now knows it.
+
+        Raises LinkLost where that could not be done in 20 s or the nursery died, Refused with the nursery's sentence.
+        """
+        try:
+            with anyio.fail_after(TEND_S):
+                while self._connection is None:
+                    await self._changed.wait()
+                generation = self.generation
+                answer = self._waiting.get(job_id)
+                if answer is None:
+                    answer = self._waiting[job_id] = _Answer()
+                    await self._connection.send({"op": "tend", "job": job_id})
+                await answer.done.wait()
+        except TimeoutError:
+            raise LinkLost(f"the nursery did not bring a supervisor up in {TEND_S:g} s") from None
+        if answer.message is None:
+            raise LinkLost("the nursery died")
+        if answer.message.get("ok") is not True:
+            raise Refused(str(answer.message.get("error", "no reason was given")))
+        return generation
+
+    async def wait_other(self, generation: int) -> None:
+        """Returns when there is a nursery of a later generation."""
+        while self._connection is None or self.generation == generation:
+            await self._changed.wait()
+
+    def _take(self, connection: Connection) -> None:
+        self._connection = connection
+        self.pid = connection.pid
+        self.generation += 1
+        self.trouble = ""
+        self._wake()
+        _log.info("nursery.found", pid=self.pid)
+
+    def _lose(self) -> None:
+        self._connection = None
+        self.pid = 0
+        for answer in self._waiting.values():
+            answer.done.set()
+        self._waiting.clear()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _listen(self, connection: Connection) -> None:
+        while True:
+            message = await connection.receive()
+            if message["op"] == "died":
+                said = [str(message.get(name, "")) for name in ("job", "how", "error")]
+                self._explained |= not said[0]
+                self.died(said[0], said[1], said[2], message.get("lived") is not False)
+            elif message["op"] == "notice":
+                _log.warning("nursery.notice", pid=self.pid, text=str(message.get("text", "")))
+            elif message["op"] == "tend":
+                answer = self._waiting.pop(str(message.get("job")), None)
+                if answer is not None:
+                    answer.message = message
+                    answer.done.set()
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Connection]:
+        """The nursery that is there, or a new one. Raises LinkLost, Refused, OSError."""
+        async with AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(control.connect(self._root.nursery_socket))
+            except LinkLost:
+                connection = await self._start(stack)
+            yield connection
+
+    async def _start(self, stack: AsyncExitStack) -> Connection:
+        code: int | None = None
+        last = "did not listen"
+        pause = Pause(0.01, 0.2)
+        with anyio.move_on_after(START_S):
+            code = await _ended(await threads.run(_spawn, self._root, self._owner_fd))
+            # It listened when its starter ended: if nobody answers it has died since, and another one is due. Unless
+            # there was one already (its lock was held), which may be about to listen, or about to be gone.
+            late = anyio.current_time() + LISTEN_S
+            while True:
+                try:
+                    return await stack.enter_async_context(control.connect(self._root.nursery_socket))
+                except LinkLost as error:
+                    last = str(error)
+                    if code != 0 or anyio.current_time() > late:
+                        break
+                await pause.wait()
+        ended = f"ended with code {code}" if code else "did not come up"
+        raise LinkLost(f"the nursery {ended} ({last}); see {self._root.nursery_log}")
+
+
+def _spawn(root: Root, owner_fd: int | None) -> int:
+    """Starts a nursery, which makes itself a process of its own; returns the pid of the starter. Raises OSError."""
+    argv = [sys.executable, "-I", "-m", "muster.supervisors.nursery.nursery"]
+    argv += ["--run", str(root.run), "--state", str(root.state), "--log", str(root.log), "--name", root.nursery_name]
+    # Everybody can see what ranks get (probes/checks/ulimits.py): daemon and nursery raise their own.
+    argv += ["--nofile", str(descriptors.given_limit())]
+    if owner_fd is not None:
+        argv.append("--owned")
+    try:
+        said = _opened_log(root.nursery_log)
+    except OSError as error:  # of what its supervisors die it tells over its socket as well
+        _log.warning("nursery.log_unwritten", path=str(root.nursery_log), error=error.strerror)
+        said = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        return _started(argv, said, owner_fd)
+    except OSError as error:
+        raise OSError(error.errno, f"{sys.executable} cannot be started: {error.strerror}") from error
+    finally:
+        os.close(said)
+
+
+def _opened_log(path: Path) -> int:
+    """Raises OSError: in a folder of others (a volume) it may be a link, or a FIFO whose open() would wait for ever."""
+    folder = trust.open_logs(path.parent)
+    try:
+        fd, _ = trust.open_log(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, folder=folder)
+    finally:
+        os.close(folder)
+    os.set_blocking(fd, True)
+    return fd
+
+
+def _started(argv: list[str], said: int, owner_fd: int | None) -> int:
+    """`said`: its stderr."""
+    owned = []
+    if owner_fd is not None:
+        # Of another number: what is duplicated onto itself stays close-on-exec in older C libraries.
+        owner_fd = fcntl.fcntl(owner_fd, fcntl.F_DUPFD_CLOEXEC, owner_pipe.FD + 1)
+        owned = [(os.POSIX_SPAWN_DUP2, owner_fd, owner_pipe.FD)]
+    try:
+        return _posix_spawned(argv, said, owned)
+    finally:
+        if owner_fd is not None:
+            os.close(owner_fd)
+
+
+def _posix_spawned(argv: list[str], said: int, owned: list[tuple[int, int, int]]) -> int:
+    return children.spawn(
+        sys.executable,
+        argv,
+        {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_DUP2, said, 2),
+            *owned,
+        ],
+        setsid=True,
+        # This thread's mask and the daemon's ignored signals are not the nursery's. None ends it before it
+        # ignores those that go to everybody.
+        setsigmask=process.END_SIGNALS,
+        setsigdef=sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}),
+    )
+
+
+async def _ended(pid: int) -> int:
+    """Waits for a child of ours; returns its exit code (negative for a signal)."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        await anyio.wait_readable(pidfd)
+    except BaseException:
+        # It hangs, or we are ending: no zombie and no half-started nursery is left behind.
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        raise
+    finally:
+        os.close(pidfd)
+        code = os.waitstatus_to_exitcode(children.wait(pid))
+    return code

@@ -1,0 +1,85 @@
+"""What the daemon asks a supervisor for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from muster.agent.link import connection as control
+from muster.agent.link.connection import Connection, LinkLost, Refused
+from muster.supervisors.model.journal import Record
+from muster.supervisors.wire.messages import Message
+
+#: Seconds in which a supervisor must have written a stop into its journal.
+STOP_S = 5.0
+#: What open gaps have lost by now: by rank, the begin of the gap (seconds since the epoch) and bytes.
+Figures = dict[int, tuple[float, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a supervisor tells: bytes of the journal that are on disk, a record that is owed to it, or what open gaps
+    have lost by now. The others are None."""
+
+    size: int | None = None
+    owed: Record | None = None
+    gaps: Figures | None = None
+
+
+async def watch(connection: Connection) -> None:
+    """From now on `next_change` returns. Raises LinkLost."""
+    await connection.send({"op": "watch"})
+
+
+async def next_change(connection: Connection) -> Change:
+    """Waits for the next change. Raises LinkLost when the supervisor has exited."""
+    while True:
+        message = await connection.receive()
+        if message["op"] == "journal":
+            return Change(size=int(message["size"]))
+        if message["op"] == "owed" and isinstance(record := message.get("record"), dict):
+            return Change(owed=record)
+        if message["op"] == "gaps" and isinstance(gaps := message.get("gaps"), list):
+            return Change(gaps={rank: (since, count) for rank, since, count in gaps})
+        if message.get("ok") is False:
+            raise LinkLost(f"the supervisor refused: {message.get('error')}")
+
+
+async def stop(
+    paths: Sequence[Path],
+    steps: tuple[float, ...] | None,
+    by: str,
+    reason: str,
+    *,
+    up: float | None = None,
+    sent: Sequence[str] = (),
+) -> None:
+    """Orders a stop over a connection of its own; returns when it has begun.
+
+    `steps` are those of the grace in seconds, None for the job's own. `up`: when the daemon itself began it (seconds of
+    CLOCK_BOOTTIME), and `sent`: the signals that it sent; the supervisor goes on from there. Raises LinkLost, Refused.
+    """
+    order = {"op": "stop", "steps": None if steps is None else list(steps), "by": by, "reason": reason}
+    await _order(paths, order if up is None else order | {"up": up, "sent": list(sent)})
+
+
+async def hung(paths: Sequence[Path], attempt: int, ranks: Sequence[int], reason: str, *, again: bool) -> None:
+    """Has an attempt ended because it hangs; returns when that is in the journal.
+
+    `ranks` are to blame (none: all of them); `again`: it is to be started again, where its budget allows. Raises
+    LinkLost, Refused, where that attempt does not run any more.
+    """
+    await _order(paths, {"op": "hung", "attempt": attempt, "ranks": list(ranks), "reason": reason, "again": again})
+
+
+async def _order(paths: Sequence[Path], order: Message) -> None:
+    try:
+        with anyio.fail_after(STOP_S):
+            async with control.connect(*paths) as connection:
+                await connection.ask(order)
+    except TimeoutError:
+        raise LinkLost(f"the supervisor did not take the order in {STOP_S:g} s") from None
+
+
+__all__ = ["Change", "Figures", "LinkLost", "Refused", "hung", "next_change", "stop", "watch"]

@@ -1,0 +1,135 @@
+"""How the output of several ranks becomes one stream: whole lines, each with where it came from."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from muster.agent.text import rfc3339
+
+#: A line that is longer (no newline in sight) is passed on in pieces of about this many bytes.
+MAX_LINE = 65536
+
+Write = Callable[[bytes], None]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A line that has not ended: what is not passed on of it, when it began (seconds since the epoch; 0: not known),
+    and, once a piece of it was passed on, whether it is `shown`."""
+
+    data: bytes = b""
+    since: float = 0.0
+    shown: bool | None = None
+
+
+class Raw:
+    """One rank: the bytes as they are. What muster has to say of it goes `aside`, or, without that, among them."""
+
+    def __init__(self, write: Write, aside: Callable[[str], object] | None = None) -> None:
+        self._write, self._aside = write, aside
+
+    def feed(self, source: str, data: bytes, time: float) -> None:
+        if self._aside is not None and source == "muster":
+            self._aside(data.decode("utf-8", "replace").rstrip("\n"))
+        else:
+            self._write(data)
+
+    def cut(self, source: str) -> None:
+        """Nothing is held."""
+
+    def finish(self) -> None:
+        """Nothing is held."""
+
+
+class Lines:
+    """Whole lines, each with its label, `[rank 3] `, and, if wanted, its time; or only those that `grep` is found in.
+
+    A line that has not ended is held until its newline comes or until `finish`, so that lines of several sources never
+    mix. A line over MAX_LINE bytes comes in pieces, and its first one decides whether it is wanted. Of `several`
+    sources every piece becomes a line with a label of its own.
+    """
+
+    def __init__(
+        self,
+        write: Write,
+        *,
+        label: bool,
+        timestamps: bool = False,
+        several: bool = True,
+        grep: "re.Pattern[str] | None" = None,
+    ) -> None:
+        self._write = write
+        self.label = label
+        self._timestamps = timestamps
+        self._several = several
+        self._grep = grep
+        self._held: dict[str, _Held] = {}
+
+    def feed(self, source: str, data: bytes, time: float) -> None:
+        """Takes output of a source (`rank 3`, `job`, ...) that was written at `time`."""
+        held = self._held.pop(source, None) or _Held(since=time)
+        first = data.find(b"\n") + 1
+        if first:
+            self._line(source, held, data[:first])
+            end = data.rfind(b"\n") + 1
+            if first < end:
+                self._lines(source, data[first:end], time)
+            held, data = _Held(since=time), data[end:]
+        held.data += data
+        if len(held.data) >= MAX_LINE:
+            self._piece(source, held)
+        if held.data or held.shown is not None:
+            self._held[source] = held
+
+    def held(self, source: str) -> int:
+        """Bytes of it that are not passed on yet."""
+        held = self._held.get(source)
+        return len(held.data) if held is not None else 0
+
+    def cut(self, source: str) -> None:
+        """What comes next of `source` does not belong to what was fed last."""
+        held = self._held.pop(source, None)
+        if held is not None and (held.data or (held.shown and not self._several)):
+            # A newline is added, since nothing else will end this line.
+            self._line(source, held, b"\n")
+
+    def finish(self) -> None:
+        """Passes on what is held."""
+        for source in sorted(self._held):
+            self.cut(source)
+
+    def _line(self, source: str, held: _Held, end: bytes) -> None:
+        """The end of the line that is held."""
+        if held.shown is None:
+            self._lines(source, held.data + end, held.since)
+        elif held.shown and not self._several:
+            self._write(held.data + end)
+        elif held.shown and (held.data or end != b"\n"):
+            self._write(self._prefix(source, held.since) + held.data + end)
+
+    def _piece(self, source: str, held: _Held) -> None:
+        """What is held, of a line that goes on."""
+        begins = held.shown is None
+        if held.shown is None:
+            held.shown = self._wanted(held.data)
+        if held.shown:
+            prefix = self._prefix(source, held.since) if begins or self._several else b""
+            self._write(prefix + held.data + (b"\n" if self._several else b""))
+        held.data = b""
+
+    def _lines(self, source: str, data: bytes, time: float) -> None:
+        """Whole lines."""
+        if self._grep is not None:
+            data = b"".join(line + b"\n" for line in data[:-1].split(b"\n") if self._wanted(line))
+        if data:
+            prefix = self._prefix(source, time)
+            self._write(prefix + data[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if prefix else data)
+
+    def _wanted(self, line: bytes) -> bool:
+        # Decoded, so that a dot is a character; whatever is no UTF-8 matches only itself in no pattern.
+        return self._grep is None or bool(self._grep.search(line[:MAX_LINE].rstrip(b"\r").decode("utf-8", "replace")))
+
+    def _prefix(self, source: str, time: float) -> bytes:
+        label = f"[{source}] " if self.label else ""
+        stamp = (rfc3339(time) if time else "-".ljust(24)) + " " if self._timestamps else ""
+        return (label + stamp).encode()

@@ -1,0 +1,444 @@
+"""Keeps the log folder: removes what is to go, compresses what was rotated, has files handed to a program, and writes
+worker logs. Whatever of it hangs or fails, the daemon and its jobs do not wait for it."""
+
+import contextlib
+import functools
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+from anyio.lowlevel import checkpoint
+
+from muster.agent import threads
+from muster.agent.config.config import Config
+from muster.agent.errors import CursorTooOld, InvalidRequest, JobNotFound
+from muster.agent.events.event_store import Event, EventStore
+from muster.agent.host.operator_program import ENV, LINGER_S
+from muster.agent.jobs import log_ownership
+from muster.agent.jobs.ended.collected_logs import CollectedLogs
+from muster.agent.jobs.ended.ended_row import Ended
+from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.log_ownership import Files, Owner
+from muster.agent.jobs.registry import Registry
+from muster.agent.logs import log_compress, log_keeping_rule, log_upload, log_worker
+from muster.agent.logs.log_keeping_rule import Caps, Disk, Kept
+from muster.agent.logs.log_reading import folder as known_folder
+from muster.agent.logs.log_upload import Uploads
+from muster.agent.logs.log_worker import WorkerLog
+from muster.probes.calls import watched
+from muster.probes.calls.script import Script
+from muster.probes.checks.result import one_line
+from muster.supervisors.model.settings import LogSettings
+from muster.supervisors.model.settings import write as write_settings
+from muster.supervisors.output import gzip_members, log_segments, rotation
+from muster.supervisors.paths import Root
+from muster.supervisors.system import lock
+
+#: Seconds between two looks at the log folder, and at the jobs where nothing is told; that a look or removal may take.
+LOOK_S, JOBS_S, SLOW_S = 60.0, 5.0, 600.0
+#: Seconds until settings that could not be written are tried again.
+SETTLE_AGAIN_S = 5.0
+_SETTLE = "write settings"
+#: Seconds between two looks at the jobs, at least.
+REST_S = 0.5
+#: Seconds for which a segment that could not be compressed is left as it is.
+AGAIN_S = 3600.0
+#: Ended jobs whose folders are looked at in one thread hop.
+ROWS_AT_ONCE = 250
+#: Jobs whose files are listed in one look at the folder, to be removed.
+REMOVE_AT_ONCE = 250
+#: Threads for worker logs.
+_THREADS = 2
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a look at the log folder found. `owners`: jobs that are known, by id, the last that ended first; `plain`:
+    segments that are not compressed, with the job that each is of; `rotated`: names of a job's segments, without `.gz`;
+    `collected`: jobs whose records were collected, by id."""
+
+    owners: dict[str, Owner]
+    files: dict[str, Files]
+    disk: Disk
+    plain: list[tuple[str, Path]]
+    rotated: dict[str, list[str]]
+    collected: dict[str, Ended]
+
+
+class LogKeeping:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        root: Root,
+        settings: Callable[[], Config],
+        events: EventStore,
+        registry: Registry,
+        collected: CollectedLogs,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`settings` gives the present configuration; `collected` knows the files of jobs whose records were collected;
+        `clock` gives the time in seconds since the epoch."""
+        self._collected = collected
+        self._root = root
+        self._settings = settings
+        self._events = events
+        self._registry = registry
+        self._clock = clock
+        self._uploads = Uploads(root, settings, events, registry, self._is_compressing, self._compress_on)
+        self._limiter = anyio.CapacityLimiter(_THREADS)
+        self._group: TaskGroup | None = None
+        self._told = anyio.Event()
+        self._workers: dict[str, WorkerLog] = {}
+        #: Jobs that have not ended, or ended just now, whose worker log is being written or was.
+        self._written: set[tuple[str, float]] = set()
+        self._just_ended: dict[str, Entry] = {}
+        #: Ended jobs whose files are to be handed over once they are complete.
+        self._incomplete: dict[str, Ended] = {}
+        #: Whether all ended jobs were looked through for such as need a worker log, or are to be handed over.
+        self._resumed = self._offered = False
+        self._plain: list[tuple[str, Path]] = []
+        self._some_plain = anyio.Event()
+        self._compressing = ""
+        #: Segments that are left as they are until a time; and those of them that another compresses.
+        self._left: dict[Path, float] = {}
+        self._elsewhere: set[Path] = set()
+        self._troubles: dict[str, str] = {}
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator."""
+        workers = [worker.trouble for worker in self._workers.values() if worker.trouble]
+        return [*self._troubles.values(), *self._uploads.trouble, *workers[:3]]
+
+    def reload(self) -> None:
+        """The configuration may be another: looks at once."""
+        self._told.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keeps, for ever."""
+        await self._settle()
+        self._registry.ended.on_ended.append(self._ended)
+        self._registry.ended.on_removed.append(self._removed)
+        async with anyio.create_task_group() as self._group:
+            self._group.start_soon(self._uploads.run)
+            self._group.start_soon(self._heed_jobs)
+            self._group.start_soon(self._compress)
+            task_status.started()
+            await self._registry.ended.indexed.wait()  # files of jobs that are not known are nobody's
+            while True:
+                self._told = anyio.Event()
+                try:
+                    await self._look()
+                except Exception as error:  # a defect must not end the daemon
+                    _log.exception("logs.defect")
+                    self._troubles["look"] = f"logs: a defect: {error!r}"
+                gzip_members.forget()  # up to 33 MiB, of which a reader that goes on inflates a few again
+                # What could not be written is tried again: the disk may take it by now.
+                unsettled = _SETTLE in self._troubles
+                with anyio.move_on_after(SETTLE_AGAIN_S if unsettled else LOOK_S):
+                    await self._told.wait()
+                if unsettled or self._told.is_set():
+                    await self._settle()
+
+    async def _settle(self) -> None:
+        """Tells supervisors the settings that they go by."""
+        logs = self._settings().logs
+        # What a program has not taken yet is not theirs to remove; but there has to be something that it can take.
+        most = (0, logs.max_job_bytes) if logs.upload else (logs.max_job_bytes, 0)
+        settings = LogSettings(logs.max_file_bytes, *most)
+        write = functools.partial(write_settings, self._root.settings, settings)
+        await self._apart(_SETTLE, write, folder=self._root.state)
+
+    # --- jobs that begin and end --------------------------------------------------------------------------------------
+
+    async def _heed_jobs(self) -> None:
+        while True:
+            cursor = self._events.newest_cursor()
+            if self._style() != "off":
+                self._write_workers([*self._registry.live(), *self._just_ended.values()])
+                self._just_ended.clear()
+                await self._resume_workers()
+            else:
+                self._resumed = False
+                self._just_ended.clear()
+            await self._offer()
+            try:
+                with anyio.move_on_after(JOBS_S):
+                    await self._events.wait_beyond(cursor)
+            except (CursorTooOld, InvalidRequest):
+                pass
+            await anyio.sleep(REST_S)
+
+    def _ended(self, entry: Entry) -> None:
+        """A job has ended at this moment."""
+        self._just_ended[entry.job_id] = entry
+        if (row := self._registry.ended.row(entry.job_id)) is not None:
+            self._incomplete[row.job_id] = row
+
+    def _removed(self, job_id: str) -> None:
+        """The job's record was removed."""
+        self._incomplete.pop(job_id, None)
+        self._uploads.forget(job_id)
+
+    def _write_workers(self, entries: Iterable[Entry]) -> None:
+        assert self._group is not None
+        for entry in entries:
+            if _key(entry) not in self._written and not entry.damaged:
+                self._written.add(_key(entry))
+                worker = self._workers[entry.job_id] = WorkerLog(self._root, entry, self._style, self._limiter)
+                self._group.start_soon(self._write_worker, entry, worker, name=f"worker log {entry.job_id}")
+
+    async def _resume_workers(self) -> None:
+        """Once: those of jobs that had ended before there was anybody to write them."""
+        if self._resumed or not self._registry.ended.indexed.is_set():
+            return
+        self._resumed = True
+        for row in await self._sought(log_worker.unfinished):
+            with contextlib.suppress(JobNotFound):
+                self._write_workers([await self._registry.get(row.job_id)])
+
+    async def _offer(self) -> None:
+        """Has the files of ended jobs handed over, as soon as they are complete."""
+        if not self._settings().logs.upload:
+            self._offered = False
+            self._incomplete.clear()
+            return
+        if not self._offered and self._registry.ended.indexed.is_set():
+            self._offered = True
+            self._incomplete |= {row.job_id: row for row in await self._sought(log_upload.waiting)}
+        for row in list(self._incomplete.values()):
+            if self._complete(row):
+                del self._incomplete[row.job_id]
+                self._uploads.ended(row)
+
+    async def _sought(self, seek: Callable[[Root, list[Ended]], list[Ended]]) -> list[Ended]:
+        """Of all ended jobs those that `seek` finds, in a thread; without the ones that were removed meanwhile."""
+        rows, found = list(self._registry.ended.rows()), []
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[start : start + ROWS_AT_ONCE]
+            found += await threads.run(seek, self._root, some, limiter=self._limiter)
+        return [row for row in found if self._registry.ended.row(row.job_id) is row]
+
+    async def _write_worker(self, entry: Entry, worker: WorkerLog) -> None:
+        done = False
+        try:
+            done = await worker.run()
+        except Exception as error:  # a defect must not end the daemon
+            _log.exception("logs.worker_defect", job=entry.job_id)
+            self._troubles["worker"] = f"logs: worker log of job {entry.job_id}: a defect: {error!r}"
+            done = True
+        finally:
+            if self._workers.get(entry.job_id) is worker:
+                del self._workers[entry.job_id]
+            if not done or entry.job.state.final:
+                self._written.discard(_key(entry))
+        await self._offer()
+
+    def _style(self) -> str:
+        return self._settings().logs.worker_log
+
+    def _complete(self, job: Entry | Ended) -> bool:
+        """Whether nothing comes to the files of a job any more."""
+        if not job.state.final or job.job_id in self._workers:
+            return False
+        if self._style() != "off" and (not self._resumed or job.job_id in self._just_ended):
+            return False
+        return not (job.damaged and lock.holder(self._root.job(job.job_id).lock))
+
+    def _is_compressing(self, job_id: str) -> bool:
+        return self._compressing == job_id
+
+    def may_go(self, row: Ended) -> bool:
+        """Whether the record of an ended job is not needed here any more."""
+        logs = self._settings().logs
+        if self._compressing == row.job_id or self._uploads.busy(row.job_id) or not self._complete(row):
+            return False
+        return row.uploaded or not logs.upload
+
+    # --- what goes ----------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        ended, live = self._registry.ended.rows(), self._registry.live()
+        jobs: dict[str, Entry | Ended] = {row.job_id: row for row in ended} | {entry.job_id: entry for entry in live}
+        seen = await self._apart("look", functools.partial(_see, self._root.log, jobs, self._collected))
+        if seen is None:
+            return
+        logs, now = self._settings().logs, time.monotonic()
+        self._left = {path: up for path, up in self._left.items() if up > now}
+        self._plain = [(job, path) for job, path in seen.plain if path not in self._left]
+        self._compress_on()
+        self._elsewhere.intersection_update(self._left)
+        waiting = {path.name for _, path in self._plain} | {path.name for path in self._elsewhere}
+        if logs.compress == "off":
+            waiting = set()
+        for job_id, names in seen.rotated.items():
+            if job_id in jobs and (logs.upload or not jobs[job_id].state.final):
+                self._uploads.rotated(jobs[job_id], [name for name in names if name not in waiting])
+        await self._trim(seen, jobs)
+        kept = []
+        for files in seen.files.values():
+            job = (jobs.get(files.job_id) or seen.collected.get(files.job_id)) if not files.aside else None
+            if files.ours if job is None else not files.gone:
+                kept.append(self._kept(files, job))
+        caps = Caps(logs.keep_days * 86400, logs.min_free_percent, logs.max_node_bytes, bool(logs.upload))
+        self._troubles.pop("remove", None)
+        doomed = log_keeping_rule.doomed(kept, self._clock(), seen.disk, caps)
+        for start in range(0, len(doomed), REMOVE_AT_ONCE):
+            some = {each.name: why for each, why in doomed[start : start + REMOVE_AT_ONCE]}
+            only = {seen.files[name].job_id for name in some}
+            scan = functools.partial(log_ownership.scan, self._root.log, seen.owners, only)
+            named = await self._apart("look", scan) or {}
+            for name, why in some.items():
+                if (going := named.get(name)) is not None:
+                    await self._remove(going, jobs.get(going.job_id) if not going.aside else None, why)
+
+    async def _trim(self, seen: _Seen, jobs: Collection[str]) -> None:
+        """Where segments are handed to a program, a running job is kept within its limit here, and not by its
+        supervisor: of those go that were taken."""
+        logs = self._settings().logs
+        for job_id in seen.rotated if logs.upload and logs.max_job_bytes else ():
+            if job_id in jobs and (taken := self._uploads.taken(job_id)):
+                trim = functools.partial(_trim, self._root.log, seen.owners[job_id], logs.max_job_bytes, taken)
+                await self._apart("keep a job within max_job_bytes", trim)
+
+    def _kept(self, files: Files, job: Entry | Ended | None) -> Kept:
+        busy = self._compressing == files.job_id or self._uploads.busy(files.job_id)
+        if job is None:  # nobody can say any more what they are of; another node may, where nodes share the folder
+            return Kept(files.name, files.changed, files.bytes, busy, orphan=True)
+        ended_at = (isinstance(job, Ended) and job.ended_at) or files.changed
+        uploaded = isinstance(job, Ended) and job.uploaded
+        return Kept(files.name, ended_at, files.bytes, busy or not self._complete(job), uploaded)
+
+    async def _remove(self, files: Files, job: Entry | Ended | None, why: str) -> None:
+        # A job of this id that is accepted or deleted meanwhile waits; one that was is seen here.
+        async with self._registry.alone(files.job_id):
+            if self._registry.job(files.job_id) is not job and not files.aside:
+                return
+            removal = functools.partial(_remove, files, why, job is not None)
+            done = await self._apart("remove", removal, f"{files.job_id}{files.aside}")
+        if done:
+            count = f"{len(files.paths)} log file(s) with {files.bytes} bytes were removed: {why}"
+            said = {"bytes": str(files.bytes), "why": why}
+            event = Event(time.time(), "logs.removed", files.job_id, message=count, attributes=said)
+            self._events.append([(None, event)])
+            _log.info("logs.removed", job=files.job_id, bytes=files.bytes, why=why)
+
+    async def _apart(
+        self, what: str, function: Callable[[], T], whose: str = "", folder: Path | None = None
+    ) -> T | None:
+        """In a thread that nobody depends on; None where it failed, which is told until the next that does not.
+        `folder`: where it is done, if not among the logs."""
+        folder = folder or self._root.log
+        try:
+            with anyio.fail_after(SLOW_S):
+                result = await watched.call(f"{what} {whose} in {folder}", function)
+        except TimeoutError:
+            text = f"{folder} did not answer within {SLOW_S:g} s"
+        except watched.StillHanging as error:
+            text = str(error)
+        except OSError as error:
+            text = f"{error.filename or folder}: {error.strerror or error}"
+        else:
+            self._troubles.pop(what, None)
+            return result
+        if self._troubles.get(what) != text:
+            _log.warning("logs.trouble", what=what, error=text)
+        self._troubles[what] = f"logs: {what}: {text}"
+        return None
+
+    # --- compression --------------------------------------------------------------------------------------------------
+
+    def _compress_on(self) -> None:
+        """There may be something to compress."""
+        self._some_plain.set()
+        self._some_plain = anyio.Event()
+
+    async def _compress(self) -> None:
+        """One at a time, for ever."""
+        while True:
+            some = self._some_plain
+            free = (one for one in self._plain if not self._uploads.busy(one[0]))
+            one = next(free, None) if self._settings().logs.compress != "off" else None
+            if one is None:
+                await some.wait()
+                continue
+            self._plain.remove(one)
+            self._compressing, path = one
+            try:
+                await self._pack(path)
+            finally:
+                self._compressing = ""
+            # What can be handed over goes first: it would wait for the last segment of its job else.
+            self._uploads.wake()
+            await checkpoint()
+
+    async def _pack(self, path: Path) -> None:
+        script = Script(sys.executable, ENV, ("-I", "-m", "muster.agent.logs.log_compress", str(path)))
+        try:
+            ended = await watched.call(f"compress {path}", script.run, on_cancel=script.kill, linger_s=LINGER_S)
+        except (OSError, watched.StillHanging) as error:
+            code, said = -1, str(error)
+        else:
+            code, said = ended.returncode, one_line(ended.stderr.decode(errors="replace").strip())[-200:]
+        if code == 0:
+            self._troubles.pop("compress", None)
+            return
+        if code == log_compress.BUSY:  # an earlier daemon's does it
+            self._elsewhere.add(path)
+            self._left[path] = time.monotonic() + LOOK_S
+            return
+        self._elsewhere.discard(path)
+        self._left[path] = time.monotonic() + AGAIN_S
+        self._troubles["compress"] = f"logs: compress: {said or f'{path}: ended with code {code}'}"
+        _log.warning("logs.not_compressed", path=str(path), code=code, error=said)
+
+
+def _key(entry: Entry) -> tuple[str, float]:
+    return entry.job_id, entry.job.accepted_at
+
+
+def _owners(jobs: Iterable[Entry | Ended]) -> dict[str, Owner]:
+    """By job id, the last that ended first."""
+    ordered = sorted(jobs, key=lambda job: job.ended_at if isinstance(job, Ended) else math.inf, reverse=True)
+    return {job.job_id: job if isinstance(job, Ended) else log_ownership.owner(job) for job in ordered}
+
+
+def _see(folder: Path, jobs: Mapping[str, Entry | Ended], logs: CollectedLogs) -> _Seen:
+    """Looks at the log folder. Blocks. Raises OSError."""
+    collected = {job_id: row for job_id, row in logs.read().items() if job_id not in jobs}
+    owners = _owners([*jobs.values(), *collected.values()])
+    found = log_ownership.scan(folder, owners)
+    logs.drop([row for row in collected.values() if Files(row.job_id).name not in found])
+    room = os.statvfs(folder)
+    plain: list[tuple[str, Path]] = []
+    rotated: dict[str, list[str]] = {}
+    segmented = {files.job_id for files in found.values() if files.rotated and files.job_id in owners}
+    for files in log_ownership.scan(folder, owners, segmented).values() if segmented else ():
+        for log, layout in log_ownership.layouts(files).items() if files.rotated else ():
+            for piece in layout.segments:
+                rotated.setdefault(files.job_id, []).append(log_segments.segment_path(log, piece.start, piece.end).name)
+                if not piece.packed:
+                    plain.append((files.job_id, piece.path))
+    disk = Disk(room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize)
+    return _Seen(owners, found, disk, plain, rotated, collected)
+
+
+def _trim(folder: Path, owner: Owner, most: int, among: list[str]) -> None:
+    rotation.trim(known_folder(folder), sorted(log_ownership.of_job(folder, owner).logs), most, among)
+
+
+def _remove(files: Files, why: str, known: bool) -> bool:
+    log_ownership.remove(files, why, known)
+    return True

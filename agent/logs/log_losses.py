@@ -1,0 +1,53 @@
+"""Output that was taken away: files that somebody deleted, moved or cut, and how much of a job's output that was."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from muster.agent.logs import log_reading
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.states import JOB
+from muster.supervisors.output.gaps import read_counts
+from muster.supervisors.output.log_removals import removals
+from muster.supervisors.paths import JobPaths
+
+#: What is missing behind the end of a file of which no supervisor has said why.
+GONE = "somebody deleted, moved or truncated the file"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Output of a rank (JOB: lines of the job's own log) that cannot be read any more, in bytes, and why."""
+
+    rank: int
+    bytes: int
+    why: str
+
+
+def ends(job: Job, paths: JobPaths) -> dict[int, int]:
+    """Where the output of each rank ends, by what was written; only those of which it is known. Blocks."""
+    if job.state.final:
+        return job.log_ends
+    numbers = [*(rank.rank for rank in job.ranks), JOB]
+    counts = zip(numbers, read_counts(paths.lost, paths.ends), strict=False)
+    return {number: count.end for number, count in counts if count.end >= 0}
+
+
+def missing(
+    files: Sequence[log_reading.LogFile], starts: Mapping[int, int], stops: Mapping[int, int], ends: Mapping[int, int]
+) -> list[Missing]:
+    """What is missing of these logs. What a setting or a command removed is not.
+
+    `starts`, `stops`: what was read of each, in bytes; a rank without `stops` was to be read to its end, which is where
+    `ends` says. Blocks. Raises OSError.
+    """
+    found = []
+    for file, layout in zip(files, log_reading.look(list(files)), strict=True):
+        start, stop = starts.get(file.rank, 0), stops.get(file.rank)
+        for gone in removals(file.path):
+            count = min(gone.end, gone.end if stop is None else stop) - max(gone.start, start)
+            if gone.lost and count > 0:
+                found.append(Missing(file.rank, count, gone.why))
+        end = ends.get(file.rank, 0)
+        if stop is None and end > max(layout.end, start):
+            found.append(Missing(file.rank, end - max(layout.end, start), GONE))
+    return found

@@ -1,0 +1,322 @@
+"""Between protobuf messages and the data model. Nothing else knows both."""
+
+import hmac
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from muster.agent.errors import InvalidRequest
+from muster.agent.events.event_store import Event
+from muster.agent.hang.hang_watch import Found
+from muster.agent.jobs.admission import new_job_id
+from muster.agent.jobs.entry import Entry
+from muster.agent.messages.spec_message import LIMITS, plain, spec_to
+from muster.supervisors.birth.modes import modelarts, presets
+from muster.supervisors.birth.spec_rules import violations
+from muster.supervisors.model import lifecycle, verdict
+from muster.supervisors.model.spec import JobSpec, Violation
+from muster.supervisors.model.states import JOB, State
+from muster.supervisors.paths import Root, rank_log_name
+from muster.v1 import event_pb2, job_pb2
+
+#: What a google.protobuf.Duration may hold, in seconds (about 10,000 years).
+MAX_DURATION_S = 315_576_000_000
+
+
+def spec_from(message: job_pb2.JobSpec) -> JobSpec:
+    """The spec of a request; one without an id gets one. Raises InvalidRequest with all that is wrong with it."""
+    found: list[Violation] = []
+    if message.HasField("cards"):
+        if message.cards.count == 0 and not message.cards.indices:
+            found.append(Violation("cards", "neither count nor indices is set: give the number of cards, or which"))
+        if message.ranks and not found:
+            count = message.cards.count or len(message.cards.indices)
+            found.append(Violation("ranks", f"{message.ranks} together with {count} cards: each card gets one rank"))
+
+    def optional(name: str) -> float | None:
+        return seconds(getattr(message, name), name, found) if message.HasField(name) else None  # type: ignore[arg-type]  # the name comes from the calls below
+
+    spec = JobSpec(
+        job_id=message.job_id or new_job_id(),
+        command=tuple(message.command),
+        env=dict(message.env),
+        ranks=0 if message.HasField("cards") else message.ranks,
+        card_count=message.cards.count,
+        card_indices=tuple(message.cards.indices),
+        workdir=message.workdir,
+        user=message.user,
+        grace_steps=tuple(seconds(step, f"grace_steps[{i}]", found) for i, step in enumerate(message.grace_steps)),
+        master_addr=message.master_addr,
+        master_port=message.master_port,
+        node_rank=message.node_rank,
+        node_count=message.node_count or len(message.nodes) or 1,
+        labels=dict(message.labels),
+        skip_check=message.skip_check,
+        max_runtime=optional("max_runtime"),
+        boot=message.boot,
+        nodes=tuple(message.nodes),
+        rank_table=message.rank_table,
+        ready_timeout=optional("ready_timeout"),
+        max_restarts=message.max_restarts,
+        restart_backoff=optional("restart_backoff"),
+        pre_start=message.pre_start,
+        pre_start_timeout=optional("pre_start_timeout"),
+        requirements=message.requirements,
+        requirements_timeout=optional("requirements_timeout"),
+        epilog=message.epilog,
+        epilog_timeout=optional("epilog_timeout"),
+        limits={name: float(getattr(message.limits, wire)) for name, wire in LIMITS if message.limits.HasField(wire)},
+        umask=message.umask if message.HasField("umask") else None,
+        nice=message.nice,
+        training_mode=message.training_mode,
+        on_hang=message.on_hang,
+        max_hang_restarts=message.max_hang_restarts if message.HasField("max_hang_restarts") else None,
+        hang=dict(message.hang),
+        notify_webhook=message.notify.webhook,
+        notify_events=tuple(message.notify.events),
+        notify_secret=message.notify.secret,
+    )
+    spec = modelarts.understood(spec, node_rank_said=message.HasField("node_rank"))
+    found += violations(spec)
+    if found:
+        raise InvalidRequest(found)
+    return spec
+
+
+def seconds(duration: Duration, field: str, found: list[Violation]) -> float:
+    """Length in seconds. One that protobuf itself does not allow is added to `found` and taken for 0."""
+    whole, nanos = duration.seconds, duration.nanos
+    if abs(whole) > MAX_DURATION_S or abs(nanos) > 999_999_999 or whole * nanos < 0:
+        found.append(Violation(field, f"{whole} s and {nanos} ns: is no valid google.protobuf.Duration"))
+        return 0.0
+    return whole + nanos / 1e9
+
+
+def bounded(duration: Duration, field: str, most: float) -> float:
+    """Length in seconds, from 0 to `most`. Raises InvalidRequest."""
+    found: list[Violation] = []
+    value = seconds(duration, field, found)
+    if not found and not 0 <= value <= most:
+        found.append(Violation(field, f"{value:g} s: allowed are 0 to {most:.0f} s"))
+    if found:
+        raise InvalidRequest(found)
+    return value
+
+
+def timestamp(value: float) -> Timestamp | None:
+    """From seconds since the epoch; 0, which the data model uses for "not yet", is not set."""
+    return timestamp_ns(round(value * 1e6) * 1000) if value > 0 else None
+
+
+def timestamp_ns(value: int) -> Timestamp:
+    """From nanoseconds since the epoch."""
+    return Timestamp(seconds=value // 1_000_000_000, nanos=value % 1_000_000_000)
+
+
+def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
+    """A job as its journal tells it; `add_present` adds the rest. One that is damaged on disk is LOST, and its verdict
+    and a warning say why.
+
+    Without `digest_key` no digest of its spec is told: the plain one would let readers try what a short value of the
+    environment is.
+    """
+    job = entry.job
+    digest = hmac.digest(digest_key, job.digest.encode(), "sha256").hex() if digest_key and job.digest else ""
+    message = job_pb2.Job(
+        job_id=entry.job_id,
+        state=state_to(job.state),
+        spec_digest=digest,
+        spec=spec_to(entry.spec),
+        attempt=job.attempt,
+        accepted_at=timestamp(job.accepted_at),
+        started_at=timestamp(job.started_at),
+        ended_at=timestamp(job.ended_at),
+        verdict=verdict_of(job),
+        supervisor_pid=job.supervisor_pid,
+        takeovers=job.takeovers,
+        warnings=[plain(text) for text in _warnings(entry)],
+        master_addr=plain(job.master_addr),
+        master_port=job.master_port,
+        past_attempts=[attempt_to(past) for past in job.past],
+        log_path=plain(str(root.job_log(entry.job_id, job.node_rank))),
+        restart_at=timestamp(job.restart_at) if job.state is State.RESTARTING else None,
+        preset_env=presets.of(entry.spec.training_mode),
+        world_size=job.world_size,
+        step=job.step_name if job.in_step and not job.state.final else "",
+    )
+    logs = str(root.log)  # a Path for each of a thousand ranks would be a third of what a List takes
+    for rank in job.ranks:
+        made = rank_to(rank, job.state.final, f"{logs}/{rank_log_name(entry.job_id, rank.rank, rank.device)}")
+        if (gap := entry.gap(rank.rank)) is not None:
+            made.output_gap.CopyFrom(_gap(gap))
+            made.lost_log_bytes += gap.bytes - job.gaps[rank.rank].bytes
+        made.command.extend(plain(word) for word in rank.argv or entry.spec.command)
+        message.ranks.append(made)
+    if (gap := entry.gap(JOB)) is not None:
+        message.log_gap.CopyFrom(_gap(gap))
+    for check in job.checks:
+        message.checks.append(check_to(check))
+    return message
+
+
+def _gap(gap: lifecycle.OpenGap) -> job_pb2.OutputGap:
+    return job_pb2.OutputGap(lost_bytes=gap.bytes, since=timestamp(gap.since), error=plain(gap.error))
+
+
+def add_present(message: job_pb2.Job, entry: Entry, held_by: Sequence[str] | None, found: Found | None) -> None:
+    """Adds what no journal has.
+
+    `held_by`: who is still on its cards, of an ended job; None: nobody. `found`: what the hang rule says of it.
+    """
+    message.cards_free = not entry.job.cards or (entry.job.state.final and held_by is None)
+    message.held_by.extend(plain(text) for text in held_by or ())
+    message.warnings.extend(plain(text) for text in (entry.notes or {}).values())
+    if (entry.ordered or entry.gone) and not entry.job.state.final:
+        # The journal does not say so, because nobody can write it: it is being stopped all the same.
+        message.state = job_pb2.JOB_STATE_STOPPING
+    if found is not None:
+        message.hang.CopyFrom(hang_to(found))
+
+
+def hang_to(found: Found) -> job_pb2.HangVerdict:
+    """What the hang rule says of a job."""
+    change = found.change
+    return job_pb2.HangVerdict(
+        verdict=str(change.verdict),
+        kind=str(change.kind or ""),
+        ranks=change.ranks,
+        confidence=change.confidence,
+        since=timestamp(found.since),
+        reason=plain(found.reason),
+        evidence=plain(json.dumps(dict(change.evidence))),
+    )
+
+
+def attempt_to(past: lifecycle.Attempt) -> job_pb2.Attempt:
+    return job_pb2.Attempt(
+        number=past.number,
+        started_at=timestamp(past.started_at),
+        ended_at=timestamp(past.ended_at),
+        exit_code=past.exit_code,
+        summary=plain(past.summary),
+        first_failed_rank=past.first_failed,
+        log_ends=past.log_ends,
+    )
+
+
+def state_to(state: State) -> "job_pb2.JobState.ValueType":
+    return job_pb2.JobState.Value(f"JOB_STATE_{state.value}")
+
+
+def rank_to(rank: lifecycle.Rank, job_ended: bool, log_path: str) -> job_pb2.Rank:
+    """A rank; `job_ended` tells one that is still to come from one that never came."""
+    message = job_pb2.Rank(
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        device=rank.device,
+        pid=rank.pid,
+        start_ticks=rank.start,
+        outcome=_outcome(rank, job_ended),
+        started_at=timestamp(rank.started_at),
+        ended_at=timestamp(rank.ended_at),
+        log_path=plain(log_path),
+        lost_log_bytes=rank.lost_bytes,
+        detail=plain(rank.detail),
+        role=rank.role,
+        cpus=rank.cpus,
+    )
+    if rank.status is not None:
+        if os.WIFSIGNALED(rank.status):
+            message.signal = os.WTERMSIG(rank.status)
+            message.core_dumped = os.WCOREDUMP(rank.status)
+        else:
+            message.exit_code = os.WEXITSTATUS(rank.status)
+    if rank.outcome is not None:
+        message.usage.CopyFrom(_usage(rank.usage))
+    return message
+
+
+def _outcome(rank: lifecycle.Rank, job_ended: bool) -> "job_pb2.RankOutcome.ValueType":
+    if rank.outcome is not None:
+        return job_pb2.RankOutcome.Value(f"RANK_OUTCOME_{rank.outcome.value}")
+    if not job_ended:
+        return job_pb2.RANK_OUTCOME_UNSPECIFIED
+    # A process that was there and of whose end nothing was written down: unknown, and said to be.
+    return job_pb2.RANK_OUTCOME_LOST if rank.pid else job_pb2.RANK_OUTCOME_NOT_STARTED
+
+
+def _usage(usage: lifecycle.Usage) -> job_pb2.Usage:
+    return job_pb2.Usage(
+        cpu_user_seconds=usage.cpu_user_s,
+        cpu_system_seconds=usage.cpu_system_s,
+        max_rss_bytes=usage.max_rss,
+        read_bytes=usage.read_bytes,
+        write_bytes=usage.write_bytes,
+        read_chars=usage.rchar,
+        write_chars=usage.wchar,
+    )
+
+
+def verdict_of(job: lifecycle.Job) -> job_pb2.Verdict | None:
+    """Why a job ended; of one that is being ended what is known by now, of another None."""
+    known = verdict.so_far(job)
+    if known is None:
+        return None
+    return _verdict(known, verdict.unordered(job) if known.first_failed is not None else ())
+
+
+def _verdict(known: lifecycle.Verdict, unordered: Sequence[int] = ()) -> job_pb2.Verdict:
+    return job_pb2.Verdict(
+        exit_code=known.exit_code,
+        summary=plain(known.summary),
+        first_failed_rank=known.first_failed,
+        last_lines=[plain(line) for line in known.last_lines],
+        victims=known.victims,
+        recommendation=job_pb2.Recommendation.Value(f"RECOMMENDATION_{known.recommendation}"),
+        recommendation_reason=plain(known.recommendation_reason),
+        stopped_by=plain(known.stopped_by),
+        unordered=unordered,
+    )
+
+
+def check_to(result: dict[str, Any]) -> job_pb2.CheckResult:
+    """A result as the journal holds it: a dictionary with the names of CheckResult; what is missing stays empty."""
+    names = ("item", "status", "code", "reason", "observed", "threshold", "action")
+    texts = {name: plain(str(result.get(name, ""))) for name in names}
+    return job_pb2.CheckResult(**texts, seconds=float(result.get("seconds", 0.0)))
+
+
+def event_to(event: Event) -> event_pb2.Event:
+    return event_pb2.Event(
+        time=timestamp(event.time),
+        kind=event.kind,
+        job_id=event.job_id,
+        rank=event.rank,
+        message=plain(event.message),
+        seconds=event.seconds,
+        attributes={plain(key): plain(str(value)) for key, value in event.attributes.items()},
+    )
+
+
+def _warnings(entry: Entry) -> list[str]:
+    job = entry.job
+    gaps = [
+        verdict.lost_output(None if rank == JOB else rank, gap.bytes, gap.since, gap.error, is_open=True)
+        for rank in job.gaps
+        if (gap := entry.gap(rank)) is not None
+    ]
+    lost = [
+        f"rank {rank.rank}: {rank.lost_bytes} bytes of output could not be written"
+        for rank in job.ranks
+        if rank.lost_bytes and rank.rank not in job.gaps
+    ]
+    missing = [
+        f"{'the job' if rank == JOB else f'rank {rank}'}: its log does not say so yet, because it cannot be written: "
+        f"{line.strip()}"
+        for rank, line in job.missing_lines.items()
+    ]
+    return [*([entry.damaged] if entry.damaged else []), *job.warnings, *gaps, *lost, *missing]

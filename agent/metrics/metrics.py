@@ -1,0 +1,235 @@
+"""Metrics for Prometheus: what daemon, jobs, node and cards are at this moment, and what happened since the start.
+
+Nothing is kept up for them: a page is made when it is asked for, from what the other parts know anyway. Only events are
+counted as they come (metrics_tally.py), and the loop's lag is measured (loop_lag.py). A page is shown on a loopback
+port or a unix socket, and in a file for node_exporter; neither ever ends the daemon.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from muster.agent.api.slots import Listeners
+from muster.agent.config import metrics_settings
+from muster.agent.config.config import Config, MetricsTable
+from muster.agent.config.metrics_settings import Tcp, Unix
+from muster.agent.events.event_store import EventStore
+from muster.agent.exposition import Page
+from muster.agent.jobs.cards.leases import Lease
+from muster.agent.jobs.entry import Entry
+from muster.agent.metrics import metrics_cards, metrics_http, metrics_node, metrics_vendor
+from muster.agent.metrics.loop_lag import LoopLag
+from muster.agent.metrics.metrics_tally import Tally
+from muster.agent.metrics.metrics_textfile import Textfile
+from muster.agent.node.conditions import Condition
+from muster.probes.cards.driver import View
+from muster.probes.checks.result import CheckResult
+from muster.supervisors.model.states import State
+
+#: Seconds until a port that is in use is tried again.
+RETRY_S = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Jobs(Protocol):
+    """What is taken from the registry."""
+
+    @property
+    def cards(self) -> Sequence[Lease]:
+        """By index, with who holds them."""
+
+    def live(self) -> Sequence[Entry]:
+        """Jobs that have not ended."""
+
+    def has_ended(self, job_id: str) -> bool:
+        """Whether there is such a job, and it has ended."""
+
+    def states(self) -> Mapping[State, int]:
+        """How many jobs are in each state."""
+
+    def warnings(self) -> Sequence[str]:
+        """Sentences for an operator."""
+
+
+class Cards(Protocol):
+    """What is taken from the driver."""
+
+    @property
+    def view(self) -> View:
+        """What is known of the cards."""
+
+
+class Node(Protocol):
+    """What is taken from the node's health."""
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        """What is wrong now."""
+
+    @property
+    def results(self) -> Collection[CheckResult]:
+        """The newest result of each check."""
+
+    @property
+    def drain(self) -> object | None:
+        """None while the node is in service."""
+
+    @property
+    def trouble(self) -> Sequence[str]:
+        """Sentences for an operator."""
+
+    def refusal(self, cards: Sequence[int]) -> Condition | None:
+        """What keeps jobs off the node, or off one of these cards."""
+
+    def unfit_cards(self) -> Mapping[int, Condition]:
+        """What keeps jobs off cards."""
+
+
+class Usage(Protocol):
+    """What is taken from the telemetry."""
+
+    @property
+    def underused(self) -> Sized:
+        """Jobs that are pointed out because their cards are hardly used."""
+
+    @property
+    def trouble(self) -> Sequence[str]:
+        """Sentences for an operator."""
+
+
+class Metrics:
+    """Makes the page and shows it. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        settings: Callable[[], Config],
+        registry: Jobs,
+        driver: Cards,
+        telemetry: Usage,
+        health: Node,
+        events: EventStore,
+        slots: Listeners,
+    ) -> None:
+        """Events that are told from now on are counted: made before the registry is loaded, it counts what happened
+        while no daemon was there."""
+        self._settings = settings
+        self._registry = registry
+        self._driver = driver
+        self._telemetry = telemetry
+        self._health = health
+        self._slots = slots
+        self._tally = Tally(events)
+        self._lag = LoopLag()
+        self._hostname = socket.gethostname()
+        self._started_at = time.time()
+        self._reloaded = anyio.Event()
+        self._unbound = ""
+        self._textfile: Textfile | None = None
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator: why metrics are not shown as they should be."""
+        return [text for text in (self._unbound, self._textfile.trouble if self._textfile else "") if text]
+
+    def reload(self) -> None:
+        """The configuration was read again."""
+        self._reloaded.set()
+        self._reloaded = anyio.Event()
+
+    async def page(self, openmetrics: bool = False) -> bytes:
+        """All metrics, as a scrape gets them."""
+        await self._tally.catch_up()
+        page = Page()
+        now, config, view = time.time(), self._settings(), self._driver.view
+        jobs, conditions, health = self._registry, self._health.conditions, self._health
+        warnings = [*self._registry.warnings(), *health.trouble, *self._telemetry.trouble, *self.trouble]
+        metrics_node.daemon(page, self._started_at, self._lag.seen, len(warnings))
+        metrics_node.jobs(page, jobs.states(), jobs.live(), len(self._telemetry.underused))
+        self._tally.fill(page)
+        self._slots.fill(page)
+        drained, refused = health.drain is not None, health.refusal(()) is not None
+        metrics_node.health(page, health.results, conditions, drained=drained, refused=refused)
+        ended = {lease.job_id for lease in jobs.cards if jobs.has_ended(lease.job_id)}
+        metrics_cards.cards(page, view, jobs.cards, ended, health.unfit_cards())
+        metrics_cards.readings(page, view, config.telemetry, now)
+        if config.metrics.dcgm_names:
+            metrics_vendor.dcgm(page, view, config.telemetry, self._tally.last_xid, self._hostname, now)
+        if config.metrics.npu_names:
+            metrics_vendor.npu(page, view, config.telemetry, now)
+        return page.text(openmetrics=openmetrics)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Counts, measures and shows, for ever. Cancelled, it takes the textfile away."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._tally.run)
+            for setting, work in (
+                (lambda table: table.listen or table.textfile, self._measure),
+                (lambda table: table.listen, self._serve),
+                (lambda table: table.textfile, self._write),
+            ):
+                tasks.start_soon(self._while_set, setting, work)
+            task_status.started()
+
+    async def _while_set(
+        self, setting: Callable[[MetricsTable], str], work: Callable[[str], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Does what a setting says, until it says something else."""
+        while True:
+            value = setting(self._settings().metrics)
+            async with anyio.create_task_group() as tasks:
+                if value:
+                    tasks.start_soon(work, value)
+                while setting(self._settings().metrics) == value:
+                    await self._reloaded.wait()
+                tasks.cancel_scope.cancel()
+
+    async def _measure(self, _: str) -> None:
+        """Only while somebody may look: to wake twice a second is not for nothing."""
+        await self._lag.run()
+
+    async def _serve(self, listen: str) -> None:
+        where = metrics_settings.parse(listen)
+        assert where is not None
+        try:
+            while True:
+                await self._serve_once(where)
+                await anyio.sleep(RETRY_S)
+        finally:
+            self._unbound = ""
+
+    async def _serve_once(self, where: Tcp | Unix) -> None:
+        """Returns where it cannot be bound."""
+        try:
+            sock = metrics_http.bind(where)
+        except OSError as error:
+            text = f"{where}: metrics cannot be shown here: {os.strerror(error.errno or 0)}; it is tried again; "
+            text += "see listen in [metrics]"
+            if text != self._unbound:
+                _log.warning("metrics.not_bound", where=str(where), error=str(error))
+            self._unbound = text
+            return
+        self._unbound = ""
+        _log.info("metrics.shown", where=str(where))
+        with sock:
+            try:
+                await metrics_http.serve(sock, self.page)
+            finally:
+                if isinstance(where, Unix):
+                    with contextlib.suppress(OSError):
+                        where.path.unlink()
+
+    async def _write(self, path: str) -> None:
+        self._textfile = Textfile(Path(path), self.page)
+        try:
+            await self._textfile.run(lambda: self._settings().metrics.textfile_s)
+        finally:
+            self._textfile = None

@@ -1,0 +1,164 @@
+"""Our own metrics of the cards: who has them, whether their driver answers, and what it last said of each.
+
+A reading that a card does not give has no sample, and neither has one that is old: nothing stands at its last value.
+"""
+
+from collections.abc import Collection, Sequence
+
+from muster.agent.config.config import TelemetryTable
+from muster.agent.exposition import Catalogue, Metric, Page
+from muster.agent.jobs.cards.leases import Lease
+from muster.agent.telemetry.freshness import fresh
+from muster.probes.cards.accelerator import SLOT, Card, Health, Reading, Trouble
+from muster.probes.cards.driver import View
+
+__all__ = ["OWN", "cards", "fresh", "names", "readings", "scaled"]
+
+OWN = Catalogue()
+CARDS = OWN.gauge(
+    "muster_cards", "Cards by what they are for jobs: free, leased to one, held by what is left of one, unfit.", "state"
+)
+DRIVER_UP = OWN.gauge("muster_driver_up", "1 while the cards' driver answers; none on a host without cards.", "kind")
+DRIVER = OWN.gauge("muster_driver_info", "Always 1; which driver the cards have is in the labels.", "kind", "version")
+DRIVER_TROUBLE = OWN.gauge(
+    "muster_driver_trouble", "1 while the cards' driver as a whole does not answer, and why.", "kind", "trouble"
+)
+
+_CARD = ("card", "uuid", "model")
+INFO = OWN.gauge(
+    "muster_card_info",
+    "Always 1; what does not change is in the labels.",
+    *_CARD,
+    "bus_id",
+    "numa_node",
+    "mig",
+)
+LEASED = OWN.gauge("muster_card_leased", "1 while a job that has not ended holds the card.", *_CARD)
+UP = OWN.gauge("muster_card_up", "1 while the driver answers for the card.", *_CARD)
+TROUBLE = OWN.gauge("muster_card_trouble", "1 while the driver does not answer for it, and why.", *_CARD, "trouble")
+
+UTIL = OWN.gauge("muster_card_utilization_ratio", "Share of the time in which the card computed, 0 to 1.", *_CARD)
+MEM_UTIL = OWN.gauge(
+    "muster_card_memory_utilization_ratio", "Share of the time in which the card's memory was moved, 0 to 1.", *_CARD
+)
+MEM_USED = OWN.gauge("muster_card_memory_used_bytes", "Memory of the card that is in use.", *_CARD)
+MEM_TOTAL = OWN.gauge("muster_card_memory_total_bytes", "Memory that the card has.", *_CARD)
+POWER = OWN.gauge("muster_card_power_watts", "Power that the card draws.", *_CARD)
+PROCESSES = OWN.gauge("muster_card_processes", "Processes that the driver shows on the card.", *_CARD)
+
+POWER_LIMIT = OWN.gauge("muster_card_power_limit_watts", "Power that the card may draw.", *_CARD)
+TEMP = OWN.gauge("muster_card_temperature_celsius", "Temperature of the card's processor.", *_CARD)
+MEM_TEMP = OWN.gauge("muster_card_memory_temperature_celsius", "Temperature of the card's memory.", *_CARD)
+SM_CLOCK = OWN.gauge("muster_card_clock_hertz", "Clock of the card's processor.", *_CARD)
+MEM_CLOCK = OWN.gauge("muster_card_memory_clock_hertz", "Clock of the card's memory.", *_CARD)
+ENERGY = OWN.counter("muster_card_energy_joules_total", "Energy that the card used since its driver's load.", *_CARD)
+FABRIC = OWN.counter(
+    "muster_card_fabric_bytes_total",
+    "Bytes over all links of the card's fabric (NVLink, HCCS), both ways.",
+    *_CARD,
+)
+LINKS = OWN.gauge("muster_card_fabric_links", "Links of the card's fabric, by whether they are up.", *_CARD, "state")
+REPLAYS = OWN.counter("muster_card_pcie_replays_total", "Packets sent again over the card's PCIe link.", *_CARD)
+ECC = OWN.counter("muster_card_ecc_errors_total", "Memory errors of the card, since its driver's load.", *_CARD, "type")
+REMAPPED = OWN.gauge("muster_card_remapped_rows", "Rows of the card's memory that were replaced.", *_CARD, "type")
+REMAP_PENDING = OWN.gauge("muster_card_row_remap_pending", "1 while a replaced row waits for a reset.", *_CARD)
+REMAP_FAILED = OWN.gauge("muster_card_row_remap_failed", "1 where a row could not be replaced.", *_CARD)
+SLOWED = OWN.gauge("muster_card_clock_limited", "1 while its clocks are held down for this reason.", *_CARD, "reason")
+
+#: Bits of NVML's reasons why clocks are as they are; an idle card is no reason of these.
+REASONS = {
+    "power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sw_thermal": 0x20,
+    "hw_thermal": 0x40,
+    "power_brake": 0x80,
+}
+
+
+def cards(page: Page, view: View, leases: Sequence[Lease], ended: Collection[str], unfit: Collection[int]) -> None:
+    """Who has the cards, and whether they answer. `ended`: ids of jobs that have ended; `unfit`: cards that refuse
+    jobs."""
+    leases = [lease for lease in leases if not lease.card.mig]  # jobs get its instances
+    states = [_state(lease, ended, unfit) for lease in leases]
+    page.add_counts(CARDS, ("free", "leased", "held", "unfit"), states)
+    if view.kind == SLOT:
+        return
+    page.add(DRIVER_UP, view.driver is None, view.kind)
+    page.add(DRIVER, 1, view.kind, view.version)
+    if view.driver is not None:
+        page.add(DRIVER_TROUBLE, 1, view.kind, view.driver.trouble)
+    leased = {lease.card.index for lease, state in zip(leases, states, strict=True) if state == "leased"}
+    for card in view.cards.values():
+        named = names(card)
+        numa = "" if card.numa_node is None else str(card.numa_node)
+        page.add(INFO, 1, *named, card.bus_id, numa, str(card.mig).lower())
+        page.add(LEASED, card.index in leased, *named)
+        sick = view.sick.get(card.index)
+        told_off = sick is not None and sick.trouble is not Trouble.NOT_TOLD  # which says nothing of the card
+        page.add(UP, not told_off and view.driver is None, *named)
+        if sick is not None:
+            page.add(TROUBLE, 1, *named, sick.trouble)
+
+
+def readings(page: Page, view: View, periods: TelemetryTable, now: float) -> None:
+    """What the driver said last of each card; `now` in seconds since the epoch."""
+    for card in view.cards.values():
+        named = names(card)
+        if (quick := fresh(view.readings, card.index, periods.readings_s, now)) is not None:
+            _quick(page, quick, named)
+        if (slow := fresh(view.health, card.index, periods.health_s, now)) is not None:
+            _slow(page, slow, named)
+        if (holders := fresh(view.holders, card.index, periods.holders_s, now)) is not None:
+            page.add(PROCESSES, len(holders), *named)
+
+
+def names(card: Card) -> tuple[str, str, str]:
+    """Values of the labels that all metrics of a card have."""
+    return str(card.index), card.uuid, card.model
+
+
+def _state(lease: Lease, ended: Collection[str], unfit: Collection[int]) -> str:
+    if lease.job_id:
+        return "held" if lease.held_by or lease.job_id in ended else "leased"
+    return "unfit" if lease.card.index in unfit else "free"
+
+
+def _quick(page: Page, reading: Reading, named: tuple[str, ...]) -> None:
+    page.add(UTIL, scaled(reading.util, 0.01), *named)
+    page.add(MEM_UTIL, scaled(reading.mem_util, 0.01), *named)
+    page.add(MEM_USED, reading.mem_used, *named)
+    page.add(MEM_TOTAL, reading.mem_total, *named)
+    page.add(POWER, reading.power_w, *named)
+
+
+def _slow(page: Page, health: Health, named: tuple[str, ...]) -> None:
+    plain: tuple[tuple[Metric, float | None], ...] = (
+        (POWER_LIMIT, health.power_limit_w),
+        (TEMP, health.temp_c),
+        (MEM_TEMP, health.mem_temp_c),
+        (SM_CLOCK, scaled(health.sm_clock_mhz, 1e6)),
+        (MEM_CLOCK, scaled(health.mem_clock_mhz, 1e6)),
+        (ENERGY, scaled(health.energy_mj, 1e-3)),
+        (FABRIC, health.fabric_bytes),
+        (REPLAYS, health.pcie_replay),
+    )
+    for metric, value in plain:
+        page.add(metric, value, *named)
+    page.add(ECC, health.ecc_corrected, *named, "corrected")
+    page.add(ECC, health.ecc_uncorrected, *named, "uncorrected")
+    if health.remapped is not None:
+        page.add(REMAPPED, health.remapped.correctable, *named, "correctable")
+        page.add(REMAPPED, health.remapped.uncorrectable, *named, "uncorrectable")
+        page.add(REMAP_PENDING, health.remapped.pending, *named)
+        page.add(REMAP_FAILED, health.remapped.failure, *named)
+    if health.links:
+        page.add(LINKS, sum(health.links), *named, "up")
+        page.add(LINKS, len(health.links) - sum(health.links), *named, "down")
+    if health.event_reasons is not None:
+        for reason, bit in REASONS.items():
+            page.add(SLOWED, bool(health.event_reasons & bit), *named, reason)
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    """In another unit, rounded to what is meant: 0.07, and not 0.07000000000000001."""
+    return None if value is None else round(value * factor, 9)

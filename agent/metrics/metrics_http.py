@@ -1,0 +1,226 @@
+"""A small HTTP server for scrapes: GET and HEAD of one path, one request per connection, everything bounded.
+
+It reads what it needs of a request and no more, and whoever is slow, or says something else, loses its connection and
+costs nobody else anything.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from muster.agent.config.metrics_settings import Tcp, Unix
+from muster.agent.exposition import OPENMETRICS, TEXT, wants_openmetrics
+
+PATH = "/metrics"
+#: Connections at a time; others wait in the socket's queue.
+MAX_CONNECTIONS = 16
+#: Bytes of a request's head, seconds that it may take, and seconds for the answer.
+MAX_HEAD = 8 << 10
+HEAD_S = 5.0
+ANSWER_S = 10.0
+#: Seconds that a client has to end a connection that was answered, and bytes that it may still send.
+LINGER_S = 1.0
+MAX_LINGER = 64 << 10
+#: Permissions of a unix socket.
+MODE = 0o660
+#: Seconds until connections are taken again after that failed: no descriptors left, say.
+PAUSE_S = 1.0
+
+_LINE = re.compile(rb"([A-Z]{1,16}) (\S+) HTTP/1\.[01]")
+_AUTHORITY = re.compile(r"https?://[^/?#]*")
+
+_log = structlog.get_logger(__name__)
+
+#: Gives the page, in OpenMetrics if told so.
+Show = Callable[[bool], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for. `path` without the query; `accept` as in the header, empty where there is none."""
+
+    method: str
+    path: str
+    accept: str = ""
+
+
+class BadRequest(Exception):
+    """Raised for a head that is not answered. `status` says how it is refused."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+
+
+def bind(where: Tcp | Unix) -> socket.socket:
+    """A socket that listens. A unix socket that another one listens on is not taken over, one that nobody does is.
+
+    Raises OSError.
+    """
+    if isinstance(where, Tcp):
+        family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((where.host, where.port))
+            sock.listen(MAX_CONNECTIONS)
+        except OSError:
+            sock.close()
+            raise
+    else:
+        sock = _bind_unix(where)
+    sock.setblocking(False)
+    return sock
+
+
+def _bind_unix(where: Unix) -> socket.socket:
+    path = str(where.path)
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode) and _abandoned(path):
+            os.unlink(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Nobody may connect between bind and chmod whom the mode keeps out; other threads' new files are at worst too
+        # private for that moment.
+        before = os.umask(0o177)
+        try:
+            sock.bind(path)
+        finally:
+            os.umask(before)
+        os.chmod(path, MODE)
+        sock.listen(MAX_CONNECTIONS)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _abandoned(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+async def serve(sock: socket.socket, show: Show, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    """Answers on a socket of `bind`, for ever; the caller closes it."""
+    loop = asyncio.get_running_loop()
+    slots = anyio.Semaphore(MAX_CONNECTIONS)
+    async with anyio.create_task_group() as tasks:
+        task_status.started()
+        while True:
+            await slots.acquire()
+            try:
+                connection, _ = await loop.sock_accept(sock)
+            except OSError as error:
+                slots.release()
+                _log.warning("metrics.not_accepted", error=str(error))
+                await anyio.sleep(PAUSE_S)
+                continue
+            connection.setblocking(False)
+            tasks.start_soon(_answer, connection, show, slots)
+
+
+async def _answer(connection: socket.socket, show: Show, slots: anyio.Semaphore) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        with connection, contextlib.suppress(OSError):
+            with anyio.move_on_after(HEAD_S) as patience:
+                head = await _head(loop, connection)
+            if patience.cancelled_caught:
+                head = HTTPStatus.REQUEST_TIMEOUT
+            with anyio.move_on_after(ANSWER_S) as patience:
+                await loop.sock_sendall(connection, await _response(head, show))
+            if not patience.cancelled_caught:
+                with anyio.move_on_after(LINGER_S):
+                    await _linger(loop, connection)
+    finally:
+        slots.release()
+
+
+async def _head(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> bytes | HTTPStatus:
+    """The head of a request without its last empty line, or why there is none. Raises OSError."""
+    got = b""
+    while b"\r\n\r\n" not in got:
+        if len(got) >= MAX_HEAD:
+            return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        more = await loop.sock_recv(connection, MAX_HEAD - len(got))
+        if not more:
+            return HTTPStatus.BAD_REQUEST
+        got += more
+    return got.partition(b"\r\n\r\n")[0]
+
+
+async def _linger(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
+    """Lets the client read the answer: closed over bytes that were not read, the connection would be reset and the
+    answer be lost."""
+    connection.shutdown(socket.SHUT_WR)
+    left = MAX_LINGER
+    while left > 0 and (got := await loop.sock_recv(connection, 4096)):
+        left -= len(got)
+
+
+def parse(head: bytes) -> Request:
+    """Reads a request's head. Raises BadRequest."""
+    line, *fields = head.split(b"\r\n")
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise BadRequest(HTTPStatus.BAD_REQUEST)
+    accept = []
+    for field in fields:
+        name, colon, value = field.partition(b":")
+        if not colon:
+            raise BadRequest(HTTPStatus.BAD_REQUEST)
+        if name.lower() == b"accept":
+            accept.append(value.strip().decode("latin-1"))
+    target = _AUTHORITY.sub("", match[2].decode("latin-1"))
+    return Request(match[1].decode(), target.partition("?")[0], ", ".join(accept))
+
+
+async def _response(head: bytes | HTTPStatus, show: Show) -> bytes:
+    try:
+        if isinstance(head, HTTPStatus):
+            raise BadRequest(head)
+        request = parse(head)
+        if request.path != PATH:
+            raise BadRequest(HTTPStatus.NOT_FOUND)
+        if request.method not in ("GET", "HEAD"):
+            raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED)
+    except BadRequest as refusal:
+        return _plain(refusal.status)
+    openmetrics = wants_openmetrics(request.accept)
+    try:
+        page = await show(openmetrics)
+    except Exception as error:  # a defect in a metric: the scrape fails, the daemon goes on
+        _log.exception("metrics.defect", error=repr(error))
+        return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+    kind = OPENMETRICS if openmetrics else TEXT
+    answer = _start(HTTPStatus.OK, kind, len(page))
+    return answer if request.method == "HEAD" else answer + page
+
+
+def _plain(status: HTTPStatus) -> bytes:
+    body = f"{status.value} {status.phrase}: metrics are at {PATH}\n".encode()
+    return _start(status, "text/plain; charset=utf-8", len(body)) + body
+
+
+def _start(status: HTTPStatus, kind: str, size: int) -> bytes:
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Type: {kind}", f"Content-Length: {size}"]
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        lines.append("Allow: GET, HEAD")
+    return ("\r\n".join([*lines, "Connection: close", "", ""])).encode()

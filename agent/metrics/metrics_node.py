@@ -1,0 +1,91 @@
+"""Our own metrics of the daemon, its jobs and the node's health.
+
+Those of the cards are in metrics_cards.py, what is counted over time in metrics_tally.py.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from muster.agent import __version__
+from muster.agent.exposition import Catalogue, Distribution, Page
+from muster.agent.host import build
+from muster.agent.jobs.entry import Entry
+from muster.agent.node.conditions import Condition
+from muster.probes.checks.result import CheckResult, Status
+from muster.supervisors.model.states import State
+
+#: Devices of checks that are shown, the gravest first: a node may have any number of mounts.
+MAX_CHECKS = 1024
+#: Numbers of the statuses, from harmless to grave: what is not known is no fault.
+_GRAVITY = (0, 1, 3, 2)
+_PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+
+OWN = Catalogue()
+BUILD = OWN.gauge(
+    "muster_build_info", "Always 1; version and build of the daemon are in the labels.", "version", "build"
+)
+STARTED = OWN.gauge("muster_start_time_seconds", "When the daemon started, in seconds since the epoch.")
+CPU = OWN.counter("muster_daemon_cpu_seconds_total", "CPU time of the daemon, in user and kernel mode.")
+MEMORY = OWN.gauge("muster_daemon_resident_memory_bytes", "Memory of the daemon that is resident.")
+FDS = OWN.gauge("muster_daemon_open_descriptors", "File descriptors that the daemon has open.")
+LAG = OWN.histogram("muster_loop_lag_seconds", "By how much later than due the event loop woke, twice a second.")
+WARNINGS = OWN.gauge("muster_warnings", "What is wrong with the daemon: warnings that `muster node` shows.")
+
+JOBS = OWN.gauge("muster_jobs", "Jobs that the daemon knows, by state; ended ones until they are deleted.", "state")
+RANKS = OWN.gauge("muster_ranks_running", "Ranks of all jobs that have been started and have not ended.")
+UNDERUSED = OWN.gauge("muster_jobs_underused", "Jobs that are pointed out because their cards are hardly used.")
+
+CHECK = OWN.gauge(
+    "muster_check_status", "Newest result of a check: 0 OK, 1 WARN, 2 CRITICAL, 3 UNKNOWN.", "item", "device"
+)
+CONDITIONS = OWN.gauge("muster_conditions", "Conditions that the node has now, by status.", "status")
+CONDITION = OWN.gauge(
+    "muster_condition", "1 for each condition that the node has now.", "item", "code", "device", "status", "injected"
+)
+DRAINED = OWN.gauge("muster_node_drained", "1 while the node is drained, which somebody asked for.")
+ACCEPTS = OWN.gauge(
+    "muster_node_accepts_jobs", "0 while new jobs are refused: the node is drained, or a condition of the node says so."
+)
+
+
+def daemon(page: Page, started_at: float, lag: Distribution, warnings: int) -> None:
+    """The daemon itself; `started_at` in seconds since the epoch. Reads a little of /proc/self, which never waits."""
+    page.add(BUILD, 1, __version__, build.BUILD)
+    page.add(STARTED, started_at)
+    page.add(CPU, time.process_time())
+    page.add(MEMORY, _resident())
+    page.add(FDS, len(os.listdir("/proc/self/fd")))
+    page.add_distribution(LAG, lag)
+    page.add(WARNINGS, warnings)
+
+
+def jobs(page: Page, states: Mapping[State, int], live: Sequence[Entry], underused: int) -> None:
+    """Jobs by state, and the ranks of those that have not ended."""
+    page.add_each(JOBS, {(state,): states.get(state, 0) for state in State})
+    running = (entry.job for entry in live if entry.job.spawned)
+    page.add(RANKS, sum(rank.outcome is None for job in running for rank in job.ranks))
+    page.add(UNDERUSED, underused)
+
+
+def health(
+    page: Page, results: Iterable[CheckResult], conditions: Sequence[Condition], drained: bool, refused: bool
+) -> None:
+    """What checks found. `refused`: a condition of the node keeps jobs off it."""
+    status: dict[tuple[str, ...], int] = {}
+    for result in results:
+        if result.status is not Status.NOT_APPLICABLE:
+            key = result.item, result.device
+            status[key] = max(result.status.exit_code, status.get(key, 0), key=_GRAVITY.index)
+    gravest = sorted(status.items(), key=lambda entry: -_GRAVITY.index(entry[1]))
+    page.add_each(CHECK, dict(sorted(gravest[:MAX_CHECKS])))
+    page.add_counts(CONDITIONS, (Status.WARN, Status.CRITICAL, Status.UNKNOWN), (c.status for c in conditions))
+    for c in conditions:
+        page.add(CONDITION, 1, c.item, c.code, c.device, c.status, str(c.injected).lower())
+    page.add(DRAINED, drained)
+    page.add(ACCEPTS, not drained and not refused)
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_SIZE

@@ -1,0 +1,150 @@
+"""What has happened since the daemon started, counted from its events.
+
+The label sets are bounded: none has a job, a user or a command. What happened while no daemon was there (a job that
+ended, say) is counted when the next one tells it.
+"""
+
+import contextlib
+from collections import Counter
+
+import anyio
+import structlog
+
+from muster.agent.errors import CursorTooOld
+from muster.agent.events.event_store import Event, EventStore
+from muster.agent.exposition import Catalogue, Metric, Page
+from muster.probes.hang.verdicts import Kind, Verdict
+from muster.supervisors.model.states import Outcome, State
+
+#: Events taken at a time.
+_PAGE = 512
+#: Label sets of one counter, at most: a node has some cards and a driver some codes.
+MAX_SETS = 2048
+RECOMMENDATIONS = ("NONE", "RETRY_HERE", "RETRY_ELSEWHERE", "FAIL")
+#: That a job gets on again, whatever it does then.
+RECOVERED = "RECOVERED"
+HANG_VERDICTS = (Verdict.SUSPECT, Verdict.HUNG, Verdict.DRIVER_HANG, RECOVERED)
+
+OWN = Catalogue()
+ENDED = OWN.counter(
+    "muster_jobs_ended_total", "Jobs that ended, by how, and by what was recommended.", "state", "recommendation"
+)
+RESTARTS = OWN.counter("muster_job_restarts_total", "Attempts of jobs that failed and were followed by another.")
+RANKS_ENDED = OWN.counter("muster_ranks_ended_total", "Ranks that ended, by how.", "outcome")
+PRECHECKS = OWN.counter("muster_prechecks_total", "Checks of the node before an attempt, by their result.", "result")
+TAKEOVERS = OWN.counter("muster_supervisor_takeovers_total", "Supervisors that took a job over from one that had died.")
+DEATHS = OWN.counter(
+    "muster_supervisor_deaths_total", "Deaths of supervisors and of nurseries, and forks of a successor that failed."
+)
+HANGS = OWN.counter(
+    "muster_hang_verdicts_total", "Verdicts on jobs that hang, or were thought to, by how they hang.", "verdict", "kind"
+)
+LOST_BYTES = OWN.counter(
+    "muster_lost_log_bytes_total", "Bytes of output that could not be written, counted while they are lost."
+)
+RAISED = OWN.counter("muster_conditions_raised_total", "Conditions that came, by code; drills are not counted.", "code")
+HARDWARE = OWN.counter("muster_hardware_events_total", "Events that kernel and drivers reported, by code.", "code")
+XIDS = OWN.counter("muster_xid_events_total", "Xids that NVIDIA's driver reported, by card and number.", "card", "xid")
+
+_log = structlog.get_logger(__name__)
+
+
+class Tally:
+    """Counts. Belongs to one event loop."""
+
+    def __init__(self, events: EventStore) -> None:
+        """Counts what is told from now on."""
+        self._events = events
+        self._cursor = events.newest_cursor()
+        self._counts: dict[Metric, Counter[tuple[str, ...]]] = {metric: Counter() for metric in OWN.metrics}
+        self._alone = anyio.Lock()
+        #: The last Xid of each card, by its index.
+        self.last_xid: dict[str, int] = {}
+        # What can happen is there as 0 from the beginning: a counter that appears with 1 has not grown.
+        for state in (s for s in State if s.final):
+            for recommendation in RECOMMENDATIONS:
+                self._counts[ENDED][state, recommendation] = 0
+        for outcome in Outcome:
+            self._counts[RANKS_ENDED][(outcome,)] = 0
+        for result in ("passed", "refused"):
+            self._counts[PRECHECKS][(result,)] = 0
+        for verdict in HANG_VERDICTS:
+            for kind in Kind if verdict in (Verdict.SUSPECT, Verdict.HUNG) else ("",):
+                self._counts[HANGS][verdict, kind] = 0
+        for metric in OWN.metrics:
+            if not metric.labels:
+                self._counts[metric][()] = 0
+
+    async def run(self) -> None:
+        """Follows the events, for ever."""
+        while True:
+            with contextlib.suppress(CursorTooOld):  # `catch_up` goes on from what is left
+                await self._events.wait_beyond(self._cursor)
+            await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Counts all that is told by now."""
+        async with self._alone:
+            while True:
+                try:
+                    batch = await self._events.read(self._cursor, _PAGE)
+                except CursorTooOld as error:
+                    _log.warning("metrics.events_missed", error=str(error))
+                    self._cursor = error.oldest
+                    continue
+                if not batch:
+                    return
+                for event, self._cursor in batch:
+                    self.take(event)
+
+    def take(self, event: Event) -> None:
+        """Counts one event; most are none that is counted."""
+        said = event.attributes
+        match event.kind:
+            case "job.ended":
+                self._add(ENDED, 1, said.get("state", ""), said.get("recommendation", ""))
+            case "job.restarting":
+                self._add(RESTARTS, 1)
+            case "job.checked":
+                self._add(PRECHECKS, 1, "passed" if said.get("ok") == "true" else "refused")
+            case "rank.exited":
+                self._add(RANKS_ENDED, 1, said.get("outcome", ""))
+            case "job.suspected_hang" | "job.hung" | "job.driver_hang":
+                self._add(HANGS, 1, said.get("verdict", ""), said.get("kind", ""))
+            case "job.recovered":
+                self._add(HANGS, 1, RECOVERED, "")
+            case "job.supervisor_died" | "node.nursery_died":
+                self._add(DEATHS, _whole(said.get("count", "1")))
+            case "job.taken_over":
+                self._add(TAKEOVERS, 1)
+            case "job.output_lost":
+                self._add(LOST_BYTES, _whole(said["bytes"]))
+            # One that was there and has another status now is not counted again, and a drill never.
+            case "node.condition" if not said.keys() & {"was", "injected"}:
+                self._add(RAISED, 1, said.get("code", ""))
+            case "node.event":
+                self._hardware(said)
+
+    def fill(self, page: Page) -> None:
+        """Adds all counters."""
+        for metric, counts in self._counts.items():
+            page.add_each(metric, counts)
+
+    def _hardware(self, said: dict[str, str]) -> None:
+        # An event that comes again and again is told once a minute, with how often it came.
+        count = _whole(said.get("count", "1"))
+        self._add(HARDWARE, count, said.get("code", ""))
+        if said.get("item") == "xid" and "number" in said:
+            card = said.get("card", "")
+            self._add(XIDS, count, card, said["number"])
+            if card:
+                self.last_xid[card] = _whole(said["number"])
+
+    def _add(self, metric: Metric, count: int, *labels: str) -> None:
+        counts = self._counts[metric]
+        if labels in counts or len(counts) < MAX_SETS:
+            counts[labels] += count
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,0 +1,85 @@
+"""The page as a file for node_exporter's textfile collector, where no port is to be opened."""
+
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import structlog
+
+from muster.agent import threads
+
+#: Everybody may read it: node_exporter runs as a user of its own.
+MODE = 0o644
+#: Seconds that a disk has for the file.
+WRITE_S = 10.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Textfile:
+    """Keeps one file. Belongs to one event loop."""
+
+    def __init__(self, path: Path, show: Callable[[], Awaitable[bytes]]) -> None:
+        """`path` ends in .prom, or nobody reads it."""
+        self._path = path
+        self._show = show
+        # One thread at most hangs on a disk that does not answer.
+        self._limiter = anyio.CapacityLimiter(1)
+        #: A sentence for an operator; empty while all is well.
+        self.trouble = ""
+
+    async def run(self, period_s: Callable[[], float]) -> None:
+        """Writes it every so often, for ever; takes it away at the end, since what it says would stay said."""
+        try:
+            while True:
+                await self.write()
+                await anyio.sleep(period_s())
+        finally:
+            with anyio.move_on_after(WRITE_S, shield=True), contextlib.suppress(OSError):
+                await self._thread(_remove, self._path)
+
+    async def write(self) -> None:
+        """Writes it once; what does not work is said once and tried again the next time."""
+        try:
+            page = await self._show()
+            with anyio.fail_after(WRITE_S):
+                await self._thread(_replace, self._path, page)
+        except TimeoutError:
+            self._failed("the disk does not answer")
+        except OSError as error:
+            self._failed(error.strerror or str(error))
+        except Exception as error:  # a defect in a metric: there is no file, and the daemon goes on
+            _log.exception("metrics.defect", error=repr(error))
+            self._failed(f"a defect: {error!r}")
+        else:
+            self.trouble = ""
+
+    def _failed(self, why: str) -> None:
+        text = f"{self._path}: metrics cannot be written: {why}; it is tried again; see textfile in [metrics]"
+        if text != self.trouble:
+            _log.warning("metrics.not_written", path=str(self._path), error=why)
+        self.trouble = text
+
+    async def _thread(self, function: Callable[..., None], *args: object) -> None:
+        await threads.run(function, *args, abandon_on_cancel=True, limiter=self._limiter)
+
+
+def _replace(path: Path, page: bytes) -> None:
+    """Whoever reads sees the old file or the new one. It needs no sync: after a crash it is old anyway."""
+    # A name that the collector does not look at.
+    temporary = path.with_name(f".{path.name}.new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
+    try:
+        with open(fd, "wb") as file:
+            os.fchmod(fd, MODE)  # the umask is not asked
+            file.write(page)
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)

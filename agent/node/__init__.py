@@ -1,0 +1,5 @@
+"""The health of the node: what is wrong with it now, and whether it takes jobs.
+
+`health.NodeHealth` is what other rooms call. `node_watch` runs the checks of `muster.probes`, `conditions` and
+`condition_rules` say how long a finding counts, `node_file` keeps it over a reboot.
+"""

@@ -1,0 +1,60 @@
+"""Both kinds of checks at once: those before a start (probes/precheck), and those of the node (probes/node_checks)."""
+
+import difflib
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+
+from muster.probes.checks import custom, precheck
+from muster.probes.checks.precheck import UnknownItem
+from muster.probes.checks.result import CheckResult
+
+#: Runs checks of the node by item: all where none is named. Raises UnknownItem.
+NodeLook = Callable[[Sequence[str]], Awaitable[list[CheckResult]]]
+
+
+async def run(
+    settings: precheck.Settings,
+    request: precheck.Request,
+    look: NodeLook,
+    of_node: Sequence[str],
+    items: Sequence[str] = (),
+) -> list[CheckResult]:
+    """Runs all of both side by side, or those that `items` name (by item or by its first word); the results of those
+    before a start come first. `of_node`: the items that `look` knows. Raises UnknownItem."""
+    before, node = _chosen(items, of_node)
+    found: list[list[CheckResult]] = [[], []]
+    wrong: list[UnknownItem] = []
+
+    async def one(place: int, results: Awaitable[list[CheckResult]]) -> None:
+        try:
+            found[place] = await results
+        except UnknownItem as error:  # a check of the custom folder, or one that was switched off this moment
+            wrong.append(error)
+
+    async with anyio.create_task_group() as group:
+        if before or not items:
+            group.start_soon(one, 0, precheck.run(settings, request, tuple(before)))
+        if node or not items:
+            group.start_soon(one, 1, look(node))
+    if wrong:
+        raise wrong[0]
+    return found[0] + found[1]
+
+
+def _chosen(items: Sequence[str], of_node: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those before a start, and those of the node. Raises UnknownItem."""
+    of_start = [entry.item for entry in precheck.catalogue()]
+    before = [i for i in items if _named(i, of_start) or i.partition(" ")[0] == custom.ALL]
+    node = [i for i in items if _named(i, of_node)]
+    for item in items:
+        if item not in before and item not in node:
+            known = [*of_start, *of_node]
+            near = difflib.get_close_matches(item, known, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise UnknownItem(f"no check named {item[:60]!r}{hint}; there are: {', '.join(known)}")
+    return before, node
+
+
+def _named(wanted: str, items: Sequence[str]) -> bool:
+    return any(wanted in (item, item.partition(" ")[0]) for item in items)

@@ -1,0 +1,286 @@
+"""What is wrong with the node now: conditions, which are latched, and by which rule each goes away.
+
+A condition is known by (item, device, code); an injected one stands beside a real one of the same code. What a code
+means, and how it clears, is told by `muster.probes.checks.codes` alone, and whether a look answers a condition by
+`muster.probes.node.node_checks.still`: an answer UNKNOWN neither makes a graver condition nor takes one away. Nothing
+here reads a disk or a card, and the time is told to it.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
+
+#: How a condition goes away: see Condition in node.proto.
+READING, REBOOT, OPERATOR, AGE = "reading", "reboot", "operator", "age"
+#: The item of findings about cards of which only the bus id may be known.
+XID = "xid"
+#: More than any node has; what would be one too many is counted and said.
+MAX_CONDITIONS = 512
+#: Characters of a text that a check gave: some hold a line of the kernel's log.
+MAX_TEXT = 500
+#: Characters of such a text in an error, which has to fit into a trailer.
+MAX_SENTENCE = 300
+#: From harmless to grave: what is not known is no fault.
+_GRAVITY = (Status.WARN, Status.UNKNOWN, Status.CRITICAL)
+
+Key = tuple[str, str, str, bool]
+#: Of an item, a device and a code: whether these results find it again (True), or not any more (False), or do not tell.
+Still = Callable[[str, str, Code, Sequence[CheckResult]], bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """See Condition in node.proto; times in seconds since the epoch, `card` None where it is about no card."""
+
+    item: str
+    device: str
+    status: Status
+    code: str
+    reason: str
+    since: float
+    seen_at: float
+    observed: str = ""
+    threshold: str = ""
+    action: Action = Action.NONE
+    clears: str = READING
+    injected: bool = False
+    card: int | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.item, self.device, self.code, self.injected
+
+    @property
+    def elsewhere(self) -> bool:
+        """It is about a card that this node does not show: no job can get it. The kernel's log of a container tells of
+        the Xids of every card of the host."""
+        return self.item == XID and self.card is None and bool(self.device)
+
+    @property
+    def finding(self) -> str:
+        """Of what, which code, and why, in one line."""
+        return f"{self.device or 'the node'}: {self.code}: {self.reason}{self._drill}"
+
+    def sentence(self) -> str:
+        """The same with the time since when, and short enough for an error."""
+        reason = _short(self.reason, MAX_SENTENCE)
+        return f"{self.device or 'the node'}: {self.code} since {clock(self.since)}: {reason}{self._drill}"
+
+    @property
+    def _drill(self) -> str:
+        return " (injected for a drill)" if self.injected else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """`at` is wall-clock time, which people read; `up` seconds since the boot, which no one can set."""
+
+    at: float
+    up: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How conditions of a code clear; `age_s` after it was last seen, where it is by age. Without `condition` a result
+    of this code is none, however grave. A `steady` one goes with the first look that does not find it."""
+
+    clears: str
+    age_s: float = 0.0
+    condition: bool = True
+    steady: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A condition that came (`was` None), changed its status (`was`: the one before) or went (`gone`: why)."""
+
+    condition: Condition
+    was: Status | None = None
+    gone: str = ""
+
+
+@dataclass(slots=True)
+class Latched:
+    """A condition and what decides over its end: looks in a row that did not find it, when (boot time) the last of them
+    was counted, and when it was seen last; `age_s` of an injected one."""
+
+    condition: Condition
+    seen_up: float
+    misses: int = 0
+    missed_up: float = 0.0
+    age_s: float | None = None
+
+
+class Conditions:
+    """All of them. Not for several threads."""
+
+    def __init__(
+        self, rules: Callable[[str], Rule], still: Still, looks: Callable[[], int], spacing: Callable[[str], float]
+    ) -> None:
+        """`looks`: how many in a row must find nothing before a condition goes that is not steady. `spacing`: seconds
+        that must lie between two of them that count, by item; so a burst of looks does not clear what comes and
+        goes."""
+        self._rules = rules
+        self._still = still
+        self._looks = looks
+        self._spacing = spacing
+        self._latched: dict[Key, Latched] = {}
+        self._sorted: list[Condition] | None = None
+        #: Conditions that were not taken because there are too many.
+        self.refused = 0
+
+    @property
+    def all(self) -> list[Condition]:
+        """The gravest first, then the oldest."""
+        if self._sorted is None:
+            found = (latched.condition for latched in self._latched.values())
+            self._sorted = sorted(found, key=lambda c: (-_GRAVITY.index(c.status), c.since, c.item, c.device))
+        return list(self._sorted)
+
+    # --- what comes ---------------------------------------------------------------------------------------------------
+
+    def look(self, results: Sequence[CheckResult], cards: Collection[int] | None, now: Moment) -> list[Change]:
+        """Takes over what a look found, and lets go what it did not find any more.
+
+        `cards`: the only ones that were looked at, beside what is about no card; None: all.
+        """
+        changes = [change for result in results if (change := self.found(result, now)) is not None]
+        for latched in list(self._latched.values()):
+            condition = latched.condition
+            looked_at = cards is None or condition.card is None or condition.card in cards
+            if condition.injected or not looked_at or self._rules(condition.code).clears != READING:
+                continue
+            # Where it is found again, `found` saw to it. A code that no rule knows is not cleared by a reading.
+            over = self._still(condition.item, condition.device, Code(condition.code), results) is False
+            if over and self._missed(latched, now):
+                changes.append(self._drop(condition, "it is normal again"))
+        return changes
+
+    def found(self, result: CheckResult, now: Moment) -> Change | None:
+        """Latches a finding; None where it is none, or changes nothing that is worth telling."""
+        rule = self._rules(str(result.code))
+        if result.status not in _GRAVITY or not rule.condition:
+            return None
+        new = Condition(
+            item=result.item,
+            device=result.device,
+            status=result.status,
+            code=str(result.code),
+            reason=said(result.reason, result.device),
+            since=now.at,
+            seen_at=now.at,
+            observed=shown(result.observed),
+            threshold=shown(result.threshold),
+            action=result.action,
+            clears=rule.clears,
+            card=result.card,
+        )
+        latched = self._latched.get(new.key)
+        if latched is None:
+            return self._take(Latched(new, now.up))
+        old = latched.condition
+        # What a reading says of itself is true now; what is latched stays as grave as it ever was.
+        eased = new.clears != READING and _GRAVITY.index(new.status) < _GRAVITY.index(old.status)
+        status = old.status if eased else new.status
+        latched.condition = replace(new, since=old.since, status=status)
+        latched.seen_up, latched.misses = now.up, 0
+        self._sorted = None
+        return Change(latched.condition, old.status) if status is not old.status else None
+
+    def inject(self, condition: Condition, age_s: float, now: Moment) -> Change | None:
+        """A condition for a drill, which goes by itself after `age_s`; None where there was the same already."""
+        old = self._latched.get(condition.key)
+        if old is not None:
+            old.condition = replace(condition, since=old.condition.since)
+            old.seen_up, old.age_s, self._sorted = now.up, age_s, None
+            return None
+        return self._take(Latched(condition, now.up, age_s=age_s))
+
+    def restore(self, kept: Iterable[Latched], same_boot: bool, now: Moment) -> list[Change]:
+        """Takes up what a file kept. After a reboot what a reboot clears goes, and so do drills."""
+        changes = []
+        for latched in kept:
+            condition = latched.condition
+            clears = condition.clears if condition.injected else self._rules(condition.code).clears
+            latched.condition = replace(condition, clears=clears)
+            self._latched[condition.key] = latched
+            if not same_boot:
+                # Another boot's clock says nothing here: how long ago it was is what the wall clock says.
+                latched.seen_up = now.up - max(0.0, now.at - condition.seen_at)
+                latched.misses, latched.missed_up = 0, 0.0
+                if clears == REBOOT or condition.injected:
+                    changes.append(self._drop(condition, "the node was booted anew"))
+        self._sorted = None
+        return changes
+
+    # --- what goes ----------------------------------------------------------------------------------------------------
+
+    def clear(self, code: str, device: str, why: str) -> list[Change]:
+        """Takes those of a code away, of one device or (empty) of all."""
+        chosen = [c for c in self.all if c.code == code and device in ("", c.device)]
+        return [self._drop(condition, why) for condition in chosen]
+
+    def expire(self, now: Moment) -> list[Change]:
+        """Takes away what is old enough."""
+        gone = []
+        for latched in list(self._latched.values()):
+            condition = latched.condition
+            rule = self._rules(condition.code)
+            age = latched.age_s if condition.injected else rule.age_s if rule.clears == AGE else None
+            if age is not None and now.up - latched.seen_up >= age:
+                why = "the drill is over" if condition.injected else f"it was not seen again for {age:g} s"
+                gone.append(self._drop(condition, why))
+        return gone
+
+    def unwatched(self, items: Collection[str], why: str) -> list[Change]:
+        """Takes away what a look would clear, where nobody looks any more: only `items` are still looked at."""
+        chosen = [c for c in self.all if c.clears == READING and not c.injected and c.item not in items]
+        return [self._drop(condition, why) for condition in chosen]
+
+    def kept(self) -> list[Latched]:
+        """For a file."""
+        return list(self._latched.values())
+
+    def _missed(self, latched: Latched, now: Moment) -> bool:
+        """Counts a look that did not find it; whether that was the last that was needed."""
+        if latched.misses and now.up - latched.missed_up < self._spacing(latched.condition.item):
+            return False
+        latched.misses += 1
+        latched.missed_up = now.up
+        return self._rules(latched.condition.code).steady or latched.misses >= self._looks()
+
+    def _take(self, latched: Latched) -> Change | None:
+        if len(self._latched) >= MAX_CONDITIONS:
+            self.refused += 1
+            return None
+        self._latched[latched.condition.key] = latched
+        self._sorted = None
+        return Change(latched.condition)
+
+    def _drop(self, condition: Condition, why: str) -> Change:
+        del self._latched[condition.key]
+        self._sorted = None
+        return Change(condition, condition.status, why)
+
+
+def clock(at: float) -> str:
+    """A time, in seconds since the epoch, as this node's people write it; without the date where it was today."""
+    then = time.localtime(at)
+    same_day = time.localtime()[:3] == then[:3]
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", then)
+
+
+def said(text: str, device: str) -> str:
+    """What was said of a device, without its name in front, which is told beside it; as `shown` has it."""
+    return shown(text.removeprefix(f"{device}: ") if device else text)
+
+
+def shown(text: str) -> str:
+    """What a check or the kernel said, as a line may hold it: no control characters, not without end."""
+    return _short(one_line(text), MAX_TEXT)
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."

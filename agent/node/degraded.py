@@ -1,0 +1,149 @@
+"""What the daemon cannot do at this moment: folders that take no write, and a limit of descriptors that is reached.
+
+It goes on all the same: it answers, shows, explains and stops. What it cannot do is a condition of the node
+(DAEMON_DEGRADED) and a warning of `muster node` for as long as it lasts, and is tried again. Descriptors are kept in
+reserve: at the limit they are given back, so that a client that wants to stop a job gets in.
+"""
+
+import errno
+import functools
+import os
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.agent.errors import StartupError
+from muster.agent.host.state_folder import OTHER_ROOT, writable, writable_for_job
+from muster.probes.checks.codes import EXPLANATIONS
+from muster.probes.checks.result import CheckResult, Code, Status
+from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import remedy
+from muster.supervisors.system import descriptors
+from muster.supervisors.system.spare import FULL, Spare
+
+#: Seconds between two looks at descriptors, and at folders; and that a folder's disk has for an answer.
+FDS_S, FOLDERS_S, ANSWER_S = 0.5, 10.0, 5.0
+#: Descriptors in reserve; and how many more must be free before they are taken again.
+SPARE, HEADROOM = 32, 16
+#: With fewer it does not start: one that is idle has 33 to 36 (docs/performance.md); 12 are the reserve of the ladder
+#: (climbing.py); 16 are for a client, the start of a nursery, checks, and a job or two.
+NEEDED = 64
+#: Where fewer than these can be had, the reserve is given back.
+LOW = 8
+ITEM = "daemon"
+
+_log = structlog.get_logger(__name__)
+
+
+def take_descriptors() -> None:
+    """Raises our own limit as far as it may be. Raises StartupError where that is too low to serve with."""
+    descriptors.raise_limit()
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < NEEDED:
+        what = remedy(OSError(errno.EMFILE, ""))
+        raise StartupError(f"the limit of open files is {limit}, and musterd needs at least {NEEDED}: {what}")
+
+
+class Degraded:
+    """Belongs to one event loop."""
+
+    def __init__(self, root: Root, found: Callable[[CheckResult], None]) -> None:
+        """`found` latches a condition, which goes when it is not found again for a while."""
+        self._root, self._found = root, found
+        self._spare = Spare(SPARE)
+        self._folders: dict[Path, str] = {}
+        self._fds = ""
+        self._told = 0.0
+        self._limiter = anyio.CapacityLimiter(3)
+        #: Ranks of the largest job that was refused since a look found room for it.
+        self._ranks = 1
+        self._refused = anyio.Event()
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator."""
+        return [*self._folders.values(), *([self._fds] if self._fds else [])]
+
+    def refused(self, ranks: int) -> None:
+        """A job with so many ranks could not be recorded: it is looked at once, and with this size."""
+        self._ranks = max(ranks, self._ranks)
+        self._refused.set()
+        self._refused = anyio.Event()
+
+    async def run(self) -> None:
+        """Looks, for ever."""
+        async with anyio.create_task_group() as tasks:
+            root = self._root
+            for folder, lost in (
+                (root.jobs, "no job can be accepted, and what happens is recorded later"),
+                (root.log, "output of jobs is being counted, not stored"),
+                (root.run, "no nursery can be started, and stops that no supervisor takes do not outlive the daemon"),
+            ):
+                tasks.start_soon(self._watch, folder, lost)
+            while True:
+                self.look()
+                await anyio.sleep(FDS_S)
+
+    def look(self) -> None:
+        """Gives descriptors back at the limit, and takes them again where there are enough."""
+        if descriptors.raise_again():
+            _log.warning("daemon.descriptors_raised", text="somebody had lowered the limit of open files (prlimit)")
+        if self._spare.full:
+            free = Spare(LOW)  # not a single one: what is done between two looks needs some
+            enough = free.full
+            free.release()
+            if not enough:
+                error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                self._spare.release()
+                self._fds = (
+                    f"no file descriptor is left ({error.strerror}): {remedy(error)}; {SPARE} in reserve are used"
+                )
+                _log.error("daemon.degraded", what="descriptors", error=error.strerror)
+        else:
+            free = Spare(SPARE + HEADROOM)
+            enough = free.full
+            free.release()
+            if enough:
+                self._spare.fill()
+                self._fds = ""
+                _log.info("daemon.descriptors_again")
+        if self._fds and time.monotonic() - self._told > FOLDERS_S:
+            self._told = time.monotonic()
+            self._condition("descriptors", self._fds)
+
+    async def _watch(self, folder: Path, lost: str) -> None:
+        while True:
+            ranks, refused = self._ranks, self._refused
+            look, told = functools.partial(writable, folder), lost
+            if folder == self._root.jobs:
+                look = functools.partial(writable_for_job, folder, ranks)
+                if ranks > 1:
+                    told = f"no job with {ranks} ranks can be accepted, and what happens may be recorded later"
+            why = f"does not answer within {ANSWER_S:g} s"
+            with anyio.move_on_after(ANSWER_S):
+                try:
+                    await threads.run(look, limiter=self._limiter, abandon_on_cancel=True)
+                    why = ""
+                except OSError as error:
+                    why = f"{error.strerror}; {remedy(error, OTHER_ROOT)}" if error.errno not in FULL else ""
+            if not why and folder == self._root.jobs and ranks == self._ranks:
+                self._ranks = 1
+            before = self._folders.pop(folder, "")
+            if why:
+                self._folders[folder] = f"{folder}: cannot be written: {why}; {told}"
+                if not before:
+                    _log.error("daemon.degraded", what=str(folder), error=why)
+                self._condition(str(folder), f"cannot be written: {why}; {told}")
+            elif before:
+                _log.info("daemon.folder_again", folder=str(folder))
+            with anyio.move_on_after(FOLDERS_S):
+                await refused.wait()
+
+    def _condition(self, device: str, reason: str) -> None:
+        action = EXPLANATIONS[Code.DAEMON_DEGRADED].action
+        self._found(CheckResult(ITEM, Status.WARN, Code.DAEMON_DEGRADED, reason, device=device, action=action))

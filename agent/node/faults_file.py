@@ -1,0 +1,132 @@
+"""`<state>/faults.json`: what is wrong with the hardware, for supervisors, which read it when a job ends badly.
+
+    {"boot": boot id, "at": seconds since the epoch, "node": [sentence, ...], "cards": {"3": [sentence, ...]}}
+
+Only what is grave: CRITICAL conditions, and fatal events of the last hour, which are what broke a job even if the card
+was reset since. Replaced as a whole; not synced, since it says nothing that outlives the boot.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import structlog
+from anyio.abc import TaskStatus
+
+from muster.agent import threads
+from muster.agent.node.condition_rules import of_presence
+from muster.agent.node.conditions import Condition, Moment, clock
+from muster.agent.node.node_file import Fault
+from muster.probes.checks.result import Status
+
+#: Seconds for which a fatal event counts.
+FAULT_S = 3600.0
+#: Events remembered.
+MAX_FAULTS = 64
+#: Sentences of one card, or of the node: the newest events, then conditions.
+_MAX_SENTENCES = 16
+#: Seconds between two tries where writing does not work.
+_RETRY_S = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iterable[Fault]) -> dict[str, Any]:
+    """What the file says. An event that a condition tells of as well is told once."""
+    node: list[str] = []
+    cards: dict[str, list[str]] = {}
+
+    def told(card: int | None) -> list[str]:
+        return node if card is None else cards.setdefault(str(card), [])
+
+    grave = [c for c in conditions if c.status is Status.CRITICAL and not c.elsewhere and not _nobodys(c)]
+    latched = {(c.code, c.card, c.reason) for c in grave}
+    for fault in sorted(faults, key=lambda fault: -fault.at):
+        if (fault.code, fault.card, fault.sentence) not in latched:
+            told(fault.card).append(f"{fault.sentence} ({fault.code}) at {clock(fault.at)}")
+    for condition in grave:
+        drill = " (injected for a drill)" if condition.injected else ""
+        what = (
+            f"{condition.device}: {condition.reason}"
+            if condition.card is None and condition.device
+            else condition.reason
+        )
+        told(condition.card).append(f"{what} ({condition.code}) since {clock(condition.since)}{drill}")
+    return {
+        "boot": boot,
+        "at": now,
+        "node": node[:_MAX_SENTENCES],
+        "cards": {card: sentences[:_MAX_SENTENCES] for card, sentences in cards.items()},
+    }
+
+
+def _nobodys(condition: Condition) -> bool:
+    """It is about a card that no job has: that one is missing since days is no reason why another's rank failed."""
+    return condition.card is None and of_presence(condition.code)
+
+
+class FaultsFile:
+    """Remembers what happened, and keeps the file as it should be. Belongs to one event loop."""
+
+    def __init__(self, path: Path, boot: str) -> None:
+        """`boot`: id of the present one."""
+        self._path = path
+        self._boot = boot
+        self._faults: list[Fault] = []
+        self._content: dict[str, Any] = {}
+        self._dirty = anyio.Event()
+        self._limiter = anyio.CapacityLimiter(1)
+        #: A sentence for an operator while it cannot be written.
+        self.trouble = ""
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The fatal events that count."""
+        return list(self._faults)
+
+    def add(self, faults: Iterable[Fault]) -> None:
+        """These happened; `put` writes them."""
+        self._faults = [*self._faults, *faults][-MAX_FAULTS:]
+
+    def forget(self, code: str, card: int | None) -> None:
+        """An operator cleared these; `put` writes that."""
+        self._faults = [fault for fault in self._faults if (fault.code, fault.card) != (code, card)]
+
+    def put(self, conditions: Sequence[Condition], now: Moment) -> None:
+        """What is wrong from now on; nothing is written where the file says that already."""
+        self._faults = [fault for fault in self._faults if now.up - fault.up < FAULT_S]
+        new = content(self._boot, now.at, conditions, self._faults)
+        if {**new, "at": 0} != {**self._content, "at": 0}:
+            self._content = new
+            self._dirty.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Writes at each change, for ever."""
+        task_status.started()
+        while True:
+            await self._dirty.wait()
+            self._dirty = anyio.Event()
+            try:
+                await threads.run(_replace, self._path, msgspec.json.encode(self._content), limiter=self._limiter)
+                self.trouble = ""
+            except OSError as error:
+                self.trouble = (
+                    f"{self._path}: cannot be written: {error.strerror or error}; verdicts of jobs do not know what is "
+                    "wrong with the cards"
+                )
+                _log.warning("faults_file.unwritten", path=str(self._path), error=str(error))
+                self._dirty.set()
+                await anyio.sleep(_RETRY_S)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.touch(0o600)
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

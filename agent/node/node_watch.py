@@ -1,0 +1,199 @@
+"""Watches the node: runs each check at its time, and takes what kernel and driver report.
+
+Every check has its own look, and each look has an end, so that none hinders another. A check that fails by a defect is
+a finding UNKNOWN of its own, never the end of the watch.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+from anyio.lowlevel import checkpoint
+
+from muster.agent.config.config import Config
+from muster.agent.node.rota import Rota
+from muster.probes.cards.accelerator import CardEvent
+from muster.probes.cards.driver import Driver
+from muster.probes.checks.precheck import UnknownItem
+from muster.probes.checks.result import Action, CheckResult, Code, Status
+from muster.probes.node import node_checks
+from muster.probes.node.node_checks import Finding, Inventory, NodeCheck, NodeSettings, Position
+
+#: Seconds that a look may take over what its parts allow themselves, before it is given up.
+MARGIN_S = 2.0
+#: Seconds between two looks at the configuration.
+RELOAD_S = 5.0
+#: Seconds of rest after the watch of kernel or driver failed by a defect.
+REST_S = 5.0
+#: Seconds that a reading of the driver may be old for a periodic look, where telemetry does not read it anyway.
+FRESH_S = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Looks(Protocol):
+    """What is used of `muster.probes.node.node_checks.Looker`."""
+
+    @property
+    def position(self) -> Position | None: ...
+    def applicable(self, item: str) -> str: ...
+    async def look(
+        self,
+        items: Sequence[str] = (),
+        cards: Collection[int] | None = None,
+        *,
+        held: Mapping[int, str] | None = None,
+        max_age_s: float = 0.0,
+    ) -> list[CheckResult]: ...
+    async def kernel_events(self) -> list[Finding]: ...
+    def driver_events(self, events: Sequence[CardEvent]) -> list[Finding]: ...
+    def forget(self, code: Code, device: str) -> None: ...
+    @property
+    def inventory(self) -> Inventory: ...
+    async def accept(self, code: Code, device: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class NodeWatch:
+    """Tells its two listeners, on the loop, of results (with the cards that were looked at) and of findings."""
+
+    def __init__(
+        self,
+        settings: Callable[[], Config],
+        driver: Driver,
+        looker: Looks,
+        held: Callable[[], Mapping[int, str]],
+        looked: Callable[[Sequence[CheckResult], Collection[int] | None], None],
+        happened: Callable[[Sequence[Finding], bool], None],
+    ) -> None:
+        """`held`: jobs by the cards that they hold. `happened` is told whether the kernel's log said so."""
+        self._settings = settings
+        self._driver = driver
+        self._looker = looker
+        self._held = held
+        self._looked = looked
+        self._happened = happened
+        self._rota = Rota()
+        self._running: set[str] = set()
+        #: Set once the driver was asked for its cards, or did not answer in time.
+        self._begun: anyio.Event | None = None
+        self._config: Config | None = None
+        self._catalogue: dict[str, NodeCheck] = {}
+
+    @property
+    def on(self) -> bool:
+        """Whether anybody wants to know; looks on demand are done all the same."""
+        return self._settings().health.policy != "off"
+
+    @property
+    def catalogue(self) -> Mapping[str, NodeCheck]:
+        """The checks that are switched on, by item."""
+        config = self._settings()
+        if config is not self._config:
+            self._config = config
+            self._catalogue = {check.item: check for check in node_checks.catalogue(self._node_settings())}
+        return self._catalogue
+
+    async def look(self, items: Sequence[str], cards: Collection[int] | None) -> list[CheckResult]:
+        """Looks now, with fresh readings. Raises UnknownItem.
+
+        Where the look as a whole did not end in time, each item's result says so, and nobody else is told: a caller in
+        a hurry is no finding about the node.
+        """
+        results, ended = await self._look(items, cards, max_age_s=0.0)
+        if ended and self.on:
+            self._looked(results, cards)
+        return results
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """For ever."""
+        self._begun = begun = anyio.Event()
+        task_status.started()
+        try:
+            # By the driver's list of cards the kernel's log is understood.
+            await self._driver.ready()
+            async with anyio.create_task_group() as group:
+                # Before the first look: it would read the log itself, where nobody follows it.
+                group.start_soon(self._watch, self._looker.kernel_events, True, name="kernel log")
+                group.start_soon(self._watch, self._driver_events, False, name="events of the driver")
+                await checkpoint()
+                begun.set()
+                await self._take_turns(group)
+        finally:
+            self._looker.close()
+
+    async def _take_turns(self, group: TaskGroup) -> None:
+        while True:
+            checks = self.catalogue.values() if self.on else ()
+            now = anyio.current_time()
+            self._rota.arrange({check.item: check.interval_s for check in checks if check.interval_s > 0}, now)
+            for item in self._rota.due(now):
+                if item not in self._running:
+                    self._running.add(item)
+                    group.start_soon(self._turn, item, name=f"check {item}")
+            until = self._rota.next_at()
+            await anyio.sleep(min(RELOAD_S, RELOAD_S if until is None else max(until - now, 0.0)))
+
+    async def _turn(self, item: str) -> None:
+        telemetry = self._settings().telemetry
+        # Telemetry reads the same: no card is asked twice for it.
+        max_age_s = 1.5 * telemetry.health_s if telemetry.enabled else FRESH_S
+        try:
+            results, _ = await self._look((item,), None, max_age_s=min(max_age_s, self.catalogue[item].interval_s))
+            if self.on:
+                self._looked(results, None)
+        except (UnknownItem, KeyError):
+            pass  # a new configuration has just switched it off
+        finally:
+            self._running.discard(item)
+
+    async def _look(
+        self, items: Sequence[str], cards: Collection[int] | None, *, max_age_s: float
+    ) -> tuple[list[CheckResult], bool]:
+        """The results, and whether they are the look's own."""
+        config = self._settings()
+        limit = self._node_settings().look_deadline_s + config.cards.driver_deadline_s + MARGIN_S
+        if cards is not None:  # a job waits
+            limit = min(limit, config.checks.deadline_s)
+        results: list[CheckResult] | None = None
+        why, code = f"no answer within {limit:g} s", Code.PROBE_TIMED_OUT
+        try:
+            with anyio.move_on_after(limit):
+                if self._begun is not None:
+                    await self._begun.wait()
+                results = await self._looker.look(items, cards, held=self._held(), max_age_s=max_age_s)
+        except UnknownItem:
+            raise
+        except Exception as error:  # a defect of a check is a finding of its own
+            _log.exception("check.failed", items=list(items))
+            why, code = f"the check itself failed: {type(error).__name__}: {error}", Code.PROBE_FAILED
+        if results is not None:
+            return results, True
+        named = [i for i, check in self.catalogue.items() if _chosen(i, items) and check.interval_s > 0]
+        action, threshold = Action.INVESTIGATE, f"answers within {limit:g} s"
+        return [CheckResult(i, Status.UNKNOWN, code, why, threshold=threshold, action=action) for i in named], False
+
+    async def _driver_events(self) -> list[Finding]:
+        return self._looker.driver_events(await self._driver.wait_events())
+
+    async def _watch(self, events: Callable[[], Awaitable[list[Finding]]], of_kernel: bool) -> None:
+        while True:
+            try:
+                self._tell(await events(), of_kernel)
+            except Exception:  # a defect, such as a line that nobody thought of, ends neither this watch nor the daemon
+                _log.exception("kernel_log.failed" if of_kernel else "driver_events.failed")
+                await anyio.sleep(REST_S)
+
+    def _tell(self, found: Sequence[Finding], of_kernel: bool) -> None:
+        wanted = [finding for finding in found if finding.item in self.catalogue]
+        if wanted and self.on:
+            self._happened(wanted, of_kernel)
+
+    def _node_settings(self) -> NodeSettings:
+        return self._settings().health.settings()
+
+
+def _chosen(item: str, items: Sequence[str]) -> bool:
+    return not items or any(wanted in (item, item.partition(" ")[0]) for wanted in items)

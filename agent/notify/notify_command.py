@@ -1,0 +1,21 @@
+"""Hands a notification to a program of the operator's, on its standard input."""
+
+from muster.agent.host import operator_program
+from muster.agent.host.operator_program import ProgramFailed
+from muster.agent.notify.notify_item import Item, NotTaken, Refused
+
+#: Exit code that says "never again with this one"; EX_DATAERR of sysexits.h.
+REFUSED = 65
+
+
+async def run(argv: tuple[str, ...], item: Item, body: bytes, timeout_s: float) -> None:
+    """Runs it once, with `body` on its standard input. Raises NotTaken, Refused."""
+    facts = {
+        "MUSTER_EVENT": item.event,
+        "MUSTER_JOB_ID": item.job,
+        "MUSTER_STATE": item.attributes.get("state", ""),
+    }
+    try:
+        await operator_program.run(argv, facts, body, timeout_s, "timeout_s in [notify]")
+    except ProgramFailed as error:
+        raise (Refused if error.code == REFUSED else NotTaken)(str(error)) from None

@@ -1,0 +1,248 @@
+"""What waits to be sent, one queue per receiver, in memory and in a file.
+
+The file holds the queues and how far the events were read, as one: so nothing is missed over an end of the daemon, and
+what was sent just before a kill is at worst sent again. It is replaced as a whole, soon after a change. A disk that
+takes nothing keeps nothing from being sent.
+"""
+
+import functools
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import msgspec
+import structlog
+
+from muster.agent import threads
+from muster.agent.host.state_folder import refuse_newer, write_synced
+from muster.agent.notify.notify_item import Item
+from muster.probes.calls import watched
+from muster.supervisors.system import trust
+
+VERSION = 1
+#: The node's own receivers; every other key of a queue is the URL of a job's webhook, and perhaps a secret (notify.py).
+COMMAND, WEBHOOK = "command", "webhook"
+#: Seconds between two writes, and between two tries where writing does not work.
+SAVE_S = 0.5
+#: Seconds after which it is written down that events were read of which none was worth a notification.
+IDLE_SAVE_S = 60.0
+#: Seconds that a disk has for the file.
+WRITE_S = 10.0
+#: Seconds for which it is told that notifications were dropped.
+LOSS_SHOWN_S = 3600.0
+
+_log = structlog.get_logger(__name__)
+
+
+class _Saved(msgspec.Struct):
+    """The file."""
+
+    version: int = VERSION
+    cursor: str = ""
+    waiting: dict[str, list[Item]] = {}  # msgspec copies it
+
+
+@dataclass(slots=True)
+class Queue:
+    """What waits for one receiver, the oldest first, and how it goes with it: `failures` tries in a row that failed,
+    and `why` the last of them did."""
+
+    items: deque[Item] = field(default_factory=deque)
+    #: The first one, while it is being sent: it is not dropped then.
+    sending: Item | None = None
+    failures: int = 0
+    why: str = ""
+
+    def __len__(self) -> int:
+        return len(self.items) + (self.sending is not None)
+
+    def __iter__(self) -> Iterator[Item]:
+        if self.sending is not None:
+            yield self.sending
+        yield from self.items
+
+
+@dataclass(slots=True)
+class _Loss:
+    """So many notifications were dropped; why, and when (monotonic), the last of them was."""
+
+    count: int
+    why: str
+    up: float
+
+
+class Outbox:
+    """Belongs to one event loop. `cursor` is how far the events were read; whoever sets it after a `put`, without
+    waiting for anything in between, has both in the file or none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._queues: dict[str, Queue] = {}
+        self._losses: dict[str, _Loss] = {}
+        self._dirty = anyio.Event()
+        self._saved_cursor = ""
+        self._aside = self._unwritten = ""
+        self.cursor = ""
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator: about the file, and about what was dropped."""
+        now = time.monotonic()
+        shown = {name: loss for name, loss in self._losses.items() if now - loss.up < LOSS_SHOWN_S}
+        lost = [f"notify: {loss.count} event(s) for {name} were dropped: {loss.why}" for name, loss in shown.items()]
+        return [text for text in (self._aside, self._unwritten) if text] + lost
+
+    @property
+    def keys(self) -> list[str]:
+        """Receivers for which something waits, or which are in trouble."""
+        return list(self._queues)
+
+    def queue(self, key: str) -> Queue:
+        """Of a receiver; an empty one where nothing waits."""
+        return self._queues.get(key, Queue())
+
+    # --- what is done -------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, item: Item, keep: int) -> None:
+        """Appends to a queue. At most `keep` wait for a receiver, and for the webhooks of all jobs together, of which
+        the longest queue pays: a dead receiver does not push out what waits for the others."""
+        queue = self._queues.setdefault(key, Queue())
+        queue.items.append(item)
+        why = f"over {keep} waited (keep in [notify]); the oldest went"
+        if key in (COMMAND, WEBHOOK):
+            while len(queue) > keep and queue.items:
+                self._drop(key, queue, why)
+        else:
+            jobs = {name: queue for name, queue in self._queues.items() if name not in (COMMAND, WEBHOOK)}
+            while sum(map(len, jobs.values())) > keep:
+                longest = max(jobs, key=lambda name: len(jobs[name].items))
+                if not jobs[longest].items:
+                    break
+                self._drop(longest, jobs[longest], why)
+        self._dirty.set()
+
+    def take(self, key: str, now: float, max_age_s: float) -> Item | None:
+        """The next one to send; None where nothing waits. What is older than `max_age_s` at `now` (seconds since the
+        epoch) is dropped."""
+        queue = self.queue(key)
+        while queue.items:
+            if now - queue.items[0].time <= max_age_s:
+                queue.sending = queue.items.popleft()
+                return queue.sending
+            self._drop(key, queue, f"they were older than {max_age_s:g} s (max_age_s in [notify])")
+        return None
+
+    def put_back(self, key: str) -> None:
+        """What is being sent was not taken: it is the next one again."""
+        queue = self.queue(key)
+        if queue.sending is not None:
+            queue.items.appendleft(queue.sending)
+            queue.sending = None
+
+    def done(self, key: str) -> None:
+        """What is being sent was taken."""
+        self.queue(key).sending = None
+        self._dirty.set()
+
+    def refused(self, key: str, why: str) -> None:
+        """What is being sent will never be taken."""
+        self._lost(key, 1, f"the receiver refused them: {why}")
+        self.done(key)
+
+    def close(self, key: str) -> None:
+        """Nothing waits any more, or its receiver is no more: what is left is forgotten."""
+        if len(self._queues.pop(key, Queue())):
+            self._dirty.set()
+
+    def _drop(self, key: str, queue: Queue, why: str) -> None:
+        queue.items.popleft()
+        self._dirty.set()
+        self._lost(key, 1, why)
+
+    def _lost(self, key: str, count: int, why: str) -> None:
+        name = {COMMAND: "the command", WEBHOOK: "the webhook"}.get(key, "webhooks of jobs")
+        before = self._losses.get(name)
+        now = time.monotonic()
+        fresh = before is None or now - before.up >= LOSS_SHOWN_S
+        if fresh or before is None or before.why != why:
+            _log.warning("notify.dropped", receiver=name, why=why)
+        self._losses[name] = _Loss(count if fresh or before is None else before.count + count, why, now)
+
+    # --- the file -----------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Takes up what waits, and the cursor ("" where nothing is known). A file that cannot be understood is set
+        aside. Raises OSError, and StartupError for one that a newer musterd wrote."""
+        try:
+            data = await threads.run(trust.read, self._path)
+        except FileNotFoundError:
+            return
+        refuse_newer(self._path, data, VERSION)
+        try:
+            saved = msgspec.json.decode(data, type=_Saved)
+            if saved.version != VERSION:
+                raise msgspec.ValidationError(f"it is of version {saved.version}, and this musterd reads {VERSION}")
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+            await threads.run(self._path.rename, aside)
+            self._aside = (
+                f"{self._path}: cannot be understood ({error}) and was set aside as {aside.name}: notifications that "
+                "waited in it are not sent"
+            )
+            _log.error("notify.damaged", path=str(self._path), aside=aside.name, error=str(error))
+            return
+        self.cursor = self._saved_cursor = saved.cursor
+        self._queues = {key: Queue(deque(items)) for key, items in saved.waiting.items() if items}
+
+    async def run(self) -> None:
+        """Keeps the file, for ever; once more at the end."""
+        try:
+            while True:
+                with anyio.move_on_after(IDLE_SAVE_S):
+                    await self._dirty.wait()
+                await self._save()
+                await anyio.sleep(SAVE_S)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._save()
+
+    async def _save(self) -> None:
+        if not self._dirty.is_set() and self.cursor == self._saved_cursor:
+            return
+        self._dirty = anyio.Event()
+        cursor = self.cursor
+        saved = _Saved(VERSION, cursor, {key: list(queue) for key, queue in self._queues.items() if len(queue)})
+        text = msgspec.json.encode(saved).decode()
+        why = f"the disk did not take it within {WRITE_S:g} s"
+        written = False
+        try:
+            with anyio.move_on_after(WRITE_S):
+                # One that is being written when the daemon ends is waited for: the last one comes behind it.
+                await watched.call(
+                    f"write {self._path}",
+                    functools.partial(write_synced, self._path, text),
+                    on_cancel=_wait,
+                    linger_s=WRITE_S / 2,
+                )
+                written = True
+        except OSError as error:
+            why = f"cannot be written: {error.strerror or error}"
+        except watched.StillHanging as error:
+            why = str(error)
+        finally:
+            if not written:
+                self._dirty.set()
+        if written:
+            self._saved_cursor, self._unwritten = cursor, ""
+            return
+        text = f"{self._path}: {why}; what waits would be lost, or sent twice, if musterd was started again"
+        if not self._unwritten:
+            _log.warning("notify.unwritten", path=str(self._path), error=why)
+        self._unwritten = text
+
+
+def _wait() -> None:
+    """There is nothing that would make a write return early."""

@@ -1,0 +1,288 @@
+"""Tells chosen events to a program and to webhooks: those of the node, and one of each job that names one.
+
+Events are read from their store, by a cursor; what is chosen waits in a queue per receiver (notify_queue.py) and is
+sent by a task of that receiver alone, in order, again and again until it is taken, refused or too old. So a receiver
+that is dead costs nobody else anything. What is sent has the id of its event: who gets it twice can tell.
+"""
+
+import random
+import socket
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from muster.agent.config.notify_settings import NotifyTable
+from muster.agent.errors import CursorTooOld, InvalidRequest, JobNotFound
+from muster.agent.events.event_store import Event, EventStore
+from muster.agent.notify import notify_command, notify_item, notify_webhook
+from muster.agent.notify.notify_item import Item, NotTaken, Refused
+from muster.agent.notify.notify_queue import COMMAND, WEBHOOK, Outbox, Queue
+from muster.agent.notify.notify_webhook import Target
+from muster.supervisors.model.notify_rules import JOB_EVENTS, shown
+from muster.supervisors.paths import Root
+
+#: Events taken at a time.
+_PAGE = 512
+#: Seconds until the first try again; each further one waits twice as long, up to retry_max_s.
+FIRST_RETRY_S = 1.0
+#: Seconds between two looks whether the settings have changed, while a receiver is left alone.
+NOTICE_S = 5.0
+#: Seconds between two looks whether all was told, when the daemon ends for good.
+SETTLED_S = 0.02
+#: Webhooks of jobs that are posted to at the same time. The node's own receivers never wait for them.
+JOBS_AT_ONCE = 32
+
+_log = structlog.get_logger(__name__)
+
+
+class Settings(Protocol):
+    """What is taken from the configuration."""
+
+    @property
+    def notify(self) -> NotifyTable:
+        """[notify]"""
+
+
+class Spec(Protocol):
+    """What is taken from a job's spec."""
+
+    @property
+    def notify_webhook(self) -> str:
+        """A URL, or empty."""
+
+    @property
+    def notify_events(self) -> tuple[str, ...]:
+        """What is to be told there; empty for all."""
+
+    @property
+    def notify_secret(self) -> str:
+        """Signs what is posted; empty for none."""
+
+
+class Known(Protocol):
+    """A job."""
+
+    @property
+    def spec(self) -> Spec:
+        """What was asked for."""
+
+
+class Jobs(Protocol):
+    """What is taken from the registry."""
+
+    async def get(self, job_id: str) -> Known:
+        """Raises JobNotFound."""
+
+
+class Notifier:
+    """Belongs to one event loop. `load`, then `run` make it usable."""
+
+    def __init__(self, root: Root, settings: Callable[[], Settings], events: EventStore, registry: Jobs) -> None:
+        """`settings` gives the present configuration."""
+        self._settings = settings
+        self._events = events
+        self._registry = registry
+        self._outbox = Outbox(root.state / "notify.json")
+        self._node = socket.gethostname()
+        self._serving: set[str] = set()
+        self._slots = anyio.CapacityLimiter(JOBS_AT_ONCE)
+        self._group: TaskGroup | None = None
+        self._missed = ""
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator. Of a webhook they show the host, since the rest of its URL may be a password."""
+        found = [*self._outbox.trouble, *([self._missed] if self._missed else [])]
+        failing = {key: queue for key in self._outbox.keys if (queue := self._outbox.queue(key)).failures}
+        for key in (COMMAND, WEBHOOK):
+            if key in failing:
+                queue = failing.pop(key)
+                found.append(f"notify: {key}: {queue.why}; tried {queue.failures} time(s), {len(queue)} event(s) wait")
+        if failing:
+            first = next(iter(failing.values()))
+            waiting = sum(map(len, failing.values()))
+            found.append(
+                f"notify: {len(failing)} webhook(s) of jobs take nothing, {waiting} event(s) wait; one of them: "
+                f"{first.why}"
+            )
+        return found
+
+    async def load(self) -> None:
+        """Takes up what was not sent yet; where nothing is known, what has happened so far is not told. Comes before
+        anything is told of what happened while there was no daemon. Raises OSError."""
+        await self._outbox.load()
+        if not self._outbox.cursor:
+            self._outbox.cursor = self._events.newest_cursor()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Sends, for ever."""
+        async with anyio.create_task_group() as self._group:
+            for key in self._outbox.keys:
+                self._wake(key)
+            await self._catch_up()
+            self._group.start_soon(self._outbox.run)
+            task_status.started()
+            while True:
+                try:
+                    await self._events.wait_beyond(self._outbox.cursor)
+                except (CursorTooOld, InvalidRequest):
+                    pass  # `_catch_up` goes on from what is left
+                await self._catch_up()
+
+    async def told(self) -> None:
+        """Returns when each receiver was sent what has happened by now, or did not take it once."""
+        while True:
+            queues = [self._outbox.queue(key) for key in self._outbox.keys]
+            waits = any(len(queue) and not queue.failures for queue in queues)
+            if not waits and self._outbox.cursor == self._events.newest_cursor():
+                return
+            await anyio.sleep(SETTLED_S)
+
+    # --- what is to be told -------------------------------------------------------------------------------------------
+
+    async def _catch_up(self) -> None:
+        """Takes all that was told by now."""
+        while True:
+            try:
+                batch = await self._events.read(self._outbox.cursor, _PAGE)
+            except CursorTooOld as error:
+                self._missed = f"notify: events were dropped before they could be told: {error}"
+                _log.warning("notify.events_missed", error=str(error))
+                self._outbox.cursor = error.oldest
+                continue
+            except InvalidRequest as error:  # the newest events went with a crash of the machine, or the file is odd
+                _log.warning("notify.cursor_unknown", cursor=self._outbox.cursor, error=str(error))
+                self._outbox.cursor = self._events.newest_cursor()
+                continue
+            if not batch:
+                return
+            table = self._settings().notify
+            for event, cursor in batch:
+                await self._take(event, cursor, table)
+                self._outbox.cursor = cursor
+
+    async def _take(self, event: Event, cursor: str, table: NotifyTable) -> None:
+        names = notify_item.names(event)
+        if not names:
+            return
+        for key, wanted in await self._receivers(event.job_id, table):
+            # Who asks for failed and ended gets one of them.
+            name = next((name for name in names if name in wanted), None)
+            if name is not None:
+                self._outbox.put(key, notify_item.item(event, cursor, name), table.keep)
+                self._wake(key)
+
+    async def _receivers(self, job_id: str, table: NotifyTable) -> list[tuple[str, tuple[str, ...]]]:
+        """Keys of queues, with the events that are wanted there."""
+        found: list[tuple[str, tuple[str, ...]]] = []
+        if table.command:
+            found.append((COMMAND, table.events))
+        if table.webhook:
+            found.append((WEBHOOK, table.events))
+        try:
+            spec = (await self._registry.get(job_id)).spec if job_id else None
+        except JobNotFound:  # it was deleted meanwhile
+            spec = None
+        if spec is not None and spec.notify_webhook:
+            found.append((_job_key(spec), spec.notify_events or JOB_EVENTS))
+        return found
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def _wake(self, key: str) -> None:
+        """A task sends as long as something waits, and then goes."""
+        if self._group is not None and key not in self._serving:
+            self._serving.add(key)
+            self._group.start_soon(self._serve, key, name=f"notify {len(self._serving)}")
+
+    async def _serve(self, key: str) -> None:
+        queue = self._outbox.queue(key)
+        while True:
+            table = self._settings().notify
+            if not _wanted(key, table):
+                _log.info("notify.forgotten", receiver=_shown(key), events=len(queue))
+                break
+            item = self._outbox.take(key, time.time(), table.max_age_s)
+            if item is None:
+                break
+            after = await self._try(key, queue, item, table)
+            if after is not None:
+                await self._pause(queue, table, after)
+        # Nothing is waited for between the last look and this: what comes now wakes another task.
+        self._serving.discard(key)
+        self._outbox.close(key)
+
+    async def _try(self, key: str, queue: Queue, item: Item, table: NotifyTable) -> float | None:
+        """Sends what was taken. Returns None where it is done with, else how long the receiver wants to be left alone,
+        in seconds."""
+        after = 0.0
+        try:
+            await self._send(key, item, table)
+        except Refused as error:
+            queue.failures, queue.why = 0, ""
+            self._outbox.refused(key, str(error))
+            return None
+        except NotTaken as error:
+            why, after = str(error), error.after
+        except Exception as error:  # a defect keeps nobody else from being told
+            _log.exception("notify.defect", error=repr(error))
+            why = f"a defect: {error!r}"
+        else:
+            if queue.failures:
+                _log.info("notify.taken_again", receiver=_shown(key), tries=queue.failures + 1)
+            queue.failures, queue.why = 0, ""
+            self._outbox.done(key)
+            return None
+        if why != queue.why:
+            _log.warning("notify.not_taken", receiver=_shown(key), about=item.event, job=item.job, error=why)
+        queue.failures, queue.why = queue.failures + 1, why
+        self._outbox.put_back(key)
+        return after
+
+    async def _send(self, key: str, item: Item, table: NotifyTable) -> None:
+        body = notify_item.body(item, self._node)
+        if key == COMMAND:
+            await notify_command.run(table.command, item, body, table.timeout_s)
+        elif key == WEBHOOK:
+            target = Target(table.webhook, table.timeout_s, "", table.secret_file, table.proxy, table.ca_file)
+            await notify_webhook.post(target, item, body)
+        else:  # the node's secret is between it and its own receiver
+            url, secret = _of_job_key(key)
+            async with self._slots:
+                target = Target(url, table.timeout_s, secret, "", table.proxy, table.ca_file)
+                await notify_webhook.post(target, item, body)
+
+    async def _pause(self, queue: Queue, table: NotifyTable, after: float) -> None:
+        """Leaves a receiver alone, for longer after each failure; not in step with other nodes, whose receiver it often
+        is as well. Other settings are tried at once."""
+        wait = min(FIRST_RETRY_S * 2.0 ** min(queue.failures - 1, 30), table.retry_max_s) * random.uniform(0.5, 1.0)
+        end = anyio.current_time() + max(wait, min(after, table.retry_max_s))
+        while (left := end - anyio.current_time()) > 0:
+            await anyio.sleep(min(left, NOTICE_S))
+            if self._settings().notify != table:
+                queue.failures = 0
+                return
+
+
+def _job_key(spec: Spec) -> str:
+    """Of the queue for a job's webhook: the URL, in which no blank can be, and behind a blank the secret. Jobs that
+    share both share the queue; a job that was deleted meanwhile is still told of, and signed."""
+    return f"{spec.notify_webhook} {spec.notify_secret}" if spec.notify_secret else spec.notify_webhook
+
+
+def _of_job_key(key: str) -> tuple[str, str]:
+    """URL and secret."""
+    url, _, secret = key.partition(" ")
+    return url, secret
+
+
+def _wanted(key: str, table: NotifyTable) -> bool:
+    return bool(table.command if key == COMMAND else table.webhook if key == WEBHOOK else True)
+
+
+def _shown(key: str) -> str:
+    return key if key in (COMMAND, WEBHOOK) else f"a job's webhook {shown(_of_job_key(key)[0])}"

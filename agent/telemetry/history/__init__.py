@@ -1,0 +1,4 @@
+"""The last days of node, cards and jobs, in a SQLite file.
+
+Others use: `history_store.History`, and `history_rows` for what goes in and comes out.
+"""

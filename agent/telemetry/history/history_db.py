@@ -1,0 +1,339 @@
+"""The history's database: the layout on disk, writing and reading. Everything blocks; one thread at a time.
+
+A series (the node, a card, a job) has two rings of rows: `fresh` holds each reading of the last hour, `thin` a mean, a
+least and a most for each minute of the days before. A row's place is its time modulo the length of its ring, so that a
+ring cannot grow, whatever a clock does; what was written over long ago is told by its time. The file as a whole has a
+bound of its own: history_bounds.py.
+"""
+
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from muster.agent.telemetry.history.history_rows import (
+    FRESH_S,
+    METRICS,
+    THIN_S,
+    Bounds,
+    Busy,
+    Facts,
+    Found,
+    Key,
+    Row,
+    Step,
+    Steps,
+    joined,
+)
+
+#: `PRAGMA user_version` of this layout.
+FORMAT = 1
+#: Bytes of the write-ahead log before it is put into the database, and at most an eighth of the bound.
+_LOG_BYTES = 4 << 20
+#: Seconds that are waited for somebody else who has the file open.
+_LOCKED_S = 5.0
+_CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+_SCHEMA = f"""
+CREATE TABLE series (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, born REAL NOT NULL, card_kind TEXT NOT NULL,
+    card INTEGER, last REAL NOT NULL, live INTEGER NOT NULL,
+    since REAL NOT NULL, busy REAL NOT NULL, seconds REAL NOT NULL, UNIQUE (kind, name, born)
+);
+CREATE TABLE job_cards (job INTEGER NOT NULL, series INTEGER NOT NULL, card INTEGER, PRIMARY KEY (job, series));
+CREATE TABLE fresh (
+    series INTEGER NOT NULL, slot INTEGER NOT NULL, at REAL NOT NULL, {", ".join(f"{m} REAL" for m in METRICS)},
+    PRIMARY KEY (series, slot)
+) WITHOUT ROWID;
+CREATE TABLE thin (
+    series INTEGER NOT NULL, slot INTEGER NOT NULL, at REAL NOT NULL,
+    {", ".join(f"{m} REAL, {m}_least REAL, {m}_most REAL" for m in METRICS)},
+    PRIMARY KEY (series, slot)
+) WITHOUT ROWID;
+PRAGMA user_version = {FORMAT};
+"""
+_OF_FRESH = ", ".join(f"avg({m}), min({m}), max({m})" for m in METRICS)
+_OF_THIN = ", ".join(f"avg({m}), min({m}_least), max({m}_most)" for m in METRICS)
+
+
+class Damaged(Exception):
+    """Raised when what is on disk cannot be trusted, or is of another version. The text is a sentence's end."""
+
+
+@dataclass(slots=True)
+class Database:
+    """One open file. Every method but `close` raises sqlite3.Error where it cannot be worked with; `told` says which
+    of these means damage."""
+
+    path: Path
+    bounds: Bounds
+    connection: sqlite3.Connection
+    _ids: dict[Key, int] = field(default_factory=dict)
+    #: Minutes whose rows are not in `thin` yet, with their series.
+    _unthinned: dict[int, set[int]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path, bounds: Bounds) -> "Database":
+        """Opens or makes it. Raises Damaged, sqlite3.Error, OSError."""
+        # Mode 0600 from its first moment on: what jobs do is not for everybody.
+        path.touch(0o600)
+        connection = sqlite3.connect(path, timeout=_LOCKED_S, isolation_level=None, check_same_thread=False)
+        try:
+            made = cls(path, bounds, connection)
+            made._prepare()
+        except BaseException:
+            connection.close()
+            raise
+        return made
+
+    def close(self) -> None:
+        """Puts the write-ahead log into the file."""
+        self.connection.close()
+
+    def busy(self) -> dict[Key, Busy]:
+        """Of all jobs."""
+        rows = self._all("SELECT kind, name, born, since, busy, seconds FROM series WHERE kind = 'job'")
+        return {Key(*row[:3]): Busy(*row[3:]) for row in rows}
+
+    def busy_of(self, key: Key) -> Busy | None:
+        """Of one job; None for one that is not there."""
+        rows = self._all(
+            "SELECT since, busy, seconds FROM series WHERE kind = ? AND name = ? AND born = ?", *astuple(key)
+        )
+        return next((Busy(*row) for row in rows), None)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, rows: Mapping[Key, Sequence[Row]], facts: Mapping[Key, Facts], until: float) -> None:
+        """Puts rows onto the disk, and thins the minutes that are over at `until`; all of it or, if it raises, nothing.
+
+        The rows of a series are in the order of time. A row takes the place of another of the same time.
+        """
+        c = self.connection
+        ids = dict(self._ids)
+        c.execute("BEGIN IMMEDIATE")
+        try:
+            for key, told in facts.items():
+                self._describe(key, told, until)
+            unthinned = {minute: set(numbers) for minute, numbers in self._unthinned.items()}
+            for part, end in self._parts(rows, until):
+                for key, some in part.items():
+                    number = self._put(key, some)
+                    for at, _ in some:
+                        unthinned.setdefault(int(at // THIN_S), set()).add(number)
+                for minute in [minute for minute in unthinned if (minute + 1) * THIN_S <= end]:
+                    for number in unthinned.pop(minute):
+                        self._thin(number, minute)
+            c.execute("COMMIT")
+        except BaseException:
+            self._ids = ids
+            if c.in_transaction:
+                c.execute("ROLLBACK")
+            raise
+        self._unthinned = unthinned
+
+    def forget(self, series: int) -> None:
+        """Drops a series, within a transaction of the caller's."""
+        for sql in (
+            "DELETE FROM fresh WHERE series = ?",
+            "DELETE FROM thin WHERE series = ?",
+            "DELETE FROM job_cards WHERE ?1 IN (job, series)",
+            "DELETE FROM series WHERE id = ?",
+        ):
+            self.connection.execute(sql, (series,))
+        self._ids = {key: number for key, number in self._ids.items() if number != series}
+        for numbers in self._unthinned.values():
+            numbers.discard(series)
+
+    def forget_jobs(self, keys: Iterable[Key]) -> None:
+        """Drops all that there is of these series; all of them or, if it raises, none."""
+        c = self.connection
+        with c:
+            c.execute("BEGIN IMMEDIATE")
+            for key in keys:
+                for (number,) in c.execute(
+                    "SELECT id FROM series WHERE kind = ? AND name = ? AND born = ?", astuple(key)
+                ).fetchall():
+                    self.forget(number)
+
+    def bound(self, bounds: Bounds) -> int:
+        """Takes other bounds; returns the pages that the file may have."""
+        self.bounds = bounds
+        c = self.connection
+        (page,) = c.execute("PRAGMA page_size").fetchone()
+        log = min(_LOG_BYTES, bounds.bytes // 8)
+        pages = max(32, (bounds.bytes - log) // page)
+        c.execute(f"PRAGMA wal_autocheckpoint = {max(1, log // page)}").fetchall()
+        c.execute(f"PRAGMA journal_size_limit = {log}").fetchall()
+        c.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+        return int(pages)
+
+    def _prepare(self) -> None:
+        c = self.connection
+        (version,) = c.execute("PRAGMA user_version").fetchone()
+        if version == 0 and c.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+            c.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            c.execute("PRAGMA journal_mode = WAL").fetchall()
+            c.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        elif version != FORMAT:
+            raise Damaged(f"is of format {version}, this version reads {FORMAT}")
+        c.execute("PRAGMA journal_mode = WAL").fetchall()
+        c.execute("PRAGMA synchronous = NORMAL")
+        self.bound(self.bounds)
+        # Whoever is live says so again.
+        c.execute("UPDATE series SET live = 0 WHERE kind = 'job' AND live")
+        for number, *key in c.execute("SELECT id, kind, name, born FROM series"):
+            self._ids[Key(*key)] = number
+        # Of the daemon before us: minutes that were not over, or that it did not come to.
+        minutes = c.execute(
+            f"SELECT DISTINCT series, CAST(at / {THIN_S} AS INTEGER) FROM fresh"
+            " WHERE at >= (SELECT coalesce(max(at), 0) FROM thin)"
+        )
+        for number, minute in minutes:
+            self._unthinned.setdefault(minute, set()).add(number)
+
+    def _parts(
+        self, rows: Mapping[Key, Sequence[Row]], until: float
+    ) -> Iterator[tuple[Mapping[Key, Sequence[Row]], float]]:
+        """Rows in parts of half a ring each, with the end of each: after a while without a disk they can be more than
+        fit into one, and what is thinned is to be there still."""
+        length = self.bounds.step_s * max(1, self.bounds.fresh // 2)
+        numbers = sorted({math.floor(at / length) for some in rows.values() for at, _ in some})
+        if len(numbers) < 2:
+            yield rows, until
+            return
+        for number in numbers:
+            begin, end = number * length, (number + 1) * length
+            part = {key: [row for row in some if begin <= row[0] < end] for key, some in rows.items()}
+            last = number == numbers[-1]
+            yield {key: some for key, some in part.items() if some}, until if last else min(end, until)
+
+    def _put(self, key: Key, rows: Sequence[Row]) -> int:
+        length, step = self.bounds.fresh, self.bounds.step_s
+        number = self._id(key, rows[0][0])
+        self.connection.executemany(
+            f"INSERT OR REPLACE INTO fresh VALUES (?, ?, ?, {', '.join('?' * len(METRICS))})",
+            [(number, round(at / step) % length, at, *values) for at, values in rows],
+        )
+        self.connection.execute("UPDATE series SET last = ? WHERE id = ?", (rows[-1][0], number))
+        return number
+
+    def _thin(self, series: int, minute: int) -> None:
+        """Makes the row of a minute, under the time of its first reading, from those at full rate, which stand side by
+        side, but at the ring's end."""
+        begin, end = minute * THIN_S, (minute + 1) * THIN_S
+        length, step = self.bounds.fresh, self.bounds.step_s
+        low, high = math.floor(begin / step), math.ceil(end / step)
+        places = "slot BETWEEN ?5 AND ?6"
+        first, last = low % length, high % length
+        if high - low >= length:
+            first, last = 0, length
+        elif first > last:
+            places = "(slot >= ?5 OR slot <= ?6)"
+        self.connection.execute(
+            f"INSERT OR REPLACE INTO thin SELECT series, ?2, min(at), {_OF_FRESH} FROM fresh"
+            f" WHERE series = ?1 AND {places} AND at >= ?3 AND at < ?4 GROUP BY series",
+            (series, minute % self.bounds.thin, begin, end, first, last),
+        )
+
+    def _id(self, key: Key, at: float) -> int:
+        if (known := self._ids.get(key)) is not None:
+            return known
+        self.connection.execute(
+            "INSERT INTO series (kind, name, born, card_kind, last, live, since, busy, seconds)"
+            " VALUES (?, ?, ?, '', ?, 1, 0, 0, 0) ON CONFLICT DO NOTHING",
+            (key.kind, key.name, key.born, at),
+        )
+        ((number,),) = self._all(
+            "SELECT id FROM series WHERE kind = ? AND name = ? AND born = ?", key.kind, key.name, key.born
+        )
+        self._ids[key] = number
+        return int(number)
+
+    def _describe(self, key: Key, facts: Facts, until: float) -> None:
+        number, busy = self._id(key, until), facts.busy
+        self.connection.execute(
+            "UPDATE series SET card_kind = ?, card = ?, live = ?, since = ?, busy = ?, seconds = ? WHERE id = ?",
+            (facts.card_kind, facts.card, facts.live, busy.since, busy.total, busy.seconds, number),
+        )
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO job_cards VALUES (?, ?, ?)",
+            [(number, self._id(card, until), index) for card, index in facts.cards],
+        )
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def node(self, start: float, end: float, step: float, now: float) -> list[Found]:
+        """The node and all cards that it had. Times in seconds since the epoch, `end` not included."""
+        return self._found(
+            "SELECT id, kind, name, born, card_kind, card FROM series WHERE kind = 'node'"
+            " UNION ALL SELECT id, kind, name, born, card_kind, card FROM series WHERE kind = 'card' AND last >= ?",
+            [start], start, end, step, now,
+        )  # fmt: skip
+
+    def card(self, name: str, index: int, start: float, end: float, step: float, now: float) -> list[Found]:
+        """The card of this uuid; where that is empty, the one that had this index last."""
+        return self._found(
+            "SELECT id, kind, name, born, card_kind, card FROM series WHERE kind = 'card'"
+            " AND ((?1 != '' AND name = ?1) OR (?1 = '' AND card = ?2)) ORDER BY last DESC LIMIT 1",
+            [name, index], start, end, step, now,
+        )  # fmt: skip
+
+    def job(self, name: str, start: float, end: float, step: float, now: float) -> list[Found]:
+        """The newest job of this id, and its cards as long as it had them."""
+        jobs = self._all(
+            "SELECT id, born, last, live FROM series WHERE kind = 'job' AND name = ? ORDER BY born DESC", name
+        )
+        if not jobs:
+            return []
+        number, born, last, live = jobs[0]
+        found = self._found(
+            "SELECT id, kind, name, born, card_kind, card FROM series WHERE id = ?", [number], start, end, step, now
+        )
+        # Whole steps: of the first and the last one only what is the job's.
+        since, until = max(start, born), end if live else min(end, last + self.bounds.step_s)
+        return found + self._found(
+            "SELECT s.id, s.kind, s.name, s.born, s.card_kind, j.card FROM job_cards j"
+            " JOIN series s ON s.id = j.series WHERE j.job = ? ORDER BY j.card",
+            [number], start, until, step, now, since,
+        )  # fmt: skip
+
+    def _found(
+        self, sql: str, values: list[Any], start: float, end: float, step: float, now: float, since: float = 0.0
+    ) -> list[Found]:
+        return [
+            Found(Key(kind, name, born), card_kind, card, self._steps(number, start, end, step, now, since))
+            for number, kind, name, born, card_kind, card in self._all(sql, *values)
+        ]
+
+    def _steps(self, series: int, start: float, end: float, step: float, now: float, since: float) -> Steps:
+        """At full rate where there is that, else by the minute."""
+        ((fresh_from,),) = self._all(
+            "SELECT min(at) FROM fresh WHERE series = ? AND at >= ? AND at <= ?", series, now - FRESH_S, now
+        )
+        thin_until = end if fresh_from is None else min(end, math.floor(fresh_from / THIN_S) * THIN_S)
+        since = max(start, since)
+        found: Steps = {}
+        for table, columns, low, high, weight in (
+            ("thin", _OF_THIN, since, thin_until, THIN_S),
+            ("fresh", _OF_FRESH, max(since, now - FRESH_S), end, self.bounds.step_s),
+        ):
+            sql = (
+                f"SELECT CAST((at - ?1) / ?2 AS INTEGER) AS step, count(*), {columns} FROM {table}"
+                " WHERE series = ?3 AND at >= ?4 AND at < ?5 GROUP BY step"
+            )
+            for number, count, *values in self._all(sql, start, step, series, low, high):
+                triples = [tuple(values[i : i + 3]) for i in range(0, len(values), 3)]
+                this = Step(count * weight, tuple(None if None in triple else triple for triple in triples))
+                found[number] = joined(found.get(number), this)
+        return found
+
+    def _all(self, sql: str, *values: Any) -> list[Any]:
+        return self.connection.execute(sql, values).fetchall()
+
+
+def told(error: sqlite3.Error) -> str:
+    """Empty, or why what is on disk cannot be trusted: a sentence's end."""
+    return f"is damaged: {error}" if getattr(error, "sqlite_errorcode", 0) & 0xFF in _CORRUPT else ""

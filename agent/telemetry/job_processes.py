@@ -1,0 +1,56 @@
+"""Where the processes of a job begin, and which of its ranks has which card: what telemetry must know of a job."""
+
+from muster.agent.jobs.entry import Entry
+from muster.agent.telemetry.history.history_rows import Key
+from muster.agent.telemetry.job_usage import Place
+from muster.probes.kernel.trees import JobRoots, Root
+from muster.supervisors.model.spec import Boot
+
+#: What `Rank.role` says of processes that make the ranks, in boot modes other than "ranks".
+LAUNCHERS = frozenset({"launcher", "mpi-lead", "mpi-wait"})
+
+
+def key(entry: Entry) -> Key:
+    """Its history."""
+    return Key("job", entry.job_id, entry.job.accepted_at)
+
+
+def roots(entry: Entry) -> JobRoots:
+    """What muster started for it that has not been waited for, and who takes its orphans in."""
+    job = entry.job
+    ranks = job.ranks if job.spawned else []
+    return JobRoots(
+        entry.job_id,
+        tuple(Root(rank.rank, rank.pid, rank.start, rank.role in LAUNCHERS) for rank in ranks if rank.pid),
+        job.supervisor_pid,
+        tuple(job.cards),
+        _first_rank(entry),
+    )
+
+
+def places(entry: Entry) -> list[Place]:
+    """The ranks that muster itself started."""
+    ranks = entry.job.ranks if entry.job.spawned else []
+    return [Place(rank.rank, rank.device, rank.pid) for rank in ranks if rank.role not in LAUNCHERS]
+
+
+def device(entry: Entry, local: int | None) -> int:
+    """Of a rank that a launcher made, the `local` one of this node."""
+    cards = entry.job.cards
+    return cards[local] if local is not None and local < len(cards) else local or 0
+
+
+def rank_of_card(entry: Entry, place: int) -> int | None:
+    """Which rank, over all nodes, has the job's card in this place of its list."""
+    ranks = entry.job.ranks
+    if entry.spec.boot == Boot.RANKS:
+        return ranks[place].rank if place < len(ranks) else None
+    return _first_rank(entry) + place
+
+
+def _first_rank(entry: Entry) -> int:
+    """Of this node, over all nodes. Launchers number node by node."""
+    job = entry.job
+    if entry.spec.boot == Boot.RANKS:
+        return job.ranks[0].rank if job.ranks else 0
+    return job.node_rank * job.local_ranks

@@ -1,0 +1,179 @@
+"""What jobs and their ranks use, from two looks at their processes."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from muster.probes.cards.sampler import Look
+from muster.probes.kernel.procfs import TICKS_PER_S, NodeTotals
+from muster.probes.kernel.trees import Proc, Role
+
+
+@dataclass(frozen=True, slots=True)
+class RankUsage:
+    """See RankTelemetry in telemetry.proto. `memory_bytes` are resident; what processes share counts for each of them.
+    Rates are bytes per second, `cpu` is percent of one CPU; None before the second look, and where it is not told."""
+
+    rank: int
+    device: int
+    pid: int
+    processes: int
+    cpu: float | None
+    memory_bytes: int | None
+    read_rate: float | None
+    write_rate: float | None
+    state: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobUsage:
+    """`cpu` and `mem` in percent of what the whole node has, helpers included; `at` in seconds since the epoch."""
+
+    at: float
+    ranks: tuple[RankUsage, ...]
+    processes: int
+    cpu: float | None
+    mem: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUsage:
+    """In percent; `at` in seconds since the epoch."""
+
+    at: float
+    cpu: float | None
+    mem: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank as the job knows it, whether or not its process is there."""
+
+    rank: int
+    device: int
+    pid: int
+
+
+#: CPU seconds, bytes read and bytes written by process; a process is (pid, start).
+_Counts = dict[tuple[int, int], tuple[float, int | None, int | None]]
+
+
+class Meter:
+    """Keeps the look before, to tell how much was used since."""
+
+    def __init__(self) -> None:
+        self._before: Look | None = None
+        self._counts: dict[str, dict[int | None, _Counts]] = {}
+
+    def take(
+        self, look: Look, places: Mapping[str, Sequence[Place]], device: Callable[[str, int | None], int]
+    ) -> tuple[NodeUsage, dict[str, JobUsage]]:
+        """What node and jobs use. `places`: the ranks of each job that are to be told, whatever is found; `device`: the
+        device of a job's local rank, for ranks that a launcher made."""
+        before, self._before = self._before, look
+        passed = look.up - before.up if before is not None else 0.0
+        ticks = _grown_ticks(before.node if before is not None else None, look.node)
+        jobs: dict[str, JobUsage] = {}
+        counts: dict[str, dict[int | None, _Counts]] = {}
+        for job, procs in look.jobs.items():
+            counts[job] = now = _counts(procs)
+            earlier = self._counts.get(job) if passed > 0 else None
+            ranks = _all_places(places.get(job, ()), procs, partial(device, job))
+            told = [_rank(place, procs, earlier, now, passed, look.at) for place in ranks]
+            cpu = _grown(earlier, now, None, 0)
+            memory = sum(proc.stat.rss for proc in procs)
+            total = look.node.mem_total
+            jobs[job] = JobUsage(
+                at=look.at,
+                ranks=tuple(told),
+                processes=len(procs),
+                cpu=None if cpu is None or ticks is None else min(100.0, 100 * cpu * TICKS_PER_S / ticks[1]),
+                mem=min(100.0, 100 * memory / total) if total else None,
+            )
+        self._counts = counts
+        return NodeUsage(look.at, None if ticks is None else 100 * ticks[0] / ticks[1], _memory(look.node)), jobs
+
+
+def _all_places(known: Sequence[Place], procs: Iterable[Proc], device: Callable[[int | None], int]) -> list[Place]:
+    """The ranks that the job knows, and those that were found below a launcher, by number."""
+    found = {place.rank: place for place in known}
+    for proc in procs:
+        if proc.role == Role.RANK and proc.rank is not None and proc.rank not in found:
+            found[proc.rank] = Place(proc.rank, device(proc.local), proc.stat.pid)
+    return [found[rank] for rank in sorted(found)]
+
+
+def _rank(
+    place: Place,
+    procs: Iterable[Proc],
+    earlier: Mapping[int | None, _Counts] | None,
+    now: Mapping[int | None, _Counts],
+    passed: float,
+    at: float,
+) -> RankUsage:
+    mine = [proc for proc in procs if proc.rank == place.rank and proc.role != Role.HELPER]
+    own = next((proc for proc in mine if proc.role == Role.RANK and proc.stat.pid == place.pid), None)
+    cpu, read, written = (_grown(earlier, now, place.rank, number) for number in range(3))
+    return RankUsage(
+        rank=place.rank,
+        device=place.device,
+        pid=place.pid,
+        processes=len(mine),
+        cpu=None if cpu is None else 100 * cpu / passed,
+        memory_bytes=sum(proc.stat.rss for proc in mine) if mine else None,
+        read_rate=None if read is None else read / passed,
+        write_rate=None if written is None else written / passed,
+        state=own.stat.state if own is not None else "",
+        at=at,
+    )
+
+
+def _counts(procs: Iterable[Proc]) -> dict[int | None, _Counts]:
+    """By rank, and under None all of the job."""
+    found: dict[int | None, _Counts] = {None: {}}
+    for proc in procs:
+        key = (proc.stat.pid, proc.stat.start)
+        io = proc.io
+        values = (proc.stat.cpu_s, io.rchar if io else None, io.wchar if io else None)
+        found[None][key] = values
+        if proc.rank is not None:
+            found.setdefault(proc.rank, {})[key] = values
+    return found
+
+
+def _grown(
+    earlier: Mapping[int | None, _Counts] | None, now: Mapping[int | None, _Counts], rank: int | None, number: int
+) -> float | None:
+    """By how much a counter has grown. None where there is nothing to compare.
+
+    What a process that has ended used is its parent's from the wait on, so the sum over all of them goes on growing.
+    Where nobody waited for it the sum falls: then only those that were there before and still are count.
+    """
+    if earlier is None or rank not in earlier or rank not in now:
+        return None
+    before = {key: values[number] for key, values in earlier[rank].items()}
+    after = {key: values[number] for key, values in now[rank].items()}
+    old = [value for value in before.values() if value is not None]
+    new = [value for value in after.values() if value is not None]
+    if not old or not new or before.keys().isdisjoint(after):
+        return None
+    if sum(new) >= sum(old):
+        return float(sum(new) - sum(old))
+    pairs = [(before.get(key), value) for key, value in after.items()]
+    return float(sum(max(0.0, b - a) for a, b in pairs if a is not None and b is not None))
+
+
+def _grown_ticks(before: NodeTotals | None, now: NodeTotals) -> tuple[int, int] | None:
+    """Ticks that the CPUs were busy since then, and that they had, over 0; all of them together."""
+    if before is None or before.busy_ticks is None or before.all_ticks is None:
+        return None
+    if now.busy_ticks is None or now.all_ticks is None or now.all_ticks <= before.all_ticks:
+        return None
+    return max(0, now.busy_ticks - before.busy_ticks), now.all_ticks - before.all_ticks
+
+
+def _memory(node: NodeTotals) -> float | None:
+    if not node.mem_total or node.mem_available is None:
+        return None
+    return 100 * (node.mem_total - node.mem_available) / node.mem_total

@@ -1,0 +1,149 @@
+"""Makes telemetry records of looks at jobs, and writes them to the file that an operator named."""
+
+from collections.abc import Callable, Mapping
+
+import anyio
+
+from muster.agent.jobs.entry import Entry
+from muster.agent.logs import log_reading
+from muster.agent.telemetry import job_processes
+from muster.agent.telemetry.records import CardRecord, ProcRecord, Record, RecordFile, Records
+from muster.probes.calls import watched
+from muster.probes.cards.accelerator import SLOT
+from muster.probes.cards.driver import View
+from muster.probes.cards.sampler import Look
+from muster.probes.kernel.trees import Proc, Role
+from muster.supervisors.paths import Root
+
+#: Seconds that the sizes of logs may take.
+LOGS_S = 5.0
+#: Seconds between two looks whether another file is named.
+NOTICE_S = 5.0
+
+
+class Recording:
+    """Belongs to one event loop. A look that comes while the one before is still being worked on takes its place."""
+
+    def __init__(self, root: Root, records: Records, path: Callable[[], str], view: Callable[[], View]) -> None:
+        """`path` names the file now, "" for none; `view` is what is known of the cards now."""
+        self._root = root
+        self._records = records
+        self._path = path
+        self._view = view
+        self._file = RecordFile(records)
+        self._next: tuple[Look, Mapping[str, Entry]] | None = None
+        self._came = anyio.Event()
+
+    @property
+    def trouble(self) -> str:
+        """A sentence for an operator while records are lost, or empty."""
+        return self._file.trouble
+
+    def take(self, look: Look, entries: Mapping[str, Entry]) -> None:
+        """Makes records of this look at these jobs, if anybody wants them."""
+        if self._records.wanted:
+            self._next = look, entries
+            self._came.set()
+
+    async def run(self) -> None:
+        """For ever."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._make)
+            while True:
+                await self._follow_file()
+
+    async def _make(self) -> None:
+        while True:
+            await self._came.wait()
+            self._came = anyio.Event()
+            if self._next is not None:
+                look, entries = self._next
+                self._next = None
+                sizes = await self._log_sizes(entries)
+                for job in look.jobs:
+                    self._records.publish(_record(look, entries[job], self._view(), sizes.get(job, {})))
+
+    async def _follow_file(self) -> None:
+        """Until another file is named."""
+        path = self._path()
+        async with anyio.create_task_group() as tasks:
+            if path:
+                tasks.start_soon(self._file.follow, path)
+            else:
+                self._file.trouble = ""
+            while True:
+                await anyio.sleep(NOTICE_S)
+                if self._path() != path:
+                    tasks.cancel_scope.cancel()
+                    break
+
+    async def _log_sizes(self, entries: Mapping[str, Entry]) -> Mapping[str, dict[str, int]]:
+        """By job and rank; nothing where the disk with the logs does not answer."""
+        wanted = [
+            (job, str(rank.rank), self._root.rank_log(job, rank.rank, rank.device))
+            for job, entry in entries.items()
+            for rank in entry.job.ranks
+        ]
+
+        def sizes() -> dict[str, dict[str, int]]:
+            found: dict[str, dict[str, int]] = {}
+            layouts = log_reading.folder(self._root.log).look([path for _, _, path in wanted])
+            for (job, rank, _), layout in zip(wanted, layouts, strict=True):
+                if layout.pieces or layout.end:
+                    found.setdefault(job, {})[rank] = layout.end
+            return found
+
+        try:
+            with anyio.move_on_after(LOGS_S):
+                return await watched.call(f"sizes of the logs in {self._root.log}", sizes)
+        except (OSError, watched.StillHanging):
+            pass
+        return {}
+
+
+def _record(look: Look, entry: Entry, view: View, log_bytes: dict[str, int]) -> Record:
+    # What people do in a job by hand is no sign that it gets on.
+    procs = tuple(_proc(proc) for proc in look.jobs[entry.job_id] if proc.role != Role.SESSION)
+    driver = str(view.driver.trouble) if view.driver is not None and entry.job.cards else None
+    nodes = entry.job.node_count
+    return Record(look.at, entry.job_id, procs, _cards(entry, view), log_bytes, look.node.net_bytes, driver, nodes)
+
+
+def _proc(proc: Proc) -> ProcRecord:
+    stat, io = proc.stat, proc.io
+    return ProcRecord(
+        pid=stat.pid,
+        start=stat.start,
+        rank=proc.rank,
+        role=proc.role,
+        cpu_s=round(stat.cpu_s, 3),
+        rchar=io.rchar if io else None,
+        wchar=io.wchar if io else None,
+        read_bytes=io.read_bytes if io else None,
+        write_bytes=io.write_bytes if io else None,
+        state=stat.state,
+        wchan=proc.wchan,
+    )
+
+
+def _cards(entry: Entry, view: View) -> tuple[CardRecord, ...]:
+    found = []
+    for place, index in enumerate(entry.job.cards):
+        card = view.cards.get(index)
+        if card is None or card.kind == SLOT:
+            continue
+        reading, health = view.readings.get(index), view.health.get(index)
+        found.append(
+            CardRecord(
+                index=index,
+                kind=card.kind,
+                util=reading.value.util if reading else None,
+                mem_util=reading.value.mem_util if reading else None,
+                power_w=reading.value.power_w if reading else None,
+                power_limit_w=health.value.power_limit_w if health else None,
+                fabric_bytes=health.value.fabric_bytes if health else None,
+                rank=job_processes.rank_of_card(entry, place),
+                trouble=str(view.sick[index].trouble) if index in view.sick else None,
+            )
+        )
+    return tuple(found)

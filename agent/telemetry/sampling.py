@@ -1,0 +1,288 @@
+"""What the node's cards and jobs do: sampled, kept as the latest, put into the history, handed out as records."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskStatus
+
+from muster.agent.config.config import Config
+from muster.agent.jobs.entry import Entry
+from muster.agent.telemetry import job_processes
+from muster.agent.telemetry.freshness import lasts
+from muster.agent.telemetry.history.history_rows import CARD_MEM, CPU, MEM, POWER, UTIL, Bounds, Busy, Facts, Key
+from muster.agent.telemetry.history.history_store import FILE, History
+from muster.agent.telemetry.job_usage import JobUsage, Meter, NodeUsage, Place, RankUsage
+from muster.agent.telemetry.recording import Recording
+from muster.agent.telemetry.records import Records
+from muster.probes.cards.accelerator import SLOT, Card, Reading
+from muster.probes.cards.driver import Driver, View
+from muster.probes.cards.sampler import Look, Rates, Sampler
+from muster.probes.kernel.trees import JobRoots
+from muster.probes.kernel.trees import Root as Process
+from muster.supervisors.model.spec import Boot
+from muster.supervisors.paths import Root
+
+#: Seconds after which a job that has begun or ended is noticed here.
+NOTICE_S = 5.0
+
+
+class Jobs(Protocol):
+    """What is taken from the registry."""
+
+    def live(self) -> list[Entry]:
+        """Jobs that have not ended, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSample:
+    """The latest of a job. `mean`: utilization of its cards since its ranks were let go, in percent; `usage` None: its
+    processes were not looked at yet, or it has ended."""
+
+    entry: Entry
+    usage: JobUsage | None
+    mean: float | None
+    underused: bool
+
+    @property
+    def ranks(self) -> Sequence[RankUsage]:
+        """Of a job that has not ended the ranks that it has now; of those that were not looked at yet nothing but who
+        they are."""
+        if self.entry.job.state.final:
+            return ()
+        told = self.usage.ranks if self.usage is not None else ()
+        if self.entry.spec.boot != Boot.RANKS:
+            return told  # only a look finds those that a launcher makes
+        known = {(rank.rank, rank.pid): rank for rank in told}
+        return [known.get((p.rank, p.pid)) or _not_looked_at(p) for p in job_processes.places(self.entry)]
+
+
+class Telemetry:
+    """Belongs to one event loop. `load`, then `run` make it work."""
+
+    def __init__(self, root: Root, settings: Callable[[], Config], driver: Driver, registry: Jobs) -> None:
+        """`settings` gives the present configuration. Raises OSError where there is no /proc."""
+        self._settings = settings
+        self._registry = registry
+        self.history = History(root.state / FILE, self._bounds)
+        self.records = Records()
+        self._recording = Recording(root, self.records, lambda: settings().telemetry.record, lambda: driver.view)
+        self._sampler = Sampler(self._rates, driver, self._roots, on_readings=self._read, on_look=self._looked)
+        self._meter = Meter()
+        self._live: list[Entry] = []
+        self._listed_at = 0.0
+        #: Jobs of the look at processes that is under way.
+        self._asked: dict[str, Entry] = {}
+        #: Where the processes began that it, or the one before, has looked at.
+        self._begun: frozenset[tuple[str, Process]] = frozenset()
+        self._usage: dict[str, JobUsage] = {}
+        self._node: NodeUsage | None = None
+        self._looked_up = 0.0
+        self._busy: dict[Key, Busy] = {}
+        self._read_up = 0.0
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator."""
+        return [*self.history.trouble, *(text for text in (self._sampler.trouble, self._recording.trouble) if text)]
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many beats were left out since what is read took longer than its period, by what is read."""
+        return {beat.name: beat.skipped for beat in self._sampler.beats}
+
+    @property
+    def node(self) -> NodeUsage | None:
+        """Of the whole node; None before the first look, and while there is none."""
+        return self._node if self._is_fresh else None
+
+    @property
+    def underused(self) -> list[str]:
+        """Jobs whose cards average below `telemetry.underused_percent`, over at least `underused_after_s`."""
+        return [entry.job_id for entry in self._jobs() if self._is_underused(self._busy_of(entry))]
+
+    def jobs(self) -> list[JobSample]:
+        """Of all jobs that have not ended, newest first."""
+        return [self._sample(entry, self._busy_of(entry)) for entry in self._jobs(anew=True)]
+
+    async def job(self, entry: Entry) -> JobSample:
+        """Of one job, ended or not."""
+        busy = self._busy_of(entry)
+        if busy is None and entry.job.state.final:
+            busy = _of_attempt(await self.history.busy_of(job_processes.key(entry)), entry)
+        return self._sample(entry, busy)
+
+    def _sample(self, entry: Entry, busy: Busy | None) -> JobSample:
+        self._hasten([entry])
+        usage = self._usage.get(entry.job_id) if self._is_fresh and not entry.job.state.final else None
+        return JobSample(entry, usage, busy.mean if busy else None, self._is_underused(busy))
+
+    @property
+    def _is_fresh(self) -> bool:
+        return time.monotonic() - self._looked_up <= lasts(self._settings().telemetry.processes_s)
+
+    def _busy_of(self, entry: Entry) -> Busy | None:
+        """Of the present attempt, as far as it is known without a look at the disk."""
+        key = job_processes.key(entry)
+        return _of_attempt(self._busy.get(key) or self.history.busy.get(key), entry)
+
+    def _is_underused(self, busy: Busy | None) -> bool:
+        settings = self._settings().telemetry
+        if busy is None or busy.mean is None or busy.seconds < settings.underused_after_s:
+            return False
+        return busy.mean < settings.underused_percent
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Opens the history. Never raises."""
+        await self.history.load()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Samples, for ever. Cancelled, it puts what is left of the history onto the disk."""
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self.history.run)
+            await tasks.start(self._sampler.run)
+            tasks.start_soon(self._recording.run, name="telemetry records")
+            task_status.started()
+
+    def _rates(self) -> Rates:
+        telemetry = self._settings().telemetry
+        return Rates(
+            telemetry.readings_s,
+            telemetry.health_s,
+            telemetry.holders_s,
+            telemetry.processes_s,
+            telemetry.enabled,
+            telemetry.helpers,
+        )
+
+    def _bounds(self) -> Bounds:
+        telemetry = self._settings().telemetry
+        return Bounds(telemetry.readings_s, telemetry.history_days, telemetry.history_bytes)
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    def _jobs(self, anew: bool = False) -> list[Entry]:
+        """That had not ended when they were listed last, newest first."""
+        now = time.monotonic()
+        if anew or now - self._listed_at >= NOTICE_S:
+            before, self._live, self._listed_at = self._live, self._registry.live(), now
+            known = {job_processes.key(entry) for entry in self._live}
+            for entry in before:
+                if job_processes.key(entry) not in known:
+                    self._end(entry)
+            self.history.busy = {key: busy for key, busy in self.history.busy.items() if key in known}
+        return self._live
+
+    def _end(self, entry: Entry) -> None:
+        key = job_processes.key(entry)
+        self.history.end(key)
+        self._usage.pop(entry.job_id, None)
+        self._busy.pop(key, None)
+
+    def _roots(self) -> list[JobRoots]:
+        live = [entry for entry in self._jobs(anew=True) if entry.job.supervisor_pid or entry.job.spawned]
+        self._asked = {entry.job_id: entry for entry in live}
+        roots = [job_processes.roots(entry) for entry in live]
+        self._begun = _begun(roots)
+        return roots
+
+    def _hasten(self, entries: Sequence[Entry]) -> None:
+        """Has processes that have begun since the last look looked at soon, so that there are rates a period later."""
+        if not _begun(job_processes.roots(entry) for entry in entries if not entry.job.state.final) <= self._begun:
+            self._sampler.look_soon()
+
+    # --- what comes ---------------------------------------------------------------------------------------------------
+
+    def _read(self, view: View) -> None:
+        """After each reading of the cards."""
+        up, before = time.monotonic(), self._read_up
+        self._read_up = up
+        self._hasten(self._jobs())
+        if view.kind == SLOT or not view.cards:
+            return
+        at = self.history.tick(time.time())
+        # What was not read is not counted: a pause is no reading.
+        period = self._settings().telemetry.readings_s
+        passed = min(up - before, 2 * period) if before else period
+        values = {index: _values(seen.value) for index, seen in view.readings.items() if index in view.cards}
+        for index, value in values.items():
+            key = card_key(view.cards[index])
+            self.history.tell(key, Facts(view.kind, index))
+            self.history.note(key, at, value)
+        node = Key("node")
+        self.history.tell(node, Facts(view.kind))
+        self.history.note(node, at, _together([value for index, value in values.items() if index in view.whole]))
+        for entry in self._jobs():
+            if entry.job.cards and entry.job.started_at and not entry.job.state.final:
+                mine = _together([values[index] for index in entry.job.cards if index in values])
+                self._note_job(entry, view, at, mine, passed)
+
+    def _note_job(self, entry: Entry, view: View, at: float, values: Mapping[int, float | None], passed: float) -> None:
+        busy = self._busy_of(entry) or Busy(entry.job.started_at)
+        if (util := values[UTIL]) is not None:
+            busy = Busy(busy.since, busy.total + util * passed, busy.seconds + passed)
+        key = job_processes.key(entry)
+        self._busy[key] = busy
+        cards = tuple((card_key(view.cards[index]), index) for index in entry.job.cards if index in view.cards)
+        self.history.tell(key, Facts(view.kind, busy=busy, cards=cards))
+        self.history.note(key, at, values)
+
+    def _looked(self, look: Look) -> None:
+        """After each look at the processes."""
+        asked = self._asked
+        places = {job: job_processes.places(entry) for job, entry in asked.items()}
+        self._looked_up = look.up
+        self._node, self._usage = self._meter.take(
+            look, places, lambda job, local: job_processes.device(asked[job], local)
+        )
+        self.history.note(Key("node"), look.at, {CPU: self._node.cpu, MEM: self._node.mem})
+        for job, usage in self._usage.items():
+            if asked[job].job.started_at:
+                key = job_processes.key(asked[job])
+                if not self.history.knows(key):  # it has no cards, or they were not read yet
+                    self.history.tell(key, Facts(asked[job].job.card_kind))
+                self.history.note(key, look.at, {CPU: usage.cpu, MEM: usage.mem})
+        self._recording.take(look, asked)
+
+
+def _of_attempt(busy: Busy | None, entry: Entry) -> Busy | None:
+    """What was said of the present attempt; of the last one where the job has ended."""
+    return busy if busy is not None and busy.since == entry.job.started_at else None
+
+
+def _not_looked_at(place: Place) -> RankUsage:
+    """Of a rank whose process no look has found yet: who it is; `at` is 0."""
+    return RankUsage(place.rank, place.device, place.pid, 0, None, None, None, None, state="", at=0.0)
+
+
+def _begun(jobs: Iterable[JobRoots]) -> frozenset[tuple[str, Process]]:
+    return frozenset((job.job, process) for job in jobs for process in job.roots)
+
+
+def card_key(card: Card) -> Key:
+    """The history of a card is its own, in whatever slot it is."""
+    return Key("card", card.uuid or card.bus_id or f"{card.kind} {card.index}")
+
+
+def _values(reading: Reading) -> dict[int, float | None]:
+    used, total = reading.mem_used, reading.mem_total
+    return {
+        UTIL: reading.util,
+        CARD_MEM: 100 * used / total if total and used is not None else None,
+        POWER: reading.power_w,
+    }
+
+
+def _together(values: Sequence[Mapping[int, float | None]]) -> dict[int, float | None]:
+    """Of several cards: means, but of power the sum; None where no card tells it."""
+    found: dict[int, float | None] = {}
+    for metric in (UTIL, CARD_MEM, POWER):
+        told = [value for card in values if (value := card[metric]) is not None]
+        found[metric] = sum(told) / (1 if metric == POWER else len(told)) if told else None
+    return found

@@ -1,0 +1,200 @@
+"""What events say about a job's time: read from the store, and made a row of what happened around its end."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from muster.agent.errors import CursorTooOld
+from muster.agent.events.event_store import Event, EventStore
+from muster.agent.jobs.entry import Entry
+from muster.agent.node.conditions import XID, Condition
+from muster.agent.node.node_notes import CLEARED, CONDITION, DRAINED, EVENT, UNDRAINED
+from muster.probes.checks.result import Status
+from muster.supervisors.model.states import Outcome
+
+#: Seconds for reading the events, and events per turn.
+READ_S = 10.0
+_PAGE = 1000
+#: Events that are kept of one job's time: the newest.
+MAX_KEPT = 2000
+#: Seconds before the end of a failure's first rank, and after it, in which what hardware says is likely its reason. The
+#: first is that of NCCL's and gloo's own time-outs, after which a rank ends for another's sake.
+BEFORE_S, AFTER_S = 600.0, 30.0
+#: Seconds within which an event and a condition of the same code are the same thing.
+SAME_S = 5.0
+#: Seconds after the end that are shown.
+SHOWN_AFTER_S = 60.0
+#: The kernel killed a process for want of memory: no fault of the node, and still a reason.
+OOM_KILL = "OOM_KILL"
+HANG = ("job.suspected_hang", "job.hung", "job.driver_hang", "job.recovered")
+_OF_NODE = frozenset({EVENT, CONDITION, CLEARED, DRAINED, UNDRAINED, "node.started", "node.stopping"})
+_OF_JOB = frozenset(
+    {
+        *HANG,
+        "job.warning",
+        "job.output_lost",
+        "job.taken_over",
+        "job.supervisor_died",
+        "job.stopping",
+        "job.running",
+        "job.restarting",
+        "job.ended",
+        "job.step_ended",
+        "rank.exited",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something at `at` (seconds since the epoch). `card` None: it is about no card; `code` of a finding, else empty.
+    `grave`: a critical finding about the node or a card of the job; `open`: it began earlier and was still so."""
+
+    at: float
+    kind: str
+    text: str
+    rank: int | None = None
+    card: int | None = None
+    code: str = ""
+    grave: bool = False
+    drill: bool = False
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """What concerns a job, in the order of the store. `reach`: the store goes back to the job's acceptance."""
+
+    kept: tuple[Event, ...] = ()
+    reach: bool = True
+    trouble: str = ""
+
+
+async def read(store: EventStore, entry: Entry) -> Events:
+    """The events of a job, and those of the node since its acceptance. Never raises.
+
+    Of a job that is damaged on disk the time of its acceptance is not known: it is that of the last event of that kind.
+    """
+    since, oldest = 0.0 if entry.damaged else entry.job.accepted_at, 0.0
+    kept: list[Event] = []
+    #: Conditions that began before the job and had not gone when it was accepted.
+    standing: dict[tuple[str, str], Event] = {}
+    cursor: str | None = None
+    trouble = ""
+    try:
+        with anyio.move_on_after(READ_S) as reading:
+            while True:
+                try:
+                    batch = await store.read(cursor, _PAGE)
+                except CursorTooOld:  # what was to come next was dropped meanwhile
+                    cursor = None
+                    kept.clear()
+                    continue
+                if not batch:
+                    break
+                oldest = oldest or batch[0][0].time
+                cursor = batch[-1][1]
+                for event, _ in batch:
+                    if entry.damaged and event.job_id == entry.job_id and event.kind == "job.accepted":
+                        since = event.time
+                        kept.clear()
+                    mine = event.job_id == entry.job_id or _of_node(event, entry)
+                    if mine and event.time >= since:
+                        kept.append(event)
+                    elif mine and event.kind in (CONDITION, CLEARED):
+                        about = (event.attributes.get("code", ""), event.attributes.get("device", ""))
+                        standing.pop(about, None)
+                        if event.kind == CONDITION:
+                            standing[about] = event
+                del kept[:-MAX_KEPT]
+        if reading.cancelled_caught:
+            trouble = f"the events were not read to their end within {READ_S:g} s"
+    except OSError as error:
+        trouble = f"the events could not be read: {error.strerror}"
+    return Events((*standing.values(), *kept), bool(oldest) and oldest <= since, trouble)
+
+
+def _of_node(event: Event, entry: Entry) -> bool:
+    if event.kind not in _OF_NODE:
+        return False
+    job, card = event.attributes.get("job", ""), event.attributes.get("card", "")
+    if job:
+        return job == entry.job_id
+    if not card:
+        # A card that this node does not show: the kernel's log of a container tells of those of the whole host.
+        return not (event.attributes.get("item") == XID and event.attributes.get("device"))
+    return card.isdecimal() and int(card) in entry.job.hardware
+
+
+def happenings(events: Sequence[Event], conditions: Iterable[Condition], entry: Entry) -> list[Happening]:
+    """All that is worth telling, oldest first. `conditions`: those of the node now."""
+    found = [_happening(event, entry) for event in events if event.kind in _OF_NODE or event.kind in _OF_JOB]
+    told = {(one.code, one.card, one.kind) for one in found}
+    for condition in conditions:
+        mine = condition.card is None or condition.card in entry.job.hardware
+        if not mine or condition.elsewhere or (condition.code, condition.card, CONDITION) in told:
+            continue
+        if condition.status in (Status.WARN, Status.CRITICAL):
+            found.append(
+                Happening(
+                    condition.since,
+                    CONDITION,
+                    f"{condition.finding} ({condition.status}), and still so",
+                    card=condition.card,
+                    code=condition.code,
+                    grave=condition.status is Status.CRITICAL and not condition.injected,
+                    drill=condition.injected,
+                    open=True,
+                )
+            )
+    return sorted(_once(found), key=lambda one: one.at)
+
+
+def _once(found: Sequence[Happening]) -> list[Happening]:
+    """Without the events of which a condition was made in the same moment, which tells the same."""
+    made = {(one.code, one.card): one.at for one in found if one.kind == CONDITION}
+    return [
+        one for one in found if one.kind != EVENT or abs(made.get((one.code, one.card), -SAME_S) - one.at) >= SAME_S
+    ]
+
+
+def _happening(event: Event, entry: Entry) -> Happening:
+    attributes = event.attributes
+    card = attributes.get("card", "")
+    drill = attributes.get("injected") == "true"
+    grave = attributes.get("status") == Status.CRITICAL and event.kind in (CONDITION, EVENT) and not drill
+    code = attributes.get("code", "") if event.kind in (CONDITION, EVENT, CLEARED) else ""
+    text = event.message
+    if event.kind == EVENT and code:
+        text += f" ({attributes.get('status', '')})"
+    elif event.kind == "job.stopping":
+        text = f"the job {text}"
+    elif event.kind == "job.ended":
+        text = f"the job ended as {attributes.get('state', '')}"
+    if event.kind == "rank.exited" and attributes.get("outcome") == Outcome.GANG_VICTIM:
+        text = f"rank {event.rank} was ended because another had failed"
+    before = event.time < entry.job.accepted_at
+    return Happening(
+        event.time, event.kind, text, event.rank, int(card) if card.isdecimal() else None, code, grave, drill, before
+    )
+
+
+def near(one: Happening, zero: float) -> bool:
+    """Whether it may be the reason of what ended at `zero`."""
+    return zero - BEFORE_S <= one.at <= zero + AFTER_S
+
+
+def chosen(all_of_them: Sequence[Happening], begin: float, zero: float, most: int) -> list[Happening]:
+    """What is shown: of `begin` until shortly after `zero`, and older conditions that were still so. The victims of a
+    gang are one line; where there is too much the grave and the near ones stay."""
+    shown = [one for one in all_of_them if (begin <= one.at or one.open) and one.at <= zero + SHOWN_AFTER_S]
+    ends = [one for one in shown if one.kind == "rank.exited"]
+    if len(ends) > 4:
+        dropped = set(map(id, ends[3:]))
+        rest = Happening(ends[-1].at, "rank.exited", f"{len(ends) - 3} more ranks ended")
+        shown = [one for one in shown if id(one) not in dropped] + [rest]
+    if len(shown) > most:
+        shown.sort(key=lambda one: (not (one.grave or one.kind in HANG), abs(one.at - zero)))
+        del shown[most:]
+    return sorted(shown, key=lambda one: one.at)

@@ -1,0 +1,67 @@
+"""The probable cause of a job's end, from all that is known of it. Pure: nothing is read here, and nothing guessed.
+
+What is certain comes first (a stop, a node that was not fit, want of memory), then what a card or the node reported at
+that time, then what the program itself wrote, then what the signal alone says. Where what a card reported and what the
+program wrote are both there, the card wins only if the program's error is of a kind that a broken card makes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from muster.agent.why import causes_ended, causes_hardware, causes_said
+from muster.agent.why.facts import LIVE_S, Facts, latest
+from muster.agent.why.found import LOW, NONE, Cause
+from muster.supervisors.model.states import State
+
+#: Kinds of errors in a log that a broken card, node or link makes as well.
+_HARDWARE_MAKES = frozenset({"device", "node", "network", "peer"})
+
+
+def causes(facts: Facts) -> list[Cause]:
+    """The likeliest first; one at least for a job that has ended and not succeeded. Of a job that goes on: what is
+    wrong so far."""
+    if facts.entry.damaged:
+        text = "what is on disk of the job is damaged, so that nobody can tell how it ended"
+        step = "Look at the disk (`muster check storage`), and at the outputs of the ranks in the log folder."
+        return [Cause(text, NONE, "muster", (step,), evidence=(facts.entry.damaged,))]
+    if facts.job.state is State.SUCCEEDED:
+        return []
+    if not facts.job.state.final and facts.first is None:
+        return list(_live(facts))
+    found = [cause for cause in _ended(facts) if cause is not None]
+    return found or [causes_ended.unknown(facts)]
+
+
+def _ended(facts: Facts) -> Iterator[Cause | None]:
+    yield causes_hardware.hung(facts, stopped=True)
+    if facts.job.state is State.STOPPED:
+        yield causes_ended.stopped(facts)
+        return
+    yield causes_ended.not_begun(facts)
+    yield causes_ended.out_of_memory(facts)
+    card = causes_hardware.card_failed(facts)
+    said = causes_said.best(facts.signs, facts)
+    if card is not None and (said is None or said.kind in _HARDWARE_MAKES or said.confidence == LOW):
+        yield card
+        card = None
+    if said is not None and said.is_root:
+        yield said
+        said = None
+    yield causes_hardware.hung(facts, stopped=False)
+    yield causes_hardware.killed_child(facts)
+    yield said
+    yield card
+    yield causes_ended.lost(facts)
+    yield causes_ended.by_signal(facts)
+    yield causes_hardware.node_failed(facts)
+
+
+def _live(facts: Facts) -> Iterator[Cause]:
+    """What is wrong with a job that goes on, as far as it is known."""
+    yield from causes_hardware.hangs_now(facts)
+    yield from causes_hardware.standing(facts)
+    recent = latest(facts.signs, facts.now - LIVE_S)
+    # Exceptions that it went on after are its own affair.
+    said = causes_said.best([sign for sign in recent if sign.hit.signature.priority > causes_said.VAGUE], facts)
+    if said is not None:
+        yield replace(said, text=f"its output of the last minutes says: {said.text}", confidence=LOW)

@@ -1,0 +1,117 @@
+"""Causes that the output of the job tells: which of the signs in the logs of its ranks is the telling one."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from muster.agent.telemetry.job_processes import LAUNCHERS
+from muster.agent.text import numbers
+from muster.agent.why import curves
+from muster.agent.why.facts import Facts
+from muster.agent.why.found import HIGH, LOW, MEDIUM, Cause
+from muster.agent.why.log_signs import Sign
+from muster.supervisors.model.states import State
+
+#: Priority up to which a signature says only that there was an error, and not which.
+VAGUE = 40
+#: Seconds before a rank's end within which what it wrote is taken for the reason without a doubt.
+_CLOSE_S = 60.0
+#: Seconds before the end after which a sign, if other output followed it, is an old story: longer than the time-outs
+#: (10 min) by which the other ranks notice that one has failed.
+_STALE_S = 900.0
+
+
+def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
+    """The first failed rank's own cause, else one of another rank, else what follows from one that stands elsewhere;
+    None where the logs say nothing."""
+    if not signs:
+        return None
+    followers = {who(one, facts) for one in signs if one.last and one.hit.signature.role == "follow"}
+    raised = {who(one, facts) for one in signs if one.last and one.hit.signature.role == "root"} - followers
+    sign = min(signs, key=lambda one: _order(one, followers, raised, facts))
+    signature = sign.hit.signature
+    rank = "" if sign.rank is None else str(sign.rank)
+    steps = [signature.next.replace("{job}", facts.entry.job_id).replace("{rank}", rank)]
+    if signature.role == "follow" and facts.job.world_size > facts.job.local_ranks:
+        steps.append("The job has other nodes: look there for the rank that failed first (`muster why` on each).")
+    seen = signature.kind in ("memory", "peer", "device")
+    return Cause(
+        signature.cause[0].lower() + signature.cause[1:].rstrip("."),
+        _confidence(sign, facts),
+        signature.kind,
+        tuple(steps),
+        signature.id,
+        sign,
+        tuple(curves.remarks(facts.minutes)) if seen else (),
+    )
+
+
+def in_step(facts: Facts) -> Cause | None:
+    """Of a script before the ranks that failed, from the job's own log."""
+    cause = best(facts.signs, facts)
+    return replace(cause, text=f"{facts.job.step_name} failed: {cause.text}") if cause is not None else None
+
+
+def repeated(facts: Facts) -> str:
+    """A sentence where attempts before this one ended in the same way; else empty."""
+    now = best(facts.signs, facts)
+    if now is None or facts.job.state is State.SUCCEEDED:
+        return ""
+    before = {number: best(signs, facts) for number, signs in (facts.past or {}).items()}
+    same = [number for number, cause in before.items() if cause is not None and cause.signature == now.signature]
+    if not same:
+        return ""
+    which = f"attempt{'s' if len(same) > 1 else ''} {numbers(same)}"
+    return f"{which} ended in the same way ({now.signature}): another try alone is not likely to help"
+
+
+def who(sign: Sign, facts: Facts) -> tuple[int | None, int | None]:
+    """The rank whose words they are: below a launcher, whose output is that of all its workers, the worker."""
+    launched = any(rank.rank == sign.rank and rank.role in LAUNCHERS for rank in facts.job.ranks)
+    return sign.rank, sign.hit.worker if launched else None
+
+
+def _order(
+    sign: Sign,
+    followers: Collection[tuple[int | None, int | None]],
+    raised: Collection[tuple[int | None, int | None]],
+    facts: Facts,
+) -> tuple[float, ...]:
+    """Smallest is best: a named cause in the output of a rank that failed, its exception that nobody caught, a named
+    cause in the output of another rank, what follows from others, what was written long before, hints. Of equal ones
+    those that were written last, then the first failed rank's, the more telling, the earlier.
+
+    `followers`: those (`who`) whose last words say that another failed: their exception is only how they say it.
+    `raised`: those who ended with an exception of their own. An error that they went on after, a fallback or a retry,
+    they have survived, unless it is one that a card or node does not get over.
+    """
+    signature = sign.hit.signature
+    first = facts.first.rank if facts.first is not None else None
+    failed = sign.rank is None or any(rank.rank == sign.rank for rank in facts.failed)
+    place = 0 if sign.rank in (None, first) else 1 if failed else 2
+    vague = signature.priority <= VAGUE
+    if signature.role == "hint":
+        tier = 5
+    elif signature.role == "root" and not vague:
+        survived = who(sign, facts) in raised and signature.kind not in ("node", "device")
+        old = _CLOSE_S if survived else _STALE_S
+        stale = not sign.last and sign.at is not None and facts.zero - sign.at > old
+        tier = 4 if stale else 0 if failed else 2
+    elif signature.role == "root" and failed and sign.last and who(sign, facts) not in followers:
+        tier = 1
+    elif signature.role == "root" and not failed:
+        tier = 4
+    else:
+        tier = 3
+    at = sign.at if sign.at is not None else float("inf")
+    return tier, not sign.last, place, -signature.priority, at, sign.hit.at
+
+
+def _confidence(sign: Sign, facts: Facts) -> str:
+    signature = sign.hit.signature
+    if signature.role == "hint":
+        return LOW
+    if signature.role == "follow" or signature.priority <= VAGUE or not sign.last:
+        return MEDIUM
+    close = sign.at is None or facts.zero - sign.at <= _CLOSE_S
+    own = sign.rank is None or (facts.first is not None and sign.rank == facts.first.rank)
+    return HIGH if close and own else MEDIUM

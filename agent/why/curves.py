@@ -1,0 +1,127 @@
+"""What a job's cards and processes did in the minutes before its end, from the history."""
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from muster.agent.errors import HistoryUnreadable
+from muster.agent.jobs.entry import Entry
+from muster.agent.telemetry import job_processes
+from muster.agent.telemetry.history.history_rows import CARD_MEM, CPU, FRESH_S, MEM, POWER, THIN_S, UTIL, Found, Step
+from muster.agent.telemetry.history.history_store import History
+
+#: Seconds before the end that are looked at, steps that they are told in, and seconds that the history has to answer.
+WINDOW_S, STEPS, READ_S = 600.0, 20, 10.0
+#: The last so many steps that have a reading count as "at the end".
+LAST = 2
+#: Percent: a card that does nothing, one that is busy, and a memory that is full.
+IDLE, BUSY, FULL = 5.0, 90.0, 97.0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A card of the job, or (`card` None) its processes together. Percent and watts, a mean for each step; None where
+    there was no reading."""
+
+    card: int | None
+    rank: int | None
+    util: tuple[float | None, ...] = ()
+    memory: tuple[float | None, ...] = ()
+    power: tuple[float | None, ...] = ()
+    cpu: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Minutes:
+    """Curves from `begin` (seconds since the epoch) on, in steps of `step` seconds. `missing`: a sentence why there is
+    nothing, or empty."""
+
+    begin: float = 0.0
+    step: float = 0.0
+    curves: tuple[Curve, ...] = ()
+    missing: str = ""
+
+
+async def read(history: History, entry: Entry, zero: float, readings_s: float) -> Minutes:
+    """The minutes before `zero`, as far as the attempt then ran. Never raises."""
+    begin = max(zero - WINDOW_S, entry.job.started_at)
+    if not entry.job.started_at or zero <= begin:
+        return Minutes(missing="its ranks did not run, so that there are no readings")
+    step = readings_s * max(1, math.ceil((zero - begin) / STEPS / readings_s))
+    if time.time() - zero > FRESH_S - WINDOW_S:
+        step = max(step, THIN_S)  # only minutes are kept of what is longer ago
+    begin = math.floor(begin / step) * step
+    found: list[Found] = []
+    try:
+        with anyio.move_on_after(READ_S) as reading:
+            found = await history.job(entry.job_id, begin, zero, step)
+    except HistoryUnreadable as error:
+        return Minutes(missing=str(error))
+    if reading.cancelled_caught:
+        return Minutes(missing=f"the history did not answer within {READ_S:g} s")
+    if not any(one.key.kind == "job" and one.key.born == entry.job.accepted_at for one in found):
+        found = []
+    count = math.ceil((zero - begin) / step)
+    curves = [_curve(one, entry, count) for one in found if one.steps]
+    curves.sort(key=lambda curve: (curve.card is None, curve.card or 0))
+    if not curves:
+        ran = zero - entry.job.started_at
+        return Minutes(missing=f"there are no readings of it (it ran for {ran:.1f} s)")
+    return Minutes(begin, step, tuple(curves))
+
+
+def _curve(found: Found, entry: Entry, count: int) -> Curve:
+    def means(metric: int) -> tuple[float | None, ...]:
+        return tuple(_mean(found.steps.get(place), metric) for place in range(count))
+
+    if found.key.kind == "job":
+        return Curve(None, None, cpu=means(CPU), memory=means(MEM))
+    card = found.card
+    rank = None
+    if card is not None and card in entry.job.cards:
+        rank = job_processes.rank_of_card(entry, entry.job.cards.index(card))
+    return Curve(card, rank, means(UTIL), means(CARD_MEM), means(POWER))
+
+
+def _mean(step: Step | None, metric: int) -> float | None:
+    triple = step.values[metric] if step is not None else None
+    return None if triple is None else triple[0]
+
+
+def last(values: Sequence[float | None]) -> float | None:
+    """The mean of the last readings; None where there are none."""
+    told = [value for value in values if value is not None][-LAST:]
+    return statistics.fmean(told) if told else None
+
+
+def peak(values: Sequence[float | None]) -> float | None:
+    """The highest; None where there is none."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def remarks(minutes: Minutes) -> list[str]:
+    """Sentences about what stands out at the end: who did nothing while the others were busy, memory that was full."""
+    cards = [curve for curve in minutes.curves if curve.card is not None]
+    found = []
+    ends = {curve.card: value for curve in cards if (value := last(curve.util)) is not None}
+    if len(ends) > 1:
+        idle = [card for card, value in ends.items() if card is not None and value <= IDLE]
+        busy = [card for card, value in ends.items() if card is not None and value >= BUSY]
+        if idle and busy and len(idle) * 2 <= len(ends) and len(idle) + len(busy) == len(ends):
+            names = ", ".join(_name(curve) for curve in cards if curve.card in idle)
+            found.append(f"{names} did nothing at the end while the others were busy")
+    full = [curve for curve in cards if (peak(curve.memory) or 0.0) >= FULL]
+    if full:
+        found.append(f"the memory of {', '.join(_name(curve) for curve in full)} was full")
+    for curve in minutes.curves:
+        if curve.card is None and (peak(curve.memory) or 0.0) >= FULL - 7:
+            found.append(f"its processes had {peak(curve.memory):.0f} % of the node's memory")
+    return found
+
+
+def _name(curve: Curve) -> str:
+    return f"card {curve.card}" + (f" (rank {curve.rank})" if curve.rank is not None else "")

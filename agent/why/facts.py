@@ -1,0 +1,200 @@
+"""All that is known of a job for its report: gathered here, judged in cause.py."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from muster.agent.jobs.entry import Entry
+from muster.agent.logs.log_reading import LogFile
+from muster.agent.why import around as why_events
+from muster.agent.why import curves, log_signs, signatures
+from muster.agent.why.around import Events, Happening
+from muster.agent.why.curves import Minutes
+from muster.agent.why.log_signs import Searched, Sign, Wanted
+from muster.agent.why.signatures import Table
+from muster.probes.calls import watched
+from muster.supervisors.model import verdict
+from muster.supervisors.model.lifecycle import Attempt, Job, Rank
+from muster.supervisors.model.states import Outcome, State
+from muster.supervisors.paths import Root
+
+if TYPE_CHECKING:
+    from muster.agent.api.services import ServerContext
+
+#: Ranks whose logs are searched: that failed by themselves, and others.
+MAX_FAILED, MAX_OTHERS = 16, 48
+#: Attempts before this one whose logs are searched, the newest.
+MAX_PAST = 5
+#: Times that all is gathered anew since the job went on meanwhile.
+MAX_TRIES = 3
+#: Seconds that an operator's signatures have to be read.
+TABLE_S = 5.0
+#: How long ago what is in the output of a job that runs is worth telling, in seconds.
+LIVE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """`zero` is the moment that times are told from, and `around` what it is: "the end of rank 3", say. `past`: what
+    the logs of attempts before this one show, by the attempt's number."""
+
+    entry: Entry
+    now: float
+    zero: float
+    around: str
+    first: Rank | None
+    failed: tuple[Rank, ...]
+    events: Events = field(default_factory=Events)
+    happenings: tuple[Happening, ...] = ()
+    searched: Searched = field(default_factory=Searched)
+    past: Mapping[int, tuple[Sign, ...]] | None = None
+    minutes: Minutes = field(default_factory=Minutes)
+    problems: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> Job:
+        return self.entry.job
+
+    @property
+    def signs(self) -> tuple[Sign, ...]:
+        """What this attempt's logs show."""
+        return self.searched.signs
+
+
+async def gather(context: "ServerContext", entry: Entry, folder: Path | None) -> Facts:
+    """Never raises. What cannot be had is said in the facts."""
+    table, problems = await _table(folder)
+    facts = _begun(entry, time.time())
+    for _ in range(MAX_TRIES):
+        read = entry.records
+        facts = await _gather(context, _begun(entry, time.time()), table, problems)
+        if entry.records == read:
+            break
+    return facts
+
+
+async def _table(folder: Path | None) -> tuple[Table, tuple[str, ...]]:
+    try:
+        with anyio.move_on_after(TABLE_S):
+            table = await watched.call(f"the signatures in {folder}", lambda: signatures.load(folder))
+            return table, table.problems
+    except (OSError, watched.StillHanging) as error:
+        return signatures.builtin(), (f"{folder}: signatures could not be read: {error}",)
+    return signatures.builtin(), (f"{folder}: signatures were not read: no answer within {TABLE_S:g} s",)
+
+
+def _begun(entry: Entry, now: float) -> Facts:
+    """What the journal says."""
+    job = entry.job
+    failed, first = verdict.failures(job), verdict.first_failure(job)
+    if first is not None and first.ended_at:
+        zero, around = first.ended_at, f"the end of rank {first.rank}"
+    elif job.step is not None and job.step.ended_at and job.step.status != 0 and job.step_name != "epilog":
+        zero, around = job.step.ended_at, f"the end of {job.step_name}"
+    elif job.state.final and (job.ended_at or job.last_time):
+        zero, around = job.ended_at or job.last_time, "the end"
+        if job.stop is not None and job.state is State.STOPPED:
+            zero, around = job.stop.at, "the stop"
+    elif job.state.final:
+        zero, around = now, "now"
+    else:
+        zero, around = now, "now"
+    return Facts(entry, now, zero, around, first, tuple(failed))
+
+
+async def _gather(context: "ServerContext", begun: Facts, table: Table, problems: tuple[str, ...]) -> Facts:
+    entry, job = begun.entry, begun.job
+    events = Events()
+    searched = Searched()
+    minutes = Minutes()
+    past: dict[int, tuple[Sign, ...]] = {}
+
+    async def read_events() -> None:
+        nonlocal events
+        events = await why_events.read(context.events, entry)
+
+    async def read_history() -> None:
+        nonlocal minutes
+        period = context.config().telemetry.readings_s
+        minutes = await curves.read(context.telemetry.history, entry, begun.zero, period)
+
+    async def search() -> None:
+        nonlocal searched
+        searched = await log_signs.search(_wanted(begun, context.root), table)
+        for attempt in job.past[-MAX_PAST:]:
+            found = await log_signs.search(_wanted_of(attempt, job, entry.job_id, context.root), table)
+            past[attempt.number] = found.signs
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read_events)
+        tasks.start_soon(read_history)
+        tasks.start_soon(search)
+    told = why_events.happenings(events.kept, context.health.conditions, entry)
+    zero, around = begun.zero, begun.around
+    if entry.damaged:
+        own = [event.time for event in events.kept if event.job_id == entry.job_id]
+        zero, around = (own[-1], "the last event of it") if own else (zero, around)
+    return Facts(
+        entry,
+        begun.now,
+        zero,
+        around,
+        begun.first,
+        begun.failed,
+        events,
+        tuple(told),
+        searched,
+        past,
+        minutes,
+        problems,
+    )
+
+
+def _file(root: Root, job_id: str, rank: Rank) -> LogFile:
+    return LogFile(
+        rank.rank, root.rank_log(job_id, rank.rank, rank.device), root.rank_index(job_id, rank.rank, rank.device)
+    )
+
+
+def _wanted(facts: Facts, root: Root) -> list[Wanted]:
+    """The logs of this attempt: those of failed ranks first, then of others; or the job's own, where a step failed."""
+    job, job_id = facts.job, facts.entry.job_id
+    if facts.entry.damaged:
+        return []
+    step = job.step
+    if step is not None and step.outcome is not None and step.status != 0 and not job.spawned:
+        log = LogFile(0, root.job_log(job_id, job.node_rank), root.job_index(job_id, job.node_rank))
+        return [Wanted(None, log)]
+    begins = job.past[-1].log_ends if job.past else {}
+    ran = [rank for rank in job.ranks if rank.pid and rank.outcome is not Outcome.NOT_STARTED]
+    if job.state is State.SUCCEEDED:
+        return []
+    own = {rank.rank for rank in facts.failed}
+    others = [rank for rank in ran if rank.rank not in own]
+    chosen = [rank for rank in facts.failed if rank.pid and rank.outcome is not Outcome.NOT_STARTED][:MAX_FAILED]
+    most = [log_signs.TAIL] * len(chosen) + [log_signs.SHORT_TAIL] * min(len(others), MAX_OTHERS)
+    return [
+        Wanted(rank.rank, _file(root, job_id, rank), begins.get(rank.rank, 0), None, size)
+        for rank, size in zip(chosen + others[:MAX_OTHERS], most, strict=True)
+    ]
+
+
+def _wanted_of(attempt: Attempt, job: Job, job_id: str, root: Root) -> list[Wanted]:
+    """The log of the rank that failed first in an attempt before this one."""
+    if attempt.first_failed is None or attempt.first_failed not in attempt.log_ends:
+        return []
+    number = attempt.first_failed
+    rank = next((rank for rank in job.ranks if rank.rank == number), None)
+    if rank is None:
+        return []
+    before = [one.log_ends.get(number, 0) for one in job.past if one.number < attempt.number]
+    return [Wanted(number, _file(root, job_id, rank), max(before, default=0), attempt.log_ends[number])]
+
+
+def latest(signs: Sequence[Sign], since: float) -> list[Sign]:
+    """Signs that were written after `since` (seconds since the epoch); one whose time is not known counts not."""
+    return [sign for sign in signs if sign.at is not None and sign.at >= since]

@@ -1,0 +1,137 @@
+"""What the ends of a job's logs hold: known signs of errors, with when they were written.
+
+Reading is bounded in bytes, ranks and time, and done in a thread that nobody depends on: the disk may hang, and what a
+job wrote is searched by regular expressions.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from muster.agent.logs.log_reading import LogFile, TimeIndex, folder
+from muster.agent.why.signatures import Hit, Table, scan
+from muster.probes.calls import watched
+from muster.supervisors.output.log_reader import Reader
+
+#: Bytes of the end of a log that are searched: of the ranks that count, and of others.
+TAIL, SHORT_TAIL = 64 << 10, 16 << 10
+#: Seconds for all files of a report; and that one search may take.
+READ_S, SCAN_S = 10.0, 2.0
+#: Hits with more than so many bytes, or seconds, between them belong to different stories.
+APART_BYTES, APART_S = 16 << 10, 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which part of which log is to be searched: at most `most` bytes before `end` (None: the file's), none of them
+    before `begin`. `rank` None: the job's own log."""
+
+    rank: int | None
+    file: LogFile
+    begin: int = 0
+    end: int | None = None
+    most: int = TAIL
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A signature in a log. `at`: when its line was written, in seconds since the epoch; None: that is not known.
+    `last`: it belongs to what was written last; else more output followed, and other signs."""
+
+    rank: int | None
+    hit: Hit
+    at: float | None
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What was found, in the order of the logs that were given, and what could not be looked at: sentences."""
+
+    signs: tuple[Sign, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
+    """Searches the ends of logs. Never raises."""
+    if not wanted:
+        return Searched()
+    folder = wanted[0].file.path.parent
+    found: list[Searched] = []
+
+    def run() -> None:
+        until = time.monotonic() + READ_S
+        for one in wanted:
+            if time.monotonic() >= until:
+                found.append(Searched((), (f"not all logs were searched: that took over {READ_S:g} s",)))
+                return
+            found.append(_search(one, table))
+
+    try:
+        with anyio.move_on_after(READ_S + 2 * SCAN_S) as waiting:
+            await watched.call(f"logs in {folder}", run)
+    except (OSError, watched.StillHanging) as error:
+        found.append(Searched((), (f"the logs could not be searched: {error}",)))
+    else:
+        if waiting.cancelled_caught:
+            found.append(Searched((), (f"the logs were not searched to their end: {folder} does not answer",)))
+    done = tuple(found)
+    return Searched(
+        tuple(sign for one in done for sign in one.signs), tuple(text for one in done for text in one.missing)
+    )
+
+
+def _search(one: Wanted, table: Table) -> Searched:
+    """Blocks."""
+    name = one.file.path.name
+    try:
+        data, start = _tail(one)
+    except FileNotFoundError:
+        return Searched((), (f"{name}: is not there any more",))
+    except OSError as error:
+        return Searched((), (f"{name}: cannot be read: {error.strerror}",))
+    found = scan(data, table, until=time.monotonic() + SCAN_S)
+    missing = () if found.whole else (f"{name}: was not searched to its end: that took over {SCAN_S:g} s",)
+    times = _times(one, start, [hit.at for hit in found.hits])
+    return Searched(tuple(_signs(one.rank, found.hits, times)), missing)
+
+
+def _tail(one: Wanted) -> tuple[bytes, int]:
+    """Bytes, from the begin of a line on, and where in the file they begin. Raises OSError."""
+    with Reader(folder(one.file.path.parent)) as reader:
+        layout = reader.layout(one.file.path)
+        if not layout.pieces:
+            raise FileNotFoundError
+        end = layout.end if one.end is None else min(one.end, layout.end)
+        start, data = reader.stretch(one.file.path, max(min(one.begin, end), end - one.most), end)
+    if start > one.begin and (cut := data.find(b"\n") + 1):
+        return data[cut:], start + cut
+    return data, start
+
+
+def _times(one: Wanted, start: int, places: Sequence[int]) -> list[float | None]:
+    """When the bytes at these places, which grow, were written. The index is good for 100 ms."""
+    index = TimeIndex(one.file.index)
+    found: list[float | None] = []
+    for place in places:
+        try:
+            when, _ = index.segment(start + place, start + place + 1)
+        except OSError:
+            when = None
+        found.append(None if when is None else when / 1e9)
+    return found
+
+
+def _signs(rank: int | None, hits: Sequence[Hit], times: Sequence[float | None]) -> list[Sign]:
+    """From the last hit backwards, as long as they follow closely, hits belong to what was written last."""
+    found: list[Sign] = []
+    last = True
+    for number in range(len(hits) - 1, -1, -1):
+        if number + 1 < len(hits):
+            before, after = times[number], times[number + 1]
+            far = hits[number + 1].at - hits[number].at > APART_BYTES
+            last = last and not far and not (before is not None and after is not None and after - before > APART_S)
+        found.append(Sign(rank, hits[number], times[number], last))
+    return found[::-1]

@@ -1,0 +1,288 @@
+"""The report of a job as data: what `muster why -o json` prints, and what the page is made of. docs/why.md tells it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from google.protobuf.json_format import MessageToDict
+
+from muster.agent.messages import convert
+from muster.agent.messages.spec_message import plain
+from muster.agent.why import around, causes_said, curves
+from muster.agent.why import cause as why_cause
+from muster.agent.why.around import Happening
+from muster.agent.why.facts import Facts
+from muster.agent.why.found import CERTAIN, LOW, NONE, Cause
+from muster.agent.why.words import of_this_attempt, shown
+from muster.supervisors.model import verdict
+from muster.supervisors.model.lifecycle import Rank
+from muster.supervisors.model.states import Outcome, State
+from muster.supervisors.paths import Root
+from muster.v1 import job_pb2
+
+#: Bounds of lists: causes beside the first, rows of what happened, notes, past attempts.
+MAX_ALSO, MAX_ROWS, MAX_NOTES, MAX_PAST = 2, 60, 40, 200
+_FINE = frozenset({"OK", "NOT_APPLICABLE"})
+
+
+class Told(msgspec.Struct, frozen=True, rename="camel"):
+    """A cause. `line` is what an output says, of `rank` (where that is a launcher, of this `worker` of it), `seconds`
+    from the moment of the report (negative: before)."""
+
+    text: str
+    confidence: str
+    kind: str
+    signature: str = ""
+    rank: int | None = None
+    worker: int | None = None
+    line: str = ""
+    seconds: float | None = None
+    evidence: list[str] = []  # msgspec copies it
+
+
+class Row(msgspec.Struct, frozen=True, rename="camel"):
+    """Something that happened, `seconds` from the moment of the report."""
+
+    at: float
+    seconds: float
+    kind: str
+    text: str
+    rank: int | None = None
+    card: int | None = None
+    code: str = ""
+    grave: bool = False
+
+
+class Series(msgspec.Struct, frozen=True, rename="camel"):
+    """A card, or (without one) the job's processes; a mean for each step."""
+
+    card: int | None
+    rank: int | None
+    utilization: list[float | None] = []
+    memory: list[float | None] = []
+    power: list[float | None] = []
+    cpu: list[float | None] = []
+
+
+class Telemetry(msgspec.Struct, frozen=True, rename="camel"):
+    """Percent and watts, from `begin` (seconds since the epoch) on, in steps of `step` seconds."""
+
+    begin: float = 0.0
+    step: float = 0.0
+    series: list[Series] = []
+    remarks: list[str] = []
+    missing: str = ""
+
+
+class Failure(msgspec.Struct, frozen=True, rename="camel"):
+    """A rank that failed by itself, in the order of the ends."""
+
+    rank: int
+    device: int
+    status: str
+    seconds: float
+
+
+class Report(msgspec.Struct, frozen=True, rename="camel"):
+    """The first keys are those of the API's Job, as they always were in `muster why -o json`."""
+
+    job_id: str
+    state: str
+    ended_at: str | None
+    verdict: dict[str, Any] | None
+    first_failure: dict[str, Any] | None
+    warnings: list[str]
+    past_attempts: list[dict[str, Any]]
+    checks: list[dict[str, Any]]
+    headline: str
+    zero: float
+    zero_is: str
+    cause: Told | None
+    other_causes: list[Told]
+    repeated: str
+    next_steps: list[str]
+    failed: list[Failure]
+    timeline: list[Row]
+    telemetry: Telemetry
+    stacks: str
+    notes: list[str]
+    unknown: list[str]
+    damaged: str
+    #: For the page alone.
+    now: float
+    started_at: float
+    end_of_ranks: float
+    takeovers: int
+    attempt: int
+    max_restarts: int
+
+
+def made(facts: Facts, root: Root, stacks: str) -> Report:
+    """The report of what was gathered."""
+    job, entry = facts.job, facts.entry
+    message = convert.job_to(entry, root)
+    message.warnings.extend(plain(text) for text in (entry.notes or {}).values())
+    causes = why_cause.causes(facts)
+    main = causes[0] if causes else None
+    also = [one for one in causes[1:] if main is not None and _adds(main, one)][:MAX_ALSO]
+    steps = [step for one in (main, *also) if one is not None for step in one.steps]
+    again = causes_said.repeated(facts)
+    first = next((r for r in message.ranks if facts.first is not None and r.rank == facts.first.rank), None)
+    begin = max(job.started_at or (0.0 if entry.damaged else job.accepted_at), facts.zero - 3600.0)
+    rows = around.chosen(facts.happenings, begin - 1.0, facts.zero, MAX_ROWS)
+    ends = [rank.ended_at for rank in job.ranks]
+    return Report(
+        job_id=plain(entry.job_id),
+        state=job_pb2.JobState.Name(message.state),
+        ended_at=_json(message.ended_at) if message.HasField("ended_at") else None,
+        verdict=_dict(message.verdict) if message.HasField("verdict") else None,
+        first_failure=_dict(first) if first is not None else None,
+        warnings=list(message.warnings)[-MAX_NOTES:],
+        past_attempts=[_attempt(past, facts) for past in message.past_attempts[-MAX_PAST:]],
+        checks=[_dict(check) for check in message.checks if check.status not in _FINE],
+        headline=_headline(facts, message),
+        zero=facts.zero,
+        zero_is=facts.around,
+        cause=_told(main, facts) if main is not None else None,
+        other_causes=[_told(one, facts) for one in also],
+        repeated=again,
+        next_steps=_steps(facts, steps),
+        failed=[
+            Failure(rank.rank, rank.device, shown(plain(_ending(rank))), rank.ended_at - facts.zero)
+            for rank in facts.failed
+        ],
+        timeline=[_row(one, facts.zero) for one in rows],
+        telemetry=_telemetry(facts),
+        stacks=plain(stacks),
+        notes=_notes(facts, message),
+        unknown=_unknown(facts),
+        damaged=plain(entry.damaged),
+        now=facts.now,
+        started_at=job.started_at,
+        end_of_ranks=max(ends) if ends and all(ends) else job.ended_at,
+        takeovers=job.takeovers,
+        attempt=job.attempt,
+        max_restarts=entry.spec.max_restarts,
+    )
+
+
+def _row(one: Happening, zero: float) -> Row:
+    text = shown(plain(one.text), 500)
+    return Row(one.at, round(one.at - zero, 3), one.kind, text, one.rank, one.card, one.code, one.grave)
+
+
+def _adds(main: Cause, other: Cause) -> bool:
+    """Whether another cause is worth telling beside the first one."""
+    if other.sign is not None and other.sign == main.sign:
+        return False
+    if main.confidence == CERTAIN:
+        return other.kind == "node" and other.confidence not in (LOW, NONE)
+    return other.confidence not in (LOW, NONE) or main.confidence in (LOW, NONE)
+
+
+def _told(cause: Cause, facts: Facts) -> Told:
+    sign = cause.sign
+    return Told(
+        shown(plain(cause.text), 1000),
+        cause.confidence,
+        cause.kind,
+        cause.signature,
+        sign.rank if sign is not None else None,
+        causes_said.who(sign, facts)[1] if sign is not None else None,
+        shown(plain(sign.hit.line)) if sign is not None else "",
+        round(sign.at - facts.zero, 3) if sign is not None and sign.at is not None else None,
+        [shown(plain(text)) for text in cause.evidence],
+    )
+
+
+def _headline(facts: Facts, message: job_pb2.Job) -> str:
+    if message.HasField("verdict") and message.verdict.summary:
+        return shown(message.verdict.summary, 1000)
+    if facts.job.state is State.RESTARTING and facts.job.past:
+        past = facts.job.past[-1]
+        return shown(plain(f"attempt {past.number} failed: {past.summary}; it will be started again"), 1000)
+    if any(one.grave for one in facts.happenings) or why_cause.causes(facts):
+        return "it has not ended; what is known against it so far:"
+    return "it has not ended; nothing is known against it"
+
+
+def _steps(facts: Facts, steps: Sequence[str]) -> list[str]:
+    """What to do, the cause's own steps first; a command to look further last."""
+    found = list(dict.fromkeys(steps))[:5]
+    first, job_id, reached = facts.first, facts.entry.job_id, facts.job.verdict
+    if (
+        first is not None
+        and first.outcome is not Outcome.NOT_STARTED
+        and (reached is None or of_this_attempt(reached.last_lines))
+        and not any("muster logs" in step for step in found)
+    ):
+        found.append(f"Read all that it wrote: `muster logs {job_id} -r {first.rank} --tail 200`.")
+    return found
+
+
+def _ending(rank: Rank) -> str:
+    """exited with code 7; was killed by SIGSEGV (core dumped)."""
+    if rank.outcome is Outcome.NOT_STARTED:
+        return "was not started"
+    return "was lost" if rank.outcome is Outcome.LOST else verdict.describe(rank.status)
+
+
+def _attempt(past: job_pb2.Attempt, facts: Facts) -> dict[str, Any]:
+    """As in the API, with what the log of the rank that failed says (`cause`), where that is known."""
+    found = _dict(past)
+    cause = causes_said.best((facts.past or {}).get(past.number, ()), facts)
+    if cause is not None:
+        found["cause"] = msgspec.to_builtins(msgspec.structs.replace(_told(cause, facts), evidence=[]))
+    return found
+
+
+def _telemetry(facts: Facts) -> Telemetry:
+    minutes = facts.minutes
+    return Telemetry(
+        minutes.begin,
+        minutes.step,
+        [
+            Series(c.card, c.rank, _rounded(c.util), _rounded(c.memory), _rounded(c.power), _rounded(c.cpu))
+            for c in minutes.curves
+        ],
+        curves.remarks(minutes),
+        minutes.missing,
+    )
+
+
+def _rounded(values: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else round(value, 1) for value in values]
+
+
+def _notes(facts: Facts, message: job_pb2.Job) -> list[str]:
+    found = [text for text in message.warnings if text != facts.entry.damaged]
+    summary = message.verdict.summary
+    found += [f"rank {rank.rank}: {rank.detail}" for rank in message.ranks if rank.detail not in summary]
+    if facts.job.takeovers:
+        found.append(
+            f"a supervisor died {facts.job.takeovers} time(s) and another took over; "
+            f"see `muster events {facts.entry.job_id}`"
+        )
+    return [shown(plain(text), 1000) for text in found[-MAX_NOTES:]]
+
+
+def _unknown(facts: Facts) -> list[str]:
+    """What could not be had: sentences."""
+    found = [*facts.searched.missing, *facts.problems]
+    if facts.events.trouble:
+        found.append(facts.events.trouble)
+    elif not facts.events.reach:
+        found.append("the events do not go back to the begin of the job, so that earlier ones are not here")
+    if facts.minutes.missing and facts.job.started_at:
+        found.append(f"telemetry: {facts.minutes.missing}")
+    return [shown(plain(text), 500) for text in found[:MAX_NOTES]]
+
+
+def _dict(message: Any) -> dict[str, Any]:
+    """With the API's JSON names; zeros and empty lists are there too."""
+    found: dict[str, Any] = MessageToDict(message, always_print_fields_with_no_presence=True)
+    return found
+
+
+def _json(stamp: Any) -> str:
+    return str(stamp.ToJsonString())

@@ -1,0 +1,253 @@
+"""Known errors in the output of jobs: a table of signatures, in files, and how a text is searched for them.
+
+The table is `signatures.toml` beside this module; files `*.toml` of an operator add to it, and replace what has the
+same id. docs/why.md tells the keys.
+"""
+
+import functools
+import re
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from muster.agent.why.signature_patterns import BadPattern, Pattern, compiled
+
+#: Where an operator's files lie.
+FOLDER = Path("/etc/muster/signatures.d")
+#: Bounds of what is read from there, and of all signatures together.
+MAX_FILES, MAX_FILE_BYTES, MAX_SIGNATURES, MAX_PROBLEMS = 64, 256 << 10, 2000, 20
+#: Bytes before and behind the plain part of a pattern that it is matched against, of a line that is longer.
+REACH = 500
+#: Places of one signature in one text that are remembered.
+MAX_HITS = 64
+_BUILTIN = Path(__file__).with_name("signatures.toml")
+_END_OF_LINE = re.compile(rb"[\r\n]")
+#: The line of a traceback behind which the program's own stands.
+_FRAME = re.compile(r'^ {2,}File "[^"]{1,900}", line [0-9]{1,9}, in ')
+#: What launchers put before each line of a rank.
+_PREFIX = re.compile(r"^\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?")
+
+#: What is at fault: the program, what is installed, memory (of card or host), something that the card or its driver
+#: reports and that program or hardware may have caused, the node, the network, storage, or another rank.
+Kind = Literal["job", "environment", "memory", "device", "node", "network", "storage", "peer"]
+#: A cause; what follows from a cause that stands elsewhere; or something that is worth knowing and ends no job.
+Role = Literal["root", "follow", "hint"]
+
+
+class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row of the table; docs/why.md has the meaning of each key."""
+
+    id: Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,63}$")]
+    match: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=32)]
+    cause: Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
+    next: Annotated[str, msgspec.Meta(min_length=1, max_length=600)]
+    kind: Kind
+    role: Role = "root"
+    priority: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
+    #: "line": what matched; "exception": the line that ends the Python traceback which begins there.
+    shows: Literal["line", "exception"] = "line"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Signatures with their patterns. `problems`: sentences about files that could not be taken."""
+
+    rows: tuple[tuple[Signature, tuple[Pattern, ...]], ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def signatures(self) -> tuple[Signature, ...]:
+        return tuple(signature for signature, _ in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A signature in a text: the byte at which its line begins, and what is to be shown of it. `worker`: whose line it
+    is, where a launcher or PyTorch says so at its begin ("[rank3]: ")."""
+
+    signature: Signature
+    at: int
+    line: str
+    worker: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """All hits of a text, in its order. `whole`: it was looked at to its end."""
+
+    hits: tuple[Hit, ...] = ()
+    whole: bool = True
+
+
+@functools.cache
+def builtin() -> Table:
+    """The table that comes with muster. Raises ValueError where it is not as it should be, which is a defect."""
+    found, problems = _rows(_BUILTIN.read_bytes(), _BUILTIN.name)
+    if problems:
+        raise ValueError("; ".join(problems))
+    return Table(tuple(found.values()))
+
+
+def load(folder: Path | None) -> Table:
+    """The table with an operator's files, in the order of their names. Blocks. A file that is wrong, or a part of it,
+    is left out and told in `problems`; a folder that is not there is none."""
+    rows = {signature.id: (signature, patterns) for signature, patterns in builtin().rows}
+    problems: list[str] = []
+    for path in _files(folder, problems):
+        try:
+            with open(path, "rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            problems.append(f"{path}: cannot be read: {error.strerror}")
+            continue
+        if len(data) > MAX_FILE_BYTES:
+            problems.append(f"{path}: is left out: it has over {MAX_FILE_BYTES} bytes")
+            continue
+        found, wrong = _rows(data, str(path))
+        problems += wrong
+        rows |= found
+    if len(rows) > MAX_SIGNATURES:
+        problems.append(f"{folder}: {len(rows)} signatures, of which {MAX_SIGNATURES} are used")
+    if len(problems) > MAX_PROBLEMS:
+        problems[MAX_PROBLEMS:] = [f"{folder}: {len(problems) - MAX_PROBLEMS} more problems"]
+    return Table(tuple(rows.values())[:MAX_SIGNATURES], tuple(problems))
+
+
+def _files(folder: Path | None, problems: list[str]) -> list[Path]:
+    if folder is None:
+        return []
+    try:
+        found = sorted(path for path in folder.iterdir() if path.suffix == ".toml")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        problems.append(f"{folder}: cannot be read: {error.strerror}")
+        return []
+    if len(found) > MAX_FILES:
+        problems.append(f"{folder}: has {len(found)} files, of which the first {MAX_FILES} are read")
+    return found[:MAX_FILES]
+
+
+def _rows(data: bytes, name: str) -> tuple[dict[str, tuple[Signature, tuple[Pattern, ...]]], list[str]]:
+    """The good ones of a file by id, and what is wrong with the others."""
+    try:
+        text = data.decode()
+        raw = tomllib.loads(text)
+        tables = msgspec.convert(raw, _Tables).signature
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return {}, [f"{name}: is left out: it is no TOML: {error}"]
+    except msgspec.ValidationError as error:
+        return {}, [f"{name}: is left out: {error}"]
+    found: dict[str, tuple[Signature, tuple[Pattern, ...]]] = {}
+    problems = []
+    for number, table in enumerate(tables, 1):
+        title = f"{name}: signature {number}"
+        try:
+            signature = msgspec.convert(table, Signature)
+            title = f"{name}: {signature.id}"
+            patterns = tuple(_pattern(source) for source in signature.match)
+            if signature.id in found:
+                raise ValueError("there are two of this id")
+        except ValueError as error:  # msgspec's own is one
+            problems.append(f"{title}: is left out: {error}")
+            continue
+        found[signature.id] = (signature, patterns)
+    return found, problems
+
+
+class _Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    signature: list[dict[str, object]] = []
+
+
+def _pattern(source: str) -> Pattern:
+    try:
+        return compiled(source)
+    except BadPattern as error:
+        raise ValueError(f"match {source!r} {error}") from None
+
+
+def scan(text: bytes, table: Table, *, until: float, clock: Callable[[], float] = time.monotonic) -> Scan:
+    """Searches output of a job. Blocks, at most until `clock` says `until`, and then for one line more.
+
+    A carriage return ends a line as well: progress bars are rewritten with it.
+    """
+    hits: list[Hit] = []
+    whole = True
+    for signature, patterns in table.rows:
+        places: dict[int, Hit] = {}
+        for pattern in patterns:
+            whole &= _search(text, signature, pattern, places, until, clock)
+        hits += [places[at] for at in sorted(places)[-MAX_HITS:]]
+    return Scan(tuple(sorted(hits, key=lambda hit: (hit.at, -hit.signature.priority))), whole)
+
+
+def _search(
+    text: bytes,
+    signature: Signature,
+    pattern: Pattern,
+    places: dict[int, Hit],
+    until: float,
+    clock: Callable[[], float],
+) -> bool:
+    literal = pattern.literal.encode()
+    place = text.find(literal)
+    while place >= 0:
+        if clock() >= until:
+            return False
+        start, stop = _line(text, place)
+        left, right = max(start, place - REACH), min(stop, place + len(literal) + REACH)
+        line = text[left:right].decode("utf-8", "replace")
+        if (
+            start not in places
+            and not (pattern.anchored and left > start)
+            and pattern.regex.search(unprefixed(line))
+            and not _is_source(text, start, line)
+        ):
+            worker = worker_of(line)
+            shown = _exception(text, stop, worker) if signature.shows == "exception" else ""
+            places[start] = Hit(signature, start, shown or line.strip(), worker)
+        # The same line again only where it is longer than what was looked at.
+        place = text.find(literal, right if right < stop else stop)
+    return True
+
+
+def _line(text: bytes, place: int) -> tuple[int, int]:
+    """Where the line around a byte begins and ends."""
+    start = max(text.rfind(b"\n", 0, place), text.rfind(b"\r", 0, place)) + 1
+    end = _END_OF_LINE.search(text, place)
+    return start, end.start() if end else len(text)
+
+
+def unprefixed(line: str) -> str:
+    """A line without what a launcher put before it, "[rank3]: " say."""
+    return _PREFIX.sub("", line)
+
+
+def worker_of(line: str) -> int | None:
+    """Whose line it is, where that stands at its begin."""
+    match = _PREFIX.match(line)
+    return int(match[1]) if match else None
+
+
+def _is_source(text: bytes, start: int, line: str) -> bool:
+    """Whether a line is one of the program's own that a traceback shows: what it says did not happen by that."""
+    if not unprefixed(line).startswith("    ") or start == 0:
+        return False
+    before = text[text.rfind(b"\n", 0, start - 1) + 1 : start][: 2 * REACH].decode("utf-8", "replace")
+    return _FRAME.match(unprefixed(before)) is not None
+
+
+def _exception(text: bytes, place: int, worker: int | None) -> str:
+    """The line that ends the traceback whose first line ends at `place`: the first that is not indented, of the same
+    worker where several write into one output."""
+    for raw in text[place : place + 16384].splitlines()[1:400]:
+        line = raw[: 2 * REACH].decode("utf-8", "replace")
+        bare = unprefixed(line)
+        if bare and not bare[0].isspace() and worker_of(line) == worker:
+            return bare.strip()
+    return ""

@@ -1,0 +1,41 @@
+"""Words of the report: harmless forms of what a job wrote, ranks, distances in time, curves."""
+
+from collections.abc import Sequence
+
+from muster.agent.text import clean, shorten, span
+from muster.probes.checks.result import one_line
+
+#: Characters of a line of output in the report.
+MAX_LINE = 300
+#: How the line begins that stands between two attempts (docs/logs.md).
+_ATTEMPT = "[muster: attempt "
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def shown(text: str, width: int = MAX_LINE) -> str:
+    """What a job controls, as one line that is fit for a terminal: without escape sequences, other control characters
+    made visible, and not longer than `width`."""
+    return shorten(one_line(clean(text[: 4 * width]).replace("\t", "    ")), width)
+
+
+def of_this_attempt(lines: Sequence[str]) -> Sequence[str]:
+    """Of a log's last lines those that the last attempt wrote."""
+    begins = [number for number, line in enumerate(lines) if line.startswith(_ATTEMPT)]
+    return lines[begins[-1] + 1 if begins else 0 :]
+
+
+def apart(seconds: float) -> str:
+    """-3m05s for what came so long before, +0.25s after."""
+    return ("-" if seconds < 0 else "+") + span(abs(seconds))
+
+
+def spark(values: Sequence[float | None], most: float = 100.0) -> str:
+    """A curve of percentages (of values up to `most`), a character each; a dot where there is none."""
+    out = []
+    for value in values:
+        if value is None:
+            out.append("·")
+        else:
+            level = int(max(0.0, min(1.0, value / most)) * len(_LEVELS)) if most > 0 else 0
+            out.append(_LEVELS[min(level, len(_LEVELS) - 1)])
+    return "".join(out)

@@ -1,0 +1,1 @@
+"""Ascend cards through libdcmi.so or npu-smi."""

@@ -1,0 +1,301 @@
+"""Huawei's libdcmi.so through ctypes: its calls, in its two dialects.
+
+Facts of dcmi_interface_api.h of the driver (2025). The older dialect names a chip by its board and its place there; the
+newer one (dcmiv2_*, Ascend 950) by its logical number. A library knows both and refuses the one that is not its
+chip's with -8255. All calls block; ctypes lets go of the interpreter meanwhile.
+"""
+
+import ctypes
+import queue
+import threading
+from ctypes import POINTER, byref, c_char, c_int, c_uint
+from dataclasses import dataclass, field
+
+from muster.probes.cards.accelerator import DriverError, Trouble
+from muster.probes.cards.ascend.ascend_numbers import Seat, Told
+from muster.probes.cards.ascend.dcmi_codes import UNSUPPORTED, error
+from muster.probes.cards.ascend.dcmi_layouts import Event, EventFilter, Label, Process, words
+
+#: What dcmi_get_device_health tells of a chip that is not there.
+_ABSENT = 0xFFFFFFFF
+#: Cards that a system has at most, and chips on one board.
+_CARDS, _CHIPS = 64, 16
+#: Error codes that one chip tells at most, and processes: the library is given no length and writes at most 32.
+_ERRORS, _PROCESSES = 128, 64
+_TEXT = 256
+#: Faults that wait for somebody to read them.
+_FAULTS = 1024
+#: Recovered, as opposed to raised (1) and happened once (2).
+_RECOVERED = 0
+_SEVERITIES = {0: "warning", 1: "minor", 2: "major", 3: "critical"}
+
+#: Function by what it tells: in the older dialect, and in the newer one ("" where that has none).
+_FUNCTIONS = {
+    "driver_version": ("dcmi_get_driver_version", "dcmiv2_get_driver_version"),
+    "type": ("dcmi_get_device_type", "dcmiv2_get_device_type"),
+    "chip": ("dcmi_get_device_chip_info_v2", "dcmiv2_get_device_chip_info"),
+    "pcie": ("dcmi_get_device_pcie_info_v2", "dcmiv2_get_device_pcie_info"),
+    "die": ("dcmi_get_device_die_v2", "dcmiv2_get_device_die_id"),
+    "affinity": ("dcmi_get_affinity_cpu_info_by_device_id", "dcmiv2_get_affinity_cpu_info_by_dev_id"),
+    "topology": ("dcmi_get_topo_info_by_device_id", "dcmiv2_get_topo_info_by_device_id"),
+    "health": ("dcmi_get_device_health", "dcmiv2_get_device_health"),
+    "errors": ("dcmi_get_device_errorcode_v2", "dcmiv2_get_device_error_code_list"),
+    "error_text": ("dcmi_get_device_errorcode_string", "dcmiv2_get_device_error_info"),
+    "utilization": ("dcmi_get_device_utilization_rate", "dcmiv2_get_device_utilization_rate"),
+    "temperature": ("dcmi_get_device_temperature", "dcmiv2_get_device_temperature"),
+    "power": ("dcmi_get_device_power_info", "dcmiv2_get_device_power_info"),
+    "frequency": ("dcmi_get_device_frequency", "dcmiv2_get_device_frequency"),
+    "hbm": ("dcmi_get_device_hbm_info", "dcmiv2_get_device_hbm_info"),
+    "ecc": ("dcmi_get_device_ecc_info", "dcmiv2_get_device_ecc_info"),
+    "network": ("dcmi_get_device_network_health", "dcmiv2_get_device_network_health"),
+    "port": ("dcmi_get_netdev_pkt_stats_info", "dcmiv2_get_netdev_pkt_stats_info"),
+    "ub": ("", "dcmiv2_get_ub_port_link_status"),
+    "processes": ("dcmi_get_device_resource_info", "dcmiv2_get_device_proc_mem_info"),
+    "boot": ("dcmi_get_device_boot_status", "dcmiv2_get_device_boot_status"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error that came up. `logical` is the chip's logical number."""
+
+    code: int
+    logical: int
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Listing:
+    """The chips with their numbers, and those that do not tell these, with why."""
+
+    found: list[Told] = field(default_factory=list)
+    lost: dict[Seat, DriverError] = field(default_factory=dict)
+
+
+_lock = threading.Lock()
+#: Libraries that were initialized (once per process: there is no way back), with their dialect.
+_ready: dict[int, bool] = {}
+_CALLBACK = ctypes.CFUNCTYPE(None, POINTER(Event))
+#: What a library reports; and the functions that its thread calls, which must live as long as the process.
+_reported: dict[int, "queue.SimpleQueue[Fault]"] = {}
+_callbacks: dict[int, object] = {}
+
+
+class Dcmi:
+    """A library, spoken to in the dialect of its chips. Threads may call side by side."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._handle: int = library._handle
+        self.second = False
+        with _lock:
+            self.reported = _reported.setdefault(self._handle, queue.SimpleQueue())
+
+    def start(self) -> Listing:
+        """Initializes the library where that was not done before, finds the dialect and lists the chips.
+
+        Raises DriverError, of the driver.
+        """
+        with _lock:
+            known = _ready.get(self._handle)
+            if known is not None:
+                self.second = known
+                try:
+                    return self._list()
+                except DriverError:
+                    pass  # a driver that was unloaded since: once more from the beginning
+            return self._begin()
+
+    def _begin(self) -> Listing:
+        problems: list[DriverError] = []
+        empty: list[bool] = []
+        for second in (False, True):
+            self.second = second
+            try:
+                self._call("dcmiv2_init" if second else "dcmi_init")
+                listing = self._list()
+            except DriverError as trouble:
+                problems.append(trouble)
+                continue
+            if listing.found or listing.lost:
+                _ready[self._handle] = second
+                return listing
+            empty.append(second)  # the chips may be of the other dialect
+        self.second = empty[0] if empty else _ready.get(self._handle, False)
+        if empty:
+            return Listing()
+        # That a dialect is not the chips' own says nothing of the driver.
+        worst = next((one for one in problems if one.trouble is not Trouble.NOT_TOLD), problems[0])
+        raise DriverError(worst.trouble, str(worst), worst.number, of_driver=True)
+
+    def answers(self) -> None:
+        """Raises DriverError, of the driver, where not even the cards can be listed."""
+        count, cards = c_int(), (c_int * _CARDS)()
+        try:
+            if self.second:
+                self._call("dcmiv2_get_device_list", cards, byref(count), _CARDS)
+            else:
+                self._call("dcmi_get_card_list", byref(count), cards, _CARDS)
+        except DriverError as trouble:
+            raise DriverError(trouble.trouble, str(trouble), trouble.number, of_driver=True) from None
+
+    def _list(self) -> Listing:
+        return self._list_second() if self.second else self._list_first()
+
+    def _list_first(self) -> Listing:
+        count, boards = c_int(), (c_int * _CARDS)()
+        self._call("dcmi_get_card_list", byref(count), boards, _CARDS)
+        listing = Listing()
+        for board in boards[: _clamp(count.value, _CARDS)]:
+            chips = c_int()
+            try:
+                self._call("dcmi_get_device_num_in_card", board, byref(chips))
+            except DriverError as trouble:
+                if trouble.number == UNSUPPORTED:
+                    raise
+                listing.lost[(board, 0)] = trouble
+            for chip in range(_clamp(chips.value, _CHIPS)):
+                self._place((board, chip), listing)
+        return listing
+
+    def _list_second(self) -> Listing:
+        count, chips = c_int(), (c_int * _CARDS)()
+        self._call("dcmiv2_get_device_list", chips, byref(count), _CARDS)
+        listing = Listing()
+        for chip in chips[: _clamp(count.value, _CARDS)]:
+            self._place((chip,), listing)
+        return listing
+
+    def _place(self, seat: Seat, listing: Listing) -> None:
+        try:
+            if self.ask_int("type", seat):
+                return  # a board's management chip, or its processor
+        except DriverError:
+            pass
+        try:
+            listing.found.append(self.numbers(seat))
+        except DriverError as trouble:
+            if trouble.number == UNSUPPORTED:
+                raise
+            listing.lost[seat] = trouble
+
+    def numbers(self, seat: Seat) -> Told:
+        """The chip's numbers. The way back, from the physical number to the logical one, is not to be trusted in a
+        container. Raises DriverError."""
+        logical, number = c_int(seat[0]), c_uint()
+        if self.second:
+            self._call("dcmiv2_get_chip_phy_id_by_dev_id", *seat, byref(number))
+            return Told(seat, logical.value, number.value)
+        self._call("dcmi_get_device_logic_id", byref(logical), *seat)
+        try:
+            self._call("dcmi_get_device_phyid_from_logicid", c_uint(logical.value), byref(number))
+        except DriverError as trouble:
+            if trouble.trouble is not Trouble.NOT_TOLD:
+                raise
+            return Told(seat, logical.value)
+        return Told(seat, logical.value, number.value)
+
+    def _call(self, function: str, *args: object) -> None:
+        try:
+            call = getattr(self._library, function)
+        except AttributeError:
+            raise DriverError(Trouble.NOT_TOLD, f"libdcmi.so lacks {function}: it is of another version") from None
+        if code := call(*args):
+            raise error(function, code)
+
+    def ask(self, what: str, seat: Seat, *args: object) -> None:
+        """Calls the function that tells `what`; it writes to what `args` point to. Raises DriverError."""
+        function = _FUNCTIONS[what][self.second]
+        if not function:
+            raise DriverError(Trouble.NOT_TOLD, f"libdcmi.so does not tell {what} of this kind of chip", UNSUPPORTED)
+        self._call(function, *seat, *args)
+
+    def ask_int(self, what: str, seat: Seat, *args: object) -> int:
+        """The number that the function writes."""
+        value = c_int()
+        self.ask(what, seat, *args, byref(value))
+        return value.value
+
+    def driver_version(self) -> str:
+        """Of the driver, "" where it is not told."""
+        text = (c_char * _TEXT)()
+        try:
+            self.ask("driver_version", (), text, c_uint(_TEXT - 1))
+        except DriverError:
+            return ""
+        return words(text.value)
+
+    def label(self, seat: Seat, into: Label) -> None:
+        """The electronic label: the board's in the older dialect, the chip's in the newer one."""
+        if self.second:
+            self._call("dcmiv2_get_device_elabel_info", *seat, byref(into))
+        else:
+            self._call("dcmi_get_card_elabel_v2", seat[0], byref(into))
+
+    def health(self, seat: Seat) -> int:
+        """0 OK, 1 minor, 2 major, 3 critical alarm. Raises DriverError LOST where the driver says that it is absent."""
+        value = self.ask_int("health", seat) & 0xFFFFFFFF
+        if value == _ABSENT:
+            function = _FUNCTIONS["health"][self.second]
+            raise DriverError(Trouble.LOST, f"{function}: the driver says that the card is absent", _ABSENT)
+        return value
+
+    def errors(self, seat: Seat) -> tuple[int, ...]:
+        """Codes of what is wrong now, each once."""
+        count, codes = c_int(), (c_uint * _ERRORS)()
+        self.ask("errors", seat, byref(count), codes, c_uint(_ERRORS))
+        return tuple(dict.fromkeys(codes[: _clamp(count.value, _ERRORS)]))
+
+    def error_text(self, seat: Seat, code: int) -> str:
+        """What the driver says of an error code, "" where it says nothing."""
+        text = (c_char * _TEXT)()
+        try:
+            self.ask("error_text", seat, c_uint(code), text, _TEXT - 1)
+        except DriverError:
+            return ""
+        return words(text.value)
+
+    def processes(self, seat: Seat) -> list[tuple[int, int]]:
+        """Number and bytes on the chip of each process."""
+        count, processes = c_int(), (Process * _PROCESSES)()
+        self.ask("processes", seat, processes, byref(count))
+        return [(one.pid, one.bytes) for one in processes[: _clamp(count.value, _PROCESSES)] if one.pid > 0]
+
+    def affinity(self, seat: Seat) -> str:
+        """The processors next to the chip as the kernel writes such a list; the library cuts it after 31 characters."""
+        text, length = (c_char * _TEXT)(), c_int(_TEXT - 1)
+        self.ask("affinity", seat, text, byref(length))
+        return words(text.value) if len(text.value) < 31 else ""
+
+    def subscribe(self) -> bool:
+        """From now on, faults of all chips come to `reported`. False: the library has no such thing, or refuses it."""
+        with _lock:
+            if self._handle in _callbacks:
+                return True
+            callback = _CALLBACK(_Reporter(self.reported))
+            try:
+                if self.second:
+                    self._call("dcmiv2_subscribe_fault_event", -1, EventFilter(), callback)
+                else:
+                    self._call("dcmi_subscribe_fault_event", -1, -1, EventFilter(), callback)
+            except DriverError:
+                return False
+            _callbacks[self._handle] = callback
+            return True
+
+
+class _Reporter:
+    """Called by a thread of the library. It must neither raise, nor wait, nor keep what the pointer points to."""
+
+    def __init__(self, faults: "queue.SimpleQueue[Fault]") -> None:
+        self._faults = faults
+
+    def __call__(self, pointer: "ctypes._Pointer[Event]") -> None:
+        event = pointer.contents
+        if event.assertion != _RECOVERED and self._faults.qsize() < _FAULTS:
+            text = f"{_SEVERITIES.get(event.severity, 'unknown severity')}: {words(event.name)}".removesuffix(": ")
+            self._faults.put(Fault(event.event_id, event.logical, text))
+
+
+def _clamp(count: int, most: int) -> int:
+    return max(0, min(count, most))

@@ -1,0 +1,359 @@
+"""The cards of this host as their driver tells them: found by themselves, asked by deadline, kept as one snapshot.
+
+Whatever the driver does, a call here returns in time. A card that hangs keeps its own thread and is left out until that
+call returns; the others are asked by another thread (probes/calls/crew.py). A driver that is gone is opened again when
+it is back.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from muster.probes.calls.crew import Answer, Crew, Failure, Late
+from muster.probes.cards.accelerator import SLOT, Backend, Card, CardEvent, DriverError, Trouble
+from muster.probes.cards.drivers import Finder, Found, vendors
+from muster.probes.cards.listening import Listening
+from muster.probes.cards.view import Ledger, Seen, Sick, View, What
+
+__all__ = ["Driver", "DriverSettings", "Seen", "Sick", "View", "What"]
+
+#: So often, in seconds, a driver that is gone is looked for; and cards are on a host that has none. A driver that
+#: answers for no card at all is opened anew, at first as often as one that is gone, then more and more rarely.
+REOPEN_S, LOOK_S, RAREST_S = 5.0, 30.0, 60.0
+#: ... and who wants cards right now waits no longer than this, in seconds.
+_SOON_S = 0.5
+#: Of the deadline: what has nearly taken it has taken it, since other things took the rest.
+_ABOUT = 0.95
+#: What closing may take, in seconds, where the deadline is longer.
+_CLOSE_S = 2.0
+#: The crew's key for what is of the whole driver.
+_WHOLE = "driver"
+#: Fields of View by card.
+_VALUES = ("readings", "health", "holders")
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """`deadline_s`: a call that takes longer hangs. `slots`: what a host without cards has in their place."""
+
+    deadline_s: float = 10.0
+    slots: int = 0
+
+
+class Driver:
+    """One per process, or per run of a command. For one event loop."""
+
+    def __init__(
+        self,
+        settings: Callable[[], DriverSettings],
+        backends: Sequence[Backend] | None = None,
+        *,
+        dev: Path = Path("/dev"),
+    ) -> None:
+        """`backends` are tried in this order, by default NVIDIA's and Ascend's; where none has a card there are slots.
+        `dev` is where device nodes are."""
+        self._settings = settings
+        self._finder = Finder(vendors() if backends is None else backends, lambda: settings().slots, dev)
+        self._crew = Crew("cards")
+        self._listening = Listening()
+        self._view = View()
+        self._backend: Backend | None = None
+        self._opening = anyio.Lock()
+        #: Counts openings, so that what was asked before one is not taken for an answer after it.
+        self._generation = 0
+        self._tried_at = -math.inf
+        #: What an opening found that nobody had the time to wait for.
+        self._found: Found | None = None
+        self._ledger = Ledger()
+        #: The numbers of the cards as the driver listed them last.
+        self._listed: frozenset[int] = frozenset()
+        #: Cards that have not told who they are.
+        self._unknown: set[int] = set()
+        #: The direct links were not told in time, or a card has said since then who it is.
+        self._unlinked = False
+        #: Nothing but failures in the last readings; the pause before the driver is opened for that, in seconds.
+        self._nobody_answers = False
+        self._pause_s = REOPEN_S
+        self._closed = False
+
+    @property
+    def view(self) -> View:
+        """What is known now."""
+        return self._view
+
+    @property
+    def opened(self) -> bool:
+        """Whether it is known what is there: before, the view is empty."""
+        return self._generation > 0
+
+    async def open(self, *, deadline_s: float | None = None) -> View:
+        """Finds the driver and lists the cards, anew where that was done before. Returns within the deadline."""
+        limit = self._settings().deadline_s if deadline_s is None else deadline_s
+        async with self._opening:
+            await self._open(limit)
+        return self._view
+
+    async def ready(self, *, deadline_s: float | None = None) -> View:
+        """Opens what nobody has opened, and looks for a driver that is gone, sooner than `refresh` does. Returns within
+        the deadline."""
+        limit = self._settings().deadline_s if deadline_s is None else deadline_s
+        end = time.monotonic() + limit
+        with anyio.move_on_after(limit) as waiting:
+            await self._opening.acquire()
+        if waiting.cancelled_caught:
+            return self._view
+        try:
+            gone = self._view.driver is not None and time.monotonic() - self._tried_at >= _SOON_S
+            if not self.opened or gone:
+                await self._open(end - time.monotonic())
+        finally:
+            self._opening.release()
+        return self._view
+
+    async def refresh(self, what: What, cards: Iterable[int] | None = None, *, deadline_s: float | None = None) -> View:
+        """Asks all cards, or these, and returns what is known then, after at most `deadline_s` (None: the settings').
+
+        A card that has not answered by then has no value. It is HANG once its call is older than the settings'
+        deadline. A driver that is gone is opened again, at most every REOPEN_S.
+        """
+        limit = self._settings().deadline_s if deadline_s is None else deadline_s
+        end = time.monotonic() + limit
+        await self._mend(limit)
+        backend, generation, view = self._backend, self._generation, self._view
+        if backend is None or view.driver is not None:
+            return view
+        asked = [index for index in (view.cards if cards is None else cards) if index in view.cards]
+        calls = {index: partial(self._ask, backend, what, view.cards[index]) for index in asked}
+        began = time.monotonic()
+        outcomes = await self._crew.run(calls, end - began)
+        if self._generation == generation and not self._opening.locked():
+            self._take(what, outcomes, min(time.monotonic(), end) - began)
+        if self._unlinked and what is What.READINGS:
+            links = await self._links(backend, self._view.cards, end - time.monotonic())
+            if self._generation == generation and not self._opening.locked():
+                self._view = replace(self._view, cards=_linked(self._view.cards, links))
+        return self._view
+
+    async def relist(self, *, anew: bool = False) -> View:
+        """Asks which cards there are, and opens the driver anew where these are others than are known, or with `anew`
+        in any case: some libraries see a card that came back only then. For a driver that is well.
+
+        Cards may have other numbers then: not while a job holds one.
+        """
+        backend, generation = self._backend, self._generation
+        if backend is None or self._view.driver is not None or self._opening.locked():
+            return self._view
+        if not anew:
+            outcome = (await self._crew.run({_WHOLE: backend.cards}, self._settings().deadline_s))[_WHOLE]
+            anew = isinstance(outcome, Answer) and {card.index for card in outcome.value} != self._listed
+        return await self.open() if anew and generation == self._generation and not self._closed else self._view
+
+    async def wait_events(self) -> list[CardEvent]:
+        """What the driver has reported since the last call; empty after a while where there is nothing, or nobody to
+        report. For a task that does nothing else."""
+        if self._backend is None or self._view.driver is not None:
+            await anyio.sleep(REOPEN_S)
+            return []
+        return await self._listening.next(self._backend)
+
+    async def close(self) -> None:
+        """Gives the driver back; where a call still hangs in it, it stays open. Returns within the deadline."""
+        self._closed = True
+        self._generation += 1
+        self._backend = None
+        self._listening.close()
+        if not self._crew.busy:
+            await self._crew.run({_WHOLE: self._finder.close}, min(_CLOSE_S, self._settings().deadline_s))
+        self._crew.close()
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    async def _mend(self, limit_s: float) -> None:
+        """Opens a driver that is gone, one that answers for no card at all, and one that may have come to a host
+        without cards."""
+        view = self._view
+        if view.kind == SLOT and view.driver is None:
+            self._view = view = _with_slots(view, self._finder.slots())
+            pause = LOOK_S
+        elif view.driver is not None:
+            pause = REOPEN_S
+        elif self._nobody_answers:
+            pause = self._pause_s
+            self._pause_s = min(2 * self._pause_s, RAREST_S) if time.monotonic() - self._tried_at >= pause else pause
+        else:
+            return
+        due = self._found is not None or time.monotonic() - self._tried_at >= pause
+        if due and not self._closed and not self._opening.locked():
+            async with self._opening:
+                await self._open(limit_s)
+
+    async def _open(self, limit_s: float) -> None:
+        end = time.monotonic() + limit_s
+        self._tried_at = time.monotonic()
+        outcome: Answer[Found] | Failure | Late
+        if self._found is not None:
+            outcome = Answer(self._found)
+        else:
+            outcome = (await self._crew.run({_WHOLE: self._find}, limit_s))[_WHOLE]
+        if isinstance(outcome, Late) and outcome.running_s is not None and not self._hangs(outcome.running_s, limit_s):
+            return  # it may be slow: what it finds is taken when it has
+        self._found = None
+        self._generation += 1
+        found = (
+            outcome.value
+            if isinstance(outcome, Answer)
+            else replace(self._finder.by_node(), error=_why(outcome, "opening the driver"))
+        )
+        self._unknown = set()
+        self._backend = found.backend
+        before = self._view
+        same = before.kind == found.kind
+        cards = {card.index: card for card in found.cards}
+        self._listed = frozenset(cards)
+        if before.cards.keys() != cards.keys():
+            self._ledger = Ledger()
+        error = found.error
+        if error is None and not cards and same and before.cards and found.kind != SLOT:
+            error = DriverError(Trouble.ABSENT, "the driver lists no cards any more", of_driver=True)
+        if error is None and found.backend is not None:
+            cards, error = await self._describe(found.backend, cards, (end - time.monotonic()) / 3)
+        sick = None
+        if error is not None:
+            self._backend = None
+            since = before.driver.since if before.driver else time.time()
+            sick = Sick(error.trouble, str(error), since)
+            # Those that told about themselves, rather than what their device nodes show.
+            cards = dict(before.cards) if same and before.cards else cards
+        version = found.version or (before.version if same else "")
+        self._view = View(found.kind, version, cards, sick=self._ledger.sick(cards), driver=sick)
+
+    def _find(self) -> Found:
+        self._found = found = self._finder.find()
+        return found
+
+    async def _describe(
+        self, backend: Backend, cards: dict[int, Card], limit_s: float
+    ) -> tuple[dict[int, Card], DriverError | None]:
+        """The cards with all that they tell in time; the others are asked again with their first reading."""
+        calls = {index: partial(backend.describe, card) for index, card in cards.items()}
+        for index, outcome in (await self._crew.run(calls, limit_s)).items():
+            if isinstance(outcome, Answer):
+                cards = _described(cards, outcome.value)
+                continue
+            if isinstance(outcome, Failure):
+                error = _why(outcome, "describing the card")
+                if error.of_driver:
+                    return cards, error
+                if error.trouble is Trouble.ELSEWHERE:
+                    del cards[index]
+                    continue
+                self._ledger.failed(index, What.READINGS, error)
+            self._unknown.add(index)
+        return _linked(cards, await self._links(backend, cards, limit_s)), None
+
+    async def _links(self, backend: Backend, cards: Iterable[int], limit_s: float) -> Mapping[int, tuple[int, ...]]:
+        """The direct links among the cards that have said who they are; where that takes longer, none, and they are
+        asked for again behind the next readings."""
+        ask = partial(backend.peers, set(cards) - self._unknown)
+        outcome = (await self._crew.run({_WHOLE: ask}, limit_s))[_WHOLE]
+        self._unlinked = isinstance(outcome, Late)
+        return outcome.value if isinstance(outcome, Answer) else {}
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def _ask(self, backend: Backend, what: What, card: Card) -> tuple[Card | None, Seen[Any]]:
+        """Blocks. What the card says, and who it is where that is not known yet."""
+        value: Any
+        if what is What.READINGS:
+            value = backend.read(card.index)
+        elif what is What.HEALTH:
+            value = backend.health(card.index)
+        else:
+            value = tuple(backend.holders(card.index))
+        seen, described = Seen(time.time(), value), None
+        # The instances of a card in MIG mode may change while it is used.
+        if card.index in self._unknown or (card.mig and what is What.HEALTH):
+            try:
+                described = backend.describe(card)
+            except DriverError:
+                pass  # it is asked again with its next reading
+        return described, seen
+
+    def _take(
+        self,
+        what: What,
+        outcomes: Mapping[int, Answer[tuple[Card | None, Seen[Any]]] | Failure | Late],
+        waited_s: float,
+    ) -> None:
+        """Makes the next view of what became of the calls in `waited_s` seconds."""
+        view, ledger = self._view, self._ledger
+        values: dict[int, Seen[Any]] = dict(getattr(view, what.value))
+        cards = dict(view.cards)
+        for index, outcome in outcomes.items():
+            if isinstance(outcome, Answer):
+                described, values[index] = outcome.value
+                ledger.answered(index, what)
+                if described is not None and index in cards:
+                    self._unlinked = self._unlinked or index in self._unknown
+                    self._unknown.discard(index)
+                    cards = _described(cards, replace(described, peers=described.peers or cards[index].peers))
+                continue
+            values.pop(index, None)
+            error = _why(outcome, f"card {index}")
+            if error.of_driver:
+                # Nothing of what it said before still holds.
+                self._backend, self._ledger, self._nobody_answers = None, Ledger(), False
+                self._generation += 1
+                self._view = View(view.kind, view.version, cards, driver=Sick(error.trouble, str(error), time.time()))
+                return
+            if error.trouble is Trouble.ELSEWHERE:
+                cards.pop(index, None)
+                self._unknown.discard(index)
+            elif isinstance(outcome, Failure) or outcome.running_s is None:
+                ledger.failed(index, what, error)
+            elif self._hangs(outcome.running_s, waited_s):
+                ledger.hangs(index, error, time.time() - outcome.running_s)
+        if what is What.READINGS and len(outcomes) == len(cards):
+            self._nobody_answers = all(isinstance(outcome, Failure) for outcome in outcomes.values())
+            if not self._nobody_answers:
+                self._pause_s = REOPEN_S
+        changed: dict[str, Any] = {what.value: values, "cards": cards, "sick": ledger.sick(cards)}
+        if ledger.hanging:
+            for name in _VALUES:
+                kept = changed.get(name, getattr(view, name))
+                changed[name] = {index: seen for index, seen in kept.items() if index not in ledger.hanging}
+        self._view = replace(view, **changed)
+
+    def _hangs(self, running_s: float, waited_s: float) -> bool:
+        """Whether a call hangs: it was waited for, or has been running, for about as long as one may take."""
+        return max(running_s, waited_s) >= _ABOUT * self._settings().deadline_s
+
+
+def _with_slots(view: View, slots: tuple[Card, ...]) -> View:
+    return view if len(slots) == len(view.cards) else replace(view, cards={card.index: card for card in slots})
+
+
+def _described(cards: Mapping[int, Card], card: Card) -> dict[int, Card]:
+    """The cards with what one of them tells of itself, and with the instances that it has now."""
+    others = {index: one for index, one in cards.items() if one.parent != card.index}
+    return dict(sorted((others | {one.index: one for one in (card, *card.instances)}).items()))
+
+
+def _linked(cards: Mapping[int, Card], links: Mapping[int, tuple[int, ...]]) -> dict[int, Card]:
+    return {index: replace(card, peers=links.get(index, card.peers)) for index, card in cards.items()}
+
+
+def _why(outcome: Failure | Late, what: str) -> DriverError:
+    if isinstance(outcome, Late):
+        if outcome.running_s is None:
+            return DriverError(Trouble.NOT_TOLD, f"{what}: could not be asked: no thread can be started")
+        return DriverError(Trouble.HANG, f"{what}: a call to its driver has not returned for {outcome.running_s:.0f} s")
+    if isinstance(outcome.error, DriverError):
+        return outcome.error
+    return DriverError(Trouble.FAILED, f"{what}: {type(outcome.error).__name__}: {outcome.error}")

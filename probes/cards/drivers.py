@@ -1,0 +1,99 @@
+"""Which driver this host has, and which cards: vendors' libraries are tried, and device nodes say what is missing."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.probes.cards.accelerator import SLOT, Backend, Card, DriverError, Trouble
+from muster.probes.cards.no_cards import NoCards, by_node
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`backend` is open, and None where there is nobody to ask: slots, or a driver in trouble (`error`)."""
+
+    kind: str
+    cards: tuple[Card, ...]
+    backend: Backend | None = None
+    version: str = ""
+    error: DriverError | None = None
+
+
+def vendors() -> list[Backend]:
+    """In the order in which they are tried. Neither loads anything before it is opened."""
+    from muster.probes.cards.ascend.ascend import Ascend
+    from muster.probes.cards.nvidia.nvidia import Nvidia
+
+    return [Nvidia(), Ascend()]
+
+
+class Finder:
+    """Not for several threads at once."""
+
+    def __init__(self, backends: Sequence[Backend], slots: Callable[[], int], dev: Path) -> None:
+        self._backends = backends
+        self._slots = NoCards(slots)
+        self._dev = dev
+        self._open: Backend | None = None
+        #: The kind of cards that there were once: that they are gone is no reason to take this for a host without any.
+        self._had = SLOT
+        #: Kind of the driver that is being opened.
+        self.trying = SLOT
+
+    def find(self) -> Found:
+        """Blocks, for ever where the driver hangs. What was open is closed before.
+
+        The first backend that lists cards is it. Where none does, cards are known by their device nodes: then what
+        keeps their driver from answering is the error. A driver in trouble without any node, and without cards that
+        were there before, is no sign of cards (a library alone is in many images, and a container sees its host's PCI
+        bus): such a host has slots, and where none are configured the error is told with no cards.
+        """
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+        kind, nodes = by_node(self._dev)
+        failed: Found | None = None
+        for backend in self._backends:
+            self.trying = backend.kind
+            shown = tuple(nodes) if backend.kind == kind else ()
+            try:
+                backend.open()
+                cards = tuple(backend.cards())
+                if not cards and not shown and backend.kind != self._had:
+                    backend.close()
+                    continue
+                self._open = backend
+                self._had = backend.kind
+                # Without cards each node's is asked all the same: the driver will say that it has none of this number.
+                return Found(backend.kind, cards or shown, backend, _version(backend))
+            except DriverError as error:
+                backend.close()
+                if shown or backend.kind == self._had:
+                    return Found(backend.kind, shown, error=error)
+                if error.trouble is not Trouble.NO_LIBRARY and failed is None:
+                    failed = Found(backend.kind, (), error=error)
+        self.trying = SLOT
+        slots = self.slots()
+        return failed if failed is not None and not slots else Found(SLOT, slots)
+
+    def by_node(self) -> Found:
+        """What is there to see without any driver."""
+        kind, nodes = by_node(self._dev)
+        return Found(kind, tuple(nodes)) if nodes else Found(self.trying, () if self.trying != SLOT else self.slots())
+
+    def slots(self) -> tuple[Card, ...]:
+        """Those of a host without cards, as it is configured now."""
+        return tuple(self._slots.cards())
+
+    def close(self) -> None:
+        """Gives the driver back."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+
+def _version(backend: Backend) -> str:
+    try:
+        return backend.version()
+    except DriverError:
+        return ""

@@ -1,0 +1,74 @@
+"""The one thread that waits for what a driver reports by itself."""
+
+import asyncio
+import threading
+from collections import deque
+
+import anyio
+
+from muster.probes.cards.accelerator import Backend, CardEvent, DriverError, Trouble
+
+#: In seconds: so long one call waits, which is as long as the library stays open after a close; so long nothing is said
+#: where nothing happens; and the pause after a driver did not let us wait, and has nothing to wait for.
+_WAIT_S, _QUIET_S, _FAILED_S, _NOT_TOLD_S = 2.0, 60.0, 5.0, 60.0
+#: Events that nobody fetched are forgotten from the oldest on.
+_KEPT = 4096
+
+
+class Listening:
+    """For one task that fetches. The thread is there from its first call on, and ends by itself after `close`."""
+
+    def __init__(self) -> None:
+        self._events: deque[CardEvent] = deque(maxlen=_KEPT)
+        self._wanted: Backend | None = None
+        self._alive = False
+        #: What the driver said instead of waiting.
+        self._refused: Exception | None = None
+
+    async def next(self, backend: Backend) -> list[CardEvent]:
+        """As soon as there is something; empty after a while without."""
+        if not self._events:
+            news = asyncio.Event()
+            self._wanted, self._loop, self._news = backend, asyncio.get_running_loop(), news
+            if not self._alive:
+                self._start(backend)
+            if not self._events and self._refused is None:  # it may have been quick
+                with anyio.move_on_after(_QUIET_S):
+                    await news.wait()
+        found = [self._events.popleft() for _ in range(len(self._events))]
+        refused, self._refused = self._refused, None
+        if refused is not None and not found:
+            untold = isinstance(refused, DriverError) and refused.trouble is Trouble.NOT_TOLD
+            await anyio.sleep(_NOT_TOLD_S if untold else _FAILED_S)
+        return found
+
+    def close(self) -> None:
+        """Lets the thread go."""
+        self._wanted = None
+
+    def _start(self, backend: Backend) -> None:
+        try:
+            thread = threading.Thread(target=self._listen, args=(backend,), name="card events", daemon=True)
+            self._alive = True
+            thread.start()
+        except RuntimeError as error:  # none to be had now
+            self._alive, self._refused = False, error
+
+    def _listen(self, backend: Backend) -> None:
+        try:
+            while self._wanted is backend:
+                found = backend.wait_events(_WAIT_S)
+                if found:
+                    self._events.extend(found)
+                    self._tell()
+        except Exception as error:
+            self._refused = error  # what is wrong with the driver is seen by who asks for the cards
+        finally:
+            self._alive = False
+            self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._news.set)
+        except RuntimeError:
+            pass  # the loop is closed

@@ -1,0 +1,234 @@
+"""NVIDIA cards, asked through NVML (nvidia-ml-py loads the driver's libnvidia-ml.so.1 when it is first used).
+
+A card has the number that NVML gives it, which is the order on the PCI bus. CUDA counts so too where CUDA_DEVICE_ORDER
+is PCI_BUS_ID. NVML may count cards that a container was not given: those are none of ours.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from muster.probes.cards.accelerator import (
+    NVIDIA,
+    Backend,
+    Card,
+    CardEvent,
+    DriverError,
+    Health,
+    Holder,
+    Reading,
+    Trouble,
+)
+from muster.probes.cards.nvidia import nvidia_card, nvidia_health, nvidia_mig
+from muster.probes.cards.nvidia.nvidia_calls import (
+    FUNCTION_NOT_FOUND,
+    INSUFFICIENT_SIZE,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    UNINITIALIZED,
+    VERSION_MISMATCH,
+    Nvml,
+    load,
+    trouble,
+)
+from muster.probes.cards.nvidia.nvidia_events import Listener
+
+#: Version of nvmlMemory_v2_t, whose `used` leaves out what the driver keeps for itself.
+_MEMORY_V2 = 0x02000028
+#: The lists of processes, and whether these draw. What is on the card through MPS is in a list of its own.
+_PROCESSES = (
+    ("nvmlDeviceGetComputeRunningProcesses", False),
+    ("nvmlDeviceGetMPSComputeRunningProcesses", False),
+    ("nvmlDeviceGetGraphicsRunningProcesses", True),
+)
+#: A list that grows between the call for its size and the one for its content is asked for again so often.
+_TRIES = 5
+
+
+@dataclass(slots=True)
+class _Session:
+    """What holds from one `open` to the next `close`. A thread that comes back late finds its own."""
+
+    nvml: Nvml
+    listener: Listener
+    handles: dict[int, Any] = field(default_factory=dict)
+    buses: dict[int, str] = field(default_factory=dict)
+    instances: dict[int, nvidia_mig.Instance] = field(default_factory=dict)
+    memory_v2: bool = True
+    #: Device nodes that this container has, by their names, if it has fewer than NVML has cards.
+    nodes: frozenset[str] = frozenset()
+
+    def handle(self, index: int) -> Any:
+        """Of a card, or a MIG instance."""
+        instance = self.instances.get(index)
+        if instance is not None:
+            return nvidia_mig.handle(self.nvml, self.handle(instance.parent), instance)
+        handle = self.handles.get(index)
+        if handle is None:
+            try:
+                handle = self.nvml.ask("nvmlDeviceGetHandleByIndex", index)
+            except DriverError as error:
+                if error.number != NO_PERMISSION:
+                    raise
+                if self.nodes:
+                    raise _elsewhere(index) from None
+                # Not one reading is kept from us but the whole card, from whoever runs here.
+                text = f"{error}: is its device node in the container, and may this user open it?"
+                raise DriverError(Trouble.FAILED, text, error.number) from None
+            self.handles[index] = handle
+        return handle
+
+    def memory(self, handle: Any) -> tuple[int | None, int | None]:
+        """Used and total bytes. This call goes to the card itself: one that does not answer it is in trouble."""
+        try:
+            if self.memory_v2:
+                try:
+                    info = self.nvml.ask("nvmlDeviceGetMemoryInfo", handle, _MEMORY_V2)
+                    return int(info.used), int(info.total)
+                except DriverError as error:
+                    if error.number not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
+                        raise
+                    self.memory_v2 = False
+            info = self.nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+            return int(info.used), int(info.total)
+        except DriverError as error:
+            # A card without memory of its own, say, which did answer.
+            if error.number in (NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION):
+                return None, None
+            raise
+
+
+class Nvidia(Backend):
+    """NVML. It counts who opened it, so that a thread which waits for events may keep it open for itself."""
+
+    kind = NVIDIA
+
+    def __init__(self, dev: Path = Path("/dev")) -> None:
+        """`dev` is where device nodes are."""
+        self._dev = dev
+        self._lock = threading.Lock()
+        self._session: _Session | None = None
+
+    def open(self) -> None:
+        with self._lock:
+            if self._session is None:
+                nvml = Nvml(load())
+                nvml.ask("nvmlInit", of_driver=True)
+                self._session = _Session(nvml, Listener(nvml))
+
+    def close(self) -> None:
+        with self._lock:
+            session, self._session = self._session, None
+            if session is not None:
+                session.listener.close()
+                try:
+                    session.nvml.ask("nvmlShutdown")
+                except DriverError:
+                    pass  # a driver that is gone has nothing that could be given back
+
+    def version(self) -> str:
+        return self._open().nvml.maybe("nvmlSystemGetDriverVersion") or ""
+
+    def cards(self) -> list[Card]:
+        session = self._open()
+        count = session.nvml.ask("nvmlDeviceGetCount", of_driver=True)
+        nodes = _nodes(self._dev)
+        session.nodes = nodes if len(nodes) < count else frozenset()
+        return [Card(index, NVIDIA) for index in range(count)]
+
+    def describe(self, card: Card) -> Card:
+        session = self._open()
+        handle = session.handle(card.index)
+        found = nvidia_card.describe(session.nvml, handle, card.index, session.memory(handle)[1])
+        if session.nodes and found.node and os.path.basename(found.node) not in session.nodes:
+            raise _elsewhere(card.index)
+        session.buses[card.index] = found.bus_id
+        parts = nvidia_mig.instances(session.nvml, handle, found) if found.mig else {}
+        others = {index: it for index, it in session.instances.items() if it.parent != card.index}
+        session.instances = others | {index: instance for index, (instance, _) in parts.items()}
+        return replace(found, peers=card.peers, instances=tuple(own for _, own in parts.values()))
+
+    def peers(self, indices: Collection[int]) -> Mapping[int, tuple[int, ...]]:
+        session = self._open()
+        handles = {index: session.handles[index] for index in sorted(indices) if index in session.handles}
+        return nvidia_card.peers(session.nvml, handles, dict(session.buses))
+
+    def read(self, index: int) -> Reading:
+        session = self._open()
+        handle = session.handle(index)
+        util = session.nvml.maybe("nvmlDeviceGetUtilizationRates", handle)  # not with MIG
+        used, total = session.memory(handle)
+        power = session.nvml.maybe("nvmlDeviceGetPowerUsage", handle)
+        return Reading(
+            util=None if util is None else float(util.gpu),
+            mem_util=None if util is None else float(util.memory),
+            mem_used=used,
+            mem_total=total,
+            power_w=None if power is None else power / 1000,
+        )
+
+    def health(self, index: int) -> Health:
+        session = self._open()
+        handle = session.handle(index)
+        # Of an instance it is its card that has a temperature, errors and links.
+        return Health() if index in session.instances else nvidia_health.health(session.nvml, handle)
+
+    def holders(self, index: int) -> list[Holder]:
+        """The pids are those that NVML tells: of the caller's namespace, or of the host's with older drivers."""
+        session = self._open()
+        handle = session.handle(index)
+        found: dict[int, Holder] = {}
+        told = False
+        for name, draws in _PROCESSES:
+            processes = _processes(session.nvml, name, handle)
+            told = told or processes is not None
+            for process in processes or ():
+                pid, memory, graphics = int(process.pid), process.usedGpuMemory, draws
+                if (before := found.get(pid)) is not None:  # on more than one list, or in more than one MIG instance
+                    graphics = graphics and before.graphics
+                    memory = max((m for m in (memory, before.memory) if m is not None), default=None)
+                found[pid] = Holder(pid, memory, graphics)
+        if not told:
+            raise trouble(NOT_SUPPORTED, "this card tells of no processes")
+        return list(found.values())
+
+    def wait_events(self, timeout_s: float) -> list[CardEvent]:
+        session = self._open()
+        return session.listener.wait(timeout_s, dict(session.handles))
+
+    def _open(self) -> _Session:
+        session = self._session
+        if session is None:
+            raise trouble(UNINITIALIZED)
+        return session
+
+
+def _nodes(dev: Path) -> frozenset[str]:
+    try:
+        return frozenset(name for name in os.listdir(dev) if re.fullmatch(r"nvidia[0-9]{1,4}", name))
+    except OSError:
+        return frozenset()
+
+
+def _elsewhere(index: int) -> DriverError:
+    return DriverError(Trouble.ELSEWHERE, f"card {index} of the host was not given to this container", NO_PERMISSION)
+
+
+def _processes(nvml: Nvml, name: str, handle: Any) -> list[Any] | None:
+    """The list by its newest call that the library has; None where it has none. Raises DriverError."""
+    for version in ("_v3", "_v2"):
+        for attempt in range(_TRIES):
+            try:
+                return list(nvml.ask(name + version, handle))
+            except DriverError as error:
+                if error.number == FUNCTION_NOT_FOUND:
+                    break
+                if error.number in (NOT_SUPPORTED, NO_PERMISSION):
+                    return None
+                if error.number != INSUFFICIENT_SIZE or attempt == _TRIES - 1:
+                    raise
+    return None

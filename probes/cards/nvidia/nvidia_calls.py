@@ -1,0 +1,140 @@
+"""NVML's calls, each by its name: which return codes are an answer, which are a trouble, and what helps."""
+
+import ctypes
+import sys
+from typing import Any, NoReturn
+
+from muster.probes.cards.accelerator import DriverError, Trouble
+
+#: pynvml loads exactly this one.
+LIBRARY = "libnvidia-ml.so.1"
+
+#: NVML's return codes (nvml.h).
+UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 1, 2, 3, 4, 6
+INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 7, 9, 10, 12, 13
+LOST, RESET_REQUIRED, MISMATCH, NO_MEMORY, NO_RESOURCES = 15, 16, 18, 20, 23
+VERSION_MISMATCH, GPU_NOT_FOUND = 25, 28
+
+_TROUBLES = {
+    NOT_SUPPORTED: Trouble.NOT_TOLD,
+    FUNCTION_NOT_FOUND: Trouble.NOT_TOLD,
+    NO_MEMORY: Trouble.NOT_TOLD,
+    NO_RESOURCES: Trouble.NOT_TOLD,
+    DRIVER_NOT_LOADED: Trouble.NO_DRIVER,
+    LIBRARY_NOT_FOUND: Trouble.NO_LIBRARY,
+    MISMATCH: Trouble.MISMATCH,
+    LOST: Trouble.LOST,
+    RESET_REQUIRED: Trouble.RESET_REQUIRED,
+    INVALID_ARGUMENT: Trouble.ABSENT,
+    NOT_FOUND: Trouble.ABSENT,
+    GPU_NOT_FOUND: Trouble.ABSENT,
+}
+#: What helps where it is the driver.
+_DRIVER = {
+    DRIVER_NOT_LOADED: "load the nvidia kernel module (dmesg says why it is not)",
+    LIBRARY_NOT_FOUND: f"{LIBRARY} is not found: install the driver's libraries, or give the container the `utility` "
+    "capability",
+    MISMATCH: "the kernel module is of another version than the libraries: reload it, or reboot; libraries that were "
+    "upgraded need a restart of who asks",
+}
+#: What helps where it is one card.
+_CARD = {
+    INVALID_ARGUMENT: "the driver has no card of this number; is each card's device in the container, and was none "
+    "renumbered?",
+    NOT_FOUND: "the driver has no card of this number",
+    GPU_NOT_FOUND: "the driver has no card of this number",
+    LOST: "it fell off the bus: reboot; when it happens again have the hardware looked at",
+    RESET_REQUIRED: "nvidia-smi --gpu-reset, or reboot",
+}
+#: From whatever call they come, they are about more than that one reading.
+_GRAVE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH, LOST, RESET_REQUIRED})
+_OF_DRIVER = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, MISMATCH})
+
+
+def load() -> Any:
+    """The module `pynvml`, which is only imported (5 MB) where there is a library for it.
+
+    Raises DriverError NO_LIBRARY.
+    """
+    loaded = sys.modules.get("pynvml")
+    if loaded is None or loaded.nvmlLib is None:
+        try:
+            ctypes.CDLL(LIBRARY)
+        except OSError as error:
+            text = f"NVML cannot be loaded ({LIBRARY_NOT_FOUND}): {_DRIVER[LIBRARY_NOT_FOUND]} ({error})"
+            raise DriverError(Trouble.NO_LIBRARY, text, LIBRARY_NOT_FOUND, of_driver=True) from None
+    import pynvml
+
+    return pynvml
+
+
+class Nvml:
+    """NVML's functions by their names in pynvml. One that an older pynvml lacks is as one that the library lacks."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def ask(self, name: str, *args: Any, of_driver: bool = False) -> Any:
+        """What the call says. Raises DriverError for every code but success."""
+        function = getattr(self.module, name, None)
+        if function is None:
+            raise trouble(FUNCTION_NOT_FOUND, f"this version of nvidia-ml-py has no {name}")
+        try:
+            return function(*args)
+        except self.module.NVMLError as error:
+            _refuse(error, of_driver)
+        except UnicodeDecodeError as error:
+            raise DriverError(Trouble.FAILED, f"{name}: the driver's text is not UTF-8: {error}") from None
+
+    def maybe(self, name: str, *args: Any) -> Any:
+        """What the call says, None where this one thing is not told. Raises DriverError for what is about more than
+        that: the card is lost or needs a reset, the driver is gone."""
+        function = getattr(self.module, name, None)
+        if function is None:
+            return None
+        try:
+            return function(*args)
+        except self.module.NVMLError as error:
+            if error.value in _GRAVE:
+                _refuse(error, False)
+        except UnicodeDecodeError:
+            pass  # a serial number, say, that was never burnt in
+        return None
+
+    def fields(self, handle: Any, wanted: tuple[tuple[int, int], ...]) -> dict[int, float | int]:
+        """Values by the number of their field, of those that are told, for (field, scope) pairs. Raises as `maybe`."""
+        answers = self.maybe("nvmlDeviceGetFieldValues", handle, list(wanted))
+        found: dict[int, float | int] = {}
+        for answer in answers or ():
+            name = _VALUES.get(answer.valueType)
+            if answer.nvmlReturn == 0 and name is not None:
+                found[answer.fieldId] = getattr(answer.value, name)
+            elif answer.nvmlReturn in _GRAVE:
+                raise trouble(answer.nvmlReturn)
+        return found
+
+
+#: Member of nvmlValue_t by nvmlValueType_t.
+_VALUES = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+_NAMES = {
+    UNINITIALIZED: "Uninitialized",
+    LOST: "GPU is lost",
+    RESET_REQUIRED: "GPU requires restart",
+    DRIVER_NOT_LOADED: "Driver Not Loaded",
+    MISMATCH: "Driver/library version mismatch",
+}
+
+
+def trouble(number: int, said: str = "", *, of_driver: bool = False) -> DriverError:
+    """The error for a return code. `said` is NVML's own sentence."""
+    of_driver = of_driver or number in _OF_DRIVER
+    remedy = _DRIVER.get(number) if of_driver else _CARD.get(number)
+    text = f"NVML says {said or _NAMES.get(number, 'an error')} ({number})" + (f": {remedy}" if remedy else "")
+    kind = _TROUBLES.get(number, Trouble.FAILED)
+    if of_driver and kind is Trouble.ABSENT:
+        kind = Trouble.FAILED
+    return DriverError(kind, text, number, of_driver=of_driver)
+
+
+def _refuse(error: Any, of_driver: bool) -> NoReturn:
+    raise trouble(int(error.value), str(error).rstrip("."), of_driver=of_driver) from None

@@ -1,0 +1,241 @@
+"""When what is read: the cards' quick readings, their slow ones, who is on them, and the processes of jobs.
+
+Nothing of it runs on the loop but the timing. The driver answers within its deadline, and /proc is read by a thread
+that nobody depends on: one file of a process that is stuck in the kernel can hold a reader for ever. Such a process is
+left out from then on, and another thread reads the others.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskStatus
+
+from muster.probes.calls import watched
+from muster.probes.calls.beats import Beat
+from muster.probes.cards.driver import Driver, View, What
+from muster.probes.kernel.procfs import NodeTotals, Procfs
+from muster.probes.kernel.trees import HELPERS, Forest, JobRoots, Proc
+
+#: Seconds without a file read after which the thread that reads /proc is left behind: one file takes microseconds.
+STUCK_S = 10.0
+#: How many threads may be left behind; then processes are not looked at until one comes back.
+MAX_LEFT_BEHIND = 8
+#: Least time in seconds that the cards have for their quick readings. Who needs longer is left out, so that one card
+#: does not slow the others down; whether it hangs, the driver's own deadline tells.
+READINGS_S = 2.0
+#: Seconds between two looks whether telemetry was turned on again.
+OFF_S = 5.0
+#: No /proc or a strange one, no descriptor, no thread.
+_FAILURES = (OSError, ValueError, watched.StillHanging)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Periods in seconds: utilization and power, the slow readings, processes on cards, processes of jobs."""
+
+    readings_s: float = 1.0
+    health_s: float = 15.0
+    holders_s: float = 60.0
+    processes_s: float = 15.0
+    enabled: bool = True
+    #: Names of helper processes, as in probes/kernel/trees.py.
+    helpers: tuple[str, ...] = HELPERS
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the processes did at one moment: `at` in seconds since the epoch, `up` in seconds of the monotonic clock."""
+
+    at: float
+    up: float
+    jobs: Mapping[str, tuple[Proc, ...]]
+    node: NodeTotals
+
+
+class Sampler:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        rates: Callable[[], Rates],
+        driver: Driver,
+        jobs: Callable[[], Sequence[JobRoots]],
+        *,
+        on_readings: Callable[[View], None],
+        on_look: Callable[[Look], None],
+        proc: Path = Path("/proc"),
+    ) -> None:
+        """`jobs` tells where the processes of jobs begin. The callbacks are called on the loop, after the driver's
+        quick readings and after each look at the processes; they raise nothing. Raises OSError where `proc` cannot be
+        opened."""
+        self._rates = rates
+        self._driver = driver
+        self._jobs = jobs
+        self._on_readings = on_readings
+        self._on_look = on_look
+        self._proc = proc
+        self._stuck: set[int] = set()
+        self._reader = self._new_reader()
+        self._left_behind: list[_Reader] = []
+        #: A sentence for an operator while processes cannot be looked at as they should; else empty.
+        self.trouble = ""
+        self._looks = Beat("processes", lambda: self._rates().processes_s, self._processes, 0.35)
+        self.beats = (
+            Beat("readings", lambda: self._rates().readings_s, self._readings, 0.0),
+            self._looks,
+            Beat("health", lambda: self._rates().health_s, self._health, 0.6),
+            Beat("holders", lambda: self._rates().holders_s, self._holders, 0.85),
+        )
+
+    def look_soon(self) -> None:
+        """Has the processes looked at before it is their turn: some have begun. At most one look in a second is made
+        for that; while telemetry is off there is none."""
+        self._looks.soon()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Samples, for ever."""
+        task_status.started()
+        try:
+            while True:
+                if self._rates().enabled:
+                    async with anyio.create_task_group() as tasks:
+                        for beat in self.beats:
+                            tasks.start_soon(beat.run, name=f"sampler {beat.name}")
+                        await self._turned(False)
+                        tasks.cancel_scope.cancel()
+                await self._turned(True)
+        finally:
+            self._left_behind.append(self._reader)
+            self._tidy()
+
+    async def _turned(self, on: bool) -> None:
+        """Returns when telemetry is turned on, or off."""
+        while True:
+            if self._rates().enabled is on:
+                return
+            await anyio.sleep(OFF_S)
+
+    async def _readings(self) -> None:
+        limit = max(READINGS_S, self._rates().readings_s)
+        self._on_readings(await self._driver.refresh(What.READINGS, deadline_s=limit))
+
+    async def _health(self) -> None:
+        await self._driver.refresh(What.HEALTH)
+
+    async def _holders(self) -> None:
+        await self._driver.refresh(What.HOLDERS)
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    async def _processes(self) -> None:
+        try:
+            look = await self._look() if self._ready() else None
+        except _FAILURES as error:
+            self.trouble = f"{self._proc}: processes cannot be looked at: {error}"
+            return
+        if look is not None:
+            self.trouble = self._left_out() if self._stuck else ""
+            self._on_look(look)
+
+    def _ready(self) -> bool:
+        """Sees to it that there is a reader that nobody uses; whether there is one. Raises OSError."""
+        self._tidy()
+        if self._reader.busy:  # the look before was cancelled in the middle
+            self._leave_behind()
+        if len(self._left_behind) >= MAX_LEFT_BEHIND:
+            self.trouble = (
+                f"{len(self._left_behind)} looks at processes hang in the kernel, at {_pids(self._stuck)}: what jobs' "
+                f"processes do is not told; find what these wait for (cat /proc/PID/stack)"
+            )
+            return False
+        if self._rates().helpers != self._reader.helpers:
+            before, self._reader = self._reader, self._new_reader()
+            self._left_behind.append(before)
+        return True
+
+    async def _look(self) -> Look | None:
+        """None where a file of a process cannot be read to its end. Raises OSError, ValueError."""
+        reader, jobs = self._reader, tuple(self._jobs())
+        holders = {holder.pid: index for index, seen in self._driver.view.holders.items() for holder in seen.value}
+        look: Look | None = None
+        failure: Exception | None = None
+        reader.busy = True
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_without_progress, reader, tasks.cancel_scope)
+            try:
+                look = await watched.call(f"reader {reader.number} of processes", lambda: reader.look(jobs, holders))
+            except _FAILURES as error:
+                failure, reader.busy = error, False
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if look is None:
+            self._leave_behind()
+        return look
+
+    def _new_reader(self) -> "_Reader":
+        procfs, helpers = Procfs(self._proc), self._rates().helpers
+        return _Reader(procfs, Forest(procfs, helpers, self._stuck), helpers)
+
+    def _leave_behind(self) -> None:
+        """Goes on without a reader that does not return, and without the process at which it hangs. Raises OSError."""
+        pid = self._reader.procfs.reading
+        if pid:
+            self._stuck.add(pid)
+            self.trouble = self._left_out()
+        before, self._reader = self._reader, self._new_reader()
+        before.stuck = pid
+        self._left_behind.append(before)
+
+    def _left_out(self) -> str:
+        return (
+            f"{_pids(self._stuck)}: no read within {STUCK_S:g} s: what is stuck there is not told, until it comes back"
+        )
+
+    def _tidy(self) -> None:
+        """Forgets readers that have come back: what they hung at can be read again, or is gone."""
+        for reader in [reader for reader in self._left_behind if not reader.busy]:
+            reader.procfs.close()
+            self._left_behind.remove(reader)
+            self._stuck.discard(reader.stuck)
+            if reader.stuck and not self._reader.busy:
+                self._reader.forest.trust(reader.stuck)
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """What one thread at a time reads with."""
+
+    procfs: Procfs
+    forest: Forest
+    helpers: tuple[str, ...]
+    number: int = field(default_factory=itertools.count(1).__next__)
+    #: A thread is reading with it.
+    busy: bool = False
+    #: Process at which it hangs, or hung; 0: none.
+    stuck: int = 0
+
+    def look(self, jobs: Sequence[JobRoots], holders: Mapping[int, int]) -> Look:
+        """Blocks. Raises OSError, ValueError."""
+        try:
+            at, up = time.time(), time.monotonic()
+            return Look(at, up, self.forest.look(jobs, holders), self.procfs.node())
+        finally:
+            self.busy = False
+
+
+async def _cancel_without_progress(reader: _Reader, scope: anyio.CancelScope) -> None:
+    before = -1
+    while reader.procfs.reads != before:
+        before = reader.procfs.reads
+        await anyio.sleep(STUCK_S)
+    scope.cancel()
+
+
+def _pids(pids: set[int]) -> str:
+    shown = sorted(pids)
+    return ", ".join(f"/proc/{pid}" for pid in shown[:5]) + (", ..." if len(shown) > 5 else "")

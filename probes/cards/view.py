@@ -1,0 +1,106 @@
+"""What is known of the cards at one moment, and which of them do not answer."""
+
+import enum
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from muster.probes.cards.accelerator import SLOT, Card, DriverError, Health, Holder, Reading, Trouble
+
+T = TypeVar("T")
+
+
+class What(enum.Enum):
+    """Kinds of calls."""
+
+    READINGS = "readings"
+    HEALTH = "health"
+    HOLDERS = "holders"
+
+
+@dataclass(frozen=True, slots=True)
+class Sick:
+    """Why there is no answer. `since`: epoch seconds of the first failure in a row, of the call where it hangs."""
+
+    trouble: Trouble
+    text: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Generic[T]):
+    """A value and when it was read, in epoch seconds."""
+
+    at: float
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is known of the cards: a snapshot that is replaced and never changed.
+
+    A value of a card that did not answer is not there. `sick` has the cards whose last call of some kind failed; one
+    that hangs is HANG whatever was asked, and has no values at all. `driver`: what is wrong with all of it.
+    """
+
+    kind: str = SLOT
+    version: str = ""
+    cards: Mapping[int, Card] = field(default_factory=dict)
+    readings: Mapping[int, Seen[Reading]] = field(default_factory=dict)
+    health: Mapping[int, Seen[Health]] = field(default_factory=dict)
+    holders: Mapping[int, Seen[tuple[Holder, ...]]] = field(default_factory=dict)
+    sick: Mapping[int, Sick] = field(default_factory=dict)
+    driver: Sick | None = None
+
+    @property
+    def whole(self) -> Mapping[int, Card]:
+        """The cards without the instances of those that are in MIG mode: the pieces of hardware."""
+        return {index: card for index, card in self.cards.items() if card.parent is None}
+
+    def owners(self, indices: Iterable[int]) -> frozenset[int]:
+        """These cards, and those of which they are instances: whose trouble is theirs."""
+        parents = (self.cards[index].parent for index in indices if index in self.cards)
+        return frozenset(indices) | {parent for parent in parents if parent is not None}
+
+    def shared(self, by_card: Mapping[int, T]) -> dict[int, T]:
+        """What is known of cards, of their instances too."""
+        inherited = {index: card.parent for index, card in self.cards.items() if card.parent in by_card}
+        return {**{index: by_card[parent] for index, parent in inherited.items() if parent is not None}, **by_card}
+
+
+class Ledger:
+    """Which cards failed, in what and since when."""
+
+    def __init__(self) -> None:
+        self.hanging: dict[int, Sick] = {}
+        self._failed: dict[tuple[int, What], Sick] = {}
+
+    def answered(self, index: int, what: What) -> None:
+        self._failed.pop((index, what), None)
+        self.hanging.pop(index, None)
+
+    def failed(self, index: int, what: What, error: DriverError) -> None:
+        before = self._failed.get((index, what))
+        self._failed[index, what] = Sick(error.trouble, str(error), before.since if before else time.time())
+        self.hanging.pop(index, None)
+
+    def hangs(self, index: int, error: DriverError, since: float) -> None:
+        before = self.hanging.get(index)
+        self.hanging[index] = Sick(error.trouble, str(error), before.since if before else since)
+
+    def sick(self, cards: Iterable[int]) -> dict[int, Sick]:
+        """By card what is worst: it hangs, or the first kind of call that failed, but that something is not told only
+        where nothing else is wrong. A card that does not tell who is on it is not sick."""
+        if not self.hanging and not self._failed:
+            return {}
+        found: dict[int, Sick] = {}
+        for index in cards:
+            failed = [(what, self._failed[index, what]) for what in What if (index, what) in self._failed]
+            told = [sick for _, sick in failed if sick.trouble is not Trouble.NOT_TOLD]
+            untold = [sick for what, sick in failed if what is not What.HOLDERS]
+            if index in self.hanging:
+                found[index] = self.hanging[index]
+            elif told or untold:
+                found[index] = (told or untold)[0]
+        return found

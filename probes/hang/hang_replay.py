@@ -1,0 +1,54 @@
+"""The rule over recorded telemetry: lines in, changes of verdict out, in constant room."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from muster.probes.hang.hang_records import BadRecord, Record, parse
+from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.joined import MAX_JOBS, joined
+from muster.probes.hang.plain import PlainDetector
+from muster.probes.hang.rule import Detector
+from muster.probes.hang.verdicts import Change
+
+#: No record of a node is longer: a line beyond this is none. (8 ranks with 1,000 processes make 300 KB.)
+MAX_LINE = 16 << 20
+
+#: Is told the number (from 1) of each line that is no record, and why.
+Bad = Callable[[int, str], None]
+
+
+def replay(records: Iterable[Record], settings: Settings) -> Iterator[Change]:
+    """The changes of verdict of all jobs in these records."""
+    detectors: OrderedDict[str, Detector | PlainDetector] = OrderedDict()
+    for record in records:
+        found = detectors.get(record.job)
+        if found is None:
+            found = PlainDetector(settings) if settings.rule == "plain" else Detector(settings)
+            detectors[record.job] = found
+            if len(detectors) > MAX_JOBS:
+                detectors.popitem(last=False)
+        detectors.move_to_end(record.job)
+        yield from found.feed(record)
+
+
+def records_of(files: Sequence[tuple[Iterable[bytes], Bad]]) -> Iterator[Record]:
+    """The records in these lines: of one file as they are, of several, which are those of several nodes, joined."""
+    if len(files) == 1:
+        return parsed(*files[0])
+    return joined([parsed(*file) for file in files])
+
+
+def parsed(lines: Iterable[bytes], bad: Bad) -> Iterator[Record]:
+    """Lines that are no records are told to `bad` and left out, empty ones silently."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            if len(line) > MAX_LINE:
+                raise BadRecord(f"longer than {MAX_LINE} bytes")
+            record = parse(line)
+        except BadRecord as error:
+            bad(number, str(error))
+            continue
+        if record is not None:
+            yield record

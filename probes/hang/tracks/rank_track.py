@@ -1,0 +1,338 @@
+"""One rank of a job: what its processes did in the last minutes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from muster.probes.hang.hang_records import HELPER, RANK, Proc
+from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.tracks.card_track import NEVER
+from muster.probes.hang.tracks.level import Level
+
+#: States of a process that has ended.
+_ENDED = ("Z", "X", "x")
+#: CPU time is counted in these.
+_TICK_S = 0.01
+#: A process that waits differently in one look of so many is still one that waits.
+_LOOKS_BETWEEN = 2
+
+
+class ProcState(msgspec.Struct):
+    """A process, as it was seen last. `since`: of the state D or T, None in any other; `other`: looks since then in
+    which it was in another state."""
+
+    role: str
+    at: float
+    cpu_s: float | None = None
+    rchar: float | None = None
+    wchar: float | None = None
+    read_bytes: float | None = None
+    write_bytes: float | None = None
+    state: str = ""
+    wchan: str = ""
+    held: str = ""
+    since: float | None = None
+    other: int = 0
+
+
+class Interval(msgspec.Struct, array_like=True):
+    """What a rank did until `at`, over `dt` seconds: bytes, CPU seconds, bytes of log."""
+
+    at: float
+    dt: float
+    written: float = 0.0
+    read: float = 0.0
+    cpu: float = 0.0
+    log: float = 0.0
+    #: Bytes that reached the disk, or were meant to: what a checkpoint is measured by.
+    saved: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Doings:
+    """Of the last period, per minute. None: not told."""
+
+    written: float | None
+    read: float | None
+    cpu: float | None
+    log: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A process that cannot go on: `state` D or T, `wchan` the kernel's function, since when; `leads`: it is the rank's
+    own."""
+
+    pid: int
+    state: str
+    wchan: str
+    since: float
+    leads: bool
+
+
+class RankTrack(msgspec.Struct):
+    """What is kept of a rank; number -1 stands for processes of no rank."""
+
+    rank: int
+    procs: dict[str, ProcState] = {}
+    at: float = NEVER
+    intervals: list[Interval] = []
+    log_bytes: float | None = None
+    #: When its own process was seen last, and which that is.
+    seen_at: float = NEVER
+    leader: str = ""
+    #: When its counters were told last.
+    io_at: float = NEVER
+    cpu_at: float = NEVER
+    #: Marks: when it last did IO enough to be alive, or some; computed on the CPU, or a little; wrote into its log.
+    strong_at: float = NEVER
+    weak_at: float = NEVER
+    busy_at: float = NEVER
+    some_cpu_at: float = NEVER
+    log_at: float = NEVER
+    #: Since when it gives signs, even weak ones, and has not paused for longer than a window.
+    talks_since: float = NEVER
+    talked_at: float = NEVER
+    #: When its own process, no helper of it, last wrote anything but its log.
+    wrote_at: float = NEVER
+    #: The same with traces of CPU time: what there is of a rank whose cards tell nothing. What is usual for it, and
+    #: when that was looked at first.
+    stirs_since: float = NEVER
+    stirred_at: float = NEVER
+    cpu_level: Level = msgspec.field(default_factory=Level)
+    cpu_known_at: float = NEVER
+
+    def take(self, procs: Sequence[Proc], log: float | None, now: float, s: Settings, *, first: bool) -> str:
+        """Takes the rank's processes of a record; none: they are not told of. `first`: the job was not seen before, so
+        what is counted was done before. Returns why the rank began anew, or ""."""
+        dt = now - self.at if self.at > NEVER else 0.0
+        leader = next((p.key for p in procs if p.role == RANK and p.state not in _ENDED), "")
+        here = {p.key for p in procs}
+        # A launcher may give one rank several processes of that role: it began anew when the first is gone for another.
+        anew = bool(leader and self.leader and leader != self.leader and self.leader not in here)
+        why = f"rank {self.rank} has another process" if anew else ""
+        if procs:
+            self.at = now
+        if leader and (anew or not self.leader):
+            self.leader = leader
+        if any(p.role == RANK and p.state not in _ENDED for p in procs):
+            self.seen_at = now
+        total = Interval(now, dt)
+        grown: dict[str, tuple[float, ...]] = {}
+        for proc in procs:
+            before = self.procs.get(proc.key)
+            if before is not None and self._fell(before, proc):
+                why = why or f"counters of process {proc.pid} fell"
+            elif before is not None and dt > 0:
+                grown[proc.key] = _growth(before, proc)
+            elif before is None and dt > 0 and not first and not anew and proc.key != self.leader:
+                # Made since the record before, so all that it did was done since. (Not so of the rank's own process,
+                # which was there, and may have been left out while it could not be read.)
+                grown[proc.key] = _capped(_growth(_NOTHING, proc), dt)
+            if before is None or dt > 0:
+                self._keep(proc, before, now)
+            if proc.state not in _ENDED:
+                self.io_at = now if proc.wchar is not None or proc.write_bytes is not None else self.io_at
+                self.cpu_at = now if proc.cpu_s is not None else self.cpu_at
+        if procs:
+            self._forget(procs, grown, now, s)
+        if anew:
+            return why
+        for read, written, cpu, saved in grown.values():
+            total.read += read
+            total.written += written
+            total.cpu += cpu
+            total.saved += saved
+        self._log(log, now, dt, total)
+        if grown.get(self.leader, (0.0, 0.0))[1] - total.log > s.write_floor_bytes * dt / s.period_s:
+            self.wrote_at = now - dt / 2
+        if dt > 0 and procs and not why:
+            self.intervals.append(total)
+            while self.intervals[0].at < now - max(s.window_s, s.period_s):
+                del self.intervals[0]
+            self._mark(total, now, s)
+        return why
+
+    def _fell(self, before: ProcState, proc: Proc) -> bool:
+        names = ("rchar", "wchar", "read_bytes", "write_bytes")
+        pairs = [(getattr(before, name), getattr(proc, name)) for name in names]
+        return any(old is not None and new is not None and new < old for old, new in pairs)
+
+    def _keep(self, proc: Proc, before: ProcState | None, now: float) -> None:
+        kept = ProcState(
+            proc.role,
+            now,
+            proc.cpu_s,
+            proc.rchar,
+            proc.wchar,
+            proc.read_bytes,
+            proc.write_bytes,
+            proc.state,
+            proc.wchan,
+        )
+        if before is not None:
+            # A reading that is missing once leaves the older one to count from.
+            for name in ("cpu_s", "rchar", "wchar", "read_bytes", "write_bytes"):
+                if getattr(kept, name) is None:
+                    setattr(kept, name, getattr(before, name))
+            kept.held, kept.since, kept.other = before.held, before.since, before.other
+        held = proc.state if proc.state in ("D", "T", "t") else ""
+        if held and held == kept.held:
+            kept.other = 0
+        elif held:
+            kept.held, kept.since, kept.other = held, (before.at + now) / 2 if before else now, 0
+        elif kept.held:
+            kept.other += 1
+            if kept.other >= _LOOKS_BETWEEN:
+                kept.held, kept.since, kept.other = "", None, 0
+        self.procs[proc.key] = kept
+
+    def _forget(self, procs: Sequence[Proc], grown: dict[str, tuple[float, ...]], now: float, s: Settings) -> None:
+        """Forgets processes that are gone. What one did is credited to its parent when that waits for it: this is no
+        new doing of the parent's."""
+        here = {proc.key for proc in procs}
+        for key, gone in list(self.procs.items()):
+            if key in here:
+                continue
+            did = _growth(_NOTHING, gone)
+            for other, growth in grown.items():
+                if any(did) and all(new >= old for new, old in zip(growth, did, strict=True)):
+                    grown[other] = tuple(new - old for new, old in zip(growth, did, strict=True))
+                    del self.procs[key]
+                    break
+            else:
+                if now - gone.at > s.gone_s:
+                    del self.procs[key]
+
+    def _log(self, log: float | None, now: float, dt: float, total: Interval) -> None:
+        if log is None:
+            return
+        if self.log_bytes is not None and log > self.log_bytes:
+            total.log = log - self.log_bytes
+            self.log_at = now - dt / 2
+        self.log_bytes = log
+
+    def _mark(self, last: Interval, now: float, s: Settings) -> None:
+        """Marks signs of life in the middle of the interval in which they were. A period over a floor counts where the
+        interval itself holds its share, so that the last sign before a silence ends with it."""
+        period = [x for x in self.intervals if x.at > now - s.period_s] or [last]
+        seconds = sum(x.dt for x in period)
+        to_period = s.period_s / seconds
+        share = s.period_s / last.dt
+        # What goes into the log goes through the rank's hands: it is weak evidence, however much it is.
+        written = max(0.0, sum(x.written - x.log for x in period)) * to_period
+        read = sum(x.read for x in period) * to_period
+        cpu = sum(x.cpu for x in period) * to_period
+        middle = now - last.dt / 2
+
+        def over(write_floor: float, read_floor: float) -> bool:
+            wrote = written >= write_floor and (last.written - last.log) * share >= write_floor
+            return (wrote and written > 0) or (read >= read_floor and last.read * share >= read_floor and read > 0)
+
+        if over(s.strong_write_bytes, s.strong_read_bytes):
+            self.strong_at = middle
+        if over(s.write_floor_bytes, s.read_floor_bytes):
+            self.weak_at = middle
+        if cpu >= s.cpu_busy_s and last.cpu * share >= s.cpu_busy_s:
+            self.busy_at = middle
+        if cpu >= s.cpu_idle_s and last.cpu * share >= s.cpu_idle_s:
+            self.some_cpu_at = middle
+        if max(self.weak_at, self.log_at) >= middle:
+            if middle - self.talked_at > s.window_s:
+                self.talks_since = middle
+            self.talked_at = middle
+        if self._stirs(last, cpu, now, s) or self.talked_at >= middle:
+            if middle - self.stirred_at > s.window_s:
+                self.stirs_since = middle
+            self.stirred_at = middle
+
+    def _stirs(self, last: Interval, cpu: float, now: float, s: Settings) -> bool:
+        """Whether it takes a trace of CPU time, by what is usual for it: lately, and over the window, since the kernel
+        counts in ticks. What is usual is not changed any more by a rank that has fallen silent."""
+        usual = self.cpu_level.median()
+        self.cpu_known_at = now if self.cpu_known_at == NEVER else self.cpu_known_at
+        if now - self.cpu_known_at < s.hung_s or cpu >= s.cpu_trace_ratio * usual:
+            self.cpu_level.add(cpu)
+        least = max(s.cpu_trace_s, s.cpu_trace_ratio * usual) / s.period_s
+        seconds, taken = sum(x.dt for x in self.intervals), sum(x.cpu for x in self.intervals)
+        return taken - _TICK_S >= least * seconds and last.cpu >= least * last.dt
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_known(self) -> bool:
+        """It has, or had, a process."""
+        return self.seen_at > NEVER or bool(self.procs)
+
+    def is_gone(self, now: float, s: Settings) -> bool:
+        """Its own process is there no more, nor any that works for it."""
+        if not self.is_known or now - self.seen_at <= s.gone_s:
+            return False
+        return not any(p.state not in _ENDED and now - p.at <= s.gone_s for p in self.procs.values())
+
+    def has_ended(self) -> bool:
+        """Its own process is a zombie: that is sooner seen than that it is missing."""
+        leader = self.procs.get(self.leader)
+        return leader is not None and leader.state in _ENDED
+
+    def held(self, now: float, least_s: float, gone_s: float) -> list[Held]:
+        """Its processes that have been in D or T for so long, the longest first."""
+        found = [
+            Held(int(key.partition(":")[0]), p.held.upper(), p.wchan, p.since, key == self.leader)
+            for key, p in self.procs.items()
+            if p.held and p.since is not None and now - p.since >= least_s and now - p.at <= gone_s
+        ]
+        return sorted(found, key=lambda h: (h.since, h.pid))
+
+    def waits_in_futex(self) -> bool:
+        """Its own process waits for a lock, or it is not told where."""
+        return "futex" in (self.waits_in() or "futex")
+
+    def waits_in(self) -> str:
+        """The kernel's function in which its own process waits; empty: in none, or it is not told."""
+        leader = self.procs.get(self.leader)
+        return leader.wchan if leader is not None else ""
+
+    def doings(self, now: float, s: Settings) -> Doings:
+        """What it did of late."""
+        period = [x for x in self.intervals if x.at > now - s.period_s]
+        seconds = sum(x.dt for x in period)
+        if not seconds:
+            return Doings(None, None, None, None)
+        to_minute = 60 / seconds
+        io, cpu = now - self.io_at <= s.window_s, now - self.cpu_at <= s.window_s
+        return Doings(
+            round(sum(x.written for x in period) * to_minute) if io else None,
+            round(sum(x.read for x in period) * to_minute) if io else None,
+            round(sum(x.cpu for x in period) * to_minute, 2) if cpu else None,
+            round(sum(x.log for x in period) * to_minute) if self.log_bytes is not None else None,
+        )
+
+
+_NOTHING = ProcState("", NEVER, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def _growth(before: ProcState, after: Proc | ProcState) -> tuple[float, float, float, float]:
+    """Bytes read and written, CPU seconds, bytes saved."""
+
+    def grown(name: str) -> float:
+        old, new = getattr(before, name), getattr(after, name)
+        return max(0.0, new - old) if old is not None and new is not None else 0.0
+
+    wchar, disk = grown("wchar"), grown("write_bytes")
+    return grown("rchar") + grown("read_bytes"), wchar + disk, grown("cpu_s"), max(wchar, disk)
+
+
+def _capped(growth: tuple[float, float, float, float], dt: float) -> tuple[float, float, float, float]:
+    read, written, cpu, saved = growth
+    return read, written, min(cpu, dt), saved
+
+
+def split(procs: Sequence[Proc], s: Settings) -> Mapping[int, list[Proc]]:
+    """The processes that count, by rank (-1: of none)."""
+    found: dict[int, list[Proc]] = {}
+    for proc in procs:
+        if proc.role != HELPER or s.io_scope == "tree":
+            found.setdefault(-1 if proc.rank is None else proc.rank, []).append(proc)
+    return found

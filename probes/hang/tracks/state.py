@@ -1,0 +1,164 @@
+"""What a detector keeps of a job from one record to the next; all of it can be stored as JSON."""
+
+import msgspec
+
+from muster.probes.hang.hang_records import Card, Record
+from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.tracks.card_track import NEVER, CardTrack
+from muster.probes.hang.tracks.rank_track import RankTrack, split
+from muster.probes.hang.verdicts import Kind, Verdict
+
+#: Records in a period, until it is known how many there are.
+_IN_PERIOD = 4
+
+
+class JobState(msgspec.Struct):
+    """A job. Times are those of the detector's clock (0 at the first record), which no step of the wall clock moves and
+    which stands still in a gap."""
+
+    job: str = ""
+    records: int = 0
+    t: float = 0.0
+    now: float = 0.0
+    usual_s: float = 0.0
+    cards: dict[str, CardTrack] = {}
+    ranks: dict[int, RankTrack] = {}
+    #: Begin of this attempt; whether its cards were active, and whether another attempt's were.
+    begun_at: float = 0.0
+    active: bool = False
+    active_before: bool = False
+    #: When a process last worked on the host; of a job whose cards tell nothing that is all its activity.
+    host_at: float = NEVER
+    #: Signs of life of cards and network; the present or last spell of work.
+    work_at: float = NEVER
+    spell_since: float = NEVER
+    spell_at: float = NEVER
+    net_at: float = NEVER
+    net_bytes: float | None = None
+    net_seen_at: float = NEVER
+    #: A counter that falls is that of another node, or was set back: not to be trusted for a while.
+    net_fell_at: float = NEVER
+    #: End of the last burst of writes; bytes a second that the job usually writes.
+    burst_at: float = NEVER
+    write_usual: float = 0.0
+    slow_since: float | None = None
+    driver_hangs: bool = False
+    #: Nodes of the job of which nothing is told.
+    others: int = 0
+    has_log: bool = False
+    #: When processes that count were told last: without any there is nobody who could hang.
+    procs_at: float = NEVER
+    #: The longest silence that ended by itself.
+    survived_s: float = 0.0
+    #: The verdict, when its silence began, when it was given; whether it rests on processes that sleep.
+    verdict: Verdict | None = None
+    kind: Kind | None = None
+    verdict_ranks: list[int] = []
+    silent_since: float = NEVER
+    verdict_at: float = NEVER
+    asleep: bool = False
+    #: The kind of hang that the record before spoke for.
+    candidate: Kind | None = None
+
+    def begin_anew(self) -> None:
+        """Another attempt."""
+        self.active_before = self.active_before or self.active
+        self.active = False
+        self.begun_at = self.now
+        for card in self.cards.values():
+            card.used, card.work_s = False, 0.0
+
+    def take(self, record: Record, s: Settings) -> str:
+        """Takes a record. Returns why the job began anew, or ""."""
+        first = self.records == 0
+        stepped_back = self._tick(record.t, first, s)
+        self.job, self.records = record.job, self.records + 1
+        self.driver_hangs, self.others = record.driver_hangs, record.others
+        self.has_log = self.has_log or bool(record.log_bytes)
+        for card in record.cards or ():
+            self._card(card).take(card, self.now, s)
+        why = self._take_procs(record, first, s)
+        self._take_net(record.net_bytes, s)
+        self._saves(s)
+        if stepped_back:
+            # An old record among new ones looks as if all counters had fallen.
+            why = ""
+        if why:
+            self.begin_anew()
+        if any(card.used for card in self.cards.values()):
+            self.active = True
+        elif not any(card.util_at > NEVER for card in self.cards.values()):
+            # Without a reading of a card the processes are all there is.
+            stirs = any(
+                track.stirred_at - max(track.stirs_since, self.begun_at) >= s.established_s
+                for track in self.ranks.values()
+            )
+            self.active = self.active or stirs or self.host_at > self.begun_at
+        return why
+
+    def _tick(self, t: float, first: bool, s: Settings) -> bool:
+        """Moves the clock. Whether the wall clock was set back."""
+        passed = t - self.t
+        back = False
+        if first:
+            self.t, self.usual_s = t, s.period_s / _IN_PERIOD
+        elif passed < -self.usual_s:
+            back = True
+            self.t, self.now = t, self.now + self.usual_s
+        elif passed > max(s.gap_s, s.gap_factor * self.usual_s):
+            self.t, self.now = t, self.now + self.usual_s
+        elif passed > 0:
+            self.t, self.now = t, self.now + passed
+            # Nodes whose records were joined come in pairs.
+            self.usual_s += 0.2 * (passed - self.usual_s) if passed > self.usual_s / 20 else 0.0
+        return back
+
+    def _card(self, card: Card) -> CardTrack:
+        key = f"{card.index}:{'' if card.rank is None else card.rank}"
+        if key not in self.cards:
+            self.cards[key] = CardTrack(card.index, card.rank)
+        return self.cards[key]
+
+    def _take_procs(self, record: Record, first: bool, s: Settings) -> str:
+        why = ""
+        by_rank = split(record.procs or (), s)
+        if by_rank:
+            self.procs_at = self.now
+        for rank in sorted(by_rank.keys() | record.log_bytes.keys()):
+            track = self.ranks.setdefault(rank, RankTrack(rank))
+            said = track.take(by_rank.get(rank, []), record.log_bytes.get(rank), self.now, s, first=first)
+            why = why or said
+            self.host_at = max(self.host_at, track.strong_at, track.busy_at)
+        return why
+
+    def _take_net(self, count: float | None, s: Settings) -> None:
+        if count is None:
+            return
+        before, at = self.net_bytes, self.net_seen_at
+        self.net_bytes, self.net_seen_at = count, self.now
+        if before is None or self.now <= at:
+            return
+        if count < before:
+            self.net_fell_at = self.now
+        elif (count - before) * s.period_s / (self.now - at) >= s.net_floor_bytes and (
+            self.now - self.net_fell_at > s.window_s
+        ):
+            self.net_at = (at + self.now) / 2
+
+    def _saves(self, s: Settings) -> None:
+        """Notes bursts of writes: far more than is usual in this job."""
+        saved, seconds = 0.0, 0.0
+        last = NEVER
+        for track in self.ranks.values():
+            mine = [x for x in track.intervals if x.at > self.now - s.window_s]
+            saved += sum(x.saved for x in mine)
+            seconds = max(seconds, sum(x.dt for x in mine))
+            if mine and mine[-1].at == self.now and mine[-1].saved * s.window_s > mine[-1].dt * s.save_burst_bytes / 4:
+                last = self.now
+        if not seconds:
+            return
+        rate = saved / max(seconds, s.window_s)
+        if saved >= s.save_burst_bytes and last > NEVER and rate >= s.save_burst_factor * self.write_usual:
+            self.burst_at = last
+        # Slowly: a save of some minutes does not become what is usual, a job that always writes that much does.
+        self.write_usual += (rate - self.write_usual) * min(1.0, self.usual_s / (12 * s.window_s))

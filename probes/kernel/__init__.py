@@ -1,0 +1,1 @@
+"""Reading the kernel: /proc, sysfs, its log. Imports nothing of muster's."""

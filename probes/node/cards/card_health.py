@@ -1,0 +1,175 @@
+"""A card's memory, heat and clocks, as its driver tells them."""
+
+from muster.probes.cards.accelerator import ASCEND, NVIDIA, Health
+from muster.probes.cards.driver import What
+from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, Rule, counted, each, for_kinds
+
+ECC = NodeCheck(
+    "ecc",
+    "errors of the cards' memory since the driver was loaded",
+    30.0,
+    (
+        Code.GPU_ECC_SRAM_UNCORRECTED,
+        Code.GPU_ECC_UNCORRECTED,
+        Code.GPU_ECC_SRAM_CORRECTED,
+        Code.GPU_ECC_DRAM_CORRECTED,
+        Code.NPU_ECC_UNCORRECTED,
+    ),
+    of_cards=True,
+)
+ROW_REMAP = NodeCheck(
+    "row-remap",
+    "rows of the cards' memory that were replaced, or could not be",
+    60.0,
+    (Code.GPU_ROW_REMAP_PENDING, Code.GPU_ROW_REMAP_FAILED),
+    of_cards=True,
+)
+CLOCKS = NodeCheck(
+    "clocks",
+    "the hardware does not slow a card down",
+    60.0,
+    (Code.GPU_HW_SLOWDOWN,),
+    of_cards=True,
+)
+TEMPERATURE = NodeCheck(
+    "temperature",
+    "cards and their memory are below the maker's limits",
+    30.0,
+    (Code.GPU_TEMPERATURE, Code.GPU_MEMORY_TEMPERATURE, Code.NPU_TEMPERATURE),
+    of_cards=True,
+)
+PERSISTENCE = NodeCheck(
+    "persistence",
+    "persistence mode is on",
+    300.0,
+    (Code.GPU_PERSISTENCE_OFF,),
+    of_cards=True,
+)
+
+#: Bits of NVML's clocks event reasons that mean that the hardware brakes; others, such as idle, are no fault.
+SLOWDOWN = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
+
+
+def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
+    """Errors that could not be corrected, and very many that could.
+
+    One in the memory on the chip is graver than one in the rest, whose row is replaced. NVML tells them apart for newer
+    cards; where it does not, each error counts as one on the chip. DCMI's are those of the HBM.
+    """
+    s = look.settings
+    ascend = facts.card.kind == ASCEND
+    counters = {
+        "uncorrected": health.ecc_uncorrected,
+        "corrected": health.ecc_corrected,
+        "uncorrected in SRAM": health.sram_uncorrected,
+        "corrected in SRAM": health.sram_corrected,
+        "corrected in DRAM": health.dram_corrected,
+    }
+    told = {name: count for name, count in counters.items() if count is not None}
+    if not told:
+        return [say.off("it does not count errors of its memory" if health.ecc_on is not False else "ECC is off")]
+    observed = ", ".join(f"{count} {name}" for name, count in told.items())
+    found = []
+    sram, total = health.sram_uncorrected, health.ecc_uncorrected
+    if sram:
+        reason = f"{counted(sram, 'error')} of its on-chip memory could not be corrected"
+        found.append(say.found(Code.GPU_ECC_SRAM_UNCORRECTED, reason, observed, "none"))
+    rest = (total or 0) - (sram or 0)
+    if rest > 0:
+        code, status = (Code.NPU_ECC_UNCORRECTED if ascend else Code.GPU_ECC_UNCORRECTED), None
+        reason = f"{counted(rest, 'error')} of its memory could not be corrected"
+        if sram is None and not ascend:
+            reason, status = f"{reason}; its driver does not tell whether on the chip", Status.CRITICAL
+        found.append(say.found(code, reason, observed, "none", status=status))
+    for code, where, count, most in (
+        (Code.GPU_ECC_SRAM_CORRECTED, "on-chip memory", health.sram_corrected, s.ecc_sram_corrected_max),
+        (Code.GPU_ECC_DRAM_CORRECTED, "memory", health.dram_corrected, s.ecc_dram_corrected_max),
+    ):
+        if not ascend and most and count is not None and count > most:
+            reason = f"{counted(count, 'error')} of its {where} {'was' if count == 1 else 'were'} corrected"
+            found.append(say.found(code, reason, observed, f"at most {most}"))
+    return found or [say.ok("no errors that count", observed)]
+
+
+def row_remap(say: About, facts: CardFacts, health: Health, _look: Look) -> list[CheckResult]:
+    """Rows that wait for a reset, and rows for which there is no spare one."""
+    rows = health.remapped
+    if rows is None:
+        return [say.off("it does not replace rows of its memory")]
+    observed = f"{rows.correctable} correctable, {rows.uncorrectable} uncorrectable"
+    found = []
+    if rows.failure:
+        found.append(say.found(Code.GPU_ROW_REMAP_FAILED, "a broken row could not be replaced", observed, "no failure"))
+    if rows.pending:
+        found.append(say.found(Code.GPU_ROW_REMAP_PENDING, "a broken row waits for a reset", observed, "none pending"))
+    return found or [say.ok("no row waits or failed", observed)]
+
+
+def clocks(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
+    """The share of the window in which one of the bits of SLOWDOWN was set. The reasons are a mask: bits are tested."""
+    reasons, s = health.event_reasons, look.settings
+    if reasons is None:
+        return [say.off("its driver does not tell why clocks are as they are")]
+    names = [name for bit, name in SLOWDOWN.items() if reasons & bit]
+    share = look.memory.share((CLOCKS.item, facts.index))
+    looks, slow = share.note(bool(names), look.now, s.slowdown_window_s, CLOCKS.interval_s / 2)
+    # As many looks as a window with one a minute has: fewer are no share of it.
+    full = max(1, round(s.slowdown_window_s / 60))
+    needed = s.slowdown_per_minute * full
+    observed = f"{slow} of {looks} looks in {s.slowdown_window_s / 60:g} min, reasons {reasons:#x}"
+    threshold = f"less than {s.slowdown_per_minute:g} a minute"
+    if slow >= max(needed, s.slowdown_per_minute * looks) - 1e-9:
+        now = f", now: {', '.join(names)}" if names else ""
+        return [say.found(Code.GPU_HW_SLOWDOWN, f"the hardware slows it down{now}", observed, threshold)]
+    if names:
+        return [say.found(Code.NODE_PENDING, f"{', '.join(names)} at this moment", observed, threshold)]
+    return [say.ok("the hardware does not slow it down", observed, threshold)]
+
+
+def temperature(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
+    """Of the chip against the temperature at which it slows down, of its memory against the highest allowed."""
+    card, s = facts.card, look.settings
+    hot = Code.NPU_TEMPERATURE if card.kind == ASCEND else Code.GPU_TEMPERATURE
+    rows = (
+        (hot, "chip", health.temp_c, card.slowdown_c or s.temperature_max_c or None),
+        (Code.GPU_MEMORY_TEMPERATURE, "memory", health.mem_temp_c, card.mem_max_c),
+    )
+    results = []
+    for code, what, now_c, limit in rows:
+        if now_c is None or limit is None:
+            continue
+        limit -= s.temperature_margin_c
+        too_hot = now_c >= limit
+        streak = look.memory.streaks.note(
+            (TEMPERATURE.item, facts.index, what), too_hot, look.now, TEMPERATURE.interval_s / 2
+        )
+        observed, threshold = f"{what} {now_c:g} C", f"below {limit:g} C"
+        if too_hot and streak.looks >= s.looks_in_a_row:
+            results.append(say.found(code, f"its {what} has {now_c:g} C", observed, threshold))
+        elif too_hot:
+            reason = f"its {what} has {now_c:g} C (look {streak.looks} of {s.looks_in_a_row} in a row)"
+            results.append(say.found(Code.NODE_PENDING, reason, observed, threshold))
+        else:
+            results.append(say.ok(f"its {what} has {now_c:g} C", observed, threshold))
+    return results or [say.off("it tells no temperature, or no limit is known (`temperature_max_c`)")]
+
+
+def persistence(say: About, facts: CardFacts, health: Health, _look: Look) -> list[CheckResult]:
+    """Whether the driver stays initialized without a user."""
+    on = health.persistence
+    if on is None:
+        return [say.off("its driver knows no persistence mode")]
+    if on:
+        return [say.ok("persistence mode is on")]
+    return [say.found(Code.GPU_PERSISTENCE_OFF, "persistence mode is off", "off", "on")]
+
+
+_HEALTH = frozenset({What.HEALTH})
+RULES = (
+    Rule(ECC, each(ECC.item, (NVIDIA, ASCEND), ecc), for_kinds(NVIDIA, ASCEND), _HEALTH),
+    Rule(ROW_REMAP, each(ROW_REMAP.item, (NVIDIA,), row_remap), for_kinds(NVIDIA), _HEALTH),
+    Rule(CLOCKS, each(CLOCKS.item, (NVIDIA,), clocks), for_kinds(NVIDIA), _HEALTH),
+    Rule(TEMPERATURE, each(TEMPERATURE.item, (NVIDIA, ASCEND), temperature), for_kinds(NVIDIA, ASCEND), _HEALTH),
+    Rule(PERSISTENCE, each(PERSISTENCE.item, (NVIDIA,), persistence), for_kinds(NVIDIA), _HEALTH),
+)

@@ -1,0 +1,213 @@
+"""Are the node's cards those that it had, and does the driver show every one that is on the bus?"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from muster.probes.calls import watched
+from muster.probes.cards.accelerator import ASCEND, NVIDIA, SLOT
+from muster.probes.cards.driver import What
+from muster.probes.checks.result import CheckResult, Code, Status, numbers
+from muster.probes.kernel import pci
+from muster.probes.kernel.pci import Device
+from muster.probes.node.kernel_files import listed, text
+from muster.probes.node.node_check import About, Look, NodeCheck, Roots, Rule, counted, everywhere
+from muster.probes.node.remembered import Comparison, Difference, Inventory, Remembered
+
+INVENTORY = NodeCheck(
+    "inventory",
+    "the cards are those that the node had, and the driver shows each one that is on the PCI bus",
+    15.0,
+    (
+        Code.CARD_MISSING,
+        Code.CARD_REPLACED,
+        Code.CARD_MOVED,
+        Code.CARD_NEW,
+        Code.CARD_NOT_SHOWN,
+        Code.CARD_DRIVER_GONE,
+        Code.CARD_COUNT,
+    ),
+    of_cards=True,
+)
+
+#: PCI's number of each maker, the classes of its cards (display and 3D controllers; processing accelerators), and the
+#: numbers of its devices where others of the same class are no cards (Kunpeng's compression engine); empty: any.
+_MAKERS: dict[str, tuple[str, tuple[str, ...], frozenset[str]]] = {
+    NVIDIA: ("0x10de", ("0x0300", "0x0302"), frozenset()),
+    ASCEND: ("0x19e5", ("0x1200",), frozenset({"0xd801", "0xd802", "0xd803", "0xd500", "0xd100"})),
+}
+#: A display controller may be there for a screen alone.
+_DISPLAY = "0x0300"
+#: Drivers of the kernel that keep a device for a virtual machine.
+_KEEPERS = frozenset({"pci-stub", "pciback", "xen-pciback"})
+_ACCEPT = "if that is meant, `muster node accept"
+
+
+@dataclass(frozen=True, slots=True)
+class Bus:
+    """What the PCI bus shows: the cards of each maker, the labels of the slots, and whether the devices are this
+    system's own. A container sees its host's bus, whichever cards it was given."""
+
+    devices: Mapping[str, tuple[Device, ...]]
+    slots: Mapping[str, str]
+    own: bool
+    #: Whether there is any device of whatever kind: a container may show none.
+    told: bool
+
+    @classmethod
+    def read(cls, roots: Roots) -> "Bus":
+        """Blocks."""
+        devices = {
+            kind: tuple(d for d in pci.devices(vendor, classes, roots.sys) if not ids or d.device in ids)
+            for kind, (vendor, classes, ids) in _MAKERS.items()
+        }
+        return cls(devices, pci.slots(roots.sys), _own(roots), bool(listed(roots.sys / "bus/pci/devices")))
+
+    def find(self, bus_id: str) -> Device | None:
+        every = (device for devices in self.devices.values() for device in devices)
+        return next((device for device in every if device.bus_id == bus_id), None)
+
+
+def _own(roots: Roots) -> bool:
+    """Whether the device nodes are the kernel's own: those of a container are a few that were chosen for it."""
+    kind = ""
+    for line in text(roots.proc / "self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        if before.split()[4:5] == ["/dev"] and after:
+            kind = after.split()[0]
+    return kind == "devtmpfs"
+
+
+def kept_aside(driver: str) -> bool:
+    """Whether this driver of the kernel keeps a device for a virtual machine: then it is not muster's."""
+    return "vfio" in driver or driver in _KEEPERS
+
+
+async def judge(look: Look) -> list[CheckResult]:
+    """See INVENTORY. What a driver in trouble does not show is not gone."""
+    view, inventory, say = look.view, look.memory.inventory, About(INVENTORY.item)
+    if view.driver is not None:
+        return [say.not_told("the driver as a whole does not answer")]
+    bus = await watched.call("read the PCI bus", partial(Bus.read, look.roots))
+    elsewhere = _gone(inventory.of(*({NVIDIA, ASCEND} - {view.kind})), view.kind, bus)
+    if view.kind == SLOT:
+        results = elsewhere + _unshown(bus, (NVIDIA, ASCEND), inventory, look)
+        if look.settings.expected_cards and not elsewhere:
+            wanted = counted(look.settings.expected_cards, "card")
+            reason = f"there is no card, and no driver of one, but {wanted} should be there (`expected_cards`)"
+            results.append(say.found(Code.CARD_COUNT, reason, "0 cards", wanted))
+        return results or [say.off("there are no cards, and there were none")]
+    found = inventory.learn(list(view.whole.values()), view.kind, bus.slots, time.time())
+    results = [r for r in _of_cards(look, found) if look.only is None or r.card in look.only]
+    results += [_missing(was, bus, view.cards.keys()) for was in found.missing]
+    results += [] if found.nameless else _unshown(bus, (view.kind,), inventory, look)
+    return results + elsewhere + [_whole(found, inventory, bus, view.kind)]
+
+
+def _of_cards(look: Look, found: Comparison) -> list[CheckResult]:
+    """Of each card that is there: it is the one that was, or how it differs."""
+    results = []
+    differ = {difference.device: difference for difference in found.differences if difference.now is not None}
+    for facts in look.cards(look.view.kind):
+        say = About(INVENTORY.item, f"card {facts.index}", facts.index)
+        difference = differ.get(say.device)
+        if difference is not None:
+            results.append(_differs(say, difference))
+        elif facts.index in found.nameless:
+            results.append(say.not_told("it does not say who it is"))
+        else:
+            results.append(say.ok("it is the card that is remembered", facts.card.uuid))
+    return results
+
+
+def _differs(say: About, difference: Difference) -> CheckResult:
+    was, now = difference.was, difference.now
+    assert now is not None
+    new = " ".join(filter(None, (now.model, now.uuid, f"serial {now.serial}" if now.serial else "")))
+    accept = f"{_ACCEPT} {now.index}`"
+    if was is None:
+        reason = f"it was not there before: {new} at {now.bus_id or 'an unknown place'}; {accept}"
+        return say.found(Code.CARD_NEW, reason, new, "a card that is remembered")
+    if difference.code is Code.CARD_MOVED:
+        reason = f"it is at {now.bus_id} now and was at {was.bus_id}; {accept}"
+        return say.found(Code.CARD_MOVED, reason, now.bus_id, was.bus_id)
+    reason = f"it is {new}, in the place of {was}; {accept}"
+    return say.found(Code.CARD_REPLACED, reason, new, str(was))
+
+
+def _missing(was: Remembered, bus: Bus, shown: Iterable[int]) -> CheckResult:
+    card = None if was.index in shown else was.index
+    say = About(INVENTORY.item, was.place, card)
+    accept = f"{_ACCEPT} {was.place}`"
+    device, status = bus.find(was.bus_id), None
+    if device is None:
+        where = ", and neither does the PCI bus: look at card, riser and power" if bus.told and was.bus_id else ""
+        reason = f"{was} was here, and the driver does not show it any more{where}; {accept}"
+    elif kept_aside(device.driver):
+        status = Status.WARN
+        reason = f"{was} is kept for a virtual machine ({device.driver}); {accept}"
+    elif device.driver and not bus.own:
+        status = Status.WARN
+        reason = f"{was} is on the PCI bus, and was not given to this container; {accept}"
+    else:
+        reason = f"{was} is on the PCI bus ({_taken(device)}), and the driver does not show it any more; {accept}"
+    return say.found(Code.CARD_MISSING, reason, "not shown", "each card that is remembered", status=status)
+
+
+def _gone(cards: list[Remembered], kind: str, bus: Bus) -> list[CheckResult]:
+    """Cards of a kind of which no driver answers at all: which of them are there nobody can tell."""
+    if not cards:
+        return []
+    on_bus = [device for card in cards if (device := bus.find(card.bus_id)) is not None]
+    others = bool(on_bus) and not bus.own and all(device.driver for device in on_bus)
+    kinds = " and ".join(dict.fromkeys(card.kind for card in cards))
+    reason = f"the node had {counted(len(cards), f'{kinds} card')} ({numbers(card.index for card in cards)}), and no"
+    reason += f" driver shows any: {len(on_bus)} of them {'is' if len(on_bus) == 1 else 'are'} on the PCI bus"
+    reason += f"; {_ACCEPT} --all`"
+    calm = kind != SLOT or others
+    say = About(INVENTORY.item)
+    return [
+        say.found(Code.CARD_DRIVER_GONE, reason, "0 cards", f"{len(cards)} cards", status=Status.WARN if calm else None)
+    ]
+
+
+def _unshown(bus: Bus, kinds: Iterable[str], inventory: Inventory, look: Look) -> list[CheckResult]:
+    """Cards on the bus that the driver does not show, but for those that are remembered, kept for a virtual machine or
+    accepted."""
+    known = {card.bus_id for card in look.view.whole.values()} | {card.bus_id for card in inventory.cards}
+    results = []
+    for device in (device for kind in kinds for device in bus.devices.get(kind, ())):
+        if device.bus_id in known | inventory.unshown or kept_aside(device.driver):
+            continue
+        if device.driver and not bus.own:
+            continue  # somebody else's: the bus is the host's
+        say = About(INVENTORY.item, device.bus_id)
+        reason = f"the PCI bus has it ({_taken(device)}), and the driver's library does not show it"
+        reason += ": look for RmInitAdapter, Xid 79 or davinci in the kernel's log" if bus.own else ""
+        spare = not device.driver and (device.kind == _DISPLAY or not bus.own)
+        status = Status.WARN if spare else None
+        reason += f"; {_ACCEPT} {device.bus_id}`"
+        results.append(say.found(Code.CARD_NOT_SHOWN, reason, _taken(device), "shown by the driver", status=status))
+    return results
+
+
+def _taken(device: Device) -> str:
+    return f"kernel driver {device.driver}" if device.driver else "without a kernel driver"
+
+
+def _whole(found: Comparison, inventory: Inventory, bus: Bus, kind: str) -> CheckResult:
+    say = About(INVENTORY.item)
+    if found.unsure:
+        those = ", ".join(str(card) for card in found.unsure[:4])
+        which = numbers(found.nameless)
+        return say.not_told(f"card {which} does not say who it is, and may be one that is not seen: {those}")
+    many = counted(len(inventory.of(kind)), "card")
+    reason = f"{len(found.same)} of {many} that are remembered are there"
+    aside = [device.bus_id for device in bus.devices.get(kind, ()) if kept_aside(device.driver)]
+    if aside:
+        reason += f"; kept for virtual machines, and not muster's: {', '.join(aside)}"
+    return say.ok(reason, counted(len(found.same), "card"), many)
+
+
+RULES = (Rule(INVENTORY, judge, everywhere, frozenset({What.HEALTH})),)

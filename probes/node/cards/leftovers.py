@@ -1,0 +1,98 @@
+"""Processes that hold memory of a card which no job has."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.probes.calls import watched
+from muster.probes.cards.accelerator import ASCEND, NVIDIA, Holder
+from muster.probes.cards.driver import What
+from muster.probes.checks.result import CheckResult, Code
+from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, Rule, about, for_kinds
+from muster.probes.node.node_settings import words
+
+CHECK = NodeCheck(
+    "leftovers",
+    "no process is on a card that no job has",
+    60.0,
+    (Code.GPU_LEFTOVER_PROCESS, Code.NPU_LEFTOVER_PROCESS),
+    of_cards=True,
+)
+#: A process that has just been told to go may still be there at one look.
+_LOOKS = 2
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Who holds the card: its name as the kernel has it, and the number of its user."""
+
+    name: str
+    uid: int
+
+
+async def check(look: Look) -> list[CheckResult]:
+    """Each card that no job has. A pid that is not alive here is of another container, or just gone: it is not
+    counted."""
+    free = [facts for facts in look.cards(NVIDIA, ASCEND) if facts.index not in look.held]
+    pids = {holder.pid for facts in free for holder in facts.holders or ()}
+    alive = await watched.call(
+        "read /proc", lambda: {pid: found for pid in pids if (found := read(look.roots.proc, pid))}
+    )
+    results = []
+    for facts in look.cards(NVIDIA, ASCEND):
+        say = about(CHECK.item, facts)
+        if facts.index in look.held:
+            results.append(say.off(f"job {look.held[facts.index]} has it"))
+        elif facts.sick is not None:
+            results.append(say.not_told(f"the card does not answer ({facts.sick.trouble})"))
+        elif facts.holders is None:
+            results.append(say.not_told("who is on it is not known yet"))
+        else:
+            results.append(judge(say, facts, look, alive))
+    return results
+
+
+def judge(say: About, facts: CardFacts, look: Look, alive: dict[int, Process]) -> CheckResult:
+    """The rule itself for one card that no job has; `alive` has the processes of this node by pid."""
+    s = look.settings
+    # The kernel keeps 15 characters of a name.
+    ignored = {name[:15] for name in words(s.leftover_ignore)}
+    left = [
+        holder
+        for holder in facts.holders or ()
+        if holder.pid in alive and alive[holder.pid].name not in ignored and _large(holder, s.leftover_min_mb)
+    ]
+    streak = look.memory.streaks.note((CHECK.item, facts.index), bool(left), look.now, CHECK.interval_s / 2)
+    if not left:
+        return say.ok("nobody is on it", f"{len(facts.holders or ())} processes")
+    names = "; ".join(_describe(holder, alive[holder.pid]) for holder in left[:8])
+    more = f" and {len(left) - 8} more" if len(left) > 8 else ""
+    reason, threshold = f"no job has it, but {names}{more}", f"no process over {s.leftover_min_mb:g} MB"
+    code = Code.NPU_LEFTOVER_PROCESS if facts.card.kind == ASCEND else Code.GPU_LEFTOVER_PROCESS
+    return say.found(code if streak.looks >= _LOOKS else Code.NODE_PENDING, reason, f"{len(left)} processes", threshold)
+
+
+def _large(holder: Holder, least_mb: float) -> bool:
+    """Of a process whose memory is not told nothing better is known than that it is there; a display's is no left-
+    over."""
+    return not holder.graphics if holder.memory is None else holder.memory > least_mb * _MIB
+
+
+def _describe(holder: Holder, process: Process) -> str:
+    memory = "" if holder.memory is None else f" with {holder.memory / _MIB:.0f} MB"
+    return f"pid {holder.pid} ({process.name}, uid {process.uid}) is on it{memory}"
+
+
+def read(proc: Path, pid: int) -> Process | None:
+    """A process that is alive; None for one that is gone, and for a zombie, which holds nothing."""
+    folder = proc / str(pid)
+    try:
+        stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+        uid = folder.stat().st_uid
+    except OSError:
+        return None
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    return None if rest.split()[:1] in (["Z"], ["X"], []) else Process(name, uid)
+
+
+RULES = (Rule(CHECK, check, for_kinds(NVIDIA, ASCEND), frozenset({What.HOLDERS})),)

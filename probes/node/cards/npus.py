@@ -1,0 +1,99 @@
+"""Ascend cards, as DCMI tells them."""
+
+from muster.probes.cards.accelerator import ASCEND, Health
+from muster.probes.cards.driver import What
+from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, Rule, counted, each, for_kinds
+
+ALARMS = NodeCheck(
+    "npu-health",
+    "health and start of the Ascend cards",
+    30.0,
+    (Code.NPU_ALARM, Code.NPU_UNHEALTHY, Code.NPU_NOT_BOOTED),
+    of_cards=True,
+)
+ERRORS = NodeCheck(
+    "npu-errors",
+    "error codes of the Ascend cards",
+    30.0,
+    (Code.NPU_ERROR_CODES, Code.NPU_FAULT_EVENT),
+    of_cards=True,
+)
+NETWORK = NodeCheck(
+    "npu-network",
+    "the RoCE ports of the Ascend cards",
+    60.0,
+    (Code.NPU_NETWORK_DOWN,),
+    of_cards=True,
+)
+
+#: DCMI's health: 0 fine, 1 minor, 2 major, 3 critical alarm. A card with a minor one works.
+_ALARMS = {1: "minor", 2: "major", 3: "critical"}
+_BOOTED = 16
+#: DCMI's network health that means that the network is reached, or was not asked for (mind-cluster's reading of it).
+_NETWORK_GOOD = frozenset({0, 6})
+
+
+def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
+    """Alarms, and whether the card has started."""
+    if health.npu_health is None and health.npu_boot is None:
+        return [say.off("its driver does not tell")]
+    found = []
+    if health.npu_health:
+        word = _ALARMS.get(health.npu_health)
+        several = "s" if len(health.npu_errors) > 1 else ""
+        codes = "".join(f" {code:#x}" for code in health.npu_errors)
+        observed = f"health {health.npu_health}{f', error code{several}{codes}' if codes else ''}"
+        if word is None:
+            found.append(say.not_told(f"health {health.npu_health} is not known here"))
+        else:
+            code = Code.NPU_ALARM if health.npu_health == 1 else Code.NPU_UNHEALTHY
+            found.append(say.found(code, f"it has a {word} alarm", observed, "health 0"))
+    waiting = health.npu_boot is not None and health.npu_boot != _BOOTED
+    streak = look.memory.streaks.note((ALARMS.item, facts.index), waiting, look.now, ALARMS.interval_s / 2)
+    if waiting:
+        reason, wanted = f"it has not started (boot status {health.npu_boot})", look.settings.looks_in_a_row
+        code = Code.NPU_NOT_BOOTED if streak.looks >= wanted else Code.NODE_PENDING
+        found.append(say.found(code, reason, f"boot status {health.npu_boot}", f"16 within {wanted} looks"))
+    return found or [say.ok("no alarm", f"health {health.npu_health}")]
+
+
+def errors(say: About, facts: CardFacts, health: Health, _look: Look) -> list[CheckResult]:
+    """The codes as they stand; an alarm tells how grave they are."""
+    codes = health.npu_errors
+    if not codes:
+        return [say.ok("no error codes")]
+    listed = " ".join(f"{code:#x}" for code in codes)
+    return [
+        say.found(Code.NPU_ERROR_CODES, f"it reports {counted(len(codes), 'error code')}: {listed}", listed, "none")
+    ]
+
+
+def network(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
+    """CRITICAL for a port that was up; one that never was may have no cable, and warns."""
+    s = look.settings
+    if health.npu_network is None and health.npu_link_up is None:
+        return [say.off("its driver tells nothing of a network port")]
+    bad = health.npu_link_up is False or (health.npu_network is not None and health.npu_network not in _NETWORK_GOOD)
+    observed = f"network health {'?' if health.npu_network is None else health.npu_network}"
+    if health.npu_link_up is not None:
+        observed += f", link {'up' if health.npu_link_up else 'down'}"
+    key = (NETWORK.item, facts.card.uuid or facts.index)
+    streak = look.memory.streaks.note((NETWORK.item, facts.index), bad, look.now, NETWORK.interval_s / 2)
+    if not bad:
+        look.memory.once.add(key)
+        return [say.ok("its network port is up", observed)]
+    reason, threshold = "its network port does not reach the network", "network health 0 or 6, link up"
+    if streak.looks < s.looks_in_a_row:
+        pending = f"{reason} (look {streak.looks} of {s.looks_in_a_row} in a row)"
+        return [say.found(Code.NODE_PENDING, pending, observed, threshold)]
+    status = None if key in look.memory.once else Status.WARN
+    return [say.found(Code.NPU_NETWORK_DOWN, reason, observed, threshold, status=status)]
+
+
+_NEEDS = frozenset({What.HEALTH})
+RULES = (
+    Rule(ALARMS, each(ALARMS.item, (ASCEND,), alarms), for_kinds(ASCEND), _NEEDS),
+    Rule(ERRORS, each(ERRORS.item, (ASCEND,), errors), for_kinds(ASCEND), _NEEDS),
+    Rule(NETWORK, each(NETWORK.item, (ASCEND,), network), for_kinds(ASCEND), _NEEDS),
+)

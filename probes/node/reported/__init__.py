@@ -1,0 +1,1 @@
+"""What the kernel's log and drivers report by themselves, as findings."""

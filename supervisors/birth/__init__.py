@@ -1,0 +1,5 @@
+"""How processes of a job come to be: their environment, user, limits, and the way from fork to exec.
+
+Others use: `births`, `child`, `containment`, `environment`; `modes/` says which processes a boot mode starts, `mpi/`
+is the program that a node of an MPI job runs.
+"""

@@ -1,0 +1,186 @@
+"""Which processes belong to a job, and how to reach all of them with a signal.
+
+Always: the ranks' process groups, and whatever descends from this supervisor, which is a subreaper, so that
+double-forked and setsid'd processes cannot leave. After a takeover a job's orphans may have landed with the nursery or
+with init: they are known by the nonce in the environment that they were started with. Where there is a cgroup of our
+own the kernel knows them all and `cgroup.kill` ends them at once.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from muster.supervisors.model.lifecycle import Rank
+from muster.supervisors.system import process
+from muster.supervisors.system.cgroups import remove_cgroup
+from muster.supervisors.system.process import Stat
+from muster.supervisors.system.spare import FULL
+
+#: So many empty scans in a row are taken for the truth on a node that makes processes all the time; a second of them.
+ENOUGH_SCANS = 20
+
+
+class Containment:
+    """The processes of one job."""
+
+    def __init__(
+        self,
+        cgroup: str,
+        ranks: Callable[[], list[Rank]],
+        nonce: str,
+        adopted: bool,
+        parent: Callable[[], int] = os.getpid,
+        is_marked: Callable[[int], bool] | None = None,
+        cgroup_of: Callable[[int], str] | None = None,
+    ) -> None:
+        """`ranks` gives what runs at the moment: the ranks, or a step. `adopted`: this supervisor is not the parent of
+        them, so that orphans may be anywhere. `parent`: the supervisor, where it is not us who ask; 0 for none.
+        `is_marked`: in the place of the nonce, where that is not known; `cgroup_of`: the job's cgroup by a process that
+        bears its mark, or nothing, where it is not known."""
+        self._parent = parent
+        self._cgroup = Path(cgroup) if cgroup else None
+        self._ranks = ranks
+        entry = b"MUSTER_NONCE=" + nonce.encode()
+        self._is_marked = is_marked or (lambda pid: process.environ_has(pid, entry))
+        self._cgroup_of = cgroup_of
+        self._adopted = adopted
+        self._empty_scans = 0
+
+    def gone(self) -> bool:
+        """Whether nothing of the job lives, by those who know. An empty scan of /proc proves nothing: a process that
+        forks and exits can be missed by it for ever.
+
+        The cgroup counts its processes; who has no children and is a subreaper has no descendants. After a takeover
+        without a cgroup a scan proves something if no process was made meanwhile: whoever lived was listed, and did
+        not pass its place on to a child. Where processes are made all the time, many empty scans must do.
+        """
+        if self._cgroup is not None and self._populated():
+            return False
+        if not self._adopted:
+            return not self._has_children()
+        if self._cgroup is not None:
+            return not self._living_children()
+        before = process.last_pid()
+        if self.members():
+            self._empty_scans = 0
+            return False
+        self._empty_scans += ENOUGH_SCANS if before == process.last_pid() else 1
+        return self._empty_scans >= ENOUGH_SCANS
+
+    def members(self) -> list[Stat]:
+        """The living processes of the job that can be seen at this moment (zombies have ended)."""
+        stats = process.all_stats()
+        children: dict[int, list[int]] = {}
+        for stat in stats.values():
+            children.setdefault(stat.ppid, []).append(stat.pid)
+        found = set(self._cgroup_pids())
+        parent = self._parent()
+        found.update(children.get(parent, ()) if parent else ())
+        found.update(r.pid for r in self._ranks() if r.pid in stats and stats[r.pid].start == r.start)
+        if self._adopted:
+            oldest = min((r.start for r in self._ranks() if r.start), default=0)
+            marked = [s.pid for s in stats.values() if s.start >= oldest and self._is_marked(s.pid)]
+            found.update(marked)
+            of = self._cgroup_of if self._cgroup is None else None
+            if of is not None and (folder := next(filter(None, map(of, marked)), "")):
+                self._cgroup = Path(folder)
+                found.update(self._cgroup_pids())
+        todo = list(found)
+        while todo:
+            for pid in children.get(todo.pop(), ()):
+                if pid not in found:
+                    found.add(pid)
+                    todo.append(pid)
+        found -= {os.getpid(), parent}
+        for pid in found - stats.keys():  # born since /proc was listed
+            born = process.read_stat(pid)
+            if born is not None:
+                stats[pid] = born
+        return [stats[pid] for pid in found if pid in stats and not stats[pid].ended]
+
+    def signal(self, number: int) -> int:
+        """Signals every process of the job once; returns to how many. A stopped process is continued, so that it can
+        act on the signal."""
+        groups = set()
+        for rank in self._ranks():
+            # A process group may be signalled by its number as long as its leader has not been waited for.
+            stat = process.read_stat(rank.pid) if rank.pid and rank.outcome is None else None
+            if stat is not None and stat.start == rank.start and stat.pgrp == rank.pid:
+                groups.add(rank.pid)
+        members = self.members()
+        for group in groups:
+            _killpg(group, number)
+        for stat in members:
+            if stat.pgrp not in groups:
+                process.send(stat.pid, stat.start, number)
+                process.send(stat.pid, stat.start, signal.SIGCONT)
+        for group in groups:
+            _killpg(group, signal.SIGCONT)
+        return len(members)
+
+    def kill(self) -> list[Stat]:
+        """SIGKILL to everything; returns what was alive before. To be repeated until nothing is.
+
+        A group dies at once, whatever it forks. All groups of the job's processes are its own: each rank began
+        a session, and groups do not reach over sessions.
+        """
+        if self._cgroup is not None:
+            try:
+                (self._cgroup / "cgroup.kill").write_text("1")
+            except OSError as error:
+                _raise_if_full(error)
+        members = self.members()
+        for group in {stat.pgrp for stat in members} - {os.getpgrp(), self._parent(), 0}:
+            _killpg(group, signal.SIGKILL)
+        for stat in members:
+            process.send(stat.pid, stat.start, signal.SIGKILL)
+        return members
+
+    def remove(self) -> None:
+        """Removes the cgroup; one that is not empty (a process that cannot be killed) stays."""
+        if self._cgroup is not None:
+            remove_cgroup(self._cgroup)
+
+    def _populated(self) -> bool:
+        assert self._cgroup is not None
+        try:
+            return "populated 1" in (self._cgroup / "cgroup.events").read_text()
+        except OSError as error:
+            _raise_if_full(error)
+            return False  # removed: by a predecessor, when it was empty
+
+    def _living_children(self) -> list[Stat]:
+        return [s for s in process.all_stats().values() if s.ppid == os.getpid() and not s.ended]
+
+    def _cgroup_pids(self) -> list[int]:
+        if self._cgroup is None:
+            return []
+        pids: list[int] = []
+        try:
+            for folder, _, _ in os.walk(self._cgroup, onerror=_raise_if_full):
+                # 0 stands for a process of another pid namespace, which has no number here.
+                pids += [pid for line in Path(folder, "cgroup.procs").read_text().split() if (pid := int(line)) > 0]
+        except OSError as error:
+            _raise_if_full(error)
+        return pids
+
+    @staticmethod
+    def _has_children() -> bool:
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        return True
+
+
+def _raise_if_full(error: OSError) -> None:
+    """Without a descriptor nothing was looked at: that must not read as "there is nobody"."""
+    if error.errno in FULL:
+        raise error
+
+
+def _killpg(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

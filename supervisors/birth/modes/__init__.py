@@ -1,0 +1,1 @@
+"""Boot modes: which processes are started, and what ModelArts and rank tables tell them."""

@@ -1,0 +1,165 @@
+"""ModelArts' variables: understood where the platform sets them, and set for the ranks.
+
+Names and meaning are those of its training guide (tables of the container's environment) and of its Ascend launcher.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from muster.supervisors.model.lifecycle import Job, Rank
+from muster.supervisors.model.spec import JOB_ID, Boot, JobSpec
+from muster.supervisors.paths import Root
+
+#: Port at which torchrun's nodes meet, unless MA_TORCHRUN_MASTER_PORT says another.
+MASTER_PORT = 18888
+TABLE_NAME = "jobstart_hccl.json"
+#: Where the platform puts its rank table, unless RANK_TABLE_FILE says otherwise.
+DEFAULT_TABLE = f"/user/config/{TABLE_NAME}"
+#: Where the launcher keeps logs and working folders when there is no MA_MOUNT_PATH.
+_TMP_LOG, _CACHE = "/tmp/log", "/cache"
+#: Variables by which a container of the platform is known; it is they from which the launcher knows job and table.
+_OF_CONTAINER = frozenset({"MA_VJ_NAME", "RANK_TABLE_FILE", "RANK_TABLE_FILE_V_1_0"})
+
+
+def understood(spec: JobSpec, *, node_rank_said: bool = False) -> JobSpec:
+    """The spec with what the platform's variables in its environment say, wherever the spec itself says nothing;
+    `node_rank_said`: a node rank of 0 was said, too."""
+    env = spec.env
+    said: dict[str, object] = {}
+    said["boot"] = boot_mode(spec.boot, env)
+    said["rank_table"] = table = spec.rank_table or rank_table(spec.boot, env)
+    nodes, count = spec.nodes, max(spec.node_count, len(spec.nodes))
+    hosts = tuple(name.strip() for name in env.get("VC_WORKER_HOSTS", "").split(",") if name.strip())
+    if not nodes and count == 1 and len(hosts) > 1 and not table:
+        nodes, count = hosts, len(hosts)
+        said["master_port"] = _port(spec)
+    said["nodes"], said["node_count"] = nodes, count
+    if count > 1 and not spec.node_rank and not node_rank_said:
+        said["node_rank"] = _number(env, "VC_TASK_INDEX")
+    if count > 1 and said["boot"] == Boot.TORCHRUN:
+        said["master_port"] = _port(spec)
+    if len(nodes) > 1 and not spec.master_addr:
+        said["master_addr"] = nodes[0]
+    if not (spec.ranks or spec.wants_cards or table):
+        said["card_count"] = _number(env, "MA_NUM_GPUS")
+    return replace(spec, **said)  # type: ignore[arg-type]  # names and types are those of the fields
+
+
+def _port(spec: JobSpec) -> int:
+    return spec.master_port or _number(spec.env, "MA_TORCHRUN_MASTER_PORT") or MASTER_PORT
+
+
+def in_container(env: Mapping[str, str]) -> bool:
+    """Whether these are the variables of a container in which the platform would run its launcher."""
+    return any(env.get(name) for name in _OF_CONTAINER)
+
+
+def boot_mode(given: str, env: Mapping[str, str]) -> str:
+    """The boot mode: the one that is given, else what MA_RUN_METHOD says."""
+    method = env.get("MA_RUN_METHOD", "").lower()
+    return given or (method if method in (Boot.TORCHRUN, Boot.MSRUN) else Boot.RANKS.value)
+
+
+def rank_table(boot: str, env: Mapping[str, str]) -> str:
+    """Where the platform's variables say that the rank table is of a job with this `boot`, which may be empty, in
+    the form that `ranktable.path_of` takes; empty where it has none.
+
+    RANK_TABLE_FILE_V_1_0 (a file, of template 1) goes before RANK_TABLE_FILE (a folder with one of template 2, or a
+    file), and that before DEFAULT_TABLE, which counts only if it is there. A variable without a value counts as not
+    set.
+    """
+    if not in_container(env):
+        return ""  # no platform: a file that lies where its table would is not for this job
+    mode = boot_mode(boot, env)
+    wanted = mode == Boot.RANKS or (mode == Boot.MSRUN and env.get("MS_RANKTABLE_ENABLE", "").lower() == "true")
+    if not wanted:
+        return ""
+    given = env.get("RANK_TABLE_FILE_V_1_0") or env.get("RANK_TABLE_FILE")
+    return given or (DEFAULT_TABLE if os.path.exists(DEFAULT_TABLE) else "")
+
+
+def meeting_point(env: Mapping[str, str]) -> tuple[str, int]:
+    """Address and port at which the ranks meet, in an environment that a launcher would hand on; "" and 0: not said."""
+    return env.get("MASTER_ADDR", ""), _number(env, "MASTER_PORT")
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    """0 for what is not set or no number. More than can be is for the rules of the spec to refuse."""
+    text = env.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def variables(spec: JobSpec, job: Job) -> dict[str, str]:
+    """What the platform would set in a container of this node; what the spec's own environment has wins over it."""
+    found = {
+        "MA_NUM_HOSTS": str(job.node_count),
+        "MA_NUM_GPUS": str(job.local_ranks),
+        "MA_TASK_NAME": "worker",
+        "VC_TASK_INDEX": str(job.node_rank),
+        "VC_WORKER_NUM": str(job.node_count),
+        "VC_WORKER_HOSTS": ",".join(spec.nodes) or job.master_addr,
+    }
+    if job.node_name:
+        found["MA_CURRENT_IP"] = job.node_name
+    return found
+
+
+def job_name(job_id: str, env: Mapping[str, str]) -> str:
+    """JOB_ID of the ranks, and name of the folder of their further logs: from MA_VJ_NAME, if that can be a job's id.
+
+    It becomes part of paths, and whoever started the job chose it.
+    """
+    return platform_name(env) or job_id
+
+
+def platform_name(env: Mapping[str, str]) -> str:
+    """What MA_VJ_NAME says of `job_name`; empty where it says nothing that can be a job's id."""
+    name = env.get("MA_VJ_NAME", "").replace("ma-job", "modelarts-job", 1)
+    return name if JOB_ID.fullmatch(name) else ""
+
+
+def further_logs(root: Root, job_id: str, env: Mapping[str, str]) -> Path:
+    """The folder of a job's logs of launchers and of CANN, once it is made (`user_folder.make_logs`)."""
+    own = root.own_job_logs(job_id)
+    return own if own.is_dir() else root.job_logs(job_name(job_id, env))
+
+
+def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, env: Mapping[str, str], device: int) -> dict[str, str]:
+    """The variables that the Ascend launcher sets per process. `device`: which of the visible devices it is to use."""
+    name = job_name(spec.job_id, env)
+    # A daemon that stands in for the launcher has a link there: the path is to be the launcher's, letter by letter.
+    logs = os.path.join(root.log.parent, os.readlink(root.log) if root.log.is_symlink() else root.log.name)
+    folder = further_logs(root, spec.job_id, env).name
+    plog = os.path.join(logs, folder, "ascend", "process_log", f"rank_{rank.rank}")
+    return {
+        "JOB_ID": name,
+        "ASCEND_DEVICE_ID": str(device),
+        "DEVICE_ID": str(device),
+        "RANK_ID": str(rank.rank),
+        "RANK_SIZE": str(job.world_size),
+        "HCCL_CONNECT_TIMEOUT": env.get("HCCL_CONNECT_TIMEOUT", "1800"),
+        "ASCEND_PROCESS_LOG_PATH": env.get("ASCEND_PROCESS_LOG_PATH", plog),
+    }
+
+
+def table_path(env: Mapping[str, str]) -> str:
+    """Where the converted rank table goes besides the job's folder; empty without MA_MOUNT_PATH."""
+    mount = env.get("MA_MOUNT_PATH", "")
+    return os.path.join(mount, "rank_table", TABLE_NAME) if mount.startswith("/") else ""
+
+
+def working_folder(env: Mapping[str, str], device: int) -> str:
+    """Of one rank of a job with a rank table; empty for the job's own workspace."""
+    mount = env.get("MA_MOUNT_PATH", "")
+    if mount.startswith("/"):
+        return os.path.join(os.path.normpath(mount), "workspace", f"device{device}")
+    return os.path.join(_CACHE, f"device{device}") if "MA_VJ_NAME" in env else ""
+
+
+def log_folder(env: Mapping[str, str]) -> str:
+    """Where the launcher keeps the logs: for a daemon of one's own that stands in for it. It need not be there yet."""
+    mount = env.get("MA_MOUNT_PATH", "")
+    folder = os.path.join(mount, "log")
+    return folder if mount and os.path.exists(folder) else _TMP_LOG

@@ -1,0 +1,1 @@
+"""MPI over several nodes: a program of its own beside mpirun, run as the job's user."""

@@ -1,0 +1,222 @@
+"""How ranks end: seen through pidfds, written down, and only then waited for."""
+
+import contextlib
+import itertools
+import os
+import select
+import signal
+import time
+
+from muster.supervisors.birth import child
+from muster.supervisors.model import verdict
+from muster.supervisors.model.ledger import Ledger
+from muster.supervisors.model.lifecycle import Rank
+from muster.supervisors.model.states import Kind, Outcome
+from muster.supervisors.paths import JobPaths
+from muster.supervisors.system import oom, process
+from muster.supervisors.system.loop import Loop
+from muster.supervisors.wire.link import NurseryLink
+
+#: How long the status of a rank that is not our child, and that we may not read, is waited for, in seconds.
+ASK_S, ASK_LOOK_S = 10.0, 0.01
+
+
+class Ends:
+    """Watches the ranks of one job."""
+
+    def __init__(self, paths: JobPaths, command: str, loop: Loop, ledger: Ledger, link: NurseryLink) -> None:
+        """`command`: the first word of what ranks execute, for messages, unless they say another."""
+        self._paths = paths
+        self._command = command
+        self._loop = loop
+        self._ledger = ledger
+        self._link = link
+        self._pidfds: dict[int, int] = {}
+        # An epoll of their own: it lists who has ended in the order of the ends, whoever asks and whatever happened
+        # besides in this turn of the loop. The kernel keeps no exit times by which to sort later.
+        self._ending = select.epoll()
+        self._numbers: dict[int, int] = {}
+        self._readable: list[int] = []
+        #: Ranks that had ended before they were watched: the kernel lists them in the order in which they were added.
+        self._found: set[int] = set()
+        self._told: dict[int, int] = {}
+        #: What the kernel's log says of want of memory, as it was read for the ends that are collected now.
+        self._victims: tuple[dict[int, str] | None] | None = None
+        self._ask_until: dict[int, float] = {}
+        #: Their ends are known, but not on disk yet: until then they stay zombies, which keep their status.
+        self._unreaped: list[Rank] = []
+        link.on_ended = self._told.__setitem__
+        loop.add(self._ending.fileno(), self._note)
+
+    def watch(self) -> None:
+        """All ranks that have not ended. One that is gone counts as readable: nobody can tell its status.
+
+        Raises OSError where there is no descriptor to be had.
+        """
+        for rank in self._ledger.job.processes():
+            if rank.outcome is not None or rank.rank in self._pidfds:
+                continue
+            pidfd = process.open_pidfd(rank.pid, rank.start)
+            if pidfd is None:
+                self._readable.append(rank.rank)
+            else:
+                self._watch(rank.rank, pidfd)
+        self._note()
+        self._found.update(self._readable)
+
+    def collect(self, *, look: bool = False) -> list[int]:
+        """Records how ranks ended, in the order in which the kernel reported it (`verdict.first_failure` goes by it).
+        They are waited for (`reap`) once that is on disk; until then they stay zombies with their status.
+
+        `look`: at all of them, also where no event has told yet. Returns their numbers. Raises OSError where /proc
+        cannot be read.
+        """
+        if look:
+            self._note()
+        self._readable = [n for n in dict.fromkeys(self._readable) if self._rank(n).outcome is None]
+        found = {n: self._status(self._rank(n)) for n in self._readable}
+        self._victims = None
+        # Whoever ended behind one whose status is still to be told is noted behind it, too.
+        numbers = list(itertools.takewhile(lambda n: not self._may_yet_be_told(n, found[n]), self._readable))
+        if numbers:
+            self._ledger.owe(*(self._record(self._rank(n), found[n]) for n in numbers))
+        self._readable = [n for n in self._readable if n not in numbers]
+        for number in numbers:
+            self.forget(number)
+        self._unreaped += [self._rank(number) for number in numbers]
+        self.reap()
+        return numbers
+
+    @property
+    def pending(self) -> bool:
+        """Whether ranks are known to have ended that `collect` has not committed."""
+        return bool(self._readable)
+
+    @property
+    def unreaped(self) -> list[Rank]:
+        """Ranks that have ended and are kept as zombies, because the journal takes no record."""
+        return self._unreaped
+
+    def reap(self) -> None:
+        """Waits for those whose ends are on disk."""
+        if self._unreaped and not self._ledger.owes:
+            ranks, self._unreaped = self._unreaped, []
+            self._wait_for(ranks)
+
+    def lose(self, ranks: list[Rank], detail: str) -> None:
+        """Records that nobody can tell how these ended."""
+        records = [
+            {"kind": Kind.EXITED, "rank": r.rank, "outcome": Outcome.LOST, "status": None, "detail": detail}
+            for r in ranks
+        ]
+        if records:
+            self._ledger.owe(*records)
+
+    def forget_all(self) -> None:
+        """Of ranks that are born again, or are no more."""
+        for number in list(self._pidfds):
+            self.forget(number)
+        self._readable.clear()
+        self._found.clear()
+        self._told.clear()
+        self._ask_until.clear()
+
+    def forget(self, number: int) -> None:
+        pidfd = self._pidfds.pop(number, None)
+        if pidfd is not None:
+            if self._numbers.pop(pidfd, None) is not None:
+                self._ending.unregister(pidfd)
+            os.close(pidfd)
+
+    def _rank(self, number: int) -> Rank:
+        return self._ledger.job.rank(number)
+
+    def _watch(self, number: int, pidfd: int) -> None:
+        try:
+            self._ending.register(pidfd, select.EPOLLIN)
+        except OSError:
+            os.close(pidfd)
+            raise
+        self._pidfds[number] = pidfd
+        self._numbers[pidfd] = number
+
+    def _note(self) -> None:
+        """Who has ended since the last time."""
+        while self._numbers and (ready := self._ending.poll(0, len(self._numbers))):
+            for pidfd, _ in ready:
+                self._ending.unregister(pidfd)  # it stays ready, and has said all that it will
+                self._readable.append(self._numbers.pop(pidfd))
+
+    def _status(self, rank: Rank) -> int | None:
+        told = self._told.get(rank.pid)
+        return told if told is not None else process.final_status(rank.pid, rank.start, self._pidfds.get(rank.rank))
+
+    def _may_yet_be_told(self, number: int, status: int | None) -> bool:
+        """True while a status that we cannot read is still with somebody: the nursery, or a zombie's parent. And for
+        as long as the process lives, whatever made us ask."""
+        rank = self._rank(number)
+        stat = process.read_stat(rank.pid) if status is None else None
+        if stat is None or stat.start != rank.start:
+            return False
+        if stat.ended and time.monotonic() >= self._ask_until.setdefault(number, time.monotonic() + ASK_S):
+            return False
+        self._loop.later(ASK_LOOK_S, lambda: None)  # wakes us up: `collect` is called behind every batch of events
+        return True
+
+    def _record(self, rank: Rank, status: int | None) -> dict[str, object]:
+        entry = None
+        if status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) in child.GIVEN_UP:
+            entry = child.read_unborn(self._paths.unborn).get(rank.pid)
+        detail = child.explain_exec(rank.argv[0] if rank.argv else self._command, entry) if entry else ""
+        if status is None:
+            detail = "it ended while neither its supervisor nor the nursery was there to see how"
+        outcome = verdict.outcome(self._ledger.job, rank.rank, status, unborn=entry is not None)
+        if outcome is Outcome.SIGNALLED and status is not None and os.WTERMSIG(status) == signal.SIGKILL:
+            outcome, detail = self._who_killed(rank)
+        record: dict[str, object] = {
+            "kind": Kind.EXITED,
+            "rank": rank.rank,
+            "outcome": outcome,
+            "status": status,
+            "usage": process.usage(rank.pid) if status is not None else {},
+            "detail": detail,
+        }
+        return record | ({"found_by": os.getpid()} if rank.rank in self._found else {})
+
+    def _who_killed(self, rank: Rank) -> tuple[Outcome, str]:
+        """Of a rank that got a SIGKILL which was not ours: the kernel, for want of memory, or somebody."""
+        job = self._ledger.job
+        if self._victims is None:  # once for all that ended at the same time: it is long
+            self._victims = (oom.victims(min(r.start for r in job.processes()) / process.TICKS_PER_S),)
+        victims = self._victims[0]
+        if victims is not None:
+            if rank.pid in victims:
+                how = f"the kernel killed it for want of memory ({victims[rank.pid]})"
+                return Outcome.OUT_OF_MEMORY, how + self._of_limit()
+            return Outcome.SIGNALLED, oom.NOT_THE_KERNEL
+        counted = sum(r.outcome is Outcome.OUT_OF_MEMORY for r in job.ranks)
+        if job.cgroup and oom.kills(job.cgroup) - job.oom_kills > counted:
+            how = "the kernel killed a process of the job for want of memory"
+            return Outcome.OUT_OF_MEMORY, how + self._of_limit()
+        return (
+            Outcome.SIGNALLED,
+            "muster did not send it; the kernel's log, which would tell of a want of memory, cannot be read",
+        )
+
+    def _of_limit(self) -> str:
+        limit = oom.limit_reached(self._ledger.job.cgroup)
+        return f": the job's limit of {limit >> 20} MiB was reached" if limit else ""
+
+    def _wait_for(self, ranks: list[Rank]) -> None:
+        """Only the one who waits learns the peak (KiB); nothing depends on it, so it need not be on the disk yet."""
+        used = []
+        for rank in ranks:
+            try:
+                _, _, resources = os.wait4(rank.pid, os.WNOHANG)
+            except ChildProcessError:
+                self._link.tell("reap", pid=rank.pid)
+            else:
+                used.append({"kind": Kind.USAGE, "rank": rank.rank, "max_rss": resources.ru_maxrss * 1024})
+        if used:
+            with contextlib.suppress(OSError):
+                self._ledger.commit(*used, sync=False, tell=False)

@@ -1,0 +1,56 @@
+"""Is the hardware of a job at fault? Asked when it has ended badly.
+
+Two witnesses: the device nodes of its cards, and `faults.json` in the state folder, in which the daemon keeps what is
+wrong with the node and each card (agent/node/health.py). The file is read, not asked for: the daemon may be away.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.system import process, trust
+
+#: Device nodes of cards by their kind, for journals that do not tell them.
+NODES = {"nvidia": "/dev/nvidia{}", "ascend": "/dev/davinci{}"}
+#: Seconds after the end of a rank in which kernel log and driver may still say why: a card that is lost breaks its rank
+#: before its Xid is read.
+SETTLE_S = 1.0
+#: Bytes of the file that are read, at most, and sentences that a verdict holds.
+_MAX_BYTES = 1 << 20
+_MAX_TOLD = 4
+
+
+def may_speak(job: Job) -> bool:
+    """Whether anybody watches hardware of this job."""
+    return bool(job.cards) and job.card_kind in NODES
+
+
+def fault(job: Job, faults: Path) -> str:
+    """A sentence about what is wrong; empty where nothing is known against cards and node."""
+    told = gone(job.card_kind, job.cards, job.card_nodes) + _written(job.hardware, faults)
+    more = f"; and {len(told) - _MAX_TOLD} more" if len(told) > _MAX_TOLD else ""
+    return "; ".join(told[:_MAX_TOLD]) + more
+
+
+def gone(card_kind: str, cards: Sequence[int], nodes: dict[int, str] | None) -> list[str]:
+    """A sentence where device nodes that the job was given are not there any more."""
+    if nodes is None:
+        name = NODES.get(card_kind)
+        nodes = {card: name.format(card) for card in cards} if name else {}
+    missing = [nodes[card] for card in cards if nodes.get(card) and not os.path.exists(nodes[card])]
+    return [f"{', '.join(missing)}: the card is not there any more"] if missing else []
+
+
+def _written(cards: Sequence[int], faults: Path) -> list[str]:
+    """What the daemon wrote down in this boot of the node as a whole and of these cards."""
+    with contextlib.suppress(OSError, ValueError):
+        found: Any = json.loads(trust.read(faults, _MAX_BYTES))
+        if isinstance(found, dict) and found.get("boot") == process.boot_id():
+            by_card = found.get("cards", {})
+            told = [f"card {card}: {text}" for card in cards for text in by_card.get(str(card), ())]
+            return told + [str(text) for text in found.get("node", ())]
+    return []

@@ -1,0 +1,66 @@
+"""The process of one job: forked by the nursery, ended by the job."""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+
+from muster.supervisors.job.gang import Gang
+from muster.supervisors.model import journal
+from muster.supervisors.model.replay import replay
+from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import AlreadySupervised, SupervisionError, Untrusted
+from muster.supervisors.system import lock, process, trust
+
+#: How a supervisor leaves: the job has ended; another one has the job; the job's files cannot be worked with.
+DONE, BUSY, UNUSABLE = 0, 3, 4
+#: Characters of a traceback that the nursery is sent.
+MAX_TOLD = 4000
+
+
+def explain(error: BaseException) -> str:
+    """The end of the traceback, as the interpreter would print it: at most MAX_TOLD characters."""
+    try:
+        import traceback  # only here: it is memory in each supervisor
+
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # a disk that does not give the module, say
+        text = f"{type(error).__name__}: {error}"
+    return text[-MAX_TOLD:]
+
+
+def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
+    """Runs a job to its end; `sock` leads to the nursery, `owned` as there. Returns the exit status for this process.
+
+    Raises OSError where the job's files cannot be read or written: the nursery then tries again.
+    """
+    os.setsid()
+    for number in process.END_SIGNALS:
+        # Nothing but the job's end or a SIGKILL ends a supervisor; jobs are stopped over the control socket.
+        signal.signal(number, signal.SIG_IGN)
+    paths = root.job(job_id)
+    try:
+        held = lock.take(paths.lock, paths.folder)
+    except AlreadySupervised:
+        return BUSY
+    except Untrusted as error:
+        return _unusable(job_id, error)
+    try:
+        # Only here can a job be given up: whatever goes wrong later, its ranks live, and a successor tries again.
+        contents = journal.read(paths.journal)
+        if replay(contents.records).state.final:
+            return DONE
+        spec = JobSpec.from_json(trust.read(paths.spec).decode())
+    except (SupervisionError, ValueError, TypeError) as error:
+        return _unusable(job_id, error)
+    Gang(root, spec, contents, sock, owned).loop.run()
+    held.close()
+    return DONE
+
+
+def _unusable(job_id: str, error: Exception) -> int:
+    with contextlib.suppress(OSError):
+        print(f"supervisor {job_id}: {error}", file=sys.stderr)
+    return UNUSABLE

@@ -1,0 +1,296 @@
+"""What each record changes of a job. Supervisor and daemon both replay the journal through here, so that both see the
+same job. Which record may come in which state is told by the table in states.py.
+"""
+
+from typing import Any
+
+from muster.supervisors.model.journal import FORMAT, Record
+from muster.supervisors.model.lifecycle import Asked, Attempt, Job, OpenGap, Rank, Stop, Usage, Verdict
+from muster.supervisors.model.states import JOB, STEP, TRANSITIONS, Cause, Kind, Outcome, State
+from muster.supervisors.supervision_errors import IllegalTransition
+
+
+def replay(records: list[Record]) -> Job:
+    """The job that these records add up to. Raises IllegalTransition, also for an empty journal."""
+    if not records or records[0].get("kind") != Kind.ACCEPTED:
+        raise IllegalTransition("the journal does not begin with the record 'accepted'")
+    job = Job()
+    for record in records:
+        try:
+            apply(job, record)
+        except (KeyError, TypeError, ValueError) as error:
+            raise IllegalTransition(f"record {record.get('n')}: {record.get('kind')}: {error!r}") from error
+    return job
+
+
+def apply(job: Job, record: Record) -> None:
+    """Moves the job by one record. Raises IllegalTransition where the table does not allow it."""
+    kind = refuse_illegal(job, record)
+    target: State | None = None
+    if kind is Kind.ACCEPTED:
+        if record["n"] != 0:
+            raise IllegalTransition("a job is accepted once, by its first record")
+    else:
+        target = TRANSITIONS[kind][1]
+    _HANDLERS[kind](job, record)
+    if target is not None:
+        job.state = target
+    job.last_time = record["t"]
+
+
+def refuse_illegal(job: Job, record: Record) -> Kind:
+    """The kind of a record that may come now. Raises IllegalTransition for one that may not."""
+    try:
+        kind = Kind(record["kind"])
+    except ValueError:
+        raise IllegalTransition(f"record {record.get('n')}: unknown kind {record.get('kind')!r}") from None
+    if kind is not Kind.ACCEPTED and job.state not in TRANSITIONS[kind][0]:
+        raise IllegalTransition(f"record {record.get('n')}: {kind} in state {job.state}")
+    return kind
+
+
+def _accepted(job: Job, r: Record) -> None:
+    """format, digest, boot, up (seconds of CLOCK_BOOTTIME), card_kind, master_addr, master_port, by, and where the
+    ranks are (`place`)."""
+    if r["format"] != FORMAT:
+        raise IllegalTransition(f"journal of format {r['format']}, this version reads {FORMAT}")
+    job.accepted_at, job.digest, job.boot_id = r["t"], r["digest"], r["boot"]
+    job.accepted_up = r.get("up", 0.0)
+    job.card_kind, job.master_addr, job.master_port = r["card_kind"], r["master_addr"], r["master_port"]
+    job.accepted_by = r["by"]
+    place(job, r)
+
+
+def place(job: Job, r: Record) -> None:
+    """Puts a job where a record says: first_rank or numbers[], devices[], cards[], node_rank, node_count, node_name,
+    local_ranks, world_size; cpus[] (per rank), card_nodes{card: path}, card_used{card: bytes}, doubts[],
+    card_uuids{card: uuid}; card_visible{card: word}: what the job's processes call the card, where that is not its
+    index, card_parents{card: card}: of which card it is a MIG instance."""
+    numbers = r.get("numbers") or range(r["first_rank"], r["first_rank"] + len(r["devices"]))
+    job.ranks = [Rank(n, i, device) for i, (n, device) in enumerate(zip(numbers, r["devices"], strict=True))]
+    for rank, cpus in zip(job.ranks, r.get("cpus", ()), strict=False):
+        rank.cpus = cpus
+    job.cards = tuple(r["cards"])
+    if (nodes := r.get("card_nodes")) is not None:
+        job.card_nodes = {int(card): path for card, path in nodes.items()}
+    job.doubts += r.get("doubts", ())
+    job.card_uuids = {int(card): uuid for card, uuid in r.get("card_uuids", {}).items()}
+    job.card_used = {int(card): used for card, used in r.get("card_used", {}).items()}
+    job.card_parents = {int(card): parent for card, parent in r.get("card_parents", {}).items()}
+    job.card_visible = {int(card): word for card, word in r.get("card_visible", {}).items()}
+    job.node_rank, job.node_count, job.node_name = r["node_rank"], r["node_count"], r["node_name"]
+    job.local_ranks, job.world_size = r["local_ranks"], r["world_size"]
+
+
+def _planned(job: Job, r: Record) -> None:
+    """As `accepted`, once the rank table was there: card_kind, master_addr, master_port, where the ranks are, and
+    table: the path of the one that they are given (one without devices is none)."""
+    job.card_kind, job.master_addr, job.master_port = r["card_kind"], r["master_addr"], r["master_port"]
+    job.planned, job.table = True, r["table"]
+    place(job, r)
+
+
+def _checked(job: Job, r: Record) -> None:
+    """ok, results[] (probes' results as dictionaries), skipped."""
+    job.checks = r["results"]
+
+
+def _taken(job: Job, r: Record) -> None:
+    """pid, takeover: a supervisor has the lock."""
+    job.supervisor_pid = r["pid"]
+    job.takeovers += bool(r["takeover"])
+
+
+def _preparing(job: Job, r: Record) -> None:
+    """attempt, cgroup (path of the job's own cgroup, or empty), oom_kills (its count of them so far)."""
+    if r["attempt"] != job.attempt:
+        job.steps_done.discard("pre_start")
+    job.attempt, job.cgroup, job.oom_kills = r["attempt"], r["cgroup"], r["oom_kills"]
+    job.spawned = False
+    job.started_at = job.started_up = 0.0
+
+
+def _step(job: Job, r: Record) -> None:
+    """name, pid, start, boot, up, argv[]: a process that runs before or after the ranks waits behind a gate."""
+    job.step = Rank(STEP, 0, 0, r["pid"], r["start"], r["t"], argv=tuple(r["argv"]), role=r["name"])
+    job.step_name, job.step_up, job.boot_id = r["name"], r["up"], r["boot"]
+
+
+def _spawned(job: Job, r: Record) -> None:
+    """ranks[[rank, pid, start]], boot: every process exists and waits behind the gate; from here on they may run.
+
+    In boot modes other than "ranks" also argv[[...]], roles[], serves[bool].
+    """
+    for number, pid, start in r["ranks"]:
+        rank = job.rank(number)
+        rank.pid, rank.start, rank.started_at = pid, start, r["t"]
+    for rank, argv, role, serves in zip(
+        job.ranks, r.get("argv", ()), r.get("roles", ()), r.get("serves", ()), strict=False
+    ):
+        rank.argv, rank.role, rank.serves = tuple(argv), role, serves
+    job.step = None
+    job.spawned, job.boot_id = True, r["boot"]
+
+
+def _unborn(job: Job, r: Record) -> None:
+    """The gate closed before the ranks, or before a step: none of them ran, and they are to be made again."""
+    if job.in_step:
+        job.step = None
+        return
+    _forget_ranks(job)
+
+
+def _forget_ranks(job: Job) -> None:
+    job.ranks = [
+        Rank(rank.rank, rank.local_rank, rank.device, lost_bytes=rank.lost_bytes, cpus=rank.cpus) for rank in job.ranks
+    ]
+    job.ends = []
+    job.spawned = False
+
+
+def _restarting(job: Job, r: Record) -> None:
+    """attempt (the next), verdict{} and log_ends{rank: bytes} of the one that failed, delay_s, up (now, seconds of
+    CLOCK_BOOTTIME)."""
+    verdict = _verdict(r["verdict"])
+    ends = {int(rank): size for rank, size in dict(r["log_ends"]).items()}
+    past = Attempt(job.attempt, job.started_at, r["t"], verdict.exit_code, verdict.summary, verdict.first_failed, ends)
+    job.past.append(past)
+    if job.started_up:
+        job.ran_s += max(0.0, r["up"] - job.started_up)
+    job.attempt = r["attempt"]
+    job.restart_up, job.restart_at = r["up"] + r["delay_s"], r["t"] + r["delay_s"]
+    job.steps_done.discard("pre_start")
+    job.hang_restarts += job.stop is not None and job.stop.cause is Cause.HUNG
+    job.stop, job.asked, job.terminated, job.killed, job.step = None, None, False, False, None
+    job.started_at = job.started_up = 0.0
+    _forget_ranks(job)
+
+
+def _running(job: Job, r: Record) -> None:
+    """up (seconds of CLOCK_BOOTTIME): the gate was opened."""
+    job.started_at, job.started_up = r["t"], r["up"]
+
+
+def _exited(job: Job, r: Record) -> None:
+    """rank, outcome, status (wait(2)'s, or null), usage{}, detail; found_by: see lifecycle.Rank."""
+    rank = job.rank(r["rank"])
+    rank.outcome, rank.status, rank.ended_at = Outcome(r["outcome"]), r["status"], r["t"]
+    rank.detail, rank.found_by = r.get("detail", ""), r.get("found_by", 0)
+    rank.usage = Usage(**_known(Usage, r.get("usage", {})))
+    if rank is job.step:
+        if rank.outcome is Outcome.EXITED and rank.status == 0:
+            job.steps_done.add(job.step_name)
+    else:
+        job.ends.append(rank.rank)
+
+
+def _usage(job: Job, r: Record) -> None:
+    """rank, max_rss: known only once the process was waited for."""
+    job.rank(r["rank"]).usage.max_rss = r["max_rss"]
+
+
+def _stopping(job: Job, r: Record) -> None:
+    """cause, by, reason, steps[], up (seconds of CLOCK_BOOTTIME); of a hang ranks[] and again. May come again: a
+    person's stop shortens the grace, and keeps the job from being started again. Of such a one asked_up, where `up` is
+    that of the stop under way, and signal_up (see lifecycle.Asked)."""
+    if r["cause"] == Cause.REQUESTED:
+        job.halted = True
+        if job.asked is None:
+            job.asked = Asked(r["by"], r["reason"], r.get("asked_up") or r["up"], r.get("signal_up") or 0.0)
+    if job.stop is None:
+        hang = tuple(r.get("ranks", ())), bool(r.get("again"))
+        job.stop = Stop(Cause(r["cause"]), r["by"], r["reason"], tuple(r["steps"]), r["t"], r["up"], *hang, r["up"])
+    else:
+        job.stop.steps, job.stop.up = tuple(r["steps"]), r["up"]
+        if job.stop.cause is Cause.LEFTOVERS:
+            job.stop.by, job.stop.reason = r["by"], r["reason"]
+
+
+def _escalated(job: Job, r: Record) -> None:
+    """signal (SIGTERM or SIGKILL), processes: how many it was sent to."""
+    job.terminated = True
+    job.killed |= r["signal"] == "SIGKILL"
+
+
+def _warning(job: Job, r: Record) -> None:
+    """text."""
+    job.warnings.append(r["text"])
+
+
+def _lost_bytes(job: Job, r: Record) -> None:
+    """rank (or JOB: of the job's log), bytes, since, until, error: output that could not be written. While the gap is
+    `open` more records of it follow, not before `due` (CLOCK_BOOTTIME): `bytes` is what came since the last one,
+    `total` what the gap has in all. `line`: the gap's line, of a gap that was still open when the job ended."""
+    number = r["rank"]
+    if number == JOB:
+        job.lost_bytes += r["bytes"]
+    else:
+        job.rank(number).lost_bytes += r["bytes"]
+    if r.get("open"):
+        job.gaps[number] = OpenGap(r["total"], r["since"], r["error"], r.get("due", 0.0))
+        return
+    job.gaps.pop(number, None)
+    if number == JOB:
+        lost = r.get("total", r["bytes"])
+        job.warnings.append(f"{lost} bytes of the job's own log could not be written: {r['error']}")
+    if line := r.get("line"):
+        job.missing_lines[number] = line
+
+
+def _concluded(job: Job, r: Record) -> None:
+    """state, verdict{}: how the job will end, whatever its epilog does."""
+    job.concluded = _final(r), _verdict(r["verdict"])
+
+
+def _ended(job: Job, r: Record) -> None:
+    """state, verdict{}, log_ends{rank: bytes} (JOB: of the job's own log)."""
+    job.log_ends = {int(rank): size for rank, size in r.get("log_ends", {}).items()}
+    job.state, job.verdict = _final(r), _verdict(r["verdict"])
+    job.ended_at = r["t"]
+    job.supervisor_pid = 0
+
+
+def _final(r: Record) -> State:
+    state = State(r["state"])
+    if not state.final:
+        raise IllegalTransition(f"record {r['n']}: {r['kind']} with {state}, which is no final state")
+    return state
+
+
+def _verdict(fields: dict[str, Any]) -> Verdict:
+    if not isinstance(fields, dict):
+        raise TypeError(f"a verdict is an object, not {type(fields).__name__}")
+    lists = {name: tuple(fields.get(name, ())) for name in ("last_lines", "victims")}
+    return Verdict(**_known(Verdict, fields | lists))
+
+
+def _known(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
+    """Without those that only a newer version knows: what it has added must not cost a job."""
+    return {name: value for name, value in fields.items() if name in cls.__slots__}  # type: ignore[attr-defined]
+
+
+def _nothing(job: Job, r: Record) -> None:
+    """Says only that a state began."""
+
+
+_HANDLERS = {
+    Kind.ACCEPTED: _accepted,
+    Kind.CHECKING: _nothing,
+    Kind.CHECKED: _checked,
+    Kind.PLANNED: _planned,
+    Kind.TAKEN: _taken,
+    Kind.PREPARING: _preparing,
+    Kind.SPAWNED: _spawned,
+    Kind.UNBORN: _unborn,
+    Kind.RUNNING: _running,
+    Kind.EXITED: _exited,
+    Kind.USAGE: _usage,
+    Kind.STOPPING: _stopping,
+    Kind.ESCALATED: _escalated,
+    Kind.WARNING: _warning,
+    Kind.LOST_BYTES: _lost_bytes,
+    Kind.STEP: _step,
+    Kind.RESTARTING: _restarting,
+    Kind.CONCLUDED: _concluded,
+    Kind.ENDED: _ended,
+}

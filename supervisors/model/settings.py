@@ -1,0 +1,80 @@
+"""`<state>/settings.json`: what of the daemon's configuration supervisors go by.
+
+    {"logs": {"max_file_bytes": 1073741824, "max_job_bytes": 0, "rotate_for_bytes": 0}}
+
+The daemon writes it at its start and whenever it reads its configuration again (`write`); a supervisor reads it, so
+that a new setting holds for jobs that run and needs no daemon to be there.
+"""
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from muster.supervisors.system import trust
+
+#: Seconds between two looks at the file.
+LOOK_S = 1.0
+_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Bytes after which a file is rotated, and that all files of a running job may have; 0: no limit.
+
+    `max_job_bytes` is kept by the supervisor. Where that is the daemon's, which knows what may go, it is 0, and
+    `rotate_for_bytes` is the limit for which there have to be segments early enough.
+    """
+
+    max_file_bytes: int = 1 << 30
+    max_job_bytes: int = 0
+    rotate_for_bytes: int = 0
+
+
+class Settings:
+    """What the file says now, as far as it is looked at."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._look_at = 0.0
+        self._logs = LogSettings()
+
+    @property
+    def logs(self) -> LogSettings:
+        """The default for what is missing, or is not what it should be."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._logs = _read(self._path)
+        return self._logs
+
+
+def write(path: Path, logs: LogSettings) -> None:
+    """Replaces the file as a whole. Raises OSError, which names the file."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with open(fd, "w") as file:
+            json.dump({"logs": asdict(logs)}, file)
+        new.rename(path)
+    except OSError as error:  # a write to a descriptor knows no name
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _read(path: Path) -> LogSettings:
+    try:
+        found: Any = json.loads(trust.read(path, _MAX_BYTES))
+    except (OSError, ValueError):
+        found = {}
+    logs = found.get("logs") if isinstance(found, dict) else None
+    values = {}
+    for one in fields(LogSettings):
+        value = logs.get(one.name) if isinstance(logs, dict) else None
+        if type(value) is int and value >= 0:
+            values[one.name] = value
+    return LogSettings(**values)

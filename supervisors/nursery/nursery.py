@@ -1,0 +1,183 @@
+"""The nursery: a warm process without threads or gRPC that forks a supervisor per job and keeps what must outlive it.
+
+It is a subreaper: when a supervisor is killed its ranks become the nursery's children. It does not wait for them until
+a successor has written their status down. It holds a read end of every rank's FIFO, so that output which nobody has
+drained is not thrown away with the last process that had it open. It lives as long as it has jobs or a daemon.
+
+One operation, `tend`: see to it that this job has a living supervisor. That is a start, a takeover and a recovery.
+"""
+
+import argparse
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from muster.supervisors.job import supervisor
+from muster.supervisors.nursery.retired import Retired
+from muster.supervisors.nursery.ward import say
+from muster.supervisors.nursery.wards import Wards
+from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import AlreadySupervised
+from muster.supervisors.system import descriptors, lock, owner_pipe, process, scope
+from muster.supervisors.system.loop import Loop
+from muster.supervisors.system.spare import FULL, Spare
+from muster.supervisors.system.subreaper import become_subreaper
+from muster.supervisors.wire.control import Client, Server, listen
+from muster.supervisors.wire.messages import Message
+
+#: Without jobs and without a daemon for so long, the nursery ends.
+IDLE_S = 5.0
+#: Descriptors in reserve: a client and two supervisors at the limit.
+SPARE = 16
+
+
+class Nursery:
+    """Serves the nursery's socket."""
+
+    def __init__(self, root: Root, listener: socket.socket, at: Path, held: lock.Lock, owned: bool) -> None:
+        """`at`: where the socket is; `held`: the lock of its name. `owned`: a pipe tells of the end of the
+        command that the jobs belong to (owner_pipe.py)."""
+        self._spare = Spare(SPARE, self._raised)  # before anything else, so that it holds low numbers
+        self._loop = Loop(self._on_trouble)
+        self._at, self._held = at, held
+        self._retired: Retired | None = None
+        self._wards = Wards(root, self._loop, self._daemons, self._tell, self._spare, self._step_aside, owned)
+        self._server = Server(self._loop, listener, {"tend": self._tend, "ended": self._ended}, self._spare)
+        self._spare.on_exhausted = self._on_exhausted
+        self._busy_at = time.monotonic()
+
+    def run(self) -> None:
+        """Until there is nothing left to do."""
+        self._loop.later(IDLE_S, self._check_idle)
+        try:
+            self._loop.run()
+        except BaseException as error:  # it ends us, and the next one goes on; the daemon is to say why
+            with contextlib.suppress(Exception):
+                self._tell({"op": "died", "job": "", "how": "ended by a defect", "error": supervisor.explain(error)})
+            raise
+
+    def _daemons(self) -> set[int]:
+        return {client.pid for client in self._server.clients}
+
+    def _tell(self, message: Message) -> None:
+        for client in list(self._server.clients):
+            if client.greeted:
+                client.send(message)
+
+    def _tend(self, message: Message, client: Client) -> Message | None:
+        job_id = message.get("job")
+        if not isinstance(job_id, str):
+            return {"ok": False, "error": "say which job"}
+        self._wards.tend(job_id, client)
+        return None
+
+    def _ended(self, message: Message, _: Client) -> Message:
+        job_id, pid, status = message.get("job"), message.get("pid"), message.get("status")
+        if not (isinstance(job_id, str) and isinstance(pid, int) and isinstance(status, int)):
+            return {"ok": False, "error": "say which job, pid and status"}
+        return {"ok": True, "job": job_id, "pid": pid, "reap": self._wards.ended_elsewhere(job_id, pid, status)}
+
+    def _on_trouble(self, error: OSError) -> None:
+        if error.errno in FULL:
+            self._spare.make_room()
+        say(f"{error}; trying again")
+
+    def _raised(self, text: str) -> None:
+        say(text)
+        self._tell({"op": "notice", "text": text})
+
+    def _on_exhausted(self) -> None:
+        limit = descriptors.lowered_to()
+        if limit is not None:
+            self._step_aside(f"somebody lowered its limit of open files to {limit}, which it may not raise")
+
+    def _step_aside(self, why: str) -> None:
+        """Gives up the name, so that a daemon starts a nursery with better limits, and only looks after what is there
+        (retired.py)."""
+        if self._retired is not None:
+            return
+        text = f"{why}: another nursery takes its place"
+        say(text)
+        self._tell({"op": "died", "job": "", "how": "steps aside", "error": text})
+        with contextlib.suppress(OSError):
+            self._at.unlink()
+        self._held.close()
+        self._spare.release()
+        self._retired = Retired(self._loop, self._wards, self._at, self._loop.stop)
+        self._server.close()
+
+    def _check_idle(self) -> None:
+        if self._retired is not None:
+            return
+        if self._wards or self._server.clients:
+            self._busy_at = time.monotonic()
+        elif time.monotonic() - self._busy_at >= IDLE_S:
+            with contextlib.suppress(OSError):
+                self._at.unlink()
+            self._loop.stop()
+            return
+        self._spare.fill()
+        self._loop.later(IDLE_S / 4, self._check_idle)
+
+
+def main() -> int:
+    """Daemonizes and serves. Exit code 0 in the process that was started, once the socket listens; 1 with a sentence
+    on stderr where it cannot; 0 as well where another nursery serves this root already."""
+    parser = argparse.ArgumentParser(prog="muster-nursery", description="forks and keeps the supervisors of muster")
+    for name in ("run", "state", "log"):
+        parser.add_argument(f"--{name}", type=Path, required=True, help=f"the node's {name} folder")
+    # Where a daemon of the first release seeks it, which says no name.
+    parser.add_argument("--name", default="nursery", help="of its socket and its lock in the run folder")
+    parser.add_argument("--nofile", type=int, help="the soft limit of open files that ranks get; default: our own")
+    parser.add_argument("--owned", action="store_true", help=f"descriptor {owner_pipe.FD} ends with the jobs' owner")
+    args = parser.parse_args()
+    for number in process.END_SIGNALS:  # jobs are worth more than the wish to end us
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, process.END_SIGNALS)
+    root = Root(args.run, args.state, args.log)
+    at = root.run / f"{args.name}.sock"
+    descriptors.close_all_but({0, 1, 2, owner_pipe.FD} if args.owned else {0, 1, 2})
+    if args.owned:
+        os.set_inheritable(owner_pipe.FD, False)
+    descriptors.raise_limit(args.nofile)
+    read, write = os.pipe()
+    if os.fork():
+        os.close(write)
+        word = os.read(read, 4096).decode()
+        if word != "ok":
+            print(f"muster-nursery: {word or 'ended before it listened'}", file=sys.stderr)
+        return 0 if word == "ok" else 1
+    os.close(read)
+    os.setsid()
+    try:
+        # Held for the nursery's life; a forked supervisor does not inherit it.
+        held = lock.take(root.run / f"{args.name}.lock")
+        become_subreaper()
+        listener = listen(at)
+    except AlreadySupervised:
+        os.write(write, b"ok")
+        return 0
+    except OSError as error:
+        os.write(write, f"{error.filename or at}: {error.strerror}".encode())
+        return 1
+    os.chdir("/")
+    if scope.is_available():  # out of the daemon's unit, which may be stopped, upgraded and limited on its own
+        trouble = scope.enter(scope.of_nursery(root, os.getpid()), "muster: keeps supervisors and their ranks")
+        if trouble:
+            say(trouble)
+    os.write(write, b"ok")
+    os.close(write)
+    nursery = Nursery(root, listener, at, held, args.owned)
+    gc.collect()
+    gc.freeze()  # what is there now is shared with every supervisor: the collector must not touch and so copy it
+    nursery.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""The destination of a log: its live file, or the reason why there is none at the moment.
+
+A start, a takeover, a rotation, and a file that somebody deleted, moved or cut all go through `LogFile.open`: first the
+file under the log's name is opened, then what is missing of the output is recorded, then the old file is released. If
+any of that fails, the old file stays in use as long as it has a name; otherwise the log is closed, its output is
+counted in a gap (tee.py), and `open` is tried again.
+
+The file is written at an offset that we keep (splice refuses O_APPEND). Offsets are those of all output ever
+(log_segments.py); so a file that somebody emptied goes on at its beginning, and its next byte has the offset that it
+would have had.
+"""
+
+import contextlib
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from muster.supervisors.output.gaps import no_room
+from muster.supervisors.output.log_layout import Folder, Layout
+from muster.supervisors.output.log_removals import record_removal
+from muster.supervisors.output.log_segments import new_path, segment_path
+from muster.supervisors.output.rotation import LINE, open_log, rotate, take_over
+
+#: Seconds after which a rotation that failed is tried again.
+ROTATE_AGAIN_S = 10.0
+#: Why output is missing that somebody took away; `removals` records it, and readers report it as lost.
+DELETED = "somebody deleted the file while it was written"
+MOVED = "somebody moved the file away while it was written"
+CUT = "somebody truncated the file while it was written"
+
+
+class LogFile:
+    """One log on disk. Only one process writes it: the one that holds the job's lock."""
+
+    def __init__(
+        self,
+        path: Path,
+        owner: tuple[int, int],
+        end: int = -1,
+        limit: Callable[[], int] = lambda: 0,
+        rotated: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Opens nothing yet. `owner`: uid and gid of new files. `end`: bytes of output that a predecessor wrote, ever;
+        -1: not known. `limit`: after how many bytes the file is rotated (0: never); `rotated` is called afterwards."""
+        self.path = path
+        #: -1: the log is closed.
+        self.fd = -1
+        #: Why output is missing that was recorded last, if any is: DELETED, MOVED or CUT.
+        self.taken = ""
+        #: Why the file under the log's name cannot be opened, while output goes on into the one that had the name.
+        self.displaced: OSError | None = None
+        #: What happened to the file that was written so far, while the one under the log's name cannot be opened.
+        self._missing = ""
+        self._owner, self._end = owner, end
+        self._base = self._offset = 0
+        self._limit_now, self._limit, self._rotate_at, self._rotated = limit, sys.maxsize, 0.0, rotated
+
+    @property
+    def offset(self) -> int:
+        """Bytes of output so far, in whatever files they are or were; -1 where that is not known."""
+        return self._end if self.fd < 0 else self._base + self._offset
+
+    @property
+    def position(self) -> int:
+        """Where the next byte goes in the file itself."""
+        return self._offset
+
+    def wrote(self, count: int) -> None:
+        """So many bytes were written at `position`."""
+        self._offset += count
+
+    def open(self, layout: Layout | None = None, why: str = "") -> None:
+        """Opens the file under the log's name, or makes it; it goes on at its end. Raises OSError, with all as before.
+
+        `layout`: how the log lies on disk, if the caller has looked. `why`: what happened to the file that was
+        written so far; output that is missing from the new one is recorded as removed for this reason.
+        """
+        if layout is None:
+            os.stat(self.path.parent)  # of a folder that was moved away nothing is known
+            layout = Folder(self.path.parent).look([self.path])[0]
+        base = take_over(self.path, layout)
+        end = self.offset
+        fd = open_log(self.path, self._owner, os.O_RDWR)
+        try:
+            size = os.fstat(fd).st_size
+            taken = ""
+            if why in (DELETED, MOVED):  # none of what the new file holds was our output
+                if base < end:
+                    taken = why
+                    record_removal(self.path, base, end, why, lost=True)
+                base = max(base, end)
+            elif base + size < end:
+                taken = CUT if size or why else DELETED
+                fd, base, size = self._without(fd, base, size, end, taken)
+        except OSError:
+            os.close(fd)
+            raise
+        self.close()
+        self.fd, self._base, self._offset, self.displaced, self._missing = fd, base, size, None, ""
+        self.taken = taken or self.taken
+
+    def _without(self, fd: int, base: int, size: int, end: int, why: str) -> tuple[int, int, int]:
+        """Goes on behind output that is missing: all from `base` + `size` to `end`. Returns descriptor, base and size
+        of the live file. Raises OSError, with `fd` still open."""
+        made = fd
+        if size:  # what is left becomes a segment: the live file begins behind what is missing
+            new = new_path(self.path)
+            new.unlink(missing_ok=True)
+            made = open_log(new, self._owner, os.O_RDWR | os.O_EXCL)
+            try:
+                os.rename(self.path, segment_path(self.path, base, base + size))
+                os.rename(new, self.path)
+            except OSError:
+                os.close(made)
+                raise
+        try:
+            record_removal(self.path, base + size, end, why, lost=True)
+        except OSError:
+            if made != fd:
+                os.close(made)
+            raise
+        if made != fd:
+            os.close(fd)
+        return made, end, 0
+
+    def close(self) -> None:
+        """Closes the file; `offset` stays known."""
+        if self.fd >= 0:
+            self._end = self.offset
+            os.close(self.fd)
+        self.fd = -1
+
+    def check(self) -> None:
+        """Goes on with the file under the log's name if that is another than ours, or if ours was cut.
+
+        Raises OSError where there is none that could be written; the log is closed then, or ours stays where it is
+        still somebody's (`displaced`).
+        """
+        ours = os.fstat(self.fd)
+        why = ""
+        try:
+            found = os.stat(self.path, follow_symlinks=False)
+            if (found.st_dev, found.st_ino) != (ours.st_dev, ours.st_ino):
+                why = MOVED if ours.st_nlink else DELETED
+        except OSError:
+            why = MOVED if ours.st_nlink else DELETED
+        if not why and ours.st_size >= self._offset:
+            self.displaced = None
+            return
+        try:
+            if not ours.st_nlink:
+                # Nobody can read it any more: its room is given back at once, which the new file may need.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self.fd, 0)
+            self.open(why=why or CUT)
+        except OSError as error:
+            if why != MOVED:
+                self.close()
+                self._missing = why
+                raise
+            self.displaced = error
+
+    def give_up(self) -> None:
+        """Nobody tries any more to open the log, which is closed: what somebody took of it is recorded all the same.
+        Best effort: where that cannot be written, `taken` tells."""
+        with contextlib.suppress(OSError):
+            if not self._missing and not stat.S_ISREG(os.stat(self.path, follow_symlinks=False).st_mode):
+                self._missing = DELETED  # before we came: something else stands in its place
+        if not self._missing or self._end <= 0:
+            return
+        with contextlib.suppress(OSError):
+            # What is under the log's name is not our output; it begins behind the last that lies elsewhere.
+            layout = Folder(self.path.parent).look([self.path])[0]
+            base = max([layout.begin, *(piece.end for piece in layout.segments)])
+            if base < self._end:
+                record_removal(self.path, base, self._end, self._missing, lost=True)
+        self.taken, self._missing = self._missing, ""
+
+    @property
+    def cut(self) -> bool:
+        """Whether somebody made the file shorter than what was written of it: a write would leave a hole."""
+        return os.fstat(self.fd).st_size < self._offset
+
+    def append(self, data: bytes) -> None:
+        """A line of muster's own at the end, on a line of its own; all of it, or nothing. Raises OSError."""
+        if self._offset and os.pread(self.fd, 1, self._offset - 1) != b"\n":
+            data = b"\n" + data
+        try:
+            if os.pwrite(self.fd, data, self._offset) < len(data):
+                raise no_room(self.path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.fd, self._offset)
+            raise
+        self._offset += len(data)
+
+    def last_line(self) -> bytes:
+        """The end of what was written, as far as 256 bytes reach."""
+        return os.pread(self.fd, 256, max(0, self._offset - 256)).rstrip(b"\n").rpartition(b"\n")[2]
+
+    def read_limit(self, now: float) -> None:
+        """Takes the limit from the settings; `now`: time.monotonic()."""
+        limit = self._limit_now()
+        self._limit = max(limit, LINE) if limit and now >= self._rotate_at else sys.maxsize
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is to be rotated."""
+        return self._offset >= self._limit
+
+    def rotate(self) -> None:
+        """Rotates the file. What cannot be rotated is written on, and tried again later. Raises OSError as `check`."""
+        self.check()
+        if self.displaced is not None or not self.is_full:
+            return
+        try:
+            made, cut = rotate(self.path, self.fd, self._base, self._offset, self._owner)
+        except OSError:
+            self._limit, self._rotate_at = sys.maxsize, time.monotonic() + ROTATE_AGAIN_S
+            return
+        os.close(self.fd)
+        self.fd = made
+        self._base += cut
+        self._offset -= cut
+        self._rotated()

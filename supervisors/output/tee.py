@@ -1,0 +1,286 @@
+"""From a rank's FIFO into its file, by splice(2), without ever blocking or breaking the rank.
+
+The rank holds the FIFO read-write, so it never gets SIGPIPE, and what is in the FIFO stays while supervisors come and
+go. So do we, so that it never has an end: the output is complete when it is empty and all processes are gone.
+
+The file is a `LogFile`, the times of its bytes are in an `IndexWriter`. What cannot be written is read and counted in a
+gap (gaps.py) until the file can be written again.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from muster.supervisors.output.gaps import Counts, Gap
+from muster.supervisors.output.log_file import LogFile
+from muster.supervisors.output.log_layout import Folder, Layout
+from muster.supervisors.output.log_reader import Reader
+from muster.supervisors.output.time_index import INDEX_INTERVAL_S, IndexWriter
+
+#: Size of a rank's FIFO, and most bytes of one rank moved at a time: one rank's flood must not starve the others.
+#: 128 KiB: with more the pages fall out of the processor's cache between write and splice (`make bench`, "output").
+FIFO_SIZE = BATCH = 1 << 17
+#: Seconds after an error until the file is tried again.
+RETRY_S = 1.0
+_TAIL_BYTES = 4096
+_TAIL_LINES = 20
+
+
+def make_fifo(path: Path, uid: int, gid: int) -> None:
+    """Creates the FIFO of a rank, owned by the job's user so that the rank can open /dev/stdout again. Keeps one that
+    is there (the daemon or a predecessor made it). Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(path, 0o600)
+    if (uid, gid) != (os.geteuid(), os.getegid()):
+        os.chown(path, uid, gid, follow_symlinks=False)
+
+
+def open_reader(path: Path) -> int:
+    """A read end, to hold or to drain; never blocks. Raises OSError.
+
+    Opened for writing too: a FIFO of which somebody is a writer has no end, so that a writer that comes later finds the
+    reader still there, and a poll on it is never ready for the mere absence of writers.
+    """
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+class RankLog:
+    """Drains one FIFO into one file."""
+
+    def __init__(
+        self,
+        fifo: Path,
+        log: Path,
+        index: Path,
+        owner: tuple[int, int],
+        counts: Counts,
+        slot: int,
+        layout: Layout | None = None,
+        limit: Callable[[], int] = lambda: 0,
+        rotated: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Opens the FIFO and the file, which goes on at its end; a file that cannot be opened is a gap.
+
+        `owner`: uid and gid of new files. `slot`: the rank's place in `counts`. `layout`: how the log lies on disk, if
+        the caller has looked. `limit`: after how many bytes the file is rotated (0: never); `rotated` is called
+        afterwards. Raises OSError where the FIFO cannot be opened.
+        """
+        self.path = log
+        self._counts, self._slot, self._count = counts, slot, counts[slot]
+        self.fd = open_reader(fifo)
+        with contextlib.suppress(OSError):  # over the user's limit for pipes: the kernel's default size serves too
+            fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, FIFO_SIZE)
+        self._file = LogFile(log, owner, self._count.end, limit, rotated)
+        self._index = IndexWriter(index, owner)
+        self._indexed = 0.0
+        self._splice = True
+        self._retry_at = 0.0
+        #: The gap that is open: a predecessor's, if it was killed while output was lost.
+        self._gap = self._count.open_gap
+        try:
+            self._file.open(layout)
+        except OSError as error:
+            if self._gap is None:
+                self._open_gap(error)
+
+    @property
+    def gap(self) -> Gap | None:
+        """The gap that is open now: output is being lost, or will be with the next byte."""
+        return self._gap
+
+    @property
+    def stalled(self) -> bool:
+        """Whether a gap is open."""
+        return self._gap is not None
+
+    @property
+    def lost(self) -> int:
+        """Bytes that could not be written, ever."""
+        return self._count.lost
+
+    @property
+    def displaced(self) -> OSError | None:
+        """Why the file under the log's name cannot be opened, while output goes on into the one that was moved away."""
+        return self._file.displaced
+
+    @property
+    def taken(self) -> str:
+        """Why output is missing that somebody took away; empty: none is known to be."""
+        return self._file.taken
+
+    @property
+    def offset(self) -> int:
+        """Bytes of output so far, in whatever files they are or were; -1 where that is not known."""
+        return self._file.offset
+
+    def mark(self, text: str) -> None:
+        """Writes a line of muster's own into the file, behind what it holds. Best effort."""
+        if self._file.fd < 0:
+            return
+        with contextlib.suppress(OSError):
+            self._file.check()
+            if self._file.last_line().startswith(b"[muster: " + b" ".join(text.encode().split()[:2]) + b" "):
+                return  # a predecessor wrote it, and died before the ranks were let go
+            self._file.append(f"[muster: {text}]\n".encode())
+            self._store_end()
+
+    def drain(self) -> Gap | None:
+        """Moves what the FIFO holds, at most BATCH bytes. Returns the gap that was closed by a line in the file, if
+        any."""
+        closed = self.resume()
+        with contextlib.suppress(BlockingIOError):
+            self._move()
+        return closed
+
+    def drain_all(self, deadline: float) -> list[Gap]:
+        """Empties the FIFO, until `deadline` (time.monotonic()) at most. Returns the gaps closed meanwhile."""
+        closed = [self.resume(force=True)]
+        try:
+            while time.monotonic() < deadline:
+                self._move()
+        except BlockingIOError:
+            pass
+        if self._gap is None:  # somebody may have taken the file away since the last look
+            try:
+                self._file.check()
+            except OSError as error:
+                self._open_gap(error)
+        closed.append(self.resume(force=True))
+        return [gap for gap in closed if gap is not None]
+
+    def resume(self, force: bool = False) -> Gap | None:
+        """Tries to close a gap: opens the file, and writes the gap's line. Returns the gap, or None where none is open
+        or the file still refuses."""
+        now = time.monotonic()
+        if self._gap is None or (now < self._retry_at and not force):
+            return None
+        self._retry_at = now + RETRY_S
+        gap = self._gap
+        try:
+            if self._file.fd < 0:
+                self._file.open()
+            else:
+                self._file.check()  # the room may come from this very file
+            if not gap.bytes:  # refused, but nothing was thrown away
+                self._gap = None
+                return None
+            gap.until = time.time()
+            self._file.append(gap.line().encode())
+        except OSError as error:
+            gap.until = 0.0
+            gap.error, gap.number = error.strerror or str(error), error.errno or 0
+            return None
+        self._settle_gap()
+        self._store_end()
+        return gap
+
+    def abandon(self) -> Gap | None:
+        """Ends the gap whose line could not be written to the end, if any: only the journal can tell of it then. What
+        was taken of a file that could not be opened again is recorded, too, also where nothing came behind it."""
+        if self._file.fd < 0:
+            self._file.give_up()
+        gap = self._gap
+        if gap is None or not gap.bytes:
+            return None
+        gap.until, gap.line_missing = time.time(), True
+        self._settle_gap()
+        return gap
+
+    def close(self) -> None:
+        """Closes FIFO and file. Only once."""
+        os.close(self.fd)
+        self._file.close()
+        self._index.close()
+
+    def _move(self) -> None:
+        """One batch into the file, or, in a gap, away. Raises BlockingIOError where the FIFO is empty."""
+        if self._gap is not None:
+            self._lose()
+            return
+        file, now = self._file, time.monotonic()
+        due = now - self._indexed >= INDEX_INTERVAL_S
+        try:
+            if due:
+                file.check()
+                file.read_limit(now)
+            elif file.cut:
+                file.check()
+                due = True
+            start = file.offset
+            moved = self._splice_once() if self._splice else self._copy_once()
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            if self._splice and error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                self._splice = False  # a file system without splice
+                self._move()
+                return
+            self._open_gap(error)
+            return
+        file.wrote(moved)
+        self._store_end()
+        if due and moved:
+            self._indexed = now
+            self._index.note(start)
+        if file.is_full and self._gap is None:
+            try:
+                file.rotate()
+            except OSError as error:
+                self._open_gap(error)
+
+    def _splice_once(self) -> int:
+        file = self._file
+        return os.splice(self.fd, file.fd, BATCH, offset_dst=file.position, flags=os.SPLICE_F_NONBLOCK)
+
+    def _copy_once(self) -> int:
+        """Without splice there is a moment in which the bytes are only in our memory: what a full disk refuses then is
+        counted as lost, and a supervisor killed in that moment loses them (docs/logs.md)."""
+        data = os.read(self.fd, BATCH)
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._file.fd, data[written:], self._file.position + written)
+        except OSError as error:
+            self._open_gap(error)
+            self._lost(len(data) - written)
+        return written
+
+    def _open_gap(self, error: OSError) -> None:
+        self._gap = Gap.of(error)
+        self._retry_at = time.monotonic() + RETRY_S
+
+    def _lose(self) -> None:
+        self._lost(len(os.read(self.fd, BATCH)))
+
+    def _lost(self, size: int) -> None:
+        assert self._gap is not None
+        self._gap.bytes += size
+        self._count.lost += size
+        self._count.since, self._count.number = self._gap.since, self._gap.number
+        self._counts.store(self._slot)
+
+    def _settle_gap(self) -> None:
+        self._gap = None
+        self._count.told, self._count.since, self._count.number = self._count.lost, 0.0, 0
+        self._counts.store(self._slot)
+
+    def _store_end(self) -> None:
+        """Where the output ends, for a successor that finds less than that."""
+        self._count.end = self._file.offset
+        self._counts.store_end(self._slot)
+
+
+def tail(path: Path) -> tuple[str, ...]:
+    """The last lines of a log, at most 20 of at most 4 KiB in all; none where it cannot be read."""
+    try:
+        with Reader(Folder(path.parent)) as reader:
+            layout = reader.layout(path)
+            start, data = reader.stretch(path, max(layout.begin, layout.end - _TAIL_BYTES), layout.end)
+    except OSError:
+        return ()
+    lines = data.decode("utf-8", "replace").splitlines()
+    return tuple(lines[1 if start > layout.begin and len(lines) > 1 else 0 :][-_TAIL_LINES:])

@@ -1,0 +1,108 @@
+"""What a supervisor tells the nursery that forked it, over a socket pair of its own.
+
+    ready            the control socket listens
+    ranks [pid, ..]  these are ranks: not to be waited for before `reap` says so
+    hold  + fds      keep these read ends of the FIFOs open, so that their content outlives this supervisor
+    reap  pid        the status is in the journal: wait for it
+    done             the job has ended and everything is put away
+    died  error      it ends by this error, the end of a traceback
+
+and what the nursery tells it:
+
+    ended pid status   a rank that is the nursery's child by now has ended so; it is kept until `reap`
+
+The nursery may be gone; then there is nobody to tell, and the job goes on.
+"""
+
+import contextlib
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from muster.supervisors.system.loop import Loop
+from muster.supervisors.wire import messages
+
+#: Descriptors per message; the kernel's limit is 253 (SCM_MAX_FD).
+FDS = 128
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends that keep the messages' borders."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    return ours, theirs
+
+
+class NurseryLink:
+    """The supervisor's end. Sending never blocks: what does not fit is sent when the nursery reads again."""
+
+    def __init__(self, loop: Loop, sock: socket.socket) -> None:
+        self._loop = loop
+        self._sock = sock
+        #: Called with the pid and the status, as wait(2) encodes it, of a rank of which the nursery knows the end.
+        self.on_ended: Callable[[int, int], None] = lambda _pid, _status: None
+        self._queue: deque[tuple[bytes, list[int]]] = deque()
+        self._waiting = False
+        #: Whether the nursery lives, as far as is known.
+        self.is_up = True
+        loop.add(sock.fileno(), self._on_event)
+
+    def tell(self, op: str, fds: list[int] | None = None, **fields: object) -> None:
+        """`fds` may be closed once this returns."""
+        message = messages.encode({"op": op} | fields), fds or []
+        if self._queue or not self._send(*message):
+            self._queue.append((message[0], [os.dup(fd) for fd in message[1]]))
+            self._want(True)
+
+    def hold(self, fds: list[int]) -> None:
+        """Replaces what the nursery holds of this job."""
+        for i in range(0, len(fds), FDS):
+            self.tell("hold", fds[i : i + FDS], last=i + FDS >= len(fds))
+
+    def _on_event(self) -> None:
+        self._flush()
+        while True:
+            try:
+                data = self._sock.recv(messages.MAX_LINE)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:  # the nursery is gone
+                self.is_up = False
+                while self._queue:
+                    self._drop()
+                self._loop.remove(self._sock.fileno())
+                return
+            message = messages.decode(data)
+            if message["op"] == "ended":
+                self.on_ended(int(message["pid"]), int(message["status"]))
+
+    def _flush(self) -> None:
+        while self._queue and self._send(*self._queue[0]):
+            self._drop()
+        self._want(bool(self._queue))
+
+    def _send(self, data: bytes, fds: list[int]) -> bool:
+        """False where it must wait. To a nursery that is gone everything has been said."""
+        try:
+            socket.send_fds(self._sock, [data], fds)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _drop(self) -> None:
+        _, fds = self._queue.popleft()
+        for fd in fds:
+            os.close(fd)
+
+    def _want(self, writable: bool) -> None:
+        if writable != self._waiting:
+            self._waiting = writable
+            with contextlib.suppress(OSError, KeyError):
+                self._loop.want(self._sock.fileno(), select.EPOLLIN | (select.EPOLLOUT if writable else 0))

@@ -1,0 +1,170 @@
+"""The command line without a daemon."""
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+from muster.agent.cli import main
+from muster.agent.cli.client.address import Address, parse
+from muster.agent.cli.exits import CallFailed, Exit, NoDaemon, Why
+
+HEAVY = ("grpc", "google.protobuf", "rich", "probes", "anyio", "asyncio", "msgspec")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setenv("MUSTER_ROOT", str(tmp_path))
+    monkeypatch.delenv("MUSTER_ADDRESS", raising=False)
+
+
+def imported(*arguments: str) -> set[str]:
+    """The heavy modules that a command line loads."""
+    code = (
+        "import sys; from muster.agent.cli import main; code = main.execute(sys.argv[1:]);"
+        f"print(*[m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["ps", "--nope"], ["completion", "bash"], ["run"]]
+)
+def test_help_completion_and_usage_errors_load_nothing_heavy(arguments):
+    assert imported(*arguments) == set()
+
+
+@pytest.mark.parametrize(
+    "command", ["ps", "node", "status x", "why x", "stop x", "wait x", "rm x", "logs x", "events", "exec x -- y"]
+)
+def test_no_daemon(command, capfd):
+    assert main.execute(command.split()) == Exit.NO_DAEMON
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("muster: no daemon at unix:")
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "nonsense",
+        "run",
+        "start",
+        "run --ranks 0 -- true",
+        "run --ranks 100000 -- true",
+        "run --ranks two -- true",
+        "run --cards 0 -- true",
+        "run --job-id a/b -- true",
+        "run --job-id .. -- true",
+        f"run --job-id {'x' * 300} -- true",
+        "run --env =x -- true",
+        "run --env SURELY_NOT_SET_ANYWHERE -- true",
+        "run --grace soon -- true",
+        "run --nodes a,b -- true",
+        "run --log-dir /tmp -- true",
+        "run --label x -- true",
+        "start -f /does/not/exist",
+        "logs x --since never",
+        "logs x -r -1",
+        "ps -o yaml",
+        "--root a --address unix:/b ps",
+        "ps --address host:1234",
+        "completion tcsh",
+        "check nonsense",
+        "check --config /does/not/exist",
+    ],
+)
+def test_wrong_usage(command, capfd):
+    assert main.execute(command.split()) == Exit.USAGE
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert told.err
+
+
+def test_root_and_address_may_stand_before_or_behind_the_command(tmp_path, capfd):
+    for words in (["--root", str(tmp_path / "a"), "ps"], ["ps", "--root", str(tmp_path / "a")]):
+        assert main.execute(words) == Exit.NO_DAEMON
+        assert str(tmp_path / "a" / "run" / "muster.sock") in capfd.readouterr().err
+
+
+def test_an_option_wins_over_the_environment(monkeypatch, tmp_path, capfd):
+    monkeypatch.setenv("MUSTER_ADDRESS", "unix:/from/environment")
+    main.execute(["ps"])
+    assert "/from/environment" in capfd.readouterr().err
+    main.execute(["ps", "--root", str(tmp_path)])
+    assert "/from/environment" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("written", ["unix:/a/b", "unix:///a/b", "/a/b", "//a/b"])
+def test_addresses(written):
+    assert str(parse(written)).lstrip("/") == "a/b"
+
+
+@pytest.mark.parametrize(
+    "written", ["", "unix://a/b", "localhost", "host:", ":1", "host:0", "host:65536", "host:1x", "/" + "x" * 107, "/"]
+)
+def test_wrong_addresses(written):
+    with pytest.raises(ValueError, match=r"'|:"):
+        parse(written)
+
+
+def test_a_socket_without_a_listener_is_told_from_none(tmp_path):
+    import socket
+
+    with pytest.raises(NoDaemon) as caught:
+        Address(tmp_path / "none").probe()
+    assert caught.value.why is Why.ABSENT
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "dead"))
+    with pytest.raises(NoDaemon) as caught:
+        Address(tmp_path / "dead").probe()
+    assert caught.value.why is Why.REFUSED
+
+
+def test_a_socket_of_somebody_else_is_no_reason_to_bring_a_daemon(monkeypatch, capfd):
+    def refuse(self: Address, timeout: float = 5.0) -> None:
+        raise NoDaemon("permission denied", Why.FORBIDDEN)
+
+    monkeypatch.setattr(Address, "probe", refuse)
+    assert main.execute(["run", "--", "true"]) == Exit.NO_DAEMON
+    assert "bringing" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "code"),
+    [
+        ("NOT_FOUND", "JOB_NOT_FOUND", 3),
+        ("UNAVAILABLE", "", 4),
+        ("UNAVAILABLE", "STARTING", 4),
+        ("UNAVAILABLE", "SUPERVISOR_UNREACHABLE", 1),
+        ("ALREADY_EXISTS", "JOB_ID_CONFLICT", 5),
+        ("FAILED_PRECONDITION", "CARD_BUSY", 5),
+        ("RESOURCE_EXHAUSTED", "TOO_MANY_JOBS", 5),
+        ("INVALID_ARGUMENT", "", 2),
+        ("DATA_LOSS", "JOURNAL_DAMAGED", 1),
+        ("INTERNAL", "DEFECT", 1),
+    ],
+)
+def test_exit_codes_of_failed_calls(status, reason, code):
+    assert CallFailed(status, "text", reason).exit_code == code
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell, capfd):
+    assert main.execute(["completion", shell]) == 0
+    assert "_MUSTER_COMPLETE" in capfd.readouterr().out
+
+
+def test_completion_knows_events_that_are_not_named_yet(monkeypatch, capfd):
+    monkeypatch.setenv("_MUSTER_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "muster run --notify-events hung,s")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    with contextlib.suppress(SystemExit):
+        main.cli.main(prog_name="muster")
+    said = [line.removeprefix("plain,") for line in capfd.readouterr().out.split()]
+    assert said == ["hung,started", "hung,stopped", "hung,suspected_hang"]

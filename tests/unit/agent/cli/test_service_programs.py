@@ -1,0 +1,48 @@
+"""Which environments `muster service install` takes: root runs what is in them."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from muster.agent.cli.commands import service
+from muster.agent.cli.exits import Failure
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="all else belongs to another than root")
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One that is good, by a way through the link `shared/link`."""
+    made, shared = tmp_path / "environment", tmp_path / "shared"
+    (made / "bin").mkdir(parents=True)
+    (made / "bin" / "musterd").touch()
+    shared.mkdir()
+    (shared / "link").symlink_to(made)
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(shared / "link" / "bin"))
+    return shared / "link" / "bin"
+
+
+def test_one_that_only_root_can_change_is_taken(environment: Path) -> None:
+    assert service._programs(force=False) == environment
+
+
+def test_a_way_through_a_link_is_judged_as_well(environment: Path) -> None:
+    shared = environment.parent.parent
+    os.chown(shared, 0, 4711)
+    shared.chmod(stat.S_IMODE(0o775))
+    with pytest.raises(
+        Failure, match=f"{shared}: the group 4711 can write there.*: chmod g-w {shared}. Make the .*--force"
+    ):
+        service._programs(force=False)
+    assert service._programs(force=True) == environment
+
+
+def test_the_unit_of_one_that_was_forced_starts(environment: Path) -> None:
+    """musterd itself refuses it, too."""
+    files = service._wanted(environment, ("--trust-environment",))
+    unit = files[Path("/etc/systemd/system/musterd.service")]
+    assert isinstance(unit, bytes) and f"ExecStart={environment}/musterd --trust-environment\n" in unit.decode()
+    plain = service._wanted(environment)[Path("/etc/systemd/system/musterd.service")]
+    assert isinstance(plain, bytes) and f"ExecStart={environment}/musterd\n" in plain.decode()

@@ -1,0 +1,43 @@
+"""The API's messages as words."""
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from muster.agent.cli import show
+from muster.agent.cli.commands import jobs, look
+from muster.agent.text import table_parts
+from muster.v1 import job_pb2
+
+
+def job(**hang: object) -> job_pb2.Job:
+    found = job_pb2.HangVerdict(**hang)  # type: ignore[arg-type]
+    return job_pb2.Job(job_id="j", state=job_pb2.JOB_STATE_RUNNING, hang=found, spec=job_pb2.JobSpec(command=["true"]))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind", "shown"),
+    [
+        ("", "", ""),
+        ("ALIVE", "", ""),
+        ("UNKNOWN", "", ""),
+        ("SUSPECT", "deadlock", "SUSPECT (deadlock)"),
+        ("HUNG", "spin", "HUNG (spin)"),
+        ("DRIVER_HANG", "", "DRIVER_HANG"),
+    ],
+)
+def test_a_job_that_hangs_is_pointed_out(verdict: str, kind: str, shown: str) -> None:
+    found = job(verdict=verdict, kind=kind)
+    assert show.hang(found) == shown
+    assert ("RUNNING, " + shown if shown else "RUNNING  ") in "".join(
+        table_parts(jobs._HEAD, [[jobs._row(found, 0.0)]])
+    )
+
+
+def test_status_says_since_when_who_and_why() -> None:
+    reason = "HUNG (spin) for 600 s: per rank: cards wait for a rank that does nothing; rank 5: its process has ended"
+    found = job(verdict="HUNG", kind="spin", ranks=[5], reason=reason, since=Timestamp(seconds=1763719200))
+    assert look._hang(found) == (
+        f"HUNG (spin) since {show.when(found.hang.since)}, ranks 5: per rank: cards wait for a rank that does nothing; "
+        "rank 5: its process has ended (muster why j, muster stacks j)"
+    )
+    assert look._hang(job(verdict="ALIVE")) == ""

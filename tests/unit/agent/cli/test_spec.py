@@ -1,0 +1,317 @@
+import dataclasses
+import os
+
+import pytest
+
+from muster.agent.cli.exits import BadSpec, Failure
+from muster.agent.cli.spec import job_spec
+from muster.agent.cli.spec.job_spec import Draft
+from muster.supervisors.model.spec import JOB_ID, JobSpec
+
+
+def test_every_key_of_the_draft_can_be_in_a_file():
+    assert set(job_spec._PARSERS) == set(job_spec.KEYS)
+
+
+def test_a_file_with_everything():
+    draft = job_spec.from_table(
+        {
+            "job-id": "demo",
+            "command": ["python", "train.py"],
+            "cards": "0,3",
+            "env": {"A": "1", "N": 2},
+            "workdir": "/tmp",
+            "user": "nobody",
+            "nodes": ["a", "b"],
+            "node_rank": 1,
+            "master_port": 29500,
+            "skip_check": True,
+            "max-runtime": "2h",
+            "grace": [1, "500ms"],
+            "labels": {"team": "x"},
+            "boot": "msrun",
+            "rank-table": "/user/config",
+            "ready_timeout": "1m",
+            "max-restarts": 3,
+            "restart_backoff": "500ms",
+            "pre-start": "/pre.sh",
+            "pre-start-timeout": 5,
+            "requirements": "/r.txt",
+            "requirements_timeout": "1h",
+            "epilog": "/end.sh",
+            "epilog_timeout": 1.5,
+            "limits": {"nofile": 65536, "memlock": "unlimited", "stack": "8m", "memory": "1.5g", "cpus": 2.5},
+            "umask": "027",
+            "nice": -5,
+            "training-mode": "diagnosis",
+            "on-hang": "restart",
+            "max_hang_restarts": 2,
+            "hang": {"hung_s": 900, "rule": "plain"},
+            "notify_webhook": "https://example.org/hook",
+            "notify_events": ["hung", "ended"],
+        }
+    )
+    assert draft.spec() == JobSpec(
+        job_id="demo",
+        command=("python", "train.py"),
+        env={"A": "1", "N": "2"},
+        card_indices=(0, 3),
+        workdir="/tmp",
+        user="nobody",
+        grace_steps=(1.0, 0.5),
+        master_addr="a",
+        master_port=29500,
+        nodes=("a", "b"),
+        node_rank=1,
+        node_count=2,
+        labels={"team": "x"},
+        skip_check=True,
+        max_runtime=7200.0,
+        boot="msrun",
+        rank_table="/user/config",
+        ready_timeout=60.0,
+        max_restarts=3,
+        restart_backoff=0.5,
+        pre_start="/pre.sh",
+        pre_start_timeout=5.0,
+        requirements="/r.txt",
+        requirements_timeout=3600.0,
+        epilog="/end.sh",
+        epilog_timeout=1.5,
+        limits={"nofile": 65536.0, "memlock": -1.0, "stack": 8.0 * 2**20, "memory": 1.5 * 2**30, "cpus": 2.5},
+        umask=0o027,
+        nice=-5,
+        training_mode="diagnosis",
+        on_hang="restart",
+        max_hang_restarts=2,
+        hang={"hung_s": "900", "rule": "plain"},
+        notify_webhook="https://example.org/hook",
+        notify_events=("hung", "ended"),
+    )
+    assert set(job_spec.KEYS) - {name for name in job_spec.KEYS if getattr(draft, name) not in (None, {})} == {
+        "ranks",
+        "master_addr",
+        "notify_secret",  # in a file of its own
+    }
+
+
+@pytest.mark.parametrize("name", ["workdir", "rank_table", "pre_start", "requirements", "epilog"])
+def test_a_relative_path_is_one_from_here(name, tmp_path, monkeypatch):
+    """The daemon is elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    assert getattr(Draft(command=["x"], **{name: "a/../b"}).spec(), name) == f"{tmp_path}/b"  # type: ignore[arg-type]
+    assert getattr(Draft(command=["x"]).spec(), name) == ""
+
+
+def test_the_platforms_variables_fill_up_what_is_not_said():
+    env = {"MA_RUN_METHOD": "torchrun", "MA_NUM_GPUS": "8", "VC_WORKER_HOSTS": "a,b", "VC_TASK_INDEX": "1"}
+    made = Draft(command=["x"], env=env).spec()
+    assert (made.boot, made.card_count, made.nodes, made.node_rank) == ("torchrun", 8, ("a", "b"), 1)
+    made = Draft(command=["x"], env=env, boot="ranks", ranks=2, nodes=["c"]).spec()
+    assert (made.boot, made.card_count, made.ranks, made.nodes, made.node_rank) == ("ranks", 0, 2, ("c",), 0)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"comand": ["x"]}, "unknown key 'comand': did you mean 'command'"),
+        ({"label": {}}, "did you mean 'labels'"),
+        ({"zzz": 1}, "known are boot, cards, command"),
+        ({"command": "a b"}, "there is no shell"),
+        ({"command": ["a", 1]}, "list of texts"),
+        ({"ranks": "2"}, "whole number"),
+        ({"ranks": True}, "whole number"),
+        ({"ranks": -1}, "whole number"),
+        ({"cards": "0-3"}, "number of cards"),
+        ({"cards": [1.5]}, "whole number"),
+        ({"skip_check": 1}, "true or false"),
+        ({"max_runtime": "soon"}, "is no duration"),
+        ({"grace": [1, True]}, "must be text"),
+        ({"nodes": "a,,b"}, "names of all nodes"),
+        ({"job_id": "a", "job-id": "b"}, "the same key"),
+        ({"env": ["A=1"]}, "must be a table"),
+        ({"limits": {"nofile": "many"}}, "limits: nofile: 'many': must be a number"),
+        ({"limits": {"nofile": True}}, "nofile: True: must be text"),
+        ({"limits": ["nofile"]}, "must be a table"),
+        ({"umask": "8"}, "must be octal"),
+        ({"umask": "22222"}, "must be octal"),
+        ({"umask": -1}, "whole number"),
+        ({"nice": "x"}, "from -20 to 19"),
+        ({"nice": True}, "from -20 to 19"),
+        ({"max_restarts": "3"}, "whole number"),
+        ({"boot": ["ranks"]}, "must be text"),
+        ({"max_restart": 3}, "did you mean 'max_restarts'"),
+    ],
+)
+def test_a_wrong_file_is_refused(table, message):
+    with pytest.raises(ValueError, match=message):
+        job_spec.from_table(table)
+
+
+def test_a_wrong_variable_is_refused_without_its_value():
+    with pytest.raises(ValueError, match="TOKEN") as caught:
+        job_spec.from_table({"env": {"TOKEN": ["hunter2"]}})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("written", "meant"), [("2", 2), ("0,3", [0, 3]), ("3,", [3]), (4, 4), ([1], [1]), ("0", 0)])
+def test_cards(written, meant):
+    assert job_spec.cards(written) == meant
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("65536", 65536.0), ("64g", 64.0 * 2**30), ("64GB", 64.0 * 2**30), ("1.5k", 1536.0), ("2T", 2.0 * 2**40),
+        ("8m", 8.0 * 2**20), (" 1 ", 1.0), ("unlimited", -1.0), ("Infinity", -1.0), ("-1", -1.0), (0.5, 0.5), (7, 7.0),
+    ],
+)  # fmt: skip
+def test_limits(written, meant):
+    assert job_spec.limit(written) == meant
+
+
+@pytest.mark.parametrize("written", ["", "g", "-2", "1e5", "0x10", "1.2.3", "5p", "nan", "²", None, []])
+def test_what_is_no_limit(written):
+    with pytest.raises(ValueError):
+        job_spec.limit(written)
+
+
+@pytest.mark.parametrize(("written", "meant"), [("022", 0o22), ("0o22", 0o22), ("0", 0), ("7777", 0o7777), (18, 18)])
+def test_masks(written, meant):
+    assert job_spec.umask(written) == meant
+
+
+def test_options_win_over_the_file():
+    draft = Draft(
+        command=["a"], ranks=2, env={"A": "1", "B": "1"}, job_id="file", labels={"l": "1"}, nice=5, max_restarts=1,
+        limits={"nofile": 1.0, "core": 1.0},
+    )  # fmt: skip
+    draft.override(Draft(cards=[1], env={"B": "2"}, job_id="option", nice=0, limits={"core": 0.0}))
+    assert draft.spec() == JobSpec(
+        job_id="option", command=("a",), card_indices=(1,), env={"A": "1", "B": "2"}, labels={"l": "1"},
+        max_restarts=1, limits={"nofile": 1.0, "core": 0.0},
+    )  # fmt: skip
+
+
+def test_no_command_is_wrong_usage():
+    with pytest.raises(Failure, match="no command") as caught:
+        Draft(command=[]).spec()
+    assert caught.value.exit_code == 2
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    with pytest.raises(BadSpec) as caught:
+        Draft(command=["x"], job_id="a/b", ranks=0, nodes=["a", "b"]).spec()
+    fields = [line.partition(":")[0] for line in caught.value.message.splitlines()]
+    assert fields == ["ranks", "node_rank", "job_id", "master_addr"]
+    assert caught.value.exit_code == 2
+
+
+def test_what_is_not_utf8_is_refused():
+    with pytest.raises(BadSpec, match=r"command\[1\]: is not UTF-8"):
+        Draft(command=["x", os.fsdecode(b"\xff")]).spec()
+
+
+@pytest.mark.parametrize("program", ["train.py", "/usr/bin/python3", "./-x", "", "日本", "a b"])
+def test_a_made_up_id_is_a_legal_one(program):
+    first, second = job_spec.new_id([program, "x"]), job_spec.new_id([program, "x"])
+    assert first != second
+    assert JOB_ID.fullmatch(first)
+
+
+def test_the_message_says_what_the_spec_says():
+    from muster.agent.messages import convert
+
+    full = JobSpec(
+        job_id="demo",
+        command=("a", "b"),
+        env={"A": "1"},
+        card_indices=(1, 2),
+        workdir="/tmp",
+        user="u",
+        grace_steps=(0.5, 2.0),
+        master_addr="a",
+        master_port=1,
+        node_rank=1,
+        node_count=2,
+        labels={"l": "v"},
+        skip_check=True,
+        max_runtime=0.25,
+        boot="msrun",
+        nodes=("a", "b"),
+        rank_table="/t",
+        ready_timeout=0.5,
+        max_restarts=3,
+        restart_backoff=0.0,
+        pre_start="/p",
+        pre_start_timeout=1.0,
+        requirements="/r",
+        requirements_timeout=2.0,
+        epilog="/e",
+        epilog_timeout=3.0,
+        limits={"nofile": -1.0, "memlock": 1.0, "stack": 2.0, "core": 0.0, "nproc": 3.0, "memory": 4.0, "cpus": 0.5},
+        umask=0,
+        nice=-20,
+        training_mode="normal",
+        on_hang="stop",
+        max_hang_restarts=0,
+        hang={"hung_s": "900"},
+        notify_webhook="https://example.org/hook",
+        notify_events=("hung",),
+        notify_secret="hunter2",
+    )
+    for field in dataclasses.fields(JobSpec):
+        if field.name not in ("ranks", "card_count"):  # which go with no indices
+            assert getattr(full, field.name) != getattr(JobSpec("", ()), field.name)
+    for one in (full, JobSpec(job_id="x", command=("a",)), JobSpec(job_id="x", command=("a",), card_count=2)):
+        assert convert.spec_from(job_spec.to_proto(one)) == one
+
+
+def test_a_secret_is_in_a_file_and_nowhere_else(tmp_path):
+    (tmp_path / "secret").write_text("hunter2\n")
+    assert job_spec.from_table({"notify-secret": f"@{tmp_path}/secret"}).notify_secret == "hunter2"
+    with pytest.raises(ValueError, match="must be @FILE") as caught:
+        job_spec.notify_secret("hunter2")
+    assert "hunter2" not in str(caught.value)
+    for content, says in ((b"", "has 0 lines"), (b"a\nb\n", "has 2 lines"), (b" \n", "is empty")):
+        (tmp_path / "secret").write_bytes(content)
+        with pytest.raises(ValueError, match=says):
+            job_spec.notify_secret(f"@{tmp_path}/secret")
+
+
+def test_a_webhook_in_a_file(tmp_path):
+    url = "https://example.org/hook?token=hunter2"
+    (tmp_path / "url").write_text(url + "\n")
+    assert (
+        job_spec.webhook(f"@{tmp_path}/url")
+        == job_spec.from_table({"notify-webhook": f"@{tmp_path}/url"}).notify_webhook
+        == url
+    )
+    for content, says in ((b"", "has 0 lines"), (b"a\nb\n", "has 2 lines"), (b"\xff", "is no text")):
+        (tmp_path / "url").write_bytes(content)
+        with pytest.raises(ValueError, match=says):
+            job_spec.webhook(f"@{tmp_path}/url")
+    with pytest.raises(ValueError, match="/nowhere: No such file"):
+        job_spec.webhook("@/nowhere")
+
+
+def test_events_of_a_job_are_named_and_known():
+    draft = job_spec.from_table(
+        {"command": ["true"], "notify_events": "hung, ended", "notify_webhook": "http://example"}
+    )
+    assert draft.spec().notify_events == ("hung", "ended")
+    for bad in ("hung,", "", [], [""]):
+        with pytest.raises(ValueError, match="must be names of events, as in failed,hung"):
+            job_spec.from_table({"notify_events": bad})
+    draft.notify_events = ["node_condition"]
+    with pytest.raises(
+        BadSpec, match=r"notify.events: 'node_condition' is no event that is notified: allowed are started"
+    ):
+        draft.spec()
+    draft.notify_webhook, draft.notify_events = None, ["hung"]
+    with pytest.raises(BadSpec, match=r"notify.events: without notify.webhook"):
+        draft.spec()
+    draft.notify_webhook = "ftp://example/hunter2"
+    with pytest.raises(BadSpec) as caught:
+        draft.spec()
+    assert "hunter2" not in caught.value.message

@@ -1,0 +1,144 @@
+"""The configuration: defaults, refusals, reload."""
+
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from muster.agent.config import config
+from muster.agent.config.config import Config
+from muster.agent.errors import StartupError
+from muster.agent.musterd import LiveConfig
+from muster.probes.checks import precheck
+from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
+from muster.supervisors.paths import Root
+from tests.small_disk import needs_root
+
+
+def parsed(text: str, tmp_path: Path) -> Config:
+    path = tmp_path / "musterd.toml"
+    path.write_text(text)
+    return config.load(path)
+
+
+def refusal(text: str, tmp_path: Path) -> str:
+    with pytest.raises(StartupError) as caught:
+        parsed(text, tmp_path)
+    assert str(tmp_path / "musterd.toml") in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_empty_file_has_every_default(tmp_path: Path):
+    loaded = parsed("", tmp_path)
+    assert loaded == Config()
+    assert loaded.jobs.grace_steps == DEFAULT_GRACE_STEPS
+    assert loaded.socket.mode == 0o660
+
+
+def test_keys_are_taken_over(tmp_path: Path):
+    loaded = parsed(
+        '[jobs]\nmax_jobs = 3\ngrace_steps = [1, 0.5]\n[checks]\npolicy = "warn"\nshm_min_gb = 2\n', tmp_path
+    )
+    assert loaded.jobs.max_jobs == 3
+    assert loaded.jobs.grace_steps == (1.0, 0.5)
+    assert loaded.checks.policy == "warn"
+    assert loaded.checks.settings().shm_min_gb == 2
+
+
+def test_the_checks_have_the_probes_own_names_and_defaults():
+    assert Config().checks.settings() == precheck.Settings()
+    ours = set(config.ChecksTable.__struct_fields__) - {"policy"}
+    assert ours == {f.name for f in fields(precheck.Settings)}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[jobs]\nmax_job = 3\n", "unknown key 'jobs.max_job': did you mean 'jobs.max_jobs'?"),
+        ("[job]\nmax_jobs = 3\n", "unknown key 'job': did you mean 'jobs'?"),
+        ("max_jobs = 3\n", "unknown key 'max_jobs': did you mean 'jobs.max_jobs'?"),
+        ("[daemon]\nmax_jobs = 3\n", "unknown key 'daemon.max_jobs': did you mean 'jobs.max_jobs'?"),
+        ("jobs = 3\n", "jobs: is a table"),
+        ('[jobs]\nmax_jobs = "many"\n', "jobs.max_jobs: expected `int`, got `str`"),
+        ("[jobs]\nmax_jobs = 0\n", "jobs.max_jobs: expected `int` >= 1"),
+        ("[jobs]\ngrace_steps = []\n", "jobs.grace_steps"),
+        ("[jobs]\ngrace_steps = [-1]\n", "jobs.grace_steps: [-1.0]"),
+        ("[jobs]\ngrace_steps = [50000, 50000]\n", "jobs.grace_steps"),
+        ('[daemon]\nlog_level = "loud"\n', "daemon.log_level"),
+        ('[socket]\nmode = "0999"\n', "socket.mode"),
+        ('[socket]\nmode = "0060"\n', "socket.mode"),
+        ("[checks]\ndeadline_s = 0\n", "checks.deadline_s"),
+        ('[checks]\nulimits = "sometimes"\n', "checks.ulimits"),
+        ("[jobs\n", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, said: str, tmp_path: Path):
+    assert said in refusal(text, tmp_path)
+
+
+@pytest.mark.parametrize("text", ['"0600"', '"600"', "0o600"])
+def test_a_mode_may_be_text_or_octal(text: str, tmp_path: Path):
+    assert parsed(f"[socket]\nmode = {text}\n", tmp_path).socket.mode == 0o600
+
+
+def test_a_named_file_must_exist_and_the_default_need_not(tmp_path: Path):
+    root = Root.under(tmp_path)
+    assert LiveConfig(root, None).now == Config()
+    with pytest.raises(StartupError, match="cannot be read"):
+        LiveConfig(root, tmp_path / "none.toml")
+
+
+def test_the_default_file_is_that_of_the_root(tmp_path: Path):
+    assert Root.under(tmp_path).config == tmp_path / "musterd.toml"
+    assert Root.system().config == Path("/etc/muster/musterd.toml")
+
+
+def test_reload_takes_a_good_file_and_keeps_the_old_one_before_a_bad(tmp_path: Path):
+    path = tmp_path / "musterd.toml"
+    path.write_text("[jobs]\nmax_jobs = 1\n")
+    live = LiveConfig(Root.under(tmp_path), None)
+    path.write_text("[jobs]\nmax_jobs = 2\n")
+    live.reload()
+    assert live().jobs.max_jobs == 2
+    assert live.trouble == ""
+    path.write_text("[jobs]\nmax_jbs = 3\n")
+    live.reload()
+    assert live().jobs.max_jobs == 2
+    assert "max_jbs" in live.trouble
+    path.write_text('[socket]\nmode = "0600"\n')
+    live.reload()
+    assert "socket.mode" in live.trouble
+    assert "started again" in live.trouble
+
+
+@needs_root
+def test_a_file_of_another_user_is_refused(tmp_path: Path):
+    path = tmp_path / "musterd.toml"
+    path.write_text("[jobs]\nmax_jobs = 1\n")
+    live = LiveConfig(Root.under(tmp_path), None)
+    path.write_text("[jobs]\nmax_jobs = 2\n")
+    os.chown(path, 65534, 65534)
+    with pytest.raises(StartupError, match=rf"{path}: belongs to .*uid 65534.*trusts root alone.*chown 0 {path}"):
+        LiveConfig(Root.under(tmp_path), None)
+    live.reload()
+    assert live().jobs.max_jobs == 1 and "uid 65534" in live.trouble
+
+
+def test_a_file_that_everybody_may_write_to_is_refused(tmp_path: Path):
+    path = tmp_path / "musterd.toml"
+    path.touch()
+    path.chmod(0o646)
+    with pytest.raises(StartupError, match=rf"mode 0646 lets everybody write: chmod o-w {path}$"):
+        LiveConfig(Root.under(tmp_path), path)
+
+
+def test_every_key_is_documented():
+    text = (Path(__file__).parents[4] / "docs" / "configuration.md").read_text()
+    for table in Config.__struct_fields__:
+        section = text.partition(f"## [{table}]\n")[2].partition("\n## ")[0]
+        value = getattr(Config(), table)
+        keys = value.__struct_fields__ if isinstance(value, msgspec.Struct) else [f.name for f in fields(value)]
+        for key in keys:
+            assert f"`{key}`" in section, f"{table}.{key}"

@@ -1,0 +1,35 @@
+from signal import SIGHUP, SIGINT, SIGTERM
+
+import pytest
+
+from muster.agent.host.end_signals import Ask, EndSignals, name
+
+
+@pytest.mark.parametrize(
+    ("signals", "asked"),
+    [
+        ([(SIGTERM, 0.0)], [Ask.STOP]),
+        # Slurm, at a time limit; an init that is asked twice.
+        ([(SIGTERM, 0.0), (SIGTERM, 0.004)], [Ask.STOP, None]),
+        ([(SIGTERM, 0.0), (SIGTERM, 1.0), (SIGTERM, 2.0), (SIGTERM, 3.9)], [Ask.STOP, None, None, None]),
+        ([(SIGTERM, 0.0), (SIGTERM, 4.1)], [Ask.STOP, Ask.KILL]),
+        ([(SIGTERM, 0.0), (SIGTERM, 60.0), (SIGTERM, 60.004)], [Ask.STOP, Ask.KILL, None]),
+        ([(SIGTERM, 0.0), (SIGTERM, 60.0), (SIGTERM, 70.0)], [Ask.STOP, Ask.KILL, Ask.LEAVE]),
+        # A person.
+        ([(SIGINT, 0.0), (SIGINT, 0.2)], [Ask.STOP, Ask.KILL]),
+        ([(SIGINT, 0.0), (SIGINT, 0.2), (SIGINT, 0.4), (SIGINT, 0.6)], [Ask.STOP, Ask.KILL, Ask.LEAVE, Ask.LEAVE]),
+        # srun, at Ctrl-C, and a shell whose terminal was closed.
+        ([(SIGINT, 0.0), (SIGTERM, 0.01)], [Ask.STOP, None]),
+        ([(SIGTERM, 0.0), (SIGINT, 0.01)], [Ask.STOP, None]),
+        ([(SIGHUP, 0.0), (SIGTERM, 0.01), (SIGHUP, 0.02)], [Ask.STOP, None, None]),
+        ([(SIGTERM, 0.0), (SIGINT, 10.0)], [Ask.STOP, Ask.KILL]),
+    ],
+)
+def test_what_signals_ask_for(signals, asked):
+    counted = EndSignals()
+    assert [counted.take(number, 1000.0 + at) for number, at in signals] == asked
+    assert counted.first == signals[0][0]
+
+
+def test_names():
+    assert [name(number) for number in (SIGTERM, SIGHUP, SIGINT)] == ["SIGTERM", "SIGHUP", "Ctrl-C"]

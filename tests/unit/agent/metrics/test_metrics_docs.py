@@ -1,0 +1,191 @@
+"""What is written about metrics is true: the page of documentation, the dashboard, the alert rules."""
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.agent.api import slots
+from muster.agent.exposition import Catalogue, Distribution, Metric, Page
+from muster.agent.metrics import loop_lag, metrics_cards, metrics_node, metrics_tally, metrics_vendor
+from muster.probes.cards.accelerator import Trouble
+from muster.supervisors.model.states import State
+
+DOCS = Path(__file__).parents[4] / "docs"
+RULES_TEST = Path(__file__).parents[2] / "alerts_test.yml"
+OWN = (metrics_node.OWN, slots.OWN, metrics_tally.OWN, metrics_cards.OWN)
+ALL = (*OWN, metrics_vendor.DCGM, metrics_vendor.NPU)
+
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (prometheus)")
+
+
+def metrics_of(*catalogues: Catalogue) -> list[Metric]:
+    return [metric for catalogue in catalogues for metric in catalogue.metrics]
+
+
+def names_in(text: str) -> set[str]:
+    """Names of our own in an expression, as they stand there."""
+    return set(re.findall(r"\bmuster_[a-z0-9_]+\b", text))
+
+
+def shown_names() -> set[str]:
+    """Names that a query may use."""
+    names = set()
+    for metric in metrics_of(*OWN):
+        suffixes = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
+        names |= {metric.name + suffix for suffix in suffixes}
+    return names
+
+
+def labels_of(name: str) -> set[str]:
+    bare = re.sub(r"_(bucket|sum|count)$", "", name)
+    (metric,) = (m for m in metrics_of(*OWN) if m.name in (name, bare))
+    return {*metric.labels, "le", "instance", "job"}
+
+
+def expressions() -> list[str]:
+    """All queries of the dashboard and of the alert rules."""
+    found: list[str] = []
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            found.extend(node[key] for key in ("expr", "definition") if key in node)
+            for child in node.values():
+                walk(child)
+        elif isinstance(node, list):
+            for child in node:
+                walk(child)
+
+    walk(json.loads((DOCS / "grafana/muster.json").read_text()))
+    rules = (DOCS / "alerts.yml").read_text()
+    found += re.findall(r"^ +expr: (?!\|)(.+)$", rules, re.M)
+    found += re.findall(r"^ +expr: \|\n((?: {10}.+\n)+)", rules, re.M)
+    assert len(found) > 50
+    return found
+
+
+def test_no_two_metrics_have_the_same_name():
+    names = [metric.name for metric in metrics_of(*ALL)]
+    assert len(names) == len(set(names))
+
+
+def test_names_follow_prometheus_rules():
+    for metric in metrics_of(*OWN):
+        assert re.fullmatch(r"muster_[a-z0-9]+(_[a-z0-9]+)*", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+        assert not set(metric.labels) & {"job", "job_id", "user", "pid", "command", "rank", "instance"}, metric.name
+        assert metric.text.endswith("."), metric.name
+
+
+@pytest.mark.parametrize(
+    "metric", [m for m in metrics_of(*ALL) if m not in metrics_vendor.ERRORS[2:]], ids=lambda m: m.name
+)
+def test_every_metric_is_documented_as_it_is(metric: Metric):
+    labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
+    row = f" | {metric.kind} | {labels} | {metric.text} |\n"
+    text = (DOCS / "metrics.md").read_text()
+    if metric in metrics_vendor.ERRORS[1:]:
+        assert f"| `npu_chip_info_error_code_1` ... `{metrics_vendor.ERRORS[-1].name}`{row}" in text
+    else:
+        assert f"| `{metric.name}`{row}" in text
+
+
+def test_no_metric_is_documented_that_is_not_there():
+    rows = re.findall(r"^\| `([A-Za-z0-9_]+)`", (DOCS / "metrics.md").read_text(), re.M)
+    assert set(rows) <= {metric.name for metric in metrics_of(*ALL)}
+    assert len(rows) == len(set(rows))
+
+
+def test_queries_use_metrics_and_labels_that_there_are():
+    for expression in expressions():
+        used = names_in(expression)
+        assert used or expression.startswith("up{"), expression
+        assert used <= shown_names(), expression
+        for name, selector in re.findall(r"\b(muster_[a-z0-9_]+)\{([^}]*)\}", expression):
+            assert set(re.findall(r"(\w+) *[=!]", selector)) <= labels_of(name), expression
+
+
+def test_values_that_rules_compare_labels_with_exist():
+    """A label that never has the value in question would keep an alert silent for ever."""
+    text = "\n".join(expressions())
+    states = {s for match in re.findall(r'state=~?"([^"]+)"', text) for s in match.split("|")}
+    assert states <= {*map(str, State), "free", "leased", "held", "unfit"}
+    troubles = {t for match in re.findall(r'trouble=~?"([^"]+)"', text) for t in match.split("|")}
+    assert troubles <= {*map(str, Trouble)}
+    assert set(re.findall(r'recommendation="([^"]+)"', text)) <= set(metrics_tally.RECOMMENDATIONS)
+    assert set(re.findall(r'verdict="([^"]+)"', text)) <= set(metrics_tally.HANG_VERDICTS)
+    assert set(re.findall(r'\ble="([^"]+)"', text)) <= {repr(bound) for bound in loop_lag.BOUNDS}
+
+
+def test_the_dashboard_is_one_that_grafana_can_import():
+    board = json.loads((DOCS / "grafana/muster.json").read_text())
+    assert board["schemaVersion"] >= 36 and board["id"] is None and board["title"] and board["uid"]
+    variables = [v["name"] for v in board["templating"]["list"]]
+    assert variables[0] == "datasource" and board["templating"]["list"][0]["type"] == "datasource"
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] >= 0 and place["x"] + place["w"] <= 24
+        if panel["type"] != "row":
+            assert panel["datasource"] == source
+            assert panel["targets"] and all(t["datasource"] == source and t["refId"] for t in panel["targets"])
+    taken = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(taken) == len(set(taken)), "panels overlap"
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(panels))) - {"__rate_interval"}
+    assert used == set(variables)
+
+
+# --- Prometheus' own judgement ----------------------------------------------------------------------------------------
+
+
+def promtool(*args: str, text: bytes = b"") -> str:
+    done = subprocess.run(["promtool", *args], input=text, capture_output=True, timeout=60, check=False)
+    output = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0, output
+    return output
+
+
+@needs_promtool
+def test_promtool_takes_the_rules():
+    assert "SUCCESS" in promtool("check", "rules", str(DOCS / "alerts.yml"))
+
+
+@needs_promtool
+def test_alerts_fire_when_they_should():
+    assert "SUCCESS" in promtool("test", "rules", str(RULES_TEST))
+
+
+@needs_promtool
+def test_promtool_finds_nothing_to_say_about_our_metrics():
+    page = Page()
+    for metric in metrics_of(*OWN):
+        if metric.kind == "histogram":
+            page.add_distribution(metric, Distribution(((0.1, 1),), 2, time.time()))
+        else:
+            page.add(metric, 1, *("x" for _ in metric.labels))
+    assert promtool("check", "metrics", text=page.text()).strip() == ""
+
+
+@needs_promtool
+def test_promtool_takes_the_queries_of_the_dashboard(tmp_path: Path):
+    board = json.loads((DOCS / "grafana/muster.json").read_text())
+    rules = ["groups:", "- name: panels", "  rules:"]
+    for panel in board["panels"]:
+        for target in panel.get("targets", []):
+            expression = target["expr"].replace("$__rate_interval", "5m")
+            rules += [f"  - record: panel:{panel['id']}:{target['refId']}", f"    expr: {json.dumps(expression)}"]
+    path = tmp_path / "panels.yml"
+    path.write_text("\n".join(rules) + "\n")
+    assert "SUCCESS" in promtool("check", "rules", str(path))

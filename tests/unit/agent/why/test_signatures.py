@@ -1,0 +1,493 @@
+"""Signatures: what they find in output as it really looks, hostile output, and an operator's own files."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from muster.agent.why import signatures
+from muster.agent.why.causes_said import VAGUE
+from muster.agent.why.signature_patterns import MAX_WAYS, BadPattern, compiled
+from muster.agent.why.signatures import Hit, Scan
+
+#: Output of a failing rank, and the signature that is to be taken for its reason: the root of the highest priority, or
+#: what follows from another's failure.
+SAMPLES = [
+    (
+        "cuda-out-of-memory",
+        'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n    main()\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB "
+        "of which 1.12 GiB is free. Process 4711 has 78.02 GiB memory in use.\n",
+    ),
+    (
+        "cuda-out-of-memory",
+        "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.78 GiB total capacity)\n",
+    ),
+    ("cuda-out-of-memory", "node1:812:940 [2] enqueue.cc:711 NCCL WARN Cuda failure 2 'out of memory'\n"),
+    (
+        "npu-out-of-memory",
+        "torch.OutOfMemoryError: NPU out of memory. Tried to allocate 72.00 MiB (NPU 0; 61.27 GiB total capacity)\n",
+    ),
+    (
+        "npu-out-of-memory",
+        "EL0004: [PID: 812] 2026-03-02-10:00:00.000.001 Failed to allocate memory requested by FE module.\n"
+        "        Possible Cause: Available memory is insufficient.\n",
+    ),
+    (
+        "host-out-of-memory",
+        "Traceback (most recent call last):\nOSError: [Errno 12] Cannot allocate memory\n",
+    ),
+    ("host-out-of-memory", "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  a\n"),
+    (
+        "shared-memory-full",
+        "RuntimeError: DataLoader worker (pid 46794) is killed by signal: Bus error. It is possible that dataloader's "
+        "workers are out of shared memory. Please try to raise your shared memory limit.\n",
+    ),
+    (
+        "oom-killed-child",
+        "Traceback (most recent call last):\nRuntimeError: DataLoader worker (pid 77) is killed by signal: Killed. \n"
+        "\nThe above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
+        "RuntimeError: DataLoader worker (pid(s) 77) exited unexpectedly\n",
+    ),
+    (
+        "cuda-device-assert",
+        "../aten/src/ATen/native/cuda/Loss.cu:242: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: "
+        "[3,0,0] Assertion `t >= 0 && t < n_classes` failed.\nTraceback (most recent call last):\n"
+        "RuntimeError: CUDA error: device-side assert triggered\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call\n",
+    ),
+    ("cuda-illegal-access", "RuntimeError: CUDA error: an illegal memory access was encountered\n"),
+    ("cuda-launch-failure", "RuntimeError: CUDA error: unspecified launch failure\n"),
+    ("cuda-ecc", "RuntimeError: CUDA error: uncorrectable ECC error encountered\nCompile with `TORCH_USE_CUDA_DSA`\n"),
+    ("cuda-device-lost", "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot it\n"),
+    ("xid", "[ 1234.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU has fallen off\n"),
+    ("cuda-no-device", "RuntimeError: No CUDA GPUs are available\n"),
+    ("cuda-no-device", "RuntimeError: CUDA error: no CUDA-capable device is detected\n"),
+    ("cuda-driver-too-old", "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).\n"),
+    ("cuda-driver-too-old", "CUDA driver version is insufficient for CUDA runtime version\n"),
+    ("cuda-wrong-architecture", "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"),
+    ("cuda-fabric", "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet\n"),
+    ("cublas", "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa)`\n"),
+    ("cudnn", "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED\n"),
+    (
+        "nccl-timeout",
+        "[rank3]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=466119168, NumelOut=466119168, Timeout(ms)=600000) "
+        "ran for 600060 milliseconds before timing out.\n"
+        "[rank3]:[E321 02:07:08.9 ProcessGroupNCCL.cpp:621] [Rank 3] Some NCCL operations have failed or timed out.\n"
+        "[rank3]:[E321 02:07:08.9 ProcessGroupNCCL.cpp:627] [Rank 3] To avoid data inconsistency, we are taking the "
+        "entire process down.\nterminate called after throwing an instance of 'c10::DistBackendError'\n",
+    ),
+    (
+        "nccl-peer-gone",
+        "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:219, remote "
+        "process exited or there was a network error, NCCL version 2.21.5\n"
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n",
+    ),
+    ("nccl-peer-gone", "node2:2:3 [1] socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer\n"),
+    (
+        "nccl-ib",
+        "n1:1:2 [4] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.4<415> with error 12, "
+        "opcode 0, len 0, vendor err 129 (Recv) localGid ::ffff:10.0.0.3 remoteGid ::ffff:10.0.0.4 hca mlx5_1\n"
+        "ncclRemoteError: A call failed possibly due to a network error\n",
+    ),
+    ("nccl-setup", "n0:71:71 [0] NCCL WARN Bootstrap : no socket interface found\n"),
+    (
+        "nccl-setup",
+        "torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] "
+        "via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout\n",
+    ),
+    ("nccl-duplicate-gpu", "n0:1:1 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device\n"),
+    (
+        "nccl-system-error",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n",
+    ),
+    ("gloo-peer-gone", "RuntimeError: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.2]:342\n"),
+    (
+        "elastic-child-failed",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        "============================================================\ntrain.py FAILED\n"
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-21\n  rank      : 3 (local_rank: 3)\n"
+        "  exitcode  : 1 (pid: 4711)\n  error_file: <N/A>\n",
+    ),
+    (
+        "rendezvous-refused",
+        "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to "
+        "(172.17.0.9, 46229).\n",
+    ),
+    (
+        "address-in-use",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n",
+    ),
+    ("connection-refused", "ConnectionRefusedError: [Errno 111] Connection refused\n"),
+    ("name-resolution", "socket.gaierror: [Errno -3] Temporary failure in name resolution\n"),
+    ("hub-unreachable", "OSError: We couldn't connect to 'https://huggingface.co' to load the files\n"),
+    ("wandb-network", "wandb: Network error (ConnectTimeout), entering retry loop.\n"),
+    (
+        "hccl-timeout",
+        "[ERROR] 2025-10-11-15:09:34 (PID:2969, Device:0, RankID:101) ERR00100 PTA call acl api failed.\n"
+        "EI0002: [PID: 2969] 2025-10-11-15:09:34.713.335 The wait execution of the Notify register times out. Reason: "
+        "The Notify register has not received the Notify record from remote rank: [24].\n",
+    ),
+    (
+        "hccl-connect",
+        "EI0006: 2024-08-05 Getting socket times out. Reason: Remote Rank did not send the data in time.\n",
+    ),
+    (
+        "hccl-network",
+        "[rank11]: [Rank 1] 2026-03-13-06:55:06.896.485 Execution_Error_ROCE_CQE(EI0013): An error CQE occurred during "
+        "operator execution. Local information: server 10.0.0.199, device ID 3\n",
+    ),
+    (
+        "hccl-process-left",
+        "EJ0001: 2024-05-21-11:57:54.167.645 Failed to initialize the HCCP process. Reason: Maybe the last training "
+        "process is running.\n        Solution: Wait for 10s after killing the last training process and try again.\n",
+    ),
+    ("hccl-process-left", "E30003: [PID: 9] The number of started NN processes exceeds the limit.\n"),
+    ("hccl-config", "EI0004: [PID: 9] The ranktable is invalid,Reason:[The ranktable is not completed].\n"),
+    (
+        "cann-aicore",
+        "EZ9999: Inner Error!\nEZ9999: [PID: 400307] 2024-11-11 The error from device(chipId:5, dieId:0),"
+        " serial number is 20, there is an fftsplus aicore error exception, core id is 0, error code = 0\n",
+    ),
+    ("cann-device-memory-error", "RuntimeError: UCE ERROR.\n"),
+    ("cann-inner-error", "EH9999: Inner Error!\n        rtSetDevice execute failed\n"),
+    ("npu-not-usable", "ImportError: libascend_hal.so: cannot open shared object file: No such file or directory\n"),
+    (
+        "mindspore-cluster",
+        "[WARNING] ME(162078:281473590168608,MainProcess):2025-03-10-09:40:12.444.000 "
+        "[mindspore/parallel/cluster/process_entity/_api.py:318] There's worker exits with exception, kill all other "
+        "workers.\n",
+    ),
+    ("python-import", "Traceback (most recent call last):\nModuleNotFoundError: No module named 'flash_attn'\n"),
+    ("glibc-version", "python: /lib64/libc.so.6: version `GLIBC_2.34' not found (required by python)\n"),
+    ("shared-library", "./train: error while loading shared libraries: libcudart.so: cannot open shared object\n"),
+    ("exec-format", "sh: 1: ./train: Exec format error\n"),
+    ("python-syntax", '  File "train.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'),
+    ("usage", "train.py: error: unrecognized arguments: --local-rank=0\n"),
+    ("no-space", "OSError: [Errno 28] No space left on device: '/data/ckpt/step100.pt'\n"),
+    ("disk-quota", "OSError: [Errno 122] Disk quota exceeded: '/home/a/x'\n"),
+    ("stale-handle", "OSError: [Errno 116] Stale file handle: '/nfs/data'\n"),
+    ("io-error", "OSError: [Errno 5] Input/output error\n"),
+    ("read-only", "OSError: [Errno 30] Read-only file system: '/data/x'\n"),
+    ("file-not-found", "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'\n"),
+    ("file-not-found", "python: can't open file '/x/trian.py': [Errno 2] No such file or directory\n"),
+    ("permission", "PermissionError: [Errno 13] Permission denied: '/data'\n"),
+    ("too-many-files", "OSError: [Errno 24] Too many open files\n"),
+    ("too-many-processes", "RuntimeError: can't start new thread\n"),
+    (
+        "data-set-exception",
+        "ValueError: Caught ValueError in DataLoader worker process 1.\nOriginal Traceback (most recent call last):\n"
+        '  File "x.py", line 5, in f\nValueError: bad sample\n',
+    ),
+    ("weights-only", "_pickle.UnpicklingError: Weights only load failed. In PyTorch 2.6, we changed the default\n"),
+    ("corrupt-checkpoint", "RuntimeError: PytorchStreamReader failed reading zip archive: not a ZIP archive\n"),
+    (
+        "checkpoint-mismatch",
+        "RuntimeError: Error(s) in loading state_dict for GPT:\n\tsize mismatch for wte: copying\n",
+    ),
+    ("segfault", "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n"),
+    ("segfault", "run.sh: line 3:  4711 Segmentation fault      (core dumped) python train.py\n"),
+    ("killed", "run.sh: line 3:  4711 Killed                  python train.py\n"),
+    ("loss-nan", "iteration 100 | lm loss: nan | grad norm: nan\n"),
+    ("shape-mismatch", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x10 and 12x3)\n"),
+    ("graph-break-compile", "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"),
+    ("assertion", 'Traceback (most recent call last):\n  File "a.py", line 1\n    assert x\nAssertionError\n'),
+    ("python-exception", "Traceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'loss'\n"),
+]
+
+
+def found(text: bytes) -> Scan:
+    return signatures.scan(text, signatures.builtin(), until=time.monotonic() + 60)
+
+
+def telling(scan: Scan) -> Hit:
+    """As a cause is chosen among the signs of one rank: a root that is named, then what is told best."""
+
+    def order(hit: Hit) -> tuple[int, int, int]:
+        row = hit.signature
+        tier = 2 if row.role == "hint" else 0 if row.role == "root" and row.priority > VAGUE else 1
+        return tier, -row.priority, hit.at
+
+    return min(scan.hits, key=order)
+
+
+@pytest.mark.parametrize(("name", "text"), SAMPLES, ids=[f"{name}-{i}" for i, (name, _) in enumerate(SAMPLES)])
+@pytest.mark.parametrize("before", ["", "step 1 loss 2.31\r step 2 loss 2.30\n"])
+def test_a_known_error_is_recognized(name: str, text: str, before: str) -> None:
+    hit = telling(found((before + text).encode()))
+    assert hit.signature.id == name
+    assert hit.line
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, text in SAMPLES if text.startswith(("torch.Out", "Module", "OSError"))]
+)
+def test_what_a_launcher_puts_before_a_line_does_not_hide_it(name: str) -> None:
+    text = next(text for sample, text in SAMPLES if sample == name)
+    prefixed = "".join(f"[rank7]: {line}\n" for line in text.splitlines())
+    assert telling(found(prefixed.encode())).signature.id == name
+
+
+def test_output_without_errors_holds_no_sign() -> None:
+    text = "".join(
+        f"step {i} loss {2.3 - i / 1000:.3f} | 1.2 s/it | {i} Killed pixels | saved to /data/error_log/{i}.pt\n"
+        "NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\n"
+        "UserWarning: The given NumPy array is not writable\n"
+        for i in range(300)
+    )
+    assert found(text.encode()).hits == ()
+
+
+def test_the_exception_is_shown_and_not_the_line_that_says_that_there_is_one() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise E(1)\n'
+        "my.Error: it is so\n\nDuring handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "a.py", line 5\nValueError: later\n'
+    )
+    assert [hit.line for hit in found(text.encode()).hits] == ["my.Error: it is so", "ValueError: later"]
+
+
+def test_tracebacks_of_several_workers_in_one_output_are_kept_apart() -> None:
+    text = (
+        "[rank1]: Traceback (most recent call last):\n[rank0]: Traceback (most recent call last):\n"
+        '[rank1]:   File "a.py", line 3, in f\n[rank0]:   File "a.py", line 9, in g\n'
+        "[rank0]: RuntimeError: the other is gone\n[rank1]: KeyError: 'loss'\n"
+    )
+    assert [(hit.worker, hit.line) for hit in found(text.encode()).hits] == [
+        (1, "KeyError: 'loss'"),
+        (0, "RuntimeError: the other is gone"),
+    ]
+
+
+def test_the_source_that_a_traceback_shows_is_no_error() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "a.py", line 3, in f\n    raise FileNotFoundError("No space left on device")\n'
+        '[rank1]:   File "a.py", line 4, in g\n[rank1]:     raise PermissionError("x")\nKeyError: 1\n'
+    )
+    assert [hit.signature.id for hit in found(text.encode()).hits] == ["python-exception"]
+    # Indented alone is not source.
+    assert [hit.signature.id for hit in found(b"log:\n    PermissionError: x\n").hits] == ["permission"]
+
+
+def test_a_traceback_that_was_cut_off_still_shows_something() -> None:
+    (hit,) = found(b'Traceback (most recent call last):\n  File "a.py", line 3\n').hits
+    assert hit.line == "Traceback (most recent call last):"
+
+
+def test_every_place_is_the_begin_of_its_line() -> None:
+    text = b"a\n100%|###| 3/3\rRuntimeError: No CUDA GPUs are available\nend\n"
+    (hit,) = found(text).hits
+    assert text[hit.at :].startswith(b"RuntimeError")
+    assert hit.line == "RuntimeError: No CUDA GPUs are available"
+
+
+def test_a_long_line_is_looked_at_where_it_matters() -> None:
+    text = b"x" * 30_000 + b"RuntimeError: No CUDA GPUs are available" + b"y" * 30_000
+    (hit,) = found(text).hits
+    assert "No CUDA GPUs are available" in hit.line and len(hit.line) < 2000
+    # What must stand at a line's begin does not, wherever the line was cut.
+    assert found(b"z" * 600 + b"ModuleNotFoundErro" + b"MemoryError" + b"z" * 600).hits == ()
+
+
+def test_the_table_is_told_in_plain_words_and_needs_no_other() -> None:
+    table = signatures.builtin()
+    assert len({signature.id for signature in table.signatures}) == len(table.signatures) >= 60
+    for signature in table.signatures:
+        assert signature.cause.endswith(".") and signature.next.endswith("."), signature.id
+    shown = {name for name, _ in SAMPLES}
+    assert len(shown) > 55
+
+
+# --- hostile output ---------------------------------------------------------------------------------------------------
+
+
+def hostile() -> list[bytes]:
+    table = signatures.builtin()
+    literals = [pattern.literal.encode() for _, patterns in table.rows for pattern in patterns]
+    return [
+        b"NCCL WARN " * 7000,
+        b"NCCL WARN" + b" :/" * 22_000,
+        b": line 1:" + b" " * 65_000,
+        b"Assertion `" + b"a" * 65_000,
+        b"".join(literal + b"\n" for literal in literals * 5)[: 64 << 10],
+        b"".join(literals * 5)[: 64 << 10],
+        bytes(range(256)) * 256,
+        b"Traceback (most recent call last):\n" * 1800,
+        b"Traceback (most recent call last):\n" + b"  " * 30_000,
+        b"\xff\xfe" * 32_000,
+        b"\r" * 65_536,
+    ]
+
+
+@pytest.mark.parametrize("text", hostile(), ids=range(len(hostile())))
+def test_no_output_keeps_the_search_for_long(text: bytes) -> None:
+    """The bound is what each pattern may cost by its form; the time is for a machine that is very slow."""
+    began = time.monotonic()
+    scan = signatures.scan(text, signatures.builtin(), until=began + 50)
+    assert scan.whole
+    assert all(len(hit.line) < 2000 for hit in scan.hits)
+
+
+def test_the_search_ends_when_its_time_is_over_and_says_so() -> None:
+    ticks = iter(range(1000))
+    text = b"No CUDA GPUs are available\n" * 100
+    scan = signatures.scan(text, signatures.builtin(), until=10, clock=lambda: next(ticks))
+    assert not scan.whole
+    assert len(scan.hits) <= 10
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(a+)+bbbb", "without a bound"),
+        ("aaaa.*bbbb", "without a bound"),
+        ("aaaa{3,}", "without a bound"),
+        ("(?:aaaa){0,5}bbbb", "repeats a group"),
+        ("(aaaa)\\1bbbb", "behind a backslash"),
+        ("(?=aaaa)bbbb", "groups (...) and (?:...) only"),
+        ("aaaa|bbbb", "outside of a group"),
+        ("abc", "plain characters in a row"),
+        ("[abcd]{4}x{2}", "plain characters in a row"),
+        ("aaaa.{0,400}b.{0,400}c", "ways from one place"),
+        ("aaaa.{0,9999}b", "at most"),
+        ("aaaa[bc", "not closed"),
+        ("aaaa(bc", "not closed"),
+        ("aaaa)bc", "not open"),
+        ("aaaa{x}", "no repetition"),
+        ("aaaa?{2}?{3}", "repeats a repetition"),
+        ("*aaaa", "repeats nothing"),
+        ("aaaa\\", "backslash"),
+        ("aaaa\nb", "one line"),
+        ("a" * 500, "characters"),
+        ("", "characters"),
+    ],
+)
+def test_a_pattern_that_could_take_long_is_none(pattern: str, why: str) -> None:
+    with pytest.raises(
+        BadPattern, match=why.replace("(", "\\(").replace(")", "\\)").replace(".", "\\.").replace("?", "\\?")
+    ):
+        compiled(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literal", "line"),
+    [
+        ("failed with (?:error|status) [0-9]{1,4}", "failed with ", "x failed with error 12"),
+        ("^Killed", "Killed", "Killed"),
+        ("a\\.b\\(c\\) done", "a.b(c) done", "a.b(c) done"),
+        ("[^]a]{1,3}tail?", "tai", "bbta tai"),
+        ("colou?rful", "colo", "colorful"),
+    ],
+)
+def test_the_dialect(pattern: str, literal: str, line: str) -> None:
+    if len(literal) < 4:
+        with pytest.raises(BadPattern):
+            compiled(pattern)
+        return
+    made = compiled(pattern)
+    assert made.literal == literal
+    assert made.regex.search(line)
+
+
+def test_the_patterns_of_the_table_are_cheap() -> None:
+    for _, patterns in signatures.builtin().rows:
+        for pattern in patterns:
+            assert compiled(pattern.source).literal in pattern.source.replace("\\", "")
+    assert MAX_WAYS <= 5000
+
+
+# --- an operator's files ----------------------------------------------------------------------------------------------
+
+OWN = """
+[[signature]]
+id = "our-license-server"
+kind = "network"
+match = ['LICENSE-42: no seat is free']
+cause = "The license server has no seat left."
+next = "Ask the license team."
+priority = 88
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str], Path]:
+    def put(name: str, text: str) -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path
+
+    return put
+
+
+def test_an_operator_adds_signatures(write: Callable[[str, str], Path]) -> None:
+    table = signatures.load(write("site.toml", OWN))
+    assert table.problems == ()
+    text = b"Traceback (most recent call last):\nx.Error: LICENSE-42: no seat is free\n"
+    scan = signatures.scan(text, table, until=time.monotonic() + 60)
+    assert telling(scan).signature.id == "our-license-server"
+
+
+def test_an_operator_replaces_a_signature(write: Callable[[str, str], Path]) -> None:
+    folder = write("a.toml", OWN.replace("our-license-server", "no-space"))
+    (row,) = [s for s in signatures.load(folder).signatures if s.id == "no-space"]
+    assert row.cause == "The license server has no seat left."
+    # The later file wins.
+    write("b.toml", OWN.replace("our-license-server", "no-space").replace("license server has", "second file has"))
+    (row,) = [s for s in signatures.load(folder).signatures if s.id == "no-space"]
+    assert "second file" in row.cause
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[signature]\n", "no TOML"),
+        ("signature = 3\n", "left out"),
+        ("[[signatures]]\n", "unknown field"),
+        (OWN.replace('cause = "The license server has no seat left."\n', ""), "cause"),
+        (OWN.replace('"network"', '"weather"'), "weather"),
+        (OWN.replace("LICENSE-42: no", "LICENSE.*no"), "without a bound"),
+        (OWN.replace("priority = 88", "priority = 880"), "100"),
+        (OWN.replace("our-license-server", "Our License"), "id"),
+        (OWN + OWN, "two of this id"),
+        (OWN.replace("priority = 88", "prioritaet = 88"), "prioritaet"),
+    ],
+)
+def test_a_bad_file_is_told_and_costs_nothing_else(write: Callable[[str, str], Path], text: str, told: str) -> None:
+    write("bad.toml", text)
+    table = signatures.load(write("good.toml", OWN.replace("our-license-server", "good-one")))
+    assert len(table.problems) == 1
+    assert "bad.toml" in table.problems[0] and told in table.problems[0]
+    names = {signature.id for signature in table.signatures}
+    assert "good-one" in names and "cuda-out-of-memory" in names
+
+
+def test_a_good_signature_beside_a_bad_one_stays(write: Callable[[str, str], Path]) -> None:
+    bad = OWN.replace("our-license-server", "bad-one").replace("LICENSE-42", "a+")
+    table = signatures.load(write("both.toml", bad + OWN))
+    assert ["bad-one" in text for text in table.problems] == [True]
+    assert "our-license-server" in {signature.id for signature in table.signatures}
+
+
+def test_what_cannot_be_read_is_told(write: Callable[[str, str], Path], tmp_path: Path) -> None:
+    assert signatures.load(tmp_path / "absent").problems == ()
+    assert signatures.load(None).problems == ()
+    (tmp_path / "x.toml").mkdir()
+    write("y.toml", "#" * (signatures.MAX_FILE_BYTES + 1))
+    (tmp_path / "z.toml").write_bytes(b"\xff\xfe")
+    problems = signatures.load(tmp_path).problems
+    assert len(problems) == 3
+    file = tmp_path / "y.toml"
+    assert "cannot be read" in signatures.load(file).problems[0]
+
+
+def test_the_example_of_the_documentation_is_good(write: Callable[[str, str], Path]) -> None:
+    text = (Path(__file__).parents[4] / "docs" / "why.md").read_text()
+    example = text[text.index("    [[signature]]") : text.index("| key | |", text.index("    [[signature]]"))]
+    table = signatures.load(write("x.toml", "\n".join(line.strip() for line in example.splitlines())))
+    assert table.problems == ()
+    assert "our-license-server" in {signature.id for signature in table.signatures}
+    keys = text[text.index("| `id` |") :]
+    assert all(f"`{name}`" in keys for name in signatures.Signature.__struct_fields__)

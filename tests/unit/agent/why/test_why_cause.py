@@ -1,0 +1,375 @@
+"""The probable cause: which of all that is known of a job's end is taken for its reason."""
+
+import signal
+
+import pytest
+
+from muster.agent.why.cause import causes
+from muster.agent.why.causes_said import repeated
+from muster.agent.why.curves import Curve, Minutes
+from muster.agent.why.facts import Facts
+from muster.supervisors.model.lifecycle import Rank, Stop, Verdict
+from muster.supervisors.model.states import STEP, Cause, Outcome, State
+from muster.supervisors.system import oom
+from tests.unit.why_facts import RAN, ZERO, facts, happening, rank, sign, victim
+
+GRAVE = {"card": 0, "code": "GPU_OFF_BUS", "grave": True}
+FAILED = (rank(0, Outcome.EXITED, code=1), victim(1))
+
+
+def first(known: Facts) -> tuple[str, str, str]:
+    """Kind, signature, confidence of the likeliest."""
+    cause = causes(known)[0]
+    return cause.kind, cause.signature, cause.confidence
+
+
+def test_a_job_that_succeeded_has_none() -> None:
+    assert causes(facts(rank(0, Outcome.EXITED), state=State.SUCCEEDED, signs=(sign("no-space"),))) == []
+
+
+# --- what is certain --------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_says_who_and_why() -> None:
+    stop = Stop(Cause.REQUESTED, "alice", "enough", (), ZERO)
+    verdict = Verdict(143, "stopped by alice: enough", stopped_by="alice")
+    known = facts(rank(0, Outcome.STOPPED, killed=signal.SIGTERM), state=State.STOPPED, stop=stop, verdict=verdict)
+    (cause,) = causes(known)
+    assert (cause.kind, cause.confidence) == ("stop", "certain")
+    assert cause.text == "it was stopped by alice, with the reason: enough"
+
+
+def test_its_time_was_over() -> None:
+    stop = Stop(Cause.MAX_RUNTIME, "", "", (), ZERO)
+    spec = {"max_runtime": 100.0}
+    (cause,) = causes(facts(victim(0), state=State.STOPPED, stop=stop, spec=spec, verdict=Verdict(143, "stopped")))
+    assert "max_runtime 100 s" in cause.text and "--max-runtime" in cause.steps[0]
+
+
+def test_a_node_that_was_not_fit() -> None:
+    check = {"item": "disk-size shm", "status": "CRITICAL", "code": "DISK_SIZE_TOO_SMALL", "reason": "64 MiB"}
+    ranks = [Rank(0, 0, 0)]
+    (cause,) = causes(facts(state=State.FAILED, ranks=ranks, checks=[check], verdict=Verdict(125, "not fit")))
+    assert (cause.kind, cause.confidence) == ("admission", "certain")
+    assert "disk-size shm: 64 MiB" in cause.text and cause.steps
+
+
+def test_a_command_that_cannot_be_run() -> None:
+    none = Rank(0, 0, 0, 4711, outcome=Outcome.NOT_STARTED, status=127 << 8, ended_at=ZERO, detail="trian: not found")
+    (cause,) = causes(facts(none))
+    assert cause.confidence == "certain" and "trian: not found" in cause.text
+
+
+def test_a_script_before_the_ranks_that_failed() -> None:
+    step = Rank(STEP, 0, 0, 5, outcome=Outcome.EXITED, status=1 << 8, ended_at=ZERO, role="requirements")
+    known = facts(ranks=[Rank(0, 0, 0)], step=step, step_name="requirements", signs=(sign("name-resolution", None),))
+    assert first(known) == ("network", "name-resolution", "high")
+    assert causes(known)[0].text.startswith("requirements failed: a host's name")
+    silent = facts(ranks=[Rank(0, 0, 0)], step=step, step_name="requirements")
+    assert "muster logs j --job" in causes(silent)[0].steps[0]
+
+
+def test_want_of_memory_on_the_host() -> None:
+    killed = rank(0, Outcome.OUT_OF_MEMORY, killed=signal.SIGKILL)
+    killed.usage.max_rss = 3 << 30
+    known = facts(killed, victim(1), spec={"limits": {"memory": float(4 << 30)}}, signs=(sign("killed"),))
+    cause = causes(known)[0]
+    assert (cause.kind, cause.confidence) == ("memory", "certain")
+    assert "rank 0" in cause.text and "4.0 GiB" in cause.text and "3.0 GiB" in cause.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "Memory cgroup out of memory: Killed process 4000 (python)",
+            "a limit was reached (the job's, or a container's)",
+        ),
+        ("Out of memory: Killed process 4000 (python)", "the host had none left"),
+        ("Memory cgroup out of memory: Killed process 40001 (python)", "want of memory"),
+    ],
+)
+def test_whose_memory_was_full(line: str, says: str) -> None:
+    killed = rank(0, Outcome.OUT_OF_MEMORY, killed=signal.SIGKILL)
+    cause = causes(facts(killed, victim(1), happenings=(happening("node.event", line, code="OOM_KILL"),)))[0]
+    assert cause.text.endswith(says)
+
+
+def test_a_kill_that_was_not_the_kernels() -> None:
+    """Its log could be read: nobody is sent to look there again."""
+    killed = rank(0, Outcome.SIGNALLED, killed=signal.SIGKILL, detail=oom.NOT_THE_KERNEL)
+    cause = causes(facts(killed, victim(1)))[0]
+    assert "neither by muster nor by the kernel" in cause.text and "dmesg" not in cause.steps[0]
+
+
+def test_a_lost_end_is_not_guessed() -> None:
+    known = facts(rank(0, Outcome.LOST, detail="the node was rebooted"), state=State.LOST)
+    cause = causes(known)[0]
+    assert cause.confidence == "none" and "the node was rebooted" in cause.text
+
+
+def test_a_damaged_journal_is_told_and_nothing_is_made_of_it() -> None:
+    (cause,) = causes(facts(state=State.LOST, damaged="journal: record 7 is damaged"))
+    assert cause.confidence == "none" and cause.evidence == ("journal: record 7 is damaged",)
+
+
+# --- the output -------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_first_failed_rank_wrote() -> None:
+    assert first(facts(*FAILED, signs=(sign("cuda-out-of-memory"),))) == ("memory", "cuda-out-of-memory", "high")
+
+
+def test_the_cause_wins_over_what_follows_from_it() -> None:
+    signs = (
+        sign("nccl-timeout", 0, 0.1),
+        sign("abort", 0, 0.0),
+        sign("python-import", 0, 2.0),
+        sign("elastic-child-failed", 0, 0.0),
+    )
+    assert first(facts(*FAILED, signs=signs))[1] == "python-import"
+
+
+def test_of_two_causes_the_more_telling_and_of_equal_ones_the_earlier() -> None:
+    signs = (sign("file-not-found", 0, 3.0), sign("cuda-out-of-memory", 0, 2.0), sign("npu-out-of-memory", 0, 1.0))
+    assert first(facts(*FAILED, signs=signs))[1] == "cuda-out-of-memory"
+
+
+def test_the_cause_is_found_in_the_rank_that_the_others_waited_for() -> None:
+    """Rank 0 ended first, by a time-out: rank 1 had run out of memory ten minutes before, and did not end for it."""
+    signs = (
+        sign("nccl-timeout", 0, 0.5),
+        sign("python-exception", 0, 0.4),
+        sign("cuda-out-of-memory", 1, 600.0),
+        sign("python-exception", 1, 600.0),
+    )
+    known = facts(*FAILED, signs=signs)
+    assert first(known) == ("memory", "cuda-out-of-memory", "medium")
+    told = causes(known)[0].sign
+    assert told is not None and told.rank == 1
+
+
+def test_an_exception_of_its_own_counts_more_than_what_a_victim_wrote() -> None:
+    signs = (sign("python-exception", 0, 0.5), sign("connection-refused", 1, 50.0))
+    assert first(facts(*FAILED, signs=signs)) == ("job", "python-exception", "medium")
+
+
+def test_below_a_launcher_each_worker_speaks_for_itself() -> None:
+    launcher = rank(0, Outcome.EXITED, code=1, role="launcher")
+    signs = (
+        sign("python-exception", 0, 2.0, worker=1),
+        sign("gloo-peer-gone", 0, 1.0, worker=0),
+        sign("python-exception", 0, 1.0, worker=0),
+        sign("elastic-child-failed", 0, 0.5),
+    )
+    known = facts(launcher, signs=signs)
+    assert first(known) == ("job", "python-exception", "medium")
+    told = causes(known)[0].sign
+    assert told is not None and told.hit.worker == 1
+
+
+def test_what_was_written_long_before_is_no_cause() -> None:
+    signs = (sign("connection-refused", 0, 50_000.0, last=False), sign("nccl-timeout", 0, 0.5, place=9))
+    assert first(facts(*FAILED, signs=signs)) == ("peer", "nccl-timeout", "medium")
+    # Within the time that others need to notice, it can be.
+    signs = (sign("cuda-out-of-memory", 0, 610.0, last=False), sign("nccl-timeout", 0, 0.5, place=9))
+    assert first(facts(*FAILED, signs=signs)) == ("memory", "cuda-out-of-memory", "medium")
+
+
+def test_a_victim_says_so_and_sends_one_to_the_other_nodes() -> None:
+    known = facts(*FAILED, signs=(sign("nccl-peer-gone"),), world_size=16)
+    assert first(known) == ("peer", "nccl-peer-gone", "medium")
+    assert "other nodes" in causes(known)[0].steps[-1]
+
+
+def test_a_hint_is_only_a_hint() -> None:
+    assert first(facts(*FAILED, signs=(sign("loss-nan"),))) == ("job", "loss-nan", "low")
+
+
+def test_placeholders_are_filled() -> None:
+    (cause, *_) = causes(facts(*FAILED, signs=(sign("python-exception"),)))
+    assert "`muster logs j -r 0 --tail 100`" in cause.steps[0]
+
+
+def test_nothing_known_is_said_to_be_so() -> None:
+    wrote = Verdict(1, "", 0, ("[muster: attempt 1 begins]", "step 17"))
+    (cause,) = causes(facts(*FAILED, verdict=wrote))
+    assert (cause.kind, cause.confidence) == ("unknown", "none")
+    assert "it is not known" in cause.text and "muster logs j -r 0" in cause.steps[0]
+
+
+@pytest.mark.parametrize("lines", [(), ("of the attempt before", "[muster: attempt 1 begins]")])
+def test_a_log_without_a_line_is_not_said_to_be_worth_reading(lines: tuple[str, ...]) -> None:
+    (cause,) = causes(facts(*FAILED, verdict=Verdict(1, "", 0, lines)))
+    assert "wrote nothing" in cause.text and not any("muster logs" in step for step in cause.steps)
+
+
+# --- card and node ----------------------------------------------------------------------------------------------------
+
+
+def test_a_card_that_failed_then() -> None:
+    known = facts(*FAILED, happenings=(happening("node.event", "card 0: Xid 79", 2.0, **GRAVE),))
+    assert first(known) == ("node", "", "high")
+    assert any("Reboot" in step for step in causes(known)[0].steps)
+
+
+def test_a_card_of_another_rank_counts_less() -> None:
+    known = facts(*FAILED, happenings=(happening("node.event", "card 1: Xid 79", 2.0, **(GRAVE | {"card": 1})),))
+    assert first(known) == ("node", "", "medium")
+
+
+@pytest.mark.parametrize("name", ["cuda-illegal-access", "nccl-timeout", "cuda-ecc", "nccl-ib"])
+def test_the_card_wins_over_an_error_that_a_broken_card_makes(name: str) -> None:
+    known = facts(*FAILED, signs=(sign(name),), happenings=(happening("node.event", "Xid", 2.0, **GRAVE),))
+    assert first(known)[0] == "node"
+    assert name in [cause.signature for cause in causes(known)]
+
+
+@pytest.mark.parametrize("name", ["python-import", "cuda-out-of-memory", "no-space"])
+def test_an_error_that_no_card_makes_wins_over_the_card(name: str) -> None:
+    known = facts(*FAILED, signs=(sign(name),), happenings=(happening("node.event", "Xid", 2.0, **GRAVE),))
+    assert first(known)[1] == name
+    assert any(cause.text.startswith("a card of the job failed") for cause in causes(known))
+
+
+def test_a_fault_from_before_counts_less_and_one_that_was_gone_not_at_all() -> None:
+    began = happening("node.condition", "card 0: ECC", 5000.0, **GRAVE)
+    assert first(facts(*FAILED, happenings=(began,))) == ("node", "", "medium")
+    gone = happening("node.condition_cleared", "card 0: ECC: is gone", 4000.0, card=0, code="GPU_OFF_BUS")
+    assert first(facts(*FAILED, happenings=(began, gone)))[0] == "unknown"
+
+
+def test_what_came_long_after_the_end_is_no_reason() -> None:
+    assert first(facts(*FAILED, happenings=(happening("node.event", "Xid", -300.0, **GRAVE),)))[0] == "unknown"
+
+
+def test_a_drill_is_no_reason() -> None:
+    drill = happening("node.condition", "card 0", 2.0, card=0, code="GPU_OFF_BUS", drill=True)
+    assert first(facts(*FAILED, happenings=(drill,)))[0] == "unknown"
+
+
+def test_the_node_as_a_whole_is_the_last_to_be_blamed() -> None:
+    disk = happening("node.event", "nvme0: I/O error", 2.0, code="KERNEL_FS_READ_ONLY", grave=True)
+    assert first(facts(*FAILED, happenings=(disk,))) == ("node", "", "low")
+    known = facts(*FAILED, signs=(sign("cuda-out-of-memory"),), happenings=(disk,))
+    assert first(known)[1] == "cuda-out-of-memory"
+
+
+def test_a_child_that_the_kernel_killed() -> None:
+    killed = happening("node.event", "process 77 (pt_data_worker)", 2.0, code="OOM_KILL")
+    known = facts(*FAILED, signs=(sign("data-loader"),), happenings=(killed,))
+    assert first(known) == ("memory", "", "medium")
+    assert "process 77" in causes(known)[0].text
+
+
+# --- hangs ------------------------------------------------------------------------------------------------------------
+
+HUNG = happening("job.hung", "rank 1 does not take part (spin)", 3.0)
+
+
+def test_a_hang_for_which_it_was_stopped() -> None:
+    stop = Stop(Cause.HUNG, "muster", "rank 1 does not take part (spin)", (), ZERO)
+    known = facts(
+        rank(0, Outcome.STOPPED, killed=9), state=State.STOPPED, stop=stop, happenings=(HUNG,), verdict=Verdict(137, "")
+    )
+    assert first(known) == ("hang", "", "high")
+    assert "muster stacks j --kept" in causes(known)[0].steps[0]
+    assert first(facts(rank(0, Outcome.HUNG, killed=9), happenings=(HUNG,)))[::2] == ("hang", "high")
+
+
+@pytest.mark.parametrize(("by", "reason"), [("uid 1001 (zhang)", ""), ("uid 1000 (alice)", "learning rate changed")])
+def test_a_hang_that_was_told_before_somebody_stopped_it_for_another_reason(by: str, reason: str) -> None:
+    stop = Stop(Cause.REQUESTED, by, reason, (), ZERO)
+    stopped = rank(0, Outcome.STOPPED, killed=9)
+    known = facts(stopped, state=State.STOPPED, stop=stop, happenings=(HUNG,), verdict=Verdict(137, ""))
+    assert first(known) == ("stop", "", "certain")
+
+
+def test_a_driver_that_hung_is_told_as_that() -> None:
+    hangs = happening("job.driver_hang", "a call of the driver for card 1 does not return", 3.0)
+    assert causes(facts(*FAILED, happenings=(hangs,)))[0].text.startswith("a driver hung: a call")
+    (now,) = causes(facts(rank(0, None), state=State.RUNNING, happenings=(hangs,)))
+    assert now.text.startswith("a driver hangs: a call") and now.confidence == "low"
+
+
+def test_a_hang_after_which_it_failed_by_itself() -> None:
+    known = facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(HUNG,))
+    assert first(known) == ("hang", "", "medium")
+    recovered = happening("job.recovered", "goes on", 2.0)
+    assert first(facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(HUNG, recovered)))[1] == "nccl-timeout"
+    earlier = happening("job.hung", "in the attempt before", RAN + 50)
+    assert first(facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(earlier,)))[1] == "nccl-timeout"
+
+
+# --- a status alone ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "confidence"),
+    [
+        (signal.SIGKILL, "want of memory is not known", "low"),
+        (signal.SIGTERM, "somebody ended rank 0 with SIGTERM", "low"),
+        (signal.SIGSEGV, "memory not its own", "low"),
+        (signal.SIGBUS, "/dev/shm", "low"),
+        (signal.SIGUSR1, "died of SIGUSR1", "low"),
+        (40, "died of signal 40", "low"),
+    ],
+)
+def test_a_signal(number: int, words: str, confidence: str) -> None:
+    cause = causes(facts(rank(0, Outcome.SIGNALLED, killed=number), victim(1)))[0]
+    assert words in cause.text and cause.confidence == confidence
+
+
+@pytest.mark.parametrize(("code", "name"), [(137, "SIGKILL"), (139, "SIGSEGV"), (143, "SIGTERM")])
+def test_a_shell_tells_the_signal_of_its_child(code: int, name: str) -> None:
+    cause = causes(facts(rank(0, Outcome.EXITED, code=code)))[0]
+    assert name in cause.text and f"exit code {code}" in cause.text and "below rank 0" in cause.text
+
+
+def test_an_exit_code_that_is_no_signal_says_nothing() -> None:
+    assert first(facts(rank(0, Outcome.EXITED, code=200)))[0] == "unknown"
+
+
+# --- while it runs ----------------------------------------------------------------------------------------------------
+
+
+def running(**fields: object) -> Facts:
+    return facts(rank(0), rank(1), state=State.RUNNING, **fields)  # type: ignore[arg-type]  # passed on as they are
+
+
+def test_a_job_that_runs_well() -> None:
+    assert causes(running()) == []
+    assert causes(running(signs=(sign("connection-refused", 0, 5000.0),))) == []
+    assert causes(running(signs=(sign("python-exception", 0, 1.0),))) == []
+
+
+def test_a_job_that_seems_to_hang_or_has_a_sick_card() -> None:
+    hung = happening("job.suspected_hang", "no progress for 5 min", 3.0)
+    assert [(c.kind, c.confidence) for c in causes(running(happenings=(hung,)))] == [("hang", "low")]
+    assert [(c.kind, c.confidence) for c in causes(running(happenings=(HUNG,)))] == [("hang", "high")]
+    assert causes(running(happenings=(HUNG, happening("job.recovered", "goes on", 1.0)))) == []
+    sick = happening("node.condition", "card 0: GPU_OFF_BUS", 3.0, **GRAVE)
+    assert [c.kind for c in causes(running(happenings=(sick,)))] == ["node"]
+
+
+def test_what_it_wrote_lately() -> None:
+    (cause,) = causes(running(signs=(sign("no-space", 0, 3.0),)))
+    assert cause.confidence == "low" and "its output of the last minutes says" in cause.text
+
+
+# --- attempts ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_end_again() -> None:
+    past = {0: (sign("no-space", 0, 90.0),), 1: (sign("cuda-ecc", 0, 50.0),), 2: (sign("no-space", 0, 30.0),)}
+    assert "attempts 0,2" in repeated(facts(*FAILED, signs=(sign("no-space"),), past=past))
+    assert repeated(facts(*FAILED, signs=(sign("python-import"),), past=past)) == ""
+    assert repeated(facts(*FAILED, signs=(sign("no-space"),))) == ""
+    assert repeated(facts(rank(0, Outcome.EXITED), state=State.SUCCEEDED, signs=(sign("no-space"),), past=past)) == ""
+
+
+def test_telemetry_is_evidence() -> None:
+    busy, idle = Curve(0, 0, (100.0,) * 5), Curve(1, 1, (100.0, 100.0, 100.0, 0.0, 0.0))
+    known = facts(*FAILED, signs=(sign("nccl-timeout"),))
+    known = Facts(**{name: getattr(known, name) for name in known.__slots__} | {"minutes": Minutes(0, 1, (busy, idle))})
+    assert causes(known)[0].evidence == ("card 1 (rank 1) did nothing at the end while the others were busy",)

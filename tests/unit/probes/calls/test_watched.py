@@ -1,0 +1,66 @@
+import threading
+
+import anyio
+import pytest
+
+from muster.probes.calls import watched
+
+
+async def test_result_and_error_come_back():
+    assert await watched.call("sum", lambda: 1 + 1) == 2
+    with pytest.raises(ZeroDivisionError):
+        await watched.call("division", lambda: 1 // 0)
+
+
+async def test_an_abandoned_call_is_not_made_again_until_it_returns():
+    release, runs = threading.Event(), []
+
+    def hang():
+        runs.append(1)
+        release.wait(30)
+
+    with anyio.move_on_after(0.1) as scope:
+        await watched.call("hang", hang)
+    assert scope.cancelled_caught
+    with pytest.raises(watched.StillHanging, match="hang"):
+        await watched.call("hang", hang)
+    release.set()
+    with anyio.fail_after(5):
+        while True:
+            try:
+                await watched.call("hang", hang)
+                break
+            except watched.StillHanging:
+                await anyio.sleep(0.01)
+    assert len(runs) == 2
+
+
+async def test_a_call_that_can_be_ended_leaves_nothing():
+    release = threading.Event()
+    with anyio.move_on_after(0.05):
+        await watched.call("wait", lambda: release.wait(30), on_cancel=release.set, linger_s=5)
+    assert await watched.call("wait", lambda: "again") == "again"
+
+
+def test_a_hanging_call_does_not_keep_the_process_from_ending():
+    release = threading.Event()
+
+    async def main():
+        with anyio.move_on_after(0.05):
+            await watched.call("loop", lambda: release.wait(30))
+
+    anyio.run(main)
+    (thread,) = [t for t in threading.enumerate() if t.name == "probe loop"]
+    assert thread.daemon
+    release.set()  # it finds the loop closed, and says nothing
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+async def test_no_thread_to_be_had_is_an_oserror(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="can't start new thread"):
+        await watched.call("thread", lambda: None)

@@ -1,0 +1,82 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from muster.probes.checks import precheck
+from muster.probes.checks.codes import EXPLANATIONS, Clears, UnknownCode, explain
+from muster.probes.checks.result import Action, Code, Status
+from muster.probes.node.node_checks import catalogue
+from muster.probes.node.node_settings import NodeSettings
+
+PAGE = (Path(__file__).parents[4] / "docs/checks.md").read_text()
+#: Of results that say that nothing is wrong, or nothing at all.
+QUIET = (Status.OK, Status.NOT_APPLICABLE)
+
+
+def test_every_code_is_explained():
+    assert set(EXPLANATIONS) == set(Code)
+
+
+@pytest.mark.parametrize("code", Code)
+def test_an_explanation_is_whole(code):
+    row = EXPLANATIONS[code]
+    assert re.fullmatch(r"[A-Z`].*[.]", row.what) and re.fullmatch(r"[A-Z`].*[.]", row.remedy)
+    if row.status in QUIET:
+        assert not row.condition and row.action is Action.NONE
+    if row.status is Status.CRITICAL:
+        assert row.condition and row.action is not Action.NONE
+    if row.status is Status.UNKNOWN:
+        assert row.action is Action.INVESTIGATE and row.clears is Clears.READING
+    assert (row.age_s > 0) == (row.clears is Clears.AGE)
+    assert row.condition or row.clears is Clears.READING
+
+
+def test_what_times_out_or_hangs_is_never_held_against_a_node():
+    for code in (Code.PROBE_TIMED_OUT, Code.PROBE_FAILED, Code.DRIVER_HANG, Code.KERNEL_LOG_UNREADABLE):
+        assert EXPLANATIONS[code].status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("written", ["GPU_LOST", "gpu_lost", " Gpu_Lost "])
+def test_a_code_in_whatever_case(written):
+    code, row = explain(written)
+    assert code is Code.GPU_LOST and row is EXPLANATIONS[code]
+
+
+def test_a_code_that_does_not_exist_names_the_nearest():
+    with pytest.raises(UnknownCode, match=r"no code 'GPU_LOOST'.*GPU_LOST"):
+        explain("GPU_LOOST")
+
+
+def test_the_page_has_a_section_for_each_code():
+    sections = re.findall(r"^#### `([A-Z_]+)`$", PAGE, re.MULTILINE)
+    assert sorted(sections) == sorted(Code)
+
+
+def test_the_page_says_the_same_of_each_code():
+    for code, row in EXPLANATIONS.items():
+        section = PAGE.partition(f"#### `{code}`\n")[2].partition("\n#")[0]
+        facts = re.search(r"^(.*)\. Action `(\w+)`(?:; goes (.*))?\.$", section, re.MULTILINE)
+        assert facts, code
+        assert (row.status in facts[1] or row.status == "NOT_APPLICABLE" == facts[1]) and facts[2] == row.action, code
+        assert bool(facts[3]) == row.condition, code
+        words = " ".join(section.split())
+        assert row.what in words and (row.remedy in words or row.remedy == "Nothing."), code
+
+
+def test_the_page_has_each_check_and_each_setting():
+    for check in catalogue(NodeSettings()):
+        period = f"{check.interval_s:g} s" if check.interval_s else "events"
+        codes = ", ".join(f"`{code}`" for code in check.codes)
+        assert f"| `{check.item}` | {check.looks_at} | {period} | {codes} |" in PAGE, check.item
+    for name in NodeSettings.__dataclass_fields__:
+        assert f"`{name}`" in PAGE, name
+
+
+def test_every_code_belongs_to_a_check():
+    common = {Code.NODE_OK, Code.NODE_PENDING, Code.NODE_NOT_APPLICABLE, Code.NODE_NOT_TOLD}
+    of_node = {code for check in catalogue(NodeSettings()) for code in check.codes}
+    of_start = {code for entry in precheck.catalogue() for code in entry.codes}
+    of_daemon = {Code.SUPERVISOR_CRASHING, Code.DAEMON_DEGRADED, Code.OUTPUT_LOST}
+    assert of_node | of_start | common | of_daemon == set(Code)
+    assert not of_node & of_start

@@ -1,0 +1,58 @@
+import json
+import time
+
+import pytest
+
+from muster.supervisors.model import settings
+from muster.supervisors.model.settings import LogSettings, Settings
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, LogSettings()),
+        (b"", LogSettings()),
+        (b"{", LogSettings()),
+        (b"\xff", LogSettings()),
+        (b"[]", LogSettings()),
+        (b'{"logs": []}', LogSettings()),
+        (b'{"logs": {"max_file_bytes": 7}}', LogSettings(max_file_bytes=7)),
+        (b'{"logs": {"max_file_bytes": -1, "max_job_bytes": 9}}', LogSettings(max_job_bytes=9)),
+        (b'{"logs": {"max_file_bytes": true, "max_job_bytes": "9"}}', LogSettings()),
+        (b'{"logs": {"max_file_bytes": 0, "of_later": 3}, "later": 1}', LogSettings(max_file_bytes=0)),
+    ],
+)
+def test_what_is_missing_or_damaged_is_as_by_default(tmp_path, content, expected):
+    path = tmp_path / "settings.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert Settings(path).logs == expected
+
+
+def test_a_file_of_1_gib_and_no_limit_for_a_job_by_default():
+    assert LogSettings() == LogSettings(1 << 30, 0)
+
+
+def test_what_is_written_is_read_within_a_second(tmp_path, monkeypatch):
+    path, now = tmp_path / "settings.json", [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    found = Settings(path)
+    assert found.logs == LogSettings()
+    settings.write(path, LogSettings(5, 6))
+    assert found.logs == LogSettings(), "the file is not looked at all the time"
+    now[0] += settings.LOOK_S
+    assert found.logs == LogSettings(5, 6)
+    path.unlink()
+    assert found.logs == LogSettings(5, 6)
+    now[0] += settings.LOOK_S
+    assert found.logs == LogSettings()
+
+
+def test_it_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "settings.json"
+    settings.write(path, LogSettings(5, 6))
+    inode = path.stat().st_ino
+    settings.write(path, LogSettings(7, 8))
+    assert path.stat().st_ino != inode
+    assert json.loads(path.read_bytes()) == {"logs": {"max_file_bytes": 7, "max_job_bytes": 8, "rotate_for_bytes": 0}}
+    assert [p.name for p in tmp_path.iterdir()] == ["settings.json"]
