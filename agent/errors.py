@@ -7,13 +7,9 @@ raises these needs no gRPC.
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from muster.supervisors.model.spec import Violation
-
-if TYPE_CHECKING:
-    from muster.agent.node.node_file import DrainState
-
 
 #: Fields that a conflict names.
 _MAX_NAMED = 8
@@ -117,15 +113,16 @@ class NodeDraining(MusterError):
     code = "FAILED_PRECONDITION"
     reason = "NODE_DRAINING"
 
-    def __init__(self, drain: "DrainState") -> None:
+    def __init__(self, drained_by: str, why: str, since: float) -> None:
+        """`since` in seconds since the epoch."""
         super().__init__(
-            f"the node was drained at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(drain.since))} by {drain.by}: "
-            f"{drain.reason}; `muster node undrain` takes it into service again"
+            f"the node was drained at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))} by {drained_by}: "
+            f"{why}; `muster node undrain` takes it into service again"
         )
-        self.drain = drain
+        self._told = {"by": drained_by, "drain_reason": why}
 
     def metadata(self) -> dict[str, str]:
-        return {"by": self.drain.by, "drain_reason": self.drain.reason}
+        return self._told
 
 
 class ConditionNotFound(MusterError):

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 from anyio.abc import TaskStatus
 
-from muster.agent import threads
+from muster.agent import threads, watchdog
 from muster.agent.config import config
 from muster.agent.config.config import Config
 from muster.agent.errors import StartupError
@@ -302,7 +302,7 @@ async def _serve(root: Root, settings: LiveConfig, owner_fd: int | None) -> None
                 systemd.notify("READY=1")
                 if owner_fd is not None:
                     tasks.start_soon(ending.end_with_owner, owner_fd)
-                tasks.start_soon(systemd.feed_watchdog, events, root.nursery_socket)
+                tasks.start_soon(watchdog.feed, events, root.nursery_socket)
                 await stopping.wait()
                 systemd.notify("STOPPING=1")
                 registry.close()

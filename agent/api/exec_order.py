@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from google.protobuf.duration_pb2 import Duration
 
+from muster.agent import protobuf_times
 from muster.agent.config.config import ExecTable
 from muster.agent.errors import InvalidRequest, RankNotRunning
 from muster.agent.jobs.entry import Entry
-from muster.agent.messages import convert
 from muster.supervisors.birth.spec_rules import violations
 from muster.supervisors.model.spec import Boot, JobSpec, Violation
 from muster.supervisors.model.states import State
@@ -100,7 +100,7 @@ def _problems(asked: _Asked, entry: Entry) -> list[Violation]:
 
 
 def _time(asked: Duration, most: float, found: list[Violation]) -> float:
-    value = convert.seconds(asked, "time_limit", found)
+    value = protobuf_times.seconds(asked, "time_limit", found)
     if not 0 < value <= most or not math.isfinite(value):
         found.append(Violation("time_limit", f"{value:g} s: must be above 0 and at most {most:g} s"))
     return value

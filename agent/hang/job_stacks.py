@@ -10,11 +10,11 @@ from typing import Protocol
 import anyio
 import structlog
 
+from muster.agent import protobuf_times
 from muster.agent.errors import InvalidRequest, TooMany
 from muster.agent.hang import kept_stacks
 from muster.agent.hang.kept_stacks import REQUEST, JobStacks
 from muster.agent.jobs.entry import Entry
-from muster.agent.messages import convert
 from muster.agent.telemetry import job_processes
 from muster.probes import stacks
 from muster.probes.calls import watched
@@ -199,7 +199,9 @@ def targets(procs: Sequence[Proc], roots: JobRoots, ranks: frozenset[int] | None
 
 def message(taken: JobStacks) -> job_pb2.GetStacksResponse:
     """As the API tells it, the smallest group first; what does not fit into 3 MiB is left out, the largest groups."""
-    answer = job_pb2.GetStacksResponse(at=convert.timestamp(taken.at), occasion=taken.occasion, notes=taken.notes)
+    answer = job_pb2.GetStacksResponse(
+        at=protobuf_times.timestamp(taken.at), occasion=taken.occasion, notes=taken.notes
+    )
     size, groups = answer.ByteSize(), stacks.grouped(taken.processes)
     for number, group in enumerate(groups):
         one = job_pb2.StackGroup(

@@ -3,17 +3,8 @@
 import os
 import socket
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-import anyio
 import structlog
-
-from muster.agent.link import connection
-from muster.agent.link.connection import LinkLost, Refused
-
-if TYPE_CHECKING:
-    from muster.agent.events.event_store import EventStore
 
 _log = structlog.get_logger(__name__)
 
@@ -33,28 +24,9 @@ def notify(state: str) -> None:
         _log.warning("systemd.unreachable", error=str(error))
 
 
-async def feed_watchdog(events: "EventStore", nursery_socket: Path) -> None:
-    """Says WATCHDOG=1 about three times in each period that systemd asks for (WatchdogSec), each time after the store
-    and the nursery have answered; that this runs at all says that the event loop turns. Without a watchdog it returns.
-
-    A full disk answers, too: that is not what a new start of the daemon mends.
-    """
-    period = _period_s()
-    while period:
-        with anyio.move_on_after(period) as late:
-            await events.answers()
-            try:
-                async with connection.connect(nursery_socket):
-                    notify("WATCHDOG=1")
-            except (LinkLost, Refused) as error:
-                _log.warning("watchdog.nursery", error=str(error))
-        if late.cancelled_caught:
-            _log.error("watchdog.store", error=f"no answer in {period:g} s")
-        await anyio.sleep(period / 3)
-
-
-def _period_s() -> float:
-    """0 for none; meant for another process counts as none (WATCHDOG_PID)."""
+def watchdog_s() -> float:
+    """The period of systemd's watchdog (WatchdogSec) in seconds; 0 for none; meant for another process counts as none
+    (WATCHDOG_PID)."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0.0
     try:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from muster.agent.host.log_folder import folder as known_folder
 from muster.agent.host.operator_program import ENV
 from muster.agent.jobs.entry import Entry
-from muster.agent.logs.log_reading import folder as known_folder
 from muster.probes.calls.script import Script
 from muster.supervisors.birth.modes import modelarts
 from muster.supervisors.output import log_removals, log_segments

@@ -21,7 +21,7 @@ from muster.agent.jobs.cards.leasing import Leasing, OnCards
 from muster.agent.jobs.cards.placement import placed
 from muster.agent.jobs.climbing import RESERVE
 from muster.agent.jobs.damaged_jobs import DamagedJobs
-from muster.agent.jobs.ended import ended_scan
+from muster.agent.jobs.ended import ended_scan, record_removal
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.ended.ended_index import LOAD_AT_ONCE, EndedJobs
 from muster.agent.jobs.ended.ended_row import Ended
@@ -470,7 +470,7 @@ class Registry:
                 await stack.enter_async_context(self.alone(row.job_id))
             there = [row for row in rows if self.ended.row(row.job_id) is row]
             gone: list[Ended]
-            gone, trouble = await self._thread(job_folder.collect, self._root, there, logs)
+            gone, trouble = await self._thread(record_removal.collect, self._root, there, logs)
             for row in gone:
                 self._forget(row.job_id)
         if trouble and trouble != self._uncollected:

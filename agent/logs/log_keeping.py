@@ -21,6 +21,7 @@ from muster.agent import threads
 from muster.agent.config.config import Config
 from muster.agent.errors import CursorTooOld, InvalidRequest, JobNotFound
 from muster.agent.events.event_store import Event, EventStore
+from muster.agent.host.log_folder import folder as known_folder
 from muster.agent.host.operator_program import ENV, LINGER_S
 from muster.agent.jobs import log_ownership
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
@@ -30,7 +31,6 @@ from muster.agent.jobs.log_ownership import Files, Owner
 from muster.agent.jobs.registry import Registry
 from muster.agent.logs import log_compress, log_keeping_rule, log_upload, log_worker
 from muster.agent.logs.log_keeping_rule import Caps, Disk, Kept
-from muster.agent.logs.log_reading import folder as known_folder
 from muster.agent.logs.log_upload import Uploads
 from muster.agent.logs.log_worker import WorkerLog
 from muster.probes.calls import watched

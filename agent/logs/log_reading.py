@@ -14,15 +14,15 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import anyio
 
 from muster.agent.errors import OffsetOutOfRange
+from muster.agent.host.log_folder import folder
 from muster.agent.host.turns import in_turn
 from muster.supervisors.output.gzip_members import open_read
-from muster.supervisors.output.log_layout import Folder, Layout
+from muster.supervisors.output.log_layout import Layout
 from muster.supervisors.output.log_reader import Reader
 from muster.supervisors.output.time_index import INDEX_INTERVAL_S, INDEX_RECORD
 
@@ -61,12 +61,6 @@ class Chunk:
     data: bytes
     time: int | None = None
     truncated: bool = False
-
-
-@lru_cache(maxsize=4)
-def folder(path: Path) -> Folder:
-    """What is known of a folder of logs, once for all that read in it."""
-    return Folder(path)
 
 
 def look(files: list[LogFile]) -> list[Layout]:

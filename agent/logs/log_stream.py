@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from muster.agent import threads
+from muster.agent import protobuf_times, threads
 from muster.agent.errors import InvalidRequest
 from muster.agent.jobs.entry import Entry
 from muster.agent.logs import log_reading
 from muster.agent.logs.log_events import EventLines
-from muster.agent.messages import convert
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output.output import job_log_files
@@ -76,7 +75,7 @@ def message(chunk: log_reading.Chunk) -> log_pb2.ReadLogsResponse:
         rank=0 if own else chunk.rank, job_log=own, offset=chunk.offset, data=chunk.data, truncated=chunk.truncated
     )
     if chunk.time is not None:
-        answer.time.CopyFrom(convert.timestamp_ns(chunk.time))
+        answer.time.CopyFrom(protobuf_times.timestamp_ns(chunk.time))
     return answer
 
 
@@ -85,7 +84,7 @@ async def events_before(events: EventLines | None, when: int | None) -> list[log
     if events is None:
         return []
     return [
-        log_pb2.ReadLogsResponse(data=line, time=convert.timestamp_ns(at), event_cursor=cursor)
+        log_pb2.ReadLogsResponse(data=line, time=protobuf_times.timestamp_ns(at), event_cursor=cursor)
         for line, at, cursor in await events.take(when)
     ]
 

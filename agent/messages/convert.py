@@ -6,15 +6,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from muster.agent.errors import InvalidRequest
 from muster.agent.events.event_store import Event
 from muster.agent.hang.hang_watch import Found
 from muster.agent.jobs.admission import new_job_id
 from muster.agent.jobs.entry import Entry
 from muster.agent.messages.spec_message import LIMITS, plain, spec_to
+from muster.agent.protobuf_times import seconds, timestamp
 from muster.supervisors.birth.modes import modelarts, presets
 from muster.supervisors.birth.spec_rules import violations
 from muster.supervisors.model import lifecycle, verdict
@@ -22,9 +20,6 @@ from muster.supervisors.model.spec import JobSpec, Violation
 from muster.supervisors.model.states import JOB, State
 from muster.supervisors.paths import Root, rank_log_name
 from muster.v1 import event_pb2, job_pb2
-
-#: What a google.protobuf.Duration may hold, in seconds (about 10,000 years).
-MAX_DURATION_S = 315_576_000_000
 
 
 def spec_from(message: job_pb2.JobSpec) -> JobSpec:
@@ -85,36 +80,6 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
     if found:
         raise InvalidRequest(found)
     return spec
-
-
-def seconds(duration: Duration, field: str, found: list[Violation]) -> float:
-    """Length in seconds. One that protobuf itself does not allow is added to `found` and taken for 0."""
-    whole, nanos = duration.seconds, duration.nanos
-    if abs(whole) > MAX_DURATION_S or abs(nanos) > 999_999_999 or whole * nanos < 0:
-        found.append(Violation(field, f"{whole} s and {nanos} ns: is no valid google.protobuf.Duration"))
-        return 0.0
-    return whole + nanos / 1e9
-
-
-def bounded(duration: Duration, field: str, most: float) -> float:
-    """Length in seconds, from 0 to `most`. Raises InvalidRequest."""
-    found: list[Violation] = []
-    value = seconds(duration, field, found)
-    if not found and not 0 <= value <= most:
-        found.append(Violation(field, f"{value:g} s: allowed are 0 to {most:.0f} s"))
-    if found:
-        raise InvalidRequest(found)
-    return value
-
-
-def timestamp(value: float) -> Timestamp | None:
-    """From seconds since the epoch; 0, which the data model uses for "not yet", is not set."""
-    return timestamp_ns(round(value * 1e6) * 1000) if value > 0 else None
-
-
-def timestamp_ns(value: int) -> Timestamp:
-    """From nanoseconds since the epoch."""
-    return Timestamp(seconds=value // 1_000_000_000, nanos=value % 1_000_000_000)
 
 
 def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:

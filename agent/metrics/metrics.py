@@ -17,7 +17,6 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from muster.agent.api.slots import Listeners
 from muster.agent.config import metrics_settings
 from muster.agent.config.config import Config, MetricsTable
 from muster.agent.config.metrics_settings import Tcp, Unix
@@ -106,6 +105,13 @@ class Usage(Protocol):
         """Sentences for an operator."""
 
 
+class Slots(Protocol):
+    """Calls that listeners serve."""
+
+    def fill(self, page: Page) -> None:
+        """Puts their metrics on the page."""
+
+
 class Metrics:
     """Makes the page and shows it. Belongs to one event loop."""
 
@@ -117,7 +123,7 @@ class Metrics:
         telemetry: Usage,
         health: Node,
         events: EventStore,
-        slots: Listeners,
+        slots: Slots,
     ) -> None:
         """Events that are told from now on are counted: made before the registry is loaded, it counts what happened
         while no daemon was there."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 import anyio
 
+from muster.agent.host import log_folder
 from muster.agent.jobs.entry import Entry
-from muster.agent.logs import log_reading
 from muster.agent.telemetry import job_processes
 from muster.agent.telemetry.records import CardRecord, ProcRecord, Record, RecordFile, Records
 from muster.probes.calls import watched
@@ -87,7 +87,7 @@ class Recording:
 
         def sizes() -> dict[str, dict[str, int]]:
             found: dict[str, dict[str, int]] = {}
-            layouts = log_reading.folder(self._root.log).look([path for _, _, path in wanted])
+            layouts = log_folder.folder(self._root.log).look([path for _, _, path in wanted])
             for (job, rank, _), layout in zip(wanted, layouts, strict=True):
                 if layout.pieces or layout.end:
                     found.setdefault(job, {})[rank] = layout.end

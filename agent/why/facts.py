@@ -1,15 +1,19 @@
 """All that is known of a job for its report: gathered here, judged in cause.py."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 
+from muster.agent.config.config import Config
+from muster.agent.events.event_store import EventStore
 from muster.agent.jobs.entry import Entry
 from muster.agent.logs.log_reading import LogFile
+from muster.agent.node.health import NodeHealth
+from muster.agent.telemetry.sampling import Telemetry
 from muster.agent.why import around as why_events
 from muster.agent.why import curves, log_signs, signatures
 from muster.agent.why.around import Events, Happening
@@ -21,9 +25,6 @@ from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Attempt, Job, Rank
 from muster.supervisors.model.states import Outcome, State
 from muster.supervisors.paths import Root
-
-if TYPE_CHECKING:
-    from muster.agent.api.services import ServerContext
 
 #: Ranks whose logs are searched: that failed by themselves, and others.
 MAX_FAILED, MAX_OTHERS = 16, 48
@@ -65,13 +66,28 @@ class Facts:
         return self.searched.signs
 
 
-async def gather(context: "ServerContext", entry: Entry, folder: Path | None) -> Facts:
+class Known(Protocol):
+    """What the daemon knows, as far as a report needs it."""
+
+    @property
+    def events(self) -> EventStore: ...
+    @property
+    def telemetry(self) -> Telemetry: ...
+    @property
+    def health(self) -> NodeHealth: ...
+    @property
+    def config(self) -> Callable[[], Config]: ...
+    @property
+    def root(self) -> Root: ...
+
+
+async def gather(known: Known, entry: Entry, folder: Path | None) -> Facts:
     """Never raises. What cannot be had is said in the facts."""
     table, problems = await _table(folder)
     facts = _begun(entry, time.time())
     for _ in range(MAX_TRIES):
         read = entry.records
-        facts = await _gather(context, _begun(entry, time.time()), table, problems)
+        facts = await _gather(known, _begun(entry, time.time()), table, problems)
         if entry.records == read:
             break
     return facts
@@ -106,7 +122,7 @@ def _begun(entry: Entry, now: float) -> Facts:
     return Facts(entry, now, zero, around, first, tuple(failed))
 
 
-async def _gather(context: "ServerContext", begun: Facts, table: Table, problems: tuple[str, ...]) -> Facts:
+async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str, ...]) -> Facts:
     entry, job = begun.entry, begun.job
     events = Events()
     searched = Searched()
@@ -115,25 +131,25 @@ async def _gather(context: "ServerContext", begun: Facts, table: Table, problems
 
     async def read_events() -> None:
         nonlocal events
-        events = await why_events.read(context.events, entry)
+        events = await why_events.read(known.events, entry)
 
     async def read_history() -> None:
         nonlocal minutes
-        period = context.config().telemetry.readings_s
-        minutes = await curves.read(context.telemetry.history, entry, begun.zero, period)
+        period = known.config().telemetry.readings_s
+        minutes = await curves.read(known.telemetry.history, entry, begun.zero, period)
 
     async def search() -> None:
         nonlocal searched
-        searched = await log_signs.search(_wanted(begun, context.root), table)
+        searched = await log_signs.search(_wanted(begun, known.root), table)
         for attempt in job.past[-MAX_PAST:]:
-            found = await log_signs.search(_wanted_of(attempt, job, entry.job_id, context.root), table)
+            found = await log_signs.search(_wanted_of(attempt, job, entry.job_id, known.root), table)
             past[attempt.number] = found.signs
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read_events)
         tasks.start_soon(read_history)
         tasks.start_soon(search)
-    told = why_events.happenings(events.kept, context.health.conditions, entry)
+    told = why_events.happenings(events.kept, known.health.conditions, entry)
     zero, around = begun.zero, begun.around
     if entry.damaged:
         own = [event.time for event in events.kept if event.job_id == entry.job_id]

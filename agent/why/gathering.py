@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,9 +11,6 @@ from muster.agent.why import page
 from muster.agent.why import report as why_report
 from muster.agent.why.report import Report
 from muster.agent.why.signatures import FOLDER
-
-if TYPE_CHECKING:
-    from muster.agent.api.services import ServerContext
 
 #: Fields of the report that are the page's alone.
 _PAGE = frozenset({"now", "startedAt", "endOfRanks", "takeovers", "attempt", "maxRestarts"})
@@ -36,11 +32,11 @@ class Told:
         return msgspec.json.encode({key: value for key, value in found.items() if key not in _PAGE}).decode()
 
 
-async def report(context: "ServerContext", entry: Entry, *, signatures: Path | None = FOLDER, stacks: str = "") -> Told:
+async def report(known: why_facts.Known, entry: Entry, *, signatures: Path | None = FOLDER, stacks: str = "") -> Told:
     """The report of a job, whatever state it is in, damaged ones too. `signatures`: the folder of an operator's own;
     None: there is none. `stacks`: those that were kept of the job, as text.
 
     Takes some ten seconds at most, where a disk does not answer. Raises nothing but cancellation.
     """
-    facts = await why_facts.gather(context, entry, signatures)
-    return Told(why_report.made(facts, context.root, stacks))
+    facts = await why_facts.gather(known, entry, signatures)
+    return Told(why_report.made(facts, known.root, stacks))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import anyio
 
-from muster.agent.logs.log_reading import LogFile, TimeIndex, folder
+from muster.agent.host.log_folder import folder
+from muster.agent.logs.log_reading import LogFile, TimeIndex
 from muster.agent.why.signatures import Hit, Table, scan
 from muster.probes.calls import watched
 from muster.supervisors.output.log_reader import Reader

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import structlog
 
+from muster.agent import protobuf_times
 from muster.agent.api import audit, exec_order
 from muster.agent.api.exec_relay import Relay, exited_message, first_request
 from muster.agent.api.services import ServerContext, caller
@@ -28,7 +29,6 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.link import exec_link
 from muster.agent.link.connection import LinkLost, Pause, Refused
 from muster.agent.link.exec_link import SessionLink, SessionRefused
-from muster.agent.messages import convert
 from muster.agent.messages.spec_message import plain
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.wire import frames
@@ -316,7 +316,7 @@ def _session_message(job_id: str, told: Message) -> exec_pb2.Session:
         command=plain(told["command"]),
         tty=told["tty"],
         pid=told["pid"],
-        started_at=convert.timestamp(told["started_at"]),
+        started_at=protobuf_times.timestamp(told["started_at"]),
         by=plain(told["by"]),
         attached=told["attached"],
         detached=told["detached"],

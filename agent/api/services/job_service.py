@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from muster.agent import threads
+from muster.agent import protobuf_times, threads
 from muster.agent.api.job_messages import JobMessages
 from muster.agent.api.services import ServerContext, caller
 from muster.agent.errors import InvalidRequest, JournalUnreadable, SupervisorUnreachable
@@ -147,10 +147,10 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         job of which nothing lives."""
         steps: tuple[float, ...] | None = None
         if request.HasField("grace"):
-            steps = (convert.bounded(request.grace, "grace", MAX_GRACE_S),)
+            steps = (protobuf_times.bounded(request.grace, "grace", MAX_GRACE_S),)
         timeout = None
         if request.HasField("timeout"):
-            timeout = convert.bounded(request.timeout, "timeout", _MAX_TIMEOUT_S)
+            timeout = protobuf_times.bounded(request.timeout, "timeout", _MAX_TIMEOUT_S)
         if len(request.reason) > _MAX_REASON:
             raise InvalidRequest(
                 [Violation("reason", f"has {len(request.reason)} characters: allowed are {_MAX_REASON}")]
@@ -204,7 +204,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         """See job.proto. Raises InvalidRequest, JobNotFound, JournalUnreadable."""
         timeout = math.inf
         if request.HasField("timeout"):
-            timeout = convert.bounded(request.timeout, "timeout", convert.MAX_DURATION_S)
+            timeout = protobuf_times.bounded(request.timeout, "timeout", protobuf_times.MAX_DURATION_S)
         began = anyio.current_time()
         entry = await self._ended(await self._entry(request.job_id), began + timeout)
         return job_pb2.WaitResponse(job=self._message(entry), ended=entry.job.state.final)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from muster.agent import protobuf_times
 from muster.agent.api.services import ServerContext
 from muster.agent.errors import JobNotFound
 from muster.agent.host import turns
@@ -16,7 +17,6 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.logs import log_reading
 from muster.agent.logs.log_events import EventLines
 from muster.agent.logs.log_stream import Span, events_before, files_of, message
-from muster.agent.messages import convert
 from muster.supervisors.model.states import JOB
 from muster.v1 import log_pb2
 
@@ -196,7 +196,7 @@ class NodeReading:
         entry, file = now.streams[chunk.rank]
         key = _key(entry)
         answer = log_pb2.ReadNodeLogsResponse(job_id=entry.job_id, output=message(replace(chunk, rank=file.rank)))
-        answer.accepted_at.CopyFrom(convert.timestamp_ns(key[1]))
+        answer.accepted_at.CopyFrom(protobuf_times.timestamp_ns(key[1]))
         await context.write(answer)
         self._at[key, file.rank] = chunk.offset + len(chunk.data)
 

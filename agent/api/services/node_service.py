@@ -4,13 +4,12 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from muster.agent import __version__, threads
+from muster.agent import __version__, protobuf_times, threads
 from muster.agent.api.services import ServerContext, caller
 from muster.agent.api.services.card_message import cards_of
 from muster.agent.api.services.condition_message import condition_message, drain_message
 from muster.agent.errors import InvalidRequest
 from muster.agent.host.build import BUILD
-from muster.agent.messages import convert
 from muster.agent.messages.spec_message import plain
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.system import process, scope
@@ -77,7 +76,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             version=__version__,
             build=BUILD,
             api_version=API_VERSION,
-            daemon_started_at=convert.timestamp(server.started_at),
+            daemon_started_at=protobuf_times.timestamp(server.started_at),
             daemon_pid=os.getpid(),
             nursery_pid=registry.nursery_pid,
             cards=await cards_of(server),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 from google.protobuf.duration_pb2 import Duration
 
+from muster.agent import protobuf_times
 from muster.agent.api.services import ServerContext
 from muster.agent.api.services.card_message import cards_of
 from muster.agent.errors import InvalidRequest
@@ -63,7 +64,7 @@ class TelemetryService(TelemetryServiceServicer):
         else:
             samples = self._telemetry.jobs()
         answer = telemetry_pb2.GetTelemetryResponse(
-            at=convert.timestamp(time.time()), cards=cards, jobs=[_job(sample) for sample in samples]
+            at=protobuf_times.timestamp(time.time()), cards=cards, jobs=[_job(sample) for sample in samples]
         )
         node = self._telemetry.node
         if node is not None and node.cpu is not None:
@@ -134,7 +135,7 @@ class TelemetryService(TelemetryServiceServicer):
         end = min(end, now + settings.readings_s)
         length = max(0.0, end - start)
         if request.HasField("step"):
-            step = convert.seconds(request.step, "step", found)
+            step = protobuf_times.seconds(request.step, "step", found)
             if step <= 0:
                 found.append(Violation("step", f"{step:g} s: must be over 0"))
             elif length / step > MAX_POINTS:
@@ -181,7 +182,7 @@ def _series(found: Found, wanted: frozenset[str], start: float, step: float) -> 
         for place in sorted(found.steps):
             triple = found.steps[place].values[number]
             if triple is not None:
-                at = convert.timestamp_ns(round((start + place * step) * 1e6) * 1000)
+                at = protobuf_times.timestamp_ns(round((start + place * step) * 1e6) * 1000)
                 series.points.add(at=at, mean=triple[0], least=triple[1], most=triple[2])
         if series.points:
             answer.append(series)
@@ -211,5 +212,5 @@ def _rank(usage: RankUsage) -> telemetry_pb2.RankTelemetry:
         read_rate=usage.read_rate,
         write_rate=usage.write_rate,
         state=usage.state,
-        at=convert.timestamp(usage.at),
+        at=protobuf_times.timestamp(usage.at),
     )

@@ -69,7 +69,7 @@ def install(no_start: bool, force: bool) -> None:
     with _installed() as files:
         was_active, was_enabled = _is("active"), _is("enabled")
         try:
-            changed = files.put(_wanted(place, options), force=force)
+            changed = files.put(_wanted(click.get_current_context().find_root().command, place, options), force=force)
             new_config = files.add(_CONFIG_FILE, _CONFIG, 0o640)
             changed += [_CONFIG_FILE] if new_config else []
             for path in changed:
@@ -208,10 +208,10 @@ def _remove(folder: Path) -> None:
         note("; ".join(filter(None, troubles)) or f"removed {folder}")
 
 
-def _wanted(bin_folder: Path, options: tuple[str, ...] = ()) -> "dict[Path, Content]":
-    """What is installed, by path; `options`: with which musterd of this folder is started."""
+def _wanted(cli: click.Command, bin_folder: Path, options: tuple[str, ...] = ()) -> "dict[Path, Content]":
+    """What is installed, by path. `cli`: the command `muster`; `options`: with which musterd of this folder is
+    started."""
     from muster.agent.cli import manual
-    from muster.agent.cli.main import cli
     from muster.agent.musterd import main as musterd
 
     source = _source()

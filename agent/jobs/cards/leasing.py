@@ -104,7 +104,7 @@ class Leasing:
         Raises NoSuchCard, CardBusy, NodeUnhealthy, NodeDraining; it holds nothing then.
         """
         if (drain := self._health.drain) is not None:
-            raise NodeDraining(drain)
+            raise NodeDraining(drain.by, drain.reason, drain.since)
         if (condition := self._health.refusal((), wants_cards=spec.wants_cards)) is not None:
             raise NodeUnhealthy(condition.sentence())
         if not spec.wants_cards:

@@ -8,6 +8,7 @@ import pytest
 
 from muster.agent.cli.commands import service
 from muster.agent.cli.exits import Failure
+from muster.agent.cli.main import cli
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="all else belongs to another than root")
 
@@ -41,8 +42,8 @@ def test_a_way_through_a_link_is_judged_as_well(environment: Path) -> None:
 
 def test_the_unit_of_one_that_was_forced_starts(environment: Path) -> None:
     """musterd itself refuses it, too."""
-    files = service._wanted(environment, ("--trust-environment",))
+    files = service._wanted(cli, environment, ("--trust-environment",))
     unit = files[Path("/etc/systemd/system/musterd.service")]
     assert isinstance(unit, bytes) and f"ExecStart={environment}/musterd --trust-environment\n" in unit.decode()
-    plain = service._wanted(environment)[Path("/etc/systemd/system/musterd.service")]
+    plain = service._wanted(cli, environment)[Path("/etc/systemd/system/musterd.service")]
     assert isinstance(plain, bytes) and f"ExecStart={environment}/musterd\n" in plain.decode()

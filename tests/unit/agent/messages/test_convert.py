@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from muster.agent import protobuf_times
 from muster.agent.errors import InvalidRequest
 from muster.agent.events.event_store import Event
 from muster.agent.jobs.entry import Entry
@@ -125,11 +126,11 @@ def test_what_is_wrong_is_named(message, expected):
 
 
 def test_durations_out_of_bounds_are_refused():
-    assert convert.bounded(Duration(), "grace", 10) == 0
+    assert protobuf_times.bounded(Duration(), "grace", 10) == 0
     with pytest.raises(InvalidRequest, match="-1 s: allowed are 0 to 10 s"):
-        convert.bounded(Duration(seconds=-1), "grace", 10)
+        protobuf_times.bounded(Duration(seconds=-1), "grace", 10)
     with pytest.raises(InvalidRequest, match="no valid"):
-        convert.bounded(Duration(nanos=2_000_000_000), "grace", 10)
+        protobuf_times.bounded(Duration(nanos=2_000_000_000), "grace", 10)
 
 
 def test_ranks_that_ended_say_how():
