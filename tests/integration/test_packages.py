@@ -108,16 +108,23 @@ def test_it_works_by_itself(packages: tuple[Path, Path], kind: str, tmp_path: Pa
     shown = f"{muster.agent.__version__} ({said_build(packages[0])})"
     assert run(programs / "muster", "--version", cwd=tmp_path) == f"muster {shown}"
     assert run(programs / "musterd", "--version", cwd=tmp_path) == f"musterd {shown}"
+    # Somebody's own packages of these names, first on the import path, are neither run nor hidden from their program.
+    for name in FOLDERS:
+        (tmp_path / "theirs" / name).mkdir(parents=True)
+        (tmp_path / "theirs" / name / "__init__.py").write_text("print('somebody else')\n")
     (tmp_path / "root").mkdir()
     (tmp_path / "root/musterd.toml").write_text('[checks]\npolicy = "off"\n[health]\npolicy = "off"\n')
     root = str(tmp_path / "root")
     for expected, *command in (
         ("musterd.toml", "musterd", "--check-config"),
         ("hello", "muster", "run", "--standalone", "--ranks", "2", "--", "echo", "hello"),
+        ("somebody else", "muster", "run", "--standalone", "--", str(programs / "python"), "-c", "import agent"),
         ("kernel-log", "muster", "check", "--list"),
         ('"item": "dns"', "muster", "check", "dns", "-o", "json"),
     ):
-        assert expected in run(programs / command[0], *command[1:], cwd=tmp_path, MUSTER_ROOT=root, PYTHONPATH="")
+        theirs = str(tmp_path / "theirs")
+        said = run(programs / command[0], *command[1:], cwd=tmp_path, MUSTER_ROOT=root, PYTHONPATH=theirs)
+        assert expected in said and (expected == "somebody else" or "somebody else" not in said)
     with zipfile.ZipFile(packages[0]) as wheel:
         installed = {str(path.relative_to(site)) for path in (site / "muster").rglob("*") if path.suffix != ".pyc"}
         assert {name for name in wheel.namelist() if name.startswith("muster/")} <= installed
