@@ -265,11 +265,19 @@ def _a_file(folder: Path) -> None:
     folder.touch()
 
 
+def _pipes(folder: Path) -> None:
+    """Whoever opens one of them without care waits for ever."""
+    for path in list(folder.iterdir()):
+        if path.is_file():
+            path.unlink()
+            os.mkfifo(path)
+
+
 def _nothing(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("damage", [_no_journal, _no_spec, _torn, _few_files, _a_file])
+@pytest.mark.parametrize("damage", [_no_journal, _no_spec, _torn, _few_files, _a_file, _pipes])
 @pytest.mark.parametrize("restarted", [True, False])
 def test_rm_force_removes_whatever_is_left(make_daemon: Make, damage: Callable[[Path], None], restarted: bool) -> None:
     daemon = make_daemon()

@@ -20,6 +20,7 @@ from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import Kind, State
 from muster.supervisors.paths import JobPaths, Root
+from muster.supervisors.system import trust
 
 #: Bytes at a journal's end in which its last record is sought first.
 _TAIL_BYTES = 4096
@@ -74,7 +75,7 @@ def _end(job_id: str, path: Path) -> End | None:
 
 def _last_line(path: Path) -> bytes:
     """With its newline; empty where there is none, or where it is torn. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = trust.open_own(path, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
         for length in (min(_TAIL_BYTES, size), size):
@@ -89,8 +90,8 @@ def _last_line(path: Path) -> bytes:
 
 def _summary(job_id: str, paths: JobPaths) -> Summary | None:
     try:
-        spec = JobSpec.from_json(paths.spec.read_text(encoding="utf-8"))
-        lines = paths.journal.read_bytes().split(b"\n")
+        spec = JobSpec.from_json(trust.read(paths.spec).decode())
+        lines = trust.read(paths.journal).split(b"\n")
     except (OSError, ValueError, TypeError):
         return None
     if lines.pop() != b"" or not lines or any(line[:9] != b"%08x " % zlib.crc32(line[9:]) for line in lines):
