@@ -163,10 +163,13 @@ class JobNotEnded(MusterError):
 
 
 class JobAlive(JobNotEnded):
-    """Raised when a job is to be removed of which a process lives, whatever its journal says."""
+    """Raised when a job is to be removed of which a process lives, whatever its journal says. `ended`: the job has
+    ended, so that a stop would do nothing."""
 
-    def __init__(self, job_id: str, processes: str) -> None:
-        MusterError.__init__(self, f"job {_shown(job_id)}: still runs: {processes}: stop it first")
+    def __init__(self, job_id: str, processes: str, ended: bool) -> None:
+        shown = _shown(job_id)
+        advice = "the job has ended: try again, or end what is left with `kill -9`" if ended else "stop the job first"
+        MusterError.__init__(self, f"job {shown}: still runs: {processes}: {advice}")
         self.job_id = job_id
 
 

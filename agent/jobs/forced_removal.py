@@ -29,7 +29,7 @@ def living(root: Root, job_id: str) -> list[Stat]:
 
 def refuse_living(root: Root, job_id: str) -> None:
     """Raises JobAlive where a supervisor has the job, or a process of it lives."""
-    with _locked(root, job_id):
+    with _locked(root, job_id, ended=False):
         pass
 
 
@@ -44,7 +44,7 @@ def remove(root: Root, job_id: str, entry: Entry | None, keep_logs: bool) -> lis
     path = root.jobs / job_id
     if entry is None and not (path.is_symlink() or path.exists()):
         raise JobNotFound(job_id)
-    with _locked(root, job_id):
+    with _locked(root, job_id, ended=entry is None or entry.job.state.final):
         left = [] if keep_logs else _remove_logs(root, _owner(job_id, entry))
         aside = root.jobs / f".{job_id[:128]}.{secrets.token_hex(4)}"
         with contextlib.suppress(FileNotFoundError):  # somebody has removed it, and the daemon still knew of it
@@ -58,7 +58,7 @@ def remove(root: Root, job_id: str, entry: Entry | None, keep_logs: bool) -> lis
 
 
 @contextlib.contextmanager
-def _locked(root: Root, job_id: str) -> Iterator[None]:
+def _locked(root: Root, job_id: str, *, ended: bool) -> Iterator[None]:
     """With nobody else having the job, as far as that can be had. Raises JobAlive."""
     paths = root.job(job_id)
     held = None
@@ -66,12 +66,12 @@ def _locked(root: Root, job_id: str) -> Iterator[None]:
         try:
             held = lock.take(paths.lock, paths.folder)
         except AlreadySupervised:
-            raise JobAlive(job_id, _whose(lock.holder(paths.lock))) from None
+            raise JobAlive(job_id, _whose(lock.holder(paths.lock)), ended) from None
         except OSError:
             pass  # a lock that nobody can open is nobody's; the processes tell
     try:
         if found := living(root, job_id):
-            raise JobAlive(job_id, process.names(found))
+            raise JobAlive(job_id, process.names(found), ended)
         yield
     finally:
         if held is not None:

@@ -13,7 +13,15 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
 from muster.agent.config.config import Config
-from muster.agent.errors import JobIdConflict, JobNotEnded, JournalUnreadable, NoRoom, ShuttingDown, TooMany
+from muster.agent.errors import (
+    JobAlive,
+    JobIdConflict,
+    JobNotEnded,
+    JournalUnreadable,
+    NoRoom,
+    ShuttingDown,
+    TooMany,
+)
 from muster.agent.events.event_store import EventStore, Key
 from muster.agent.jobs import admission, forced_removal, job_folder
 from muster.agent.jobs.cards.leases import Lease
@@ -30,6 +38,7 @@ from muster.agent.jobs.entry import Entry, Told
 from muster.agent.jobs.job_folder import Held
 from muster.agent.jobs.job_task import JobTask
 from muster.agent.jobs.unsupervised import Surroundings
+from muster.agent.link.connection import Pause
 from muster.agent.link.nursery_client import NurseryClient
 from muster.agent.node.condition_rules import of_presence
 from muster.agent.node.health import NodeHealth
@@ -48,6 +57,8 @@ __all__ = ["Entry", "Registry"]
 
 #: Seconds that a supervisor has to leave after its job's end before its folder is taken away.
 LEAVE_S = 6.0
+#: Seconds that a process has to exit once its job has ended, before a forced removal is refused because of it.
+EXIT_S = 5.0
 
 #: Seconds until a job that could not be read is read again: at first, and at most.
 READ_AGAIN_S, READ_AGAIN_MOST_S = 1.0, 60.0
@@ -439,13 +450,14 @@ class Registry:
                 entry = await self.ended.get(job_id)
             elif entry is not None and scope is not None:
                 # Its journal says that it has not ended, and nobody can go on with it: nothing of it lives.
-                await self._thread(forced_removal.refuse_living, self._root, job_id)
+                await self._once_exited(entry, forced_removal.refuse_living, self._root, job_id)
                 scope.cancel()
             if task is not None:
                 with anyio.move_on_after(LEAVE_S):
                     await task.done.wait()
             try:
-                left: list[str] = await self._thread(forced_removal.remove, self._root, job_id, entry, keep_logs)
+                remove = forced_removal.remove
+                left: list[str] = await self._once_exited(entry, remove, self._root, job_id, entry, keep_logs)
             except BaseException as error:
                 if job_id in self._live and entry is not None:
                     self._begin(entry, None)
@@ -463,6 +475,20 @@ class Registry:
             self._found = [text for text in self._found if not text.startswith(f"{path}: ")]
             self._forget(job_id)
         return left
+
+    async def _once_exited(self, entry: Entry | None, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function of forced_removal.py, for at most EXIT_S again while it raises JobAlive. A supervisor tells
+        of the end of its job, and closes its link, before it exits; of a job that runs nothing is about to exit."""
+        late = anyio.current_time() + EXIT_S
+        pause = Pause(0.05, 0.5)
+        while True:
+            try:
+                return await self._thread(function, *args)
+            except JobAlive:
+                running = entry is not None and not entry.job.state.final and not entry.damaged
+                if running or anyio.current_time() >= late:
+                    raise
+            await pause.wait()
 
     async def _collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
         async with AsyncExitStack() as stack:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -315,6 +316,37 @@ def test_rm_force_says_what_it_cannot_remove(make_daemon: Make) -> None:
     done = daemon.cli("rm", "-f", "model")
     assert (done.returncode, on_disk(daemon)) == (0, set())
     assert daemon.cli("status", "model").returncode == 3
+
+
+_HOLD = """
+import sys
+from pathlib import Path
+from muster.supervisors.system import lock
+held = lock.take(Path(sys.argv[1]) / "lock", Path(sys.argv[1]))
+print(1, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_rm_force_waits_for_a_supervisor_that_is_about_to_exit(make_daemon: Make) -> None:
+    """It tells of the end of its job before it exits. Here another process has the lock in its place."""
+    daemon = make_daemon()
+    ended(daemon)
+    assert daemon.root.job("model").lock.name == "lock"
+    command = [sys.executable, "-c", _HOLD, str(daemon.root.job("model").folder)]
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdin is not None
+        holder.stdout.readline()
+        refused = daemon.cli("rm", "-f", "model")
+        assert (refused.returncode, refused.stdout) == (5, "")
+        assert f"{holder.pid} (" in refused.stderr and "the job has ended" in refused.stderr
+        assert "stop" not in refused.stderr and "model" in on_disk(daemon)
+        exits = threading.Timer(1.0, holder.stdin.close)
+        exits.start()
+        removed = daemon.cli("rm", "-f", "model")
+        exits.join()
+        assert (removed.returncode, removed.stdout) == (0, "model\n"), removed.stderr
+        assert on_disk(daemon) == set()
 
 
 @pytest.mark.parametrize("damage", [_no_journal, _torn, _few_files])
