@@ -133,7 +133,7 @@ class Metrics:
         self._telemetry = telemetry
         self._health = health
         self._slots = slots
-        self._tally = Tally(events)
+        self._tally = Tally(events, registry.live)
         self._lag = LoopLag()
         self._hostname = socket.gethostname()
         self._started_at = time.time()

@@ -1,4 +1,5 @@
-"""What has happened since the daemon started, counted from its events.
+"""What has happened since the daemon started, counted from its events; lost output also from what live jobs tell of it
+between two events.
 
 The label sets are bounded: none has a job, a user or a command. What happened while no daemon was there (a job that
 ended, say) is counted when the next one tells it.
@@ -6,6 +7,7 @@ ended, say) is counted when the next one tells it.
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable, Iterable
 
 import anyio
 import structlog
@@ -13,8 +15,9 @@ import structlog
 from muster.agent.errors import CursorTooOld
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.exposition import Catalogue, Metric, Page
+from muster.agent.jobs.entry import Entry
 from muster.probes.hang.verdicts import Kind, Verdict
-from muster.supervisors.model.states import Outcome, State
+from muster.supervisors.model.states import JOB, Outcome, State
 
 #: Events taken at a time.
 _PAGE = 512
@@ -52,9 +55,11 @@ _log = structlog.get_logger(__name__)
 class Tally:
     """Counts. Belongs to one event loop."""
 
-    def __init__(self, events: EventStore) -> None:
-        """Counts what is told from now on."""
-        self._events = events
+    def __init__(self, events: EventStore, live: Callable[[], Iterable[Entry]]) -> None:
+        """Counts what is told from now on. `live` gives the jobs that have not ended."""
+        self._events, self._live = events, live
+        #: Lost bytes that are counted already though no event has told them: by job, rank and begin of the open gap.
+        self._ahead: dict[tuple[str, int, str], int] = {}
         self._cursor = events.newest_cursor()
         self._counts: dict[Metric, Counter[tuple[str, ...]]] = {metric: Counter() for metric in OWN.metrics}
         self._alone = anyio.Lock()
@@ -83,19 +88,27 @@ class Tally:
             await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Counts all that is told by now."""
+        """Counts all that is told by now, and what is being lost."""
         async with self._alone:
-            while True:
-                try:
-                    batch = await self._events.read(self._cursor, _PAGE)
-                except CursorTooOld as error:
-                    _log.warning("metrics.events_missed", error=str(error))
-                    self._cursor = error.oldest
-                    continue
-                if not batch:
-                    return
-                for event, self._cursor in batch:
-                    self.take(event)
+            live = {entry.job_id for entry in self._live()}
+            await self._take_all()
+            # All events of a job that had ended before are counted.
+            self._ahead = {gap: count for gap, count in self._ahead.items() if gap[0] in live}
+            for entry in self._live():
+                self._look(entry)
+
+    async def _take_all(self) -> None:
+        while True:
+            try:
+                batch = await self._events.read(self._cursor, _PAGE)
+            except CursorTooOld as error:
+                _log.warning("metrics.events_missed", error=str(error))
+                self._cursor = error.oldest
+                continue
+            if not batch:
+                return
+            for event, self._cursor in batch:
+                self.take(event)
 
     def take(self, event: Event) -> None:
         """Counts one event; most are none that is counted."""
@@ -118,7 +131,7 @@ class Tally:
             case "job.taken_over":
                 self._add(TAKEOVERS, 1)
             case "job.output_lost":
-                self._add(LOST_BYTES, _whole(said["bytes"]))
+                self._lost(event)
             # One that was there and has another status now is not counted again, and a drill never.
             case "node.condition" if not said.keys() & {"was", "injected"}:
                 self._add(RAISED, 1, said.get("code", ""))
@@ -129,6 +142,25 @@ class Tally:
         """Adds all counters."""
         for metric, counts in self._counts.items():
             page.add_each(metric, counts)
+
+    def _lost(self, event: Event) -> None:
+        """Adds what an event tells, less what was counted while it was lost."""
+        said, told = event.attributes, _whole(event.attributes["bytes"])
+        gap = event.job_id, JOB if event.rank is None else event.rank, said.get("since", "")
+        ahead = self._ahead.pop(gap, 0)
+        self._add(LOST_BYTES, max(told - ahead, 0))
+        if said.get("open") == "true" and ahead > told:
+            self._ahead[gap] = ahead - told
+
+    def _look(self, entry: Entry) -> None:
+        """Adds what open gaps have lost that no event has told, and that is not counted yet."""
+        for rank, recorded in entry.job.gaps.items():
+            now = entry.gap(rank)
+            lost = now.bytes - recorded.bytes if now is not None else 0
+            gap = entry.job_id, rank, f"{recorded.since:.3f}"
+            if lost > (ahead := self._ahead.get(gap, 0)):
+                self._ahead[gap] = lost
+                self._add(LOST_BYTES, lost - ahead)
 
     def _hardware(self, said: dict[str, str]) -> None:
         # An event that comes again and again is told once a minute, with how often it came.

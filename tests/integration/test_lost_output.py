@@ -11,6 +11,7 @@ import pytest
 
 from muster.v1 import job_pb2, node_pb2, node_pb2_grpc
 from tests.conftest import Daemon, eventually
+from tests.integration.test_metrics import MakeDaemon, scrape, value
 
 #: Writes a line of 8 bytes whenever the file `go` was made; ends with `end`.
 WRITER = (
@@ -146,6 +147,41 @@ def test_how_much_is_lost_is_known_though_no_file_takes_the_count(daemon: Daemon
     eventually(lambda: job.gap(0) is None)
     ended = job.end()
     assert ended.ranks[0].lost_log_bytes == sum(gap_lines(job.log(0).read_bytes()))
+
+
+def test_the_metric_grows_while_output_is_lost(make_daemon: MakeDaemon, tmp_path: Path) -> None:
+    """Events of an open gap are minutes apart: a rule on the increase would see none."""
+    path = tmp_path / "metrics.sock"
+    daemon = make_daemon(f'[metrics]\nlisten = "unix:{path}"\n')
+    job = Job(daemon)
+
+    def counted() -> float:
+        return value(scrape(path), "muster_lost_log_bytes_total") or 0
+
+    def grows() -> None:
+        before = counted()
+        job.write(0)
+        eventually(lambda: counted() > before, seconds=20)
+
+    job.log(0).unlink(missing_ok=True)
+    in_place(job.log(0), "directory")
+    eventually(lambda: job.gap_after_a_line(0))
+    for _ in range(3):
+        grows()
+    eventually(lambda: counted() == job.gap(0).lost_bytes)
+    free(job.log(0))
+    eventually(lambda: job.gap(0) is None)
+    assert counted() == sum(gap_lines(job.log(0).read_bytes())), "once"
+    job.log(0).unlink()
+    in_place(job.log(0), "directory")
+    eventually(lambda: job.gap_after_a_line(0))
+    daemon.kill()
+    daemon.restart()
+    eventually(lambda: scrape(path))
+    for _ in range(2):
+        grows()
+    free(job.log(0))
+    job.end()
 
 
 def test_a_job_that_ends_inside_a_gap_gets_its_line_once_there_is_room(daemon: Daemon) -> None:

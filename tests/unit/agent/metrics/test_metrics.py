@@ -31,9 +31,9 @@ from muster.agent.telemetry import freshness
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, Health, Holder, Reading, Remapped, Trouble
 from muster.probes.cards.driver import Seen, Sick, View
 from muster.probes.checks.result import Action, CheckResult, Status
-from muster.supervisors.model.lifecycle import Job, Rank
+from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
 from muster.supervisors.model.spec import JobSpec
-from muster.supervisors.model.states import Outcome, State
+from muster.supervisors.model.states import JOB, Outcome, State
 from muster.supervisors.paths import JobPaths
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -420,6 +420,94 @@ async def test_events_are_counted(tmp_path: Path):
     assert value(found, "muster_hardware_events_total", code="OOM_KILL") == 1
 
 
+class Losing:
+    """A job that loses output, as its supervisor tells it: records and events rarely, figures each second."""
+
+    def __init__(self, store: EventStore, rank: int = 0) -> None:
+        self.entry = entry("loser", State.RUNNING)
+        self._store, self._rank, self._recorded, self.since = store, rank, 0, 1000.25
+
+    def record(self, total: int, *, is_open: bool = True, told: bool = True) -> None:
+        gaps = self.entry.job.gaps
+        if is_open:
+            gaps[self._rank] = OpenGap(total, self.since, "No space left on device")
+        else:
+            gaps.pop(self._rank, None)
+        more = total - self._recorded
+        self._recorded = total if is_open else 0
+        said = {"bytes": str(more), "since": f"{self.since:.3f}", "open": str(is_open).lower()}
+        happened = Event(time.time(), "job.output_lost", "loser", None if self._rank == JOB else self._rank)
+        if told:
+            self._store.append([(None, replace(happened, attributes=said))])
+
+    def tell(self, total: int) -> None:
+        self.entry.lost_now = {self._rank: (self.since, total)}
+
+
+async def lost(metrics: Metrics) -> float | None:
+    return value(read(await metrics.page()), "muster_lost_log_bytes_total")
+
+
+@pytest.mark.parametrize("rank", [0, JOB])
+async def test_lost_output_is_counted_while_it_is_lost_and_once(tmp_path: Path, rank: int):
+    parts = Parts()
+    async with made(tmp_path, parts) as (metrics, store):
+        losing = Losing(store, rank)
+        parts.jobs = [losing.entry]
+        losing.record(8)
+        assert await lost(metrics) == 8
+        losing.tell(1000)
+        assert [await lost(metrics), await lost(metrics)] == [1000, 1000]
+        losing.tell(5000)
+        assert await lost(metrics) == 5000
+        losing.record(6000)  # figures are behind records for up to a second
+        assert await lost(metrics) == 6000
+        losing.tell(6500)
+        assert await lost(metrics) == 6500
+        losing.record(6600, is_open=False)
+        losing.entry.lost_now = {}
+        assert await lost(metrics) == 6600
+        losing.since = 2000.5
+        losing.record(100)
+        losing.tell(150)
+        assert await lost(metrics) == 6750
+        losing.record(160, is_open=False)
+        losing.entry.job.state = State.FAILED
+        assert await lost(metrics) == 6760
+
+
+async def test_a_daemon_that_starts_inside_a_gap_counts_what_is_lost_from_then_on(tmp_path: Path):
+    parts = Parts()
+    async with made(tmp_path, parts) as (metrics, store):
+        losing = Losing(store)
+        losing.record(1 << 20, told=False)  # told by an earlier daemon
+        parts.jobs = [losing.entry]
+        assert await lost(metrics) == 0
+        losing.tell((1 << 20) + 300)
+        assert await lost(metrics) == 300
+        losing.tell((1 << 20) + 700)
+        assert await lost(metrics) == 700
+        losing.record((1 << 20) + 900, is_open=False)
+        assert await lost(metrics) == 900
+
+
+async def test_the_count_of_lost_output_never_goes_down(tmp_path: Path):
+    """A supervisor may die before its figures reach a file: its successor begins with what the journal has."""
+    parts = Parts()
+    async with made(tmp_path, parts) as (metrics, store):
+        losing = Losing(store)
+        parts.jobs = [losing.entry]
+        losing.record(10)
+        losing.tell(1000)
+        assert await lost(metrics) == 1000
+        losing.tell(10)
+        assert await lost(metrics) == 1000
+        losing.tell(1200)
+        assert await lost(metrics) == 1200
+        parts.jobs = []  # removed with what it had not told
+        assert await lost(metrics) == 1200
+
+
 async def test_hangs_are_counted_by_verdict_and_kind(tmp_path: Path):
     found = await shown(
         tmp_path,
@@ -454,7 +542,7 @@ async def test_only_what_happens_from_now_on_is_counted(tmp_path: Path):
 async def test_events_that_were_dropped_before_they_were_counted_end_nothing(tmp_path: Path):
     """Nobody looked for long, and the history is short."""
     store = await EventStore.open(tmp_path, 64 << 10, boot_id="one")
-    tally = metrics_tally.Tally(store)
+    tally = metrics_tally.Tally(store, list)
     async with anyio.create_task_group() as tasks:
         await tasks.start(store.run)
         first = store.oldest_cursor()
