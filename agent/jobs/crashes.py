@@ -14,11 +14,14 @@ import structlog
 
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs.entry import Entry
+from muster.agent.link.nursery_client import Which
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status, one_line
 
 #: So many deaths within so many seconds are too many; and so long after the last one it is over.
 MANY, WINDOW_S = 3, 60.0
+#: The most of one job that are counted, or known by their pids.
+MOST = 1000
 CLEAR_S = EXPLANATIONS[Code.SUPERVISOR_CRASHING].age_s
 #: Seconds between two events of the same job, once there were many.
 FLOOD_S = 60.0
@@ -36,9 +39,10 @@ _log = structlog.get_logger(__name__)
 class _Deaths:
     """Of one job, or of the nursery. Times are of time.monotonic()."""
 
-    at: deque[float] = field(default_factory=lambda: deque(maxlen=MANY))
-    #: Whether it had lived, for each of them.
-    lived: deque[bool] = field(default_factory=lambda: deque(maxlen=MANY))
+    last: float = 0.0
+    #: When, and whether it had lived: those of the last WINDOW_S.
+    recent: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=MOST))
+    known: deque[Which] = field(default_factory=lambda: deque(maxlen=MOST))
     told_at: float = float("-inf")
     untold: int = 0
     reason: str = ""
@@ -54,20 +58,27 @@ class Crashes:
         self._events, self._found, self._entry = events, found, entry
         self._deaths: dict[str, _Deaths] = {}
 
-    def died(self, job_id: str, how: str, error: str, lived: bool = True) -> None:
+    def died(self, job_id: str, how: str, error: str, lived: bool = True, which: Which | None = None) -> None:
         """A supervisor died, or (no job) the nursery, or (not `lived`) could not be started; `error`: the end of its
-        traceback, if it told one."""
+        traceback, if it told one. `which`: counted once, though a nursery tells it when it happens, and again whoever
+        asks for a supervisor before there is one."""
         now = time.monotonic()
         self._forget(now)
         deaths = self._deaths.setdefault(job_id, _Deaths())
-        deaths.at.append(now)
-        deaths.lived.append(lived)
+        if which is not None:
+            if which in deaths.known:
+                return
+            deaths.known.append(which)
+        deaths.last = now
+        deaths.recent.append((now, lived))
+        while now - deaths.recent[0][0] >= WINDOW_S:
+            deaths.recent.popleft()
         deaths.untold += 1
         who = f"the supervisor of job {job_id}" if job_id else "the nursery"
         last = one_line(error.strip().rpartition("\n")[2])[:MAX_LINE]
         deaths.reason = f"{who} {how}" + (f": {last}" if last else "")
-        _log.error("supervisor.died", job=job_id or None, how=how, traceback=error or None)
-        many = len(deaths.at) == MANY and now - deaths.at[0] < WINDOW_S
+        _log.error("supervisor.died", job=job_id or None, pid=which and which[0], how=how, traceback=error or None)
+        many = len(deaths.recent) >= MANY
         if not many or now - deaths.told_at >= FLOOD_S:
             attributes = {"how": how, "error": error.strip(), "count": str(deaths.untold)}
             kind = "job.supervisor_died" if job_id else "node.nursery_died"
@@ -85,8 +96,9 @@ class Crashes:
 
     def _condition(self, job_id: str, deaths: _Deaths) -> None:
         meaning = EXPLANATIONS[Code.SUPERVISOR_CRASHING]
-        what = "it died" if all(deaths.lived) else "its start failed" if not any(deaths.lived) else _BOTH
-        reason = f"{deaths.reason}; {what} {MANY} times within {WINDOW_S:g} s, or more often"
+        lived = [lived for _, lived in deaths.recent]
+        what = "it died" if all(lived) else "its start failed" if not any(lived) else _BOTH
+        reason = f"{deaths.reason}; {what} {len(lived)} times within {WINDOW_S:g} s"
         result = CheckResult(ITEM, Status.WARN, Code.SUPERVISOR_CRASHING, reason, action=meaning.action)
         self._found(replace(result, device=f"job {job_id}" if job_id else "nursery"))
         if (entry := self._entry(job_id)) is not None:
@@ -94,7 +106,7 @@ class Crashes:
 
     def _forget(self, now: float) -> None:
         for job_id, deaths in list(self._deaths.items()):
-            if now - deaths.at[-1] >= CLEAR_S:
+            if now - deaths.last >= CLEAR_S:
                 self._drop(job_id)
 
     def _drop(self, job_id: str) -> None:

@@ -30,6 +30,9 @@ HELD_S = 5.0
 #: All that the nursery, and through it a supervisor, is given of the daemon's environment.
 _ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 
+#: A death: the pid of the supervisor, and how often its successor could not be started since.
+Which = tuple[int, int]
+
 _log = structlog.get_logger(__name__)
 
 
@@ -41,6 +44,12 @@ class _Answer:
     message: messages.Message | None = None
 
 
+def _which(message: messages.Message) -> Which | None:
+    """None: a nursery of an earlier release does not say it."""
+    pid, refused = message.get("pid"), message.get("refused")
+    return (pid, refused) if isinstance(pid, int) and isinstance(refused, int) else None
+
+
 class NurseryClient:
     """One connection for the whole daemon. `generation` counts the nurseries that this daemon was connected to: when it
     grows, every live job must be tended again, since the new one knows none."""
@@ -48,12 +57,12 @@ class NurseryClient:
     def __init__(
         self,
         root: Root,
-        died: Callable[[str, str, str, bool], None] = lambda *_: None,
+        died: Callable[[str, str, str, bool, Which | None], None] = lambda *_: None,
         owner_fd: int | None = None,
     ) -> None:
         """`died` is called for each death of a supervisor with its job's id, how, the end of its traceback, and whether
-        it had lived: False where none could be started. For a nursery without an id. `owner_fd`: of the pipe in
-        supervisors/system/owner_pipe.py."""
+        it had lived: False where none could be started. For a nursery without an id. The same one may be told again,
+        with the same `Which`, if its nursery says it. `owner_fd`: of the pipe in supervisors/system/owner_pipe.py."""
         self._root = root
         self._owner_fd = owner_fd
         self.died = died
@@ -93,7 +102,7 @@ class NurseryClient:
                 _log.warning("nursery.lost", pid=self.pid, error=str(error))
                 if not self._explained:
                     lived = bool(self.pid)
-                    self.died("", f"(pid {self.pid}) died" if lived else "cannot be started", str(error), lived)
+                    self.died("", f"(pid {self.pid}) died" if lived else "cannot be started", str(error), lived, None)
                 self._explained = False
             finally:
                 self._lose()
@@ -157,7 +166,7 @@ class NurseryClient:
             if message["op"] == "died":
                 said = [str(message.get(name, "")) for name in ("job", "how", "error")]
                 self._explained |= not said[0]
-                self.died(said[0], said[1], said[2], message.get("lived") is not False)
+                self.died(said[0], said[1], said[2], message.get("lived") is not False, _which(message))
             elif message["op"] == "notice":
                 _log.warning("nursery.notice", pid=self.pid, text=str(message.get("text", "")))
             elif message["op"] == "tend":

@@ -26,6 +26,8 @@ class Ward:
     sock: socket.socket | None = None
     ready: bool = False
     failures: int = 0
+    #: How often its successor could not be forked.
+    refused: int = 0
     done: bool = False
     ranks: set[int] = field(default_factory=set)
     told: set[int] = field(default_factory=set)

@@ -318,6 +318,7 @@ class Wards:
                 self.reap()
                 return
             say(f"cannot fork a supervisor for {ward.job_id}: {error}")
+            ward.refused += 1
             self._report(ward, "has no successor", f"the nursery cannot fork one: {explain(error)}", lived=False)
             self._loop.later(PAUSES_S[-2], lambda: self._succeed(ward))
 
@@ -332,7 +333,8 @@ class Wards:
     def _report(self, ward: Ward, how: str, error: str, *, lived: bool = True) -> None:
         """Tells the daemons of the death of a supervisor, and keeps that for one that comes later. `lived`: False where
         none could be started."""
-        ward.death = {"op": "died", "job": ward.job_id, "how": how, "error": error, "lived": lived}
+        which = {"pid": ward.pid, "refused": ward.refused}
+        ward.death = {"op": "died", "job": ward.job_id, "how": how, "error": error, "lived": lived} | which
         self._tell(ward.death)
 
     def has_ended(self, job_id: str) -> bool:

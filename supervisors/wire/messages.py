@@ -25,8 +25,11 @@ and the nursery:
 
 and, unasked, to each daemon that is connected:
 
-    {"op": "died", "job": "<id>", "how": "...", "error": "..."}  a supervisor died, or the nursery (job ""), or there is
-                                                 no successor; with the end of its traceback, if it had one
+    {"op": "died", "job": "<id>", "how": "...", "error": "...", "lived": b, "pid": p, "refused": n}
+                                                 a supervisor died, or the nursery (job "": the first four keys), or
+                                                 (not lived) it has no successor, for the nth time; with the end of its
+                                                 traceback, if it had one. Told again, with the same pid and n, to who
+                                                 sends `tend` before there is a successor
 
 A refusal is {"op": ..., "ok": false, "error": "a sentence"}, of sessions also with "reason": a word for programs.
 """
