@@ -72,6 +72,14 @@ class Entry:
         notes = {**(self.notes or {}), source: text}
         self.notes = {name: said for name, said in notes.items() if said} or None
 
+    def refuses(self, why: str) -> None:
+        """Its supervisor says why the journal takes no record that is to be written (empty: none waits)."""
+        text = f"its records cannot be written: {why}; they are kept in memory and written as soon as that works"
+        before = self.notes
+        self.note("journal", text if why else "")
+        if self.notes != before:
+            self.wake()
+
     @property
     def key(self) -> tuple[float, str]:
         """By which lists are in order."""
@@ -91,6 +99,8 @@ class Entry:
         self.owed = self.owed[known:]
         self.records += len(records)
         self.end = end
+        if self.job.state.final:
+            self.refuses("")
         return told
 
     def agrees(self, records: list[Record]) -> bool:

@@ -181,6 +181,8 @@ class JobTask:
                         await self.catch_up(change.size)
                     if change.owed is not None:
                         self._publish(self.entry.expect(change.owed))
+                    if change.refused is not None:
+                        self.entry.refuses(change.refused)
                     if change.gaps is not None:
                         self.entry.lost_now = change.gaps
                 with anyio.move_on_after(LEAVE_S):
@@ -189,6 +191,7 @@ class JobTask:
             except (LinkLost, SupervisionError, OSError) as error:
                 return error
             finally:
+                self.entry.refuses("")
                 tasks.cancel_scope.cancel()
         return LinkLost("the job has ended")
 

@@ -19,12 +19,13 @@ Figures = dict[int, tuple[float, int]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a supervisor tells: bytes of the journal that are on disk, a record that is owed to it, or what open gaps
-    have lost by now. The others are None."""
+    """What a supervisor tells: bytes of the journal that are on disk, a record that is owed to it, why it takes none
+    (empty: none waits for it), or what open gaps have lost by now. The others are None."""
 
     size: int | None = None
     owed: Record | None = None
     gaps: Figures | None = None
+    refused: str | None = None
 
 
 async def watch(connection: Connection) -> None:
@@ -40,6 +41,8 @@ async def next_change(connection: Connection) -> Change:
             return Change(size=int(message["size"]))
         if message["op"] == "owed" and isinstance(record := message.get("record"), dict):
             return Change(owed=record)
+        if message["op"] == "refused":
+            return Change(refused=str(message.get("why", "")))
         if message["op"] == "gaps" and isinstance(gaps := message.get("gaps"), list):
             return Change(gaps={rank: (since, count) for rank, since, count in gaps})
         if message.get("ok") is False:

@@ -48,8 +48,9 @@ class Containment:
         self._adopted = adopted
         self._empty_scans = 0
 
-    def gone(self) -> bool:
-        """Whether nothing of the job lives, by those who know. An empty scan of /proc proves nothing: a process that
+    def gone(self, *, kept: bool = False) -> bool:
+        """Whether nothing of the job lives, by those who know. `kept`: children of ours that have ended are not waited
+        for yet, and say nothing. An empty scan of /proc proves nothing: a process that
         forks and exits can be missed by it for ever.
 
         The cgroup counts its processes; who has no children and is a subreaper has no descendants. After a takeover
@@ -58,7 +59,7 @@ class Containment:
         """
         if self._cgroup is not None and self._populated():
             return False
-        if not self._adopted:
+        if not self._adopted and not kept:
             return not self._has_children()
         if self._cgroup is not None:
             return not self._living_children()

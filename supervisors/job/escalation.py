@@ -95,8 +95,12 @@ class Escalation:
         self._record("SIGTERM", self._containment().signal(signal.SIGTERM))
 
     def _kill(self) -> None:
-        left = self._containment().kill()
-        if not self._ledger.job.killed:
+        job, contained = self._ledger.job, self._containment()
+        # Looked before: whom the cgroup's kill reaches may be gone by the time that `kill` looks. Of ranks whose ends
+        # are known and only cannot be written yet nobody is left to be killed.
+        needed = any(r.outcome is None for r in job.processes()) or bool(contained.members())
+        left = contained.kill()
+        if (needed or left) and not job.killed:
             self._record("SIGKILL", len(left))
         self._look()
 

@@ -62,7 +62,7 @@ class Gang:
         self._spec = spec
         self._paths = root.job(spec.job_id)
         self.loop = loop = Loop(self._say)
-        loop.on_child, loop.after = self._wait_for_orphans, self._after
+        loop.on_child, loop.after = self._wait_for_orphans, self._turn
         self._sessions = Sessions(loop, spec.boot, lambda: self.job, lambda: self._containment, self._beside)
         self._control = JournalServer(
             loop, self._paths.controls, self._on_stop, self._on_hung, self._sessions.handlers(), self._spare
@@ -92,6 +92,9 @@ class Gang:
         self._gone_look = GONE_LOOK_S
         self._resting = self._waits_to_settle = self._closed = False
         self._log_ends: dict[int, int] = {}
+        #: Since when nothing of the job is seen to live, or its end is to be recorded, where the journal did not take
+        #: that then.
+        self._over_at = 0.0
         self._scope_ends = False
         self._signal_up = 0.0
         signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -125,6 +128,12 @@ class Gang:
 
     # --- what the loop calls ------------------------------------------------------------------------------------------
 
+    def _turn(self) -> None:
+        self._after()
+        if not self.job.state.final:
+            waits = self._ledger.owes or self._resting
+            self._control.publish_refusal(self._ledger.refusal if waits else "")
+
     def _after(self) -> None:
         """Behind every batch of events: notes who has ended, then does what follows."""
         self._sessions.turn()
@@ -142,6 +151,7 @@ class Gang:
             if self._ends.unreaped:  # the journal takes no record: the others are ended all the same
                 if self.job.spawned and self.job.concluded is None:
                     self._decide_on_ranks()
+                self._look_at_unrecorded()
                 return
             if self._resting:
                 return
@@ -151,6 +161,20 @@ class Gang:
             # The journal takes no record (its disk is full, broken or read-only), and what comes next must be on disk
             # before it is done. Nothing is lost: what follows is decided anew.
             self._rest(error)
+
+    def _look_at_unrecorded(self) -> None:
+        """Ends the ladder once nothing lives, though the ends cannot be written yet. Raises OSError."""
+        if not self._look_due or any(r.outcome is None for r in self.job.processes()):
+            return
+        self._look_due = False
+        self._wait_for_orphans()
+        left = self._containment.members()
+        if not left:
+            self._over_at = self._over_at or time.time()
+        if self._containment.gone(kept=True):
+            self._escalation.halt()
+        else:
+            self._look_later(bool(left))
 
     def _settle(self) -> None:
         """Writes what is owed to the journal, each second; then those are waited for whose ends it tells."""
@@ -496,6 +520,8 @@ class Gang:
         return True
 
     def _look_later(self, seen: bool) -> None:
+        if seen:
+            self._over_at = 0.0
         self._gone_look = min(self._gone_look * 2, LEFTOVER_LOOK_S)
         self.loop.later(LEFTOVER_LOOK_S if seen else self._gone_look, self._look_again)
 
@@ -541,6 +567,8 @@ class Gang:
     def _give_up(self, left: list[Stat]) -> None:
         """Each is waited for in the kernel (state D, mostly); only the driver or a reboot can end them."""
         self._note_ends()
+        if not left and self._ends.unreaped and self._containment.gone(kept=True):
+            return  # they have ended, which only cannot be written yet
         for s in left:
             text = (
                 f"process {s.pid} ({s.comm}) cannot be killed: state {s.state} for "
@@ -589,6 +617,7 @@ class Gang:
             self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end)})
         else:
             self._end(state, end)
+        self._over_at = 0.0
         self._alarm.cancel()
         self._escalation.halt()
         self._ends.forget_all()
@@ -618,7 +647,12 @@ class Gang:
         self._output.commit_gaps()
         self._log_ends = self._log_ends or self._output.ends() | self._output.job_end()
         self._put_away()
-        self._ledger.commit({"kind": Kind.ENDED, "state": state, "verdict": _fields(end), "log_ends": self._log_ends})
+        ended = {"kind": Kind.ENDED, "state": state, "verdict": _fields(end), "log_ends": self._log_ends}
+        try:
+            self._ledger.commit(ended | ({"t": self._over_at} if self._over_at else {}))
+        except OSError:
+            self._over_at = self._over_at or time.time()  # it ended now, whenever that can be written
+            raise
         self._link.tell("done")
         self._sessions.close()
         self._control.close()

@@ -20,6 +20,7 @@ class Ledger:
     def __init__(self, paths: JobPaths, contents: Contents, publish: Callable[[int, list[Record]], None]) -> None:
         """`publish` is called after each change with the size of the journal and the records that are owed to it."""
         self.job: Job = replay(contents.records)
+        self._path = paths.journal
         self._writer = Writer(paths.journal, contents)
         self._publish = publish
         self._owed: list[Record] = []
@@ -30,6 +31,11 @@ class Ledger:
     def owes(self) -> bool:
         """Whether a record is not on disk yet."""
         return bool(self._owed)
+
+    @property
+    def refusal(self) -> str:
+        """Why the journal takes no record, with its path; empty while it does."""
+        return "" if self.trouble is None else f"{self._path}: {self.trouble.strerror or self.trouble}"
 
     def reserve(self, ranks: int) -> None:
         """Sets space for the records of another attempt aside. Raises OSError where the disk has none."""

@@ -252,7 +252,7 @@ class Server:
 
 class JournalServer(Server):
     """A supervisor's: watchers are sent how many bytes of the journal are on disk, the records that are owed to it
-    (ledger.py), and what open gaps have lost by now (output.py), which needs no disk."""
+    (ledger.py), why it takes none, and what open gaps have lost by now (output.py), which needs no disk."""
 
     def __init__(
         self,
@@ -273,6 +273,7 @@ class JournalServer(Server):
         self._size = 0
         self._owed: list[Record] = []
         self._sent = -1
+        self._refusal = ""
         self._gaps: wire.Message = {"op": "gaps", "gaps": []}
         self._paths = paths
         self._path: Path | None = None
@@ -314,6 +315,15 @@ class JournalServer(Server):
             for message in messages:
                 client.send(message)
 
+    def publish_refusal(self, why: str) -> None:
+        """Why the journal takes no record, while one waits for it; empty: none does."""
+        if why == self._refusal:
+            return
+        self._refusal = why
+        self._watchers &= self.clients
+        for client in list(self._watchers):
+            client.send({"op": "refused", "why": why})
+
     def publish_gaps(self, gaps: list[tuple[int, float, int]]) -> None:
         """What each open gap has lost by now: rank, since when (which tells one gap of a rank from the next), bytes."""
         self._gaps = {"op": "gaps", "gaps": gaps}
@@ -326,4 +336,5 @@ class JournalServer(Server):
         client.send({"op": "journal", "size": self._size})
         for record in self._owed:
             client.send({"op": "owed", "record": record})
+        client.send({"op": "refused", "why": self._refusal})
         client.send(self._gaps)

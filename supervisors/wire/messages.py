@@ -5,6 +5,8 @@ Both ends first say `hello` with the protocol's number. What a supervisor unders
     {"op": "hello", "protocol": 1}            -> {"op": "hello", "ok": true, "protocol": 1, "pid": 4711}
     {"op": "watch"}                           -> {"op": "journal", "size": N} now and after each record that is on disk,
                                                  {"op": "owed", "record": {...}} for each that could not be written yet
+                                                 {"op": "refused", "why": "..."}: why they could not (empty: they
+                                                 can again), now and when that changes
                                                  {"op": "gaps", "gaps": [[rank, since, bytes], ...]}: what open gaps
                                                  have lost by now, each second while that grows
     {"op": "stop", "steps": [s, ...] | null, "by": "...", "reason": "..."}

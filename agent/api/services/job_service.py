@@ -194,7 +194,8 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             while not (entry.job.state.final or entry.gone):
                 await entry.changed.wait()
             # A supervisor that just comes back, say, is given the time to tell how it ended.
-            with anyio.move_on_after(RECORDED_S):
+            # One that is there and says that it cannot write is not waited for.
+            with anyio.move_on_after(0 if entry.owed else RECORDED_S):
                 entry = await self._server.registry.wait_ended(entry.job_id)
         if entry.damaged:
             raise JournalUnreadable(entry.job_id, entry.damaged)

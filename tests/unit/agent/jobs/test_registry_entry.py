@@ -365,6 +365,19 @@ def test_what_a_supervisor_owes_is_known_before_it_is_written_and_counts_once(tm
     assert (entry.job.state, entry.owed, entry.records) == (state, [], owed[-1]["n"] + 1)
 
 
+def test_why_a_journal_takes_no_record_is_noted_until_it_does_or_the_job_has_ended(tmp_path: Path):
+    paths = made(Root.under(tmp_path), STORY)
+    entry, _ = load("a", made(Root.under(tmp_path / "b"), STORY[:-1]))
+    changed = entry.changed
+    entry.refuses("/j: Read-only file system")
+    assert changed.is_set() and "/j: Read-only file system" in (entry.notes or {})["journal"]
+    entry.refuses("")
+    assert entry.notes is None
+    entry.refuses("/j: Read-only file system")
+    entry.absorb(*fetch(paths.journal, entry.end, entry.records, None))
+    assert entry.job.state.final and entry.notes is None
+
+
 async def test_two_that_read_along_at_once_tell_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Whoever follows the supervisor, and whoever ends the job in its place: what the slower one has read is known."""
     root = Root.under(tmp_path)

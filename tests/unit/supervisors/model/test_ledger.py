@@ -151,9 +151,11 @@ def test_what_is_owed_moves_the_job_is_told_and_written_before_the_next_record(t
         story: list[Any] = [desk.ledger.job.state, desk.kinds(), [(r["n"], r["kind"]) for r in desk.owed]]
         with pytest.raises(OSError):
             desk.ledger.settle()
+        assert desk.ledger.refusal == f"{desk.paths.journal}: File too large"
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         desk.ledger.commit(ENDED)
         assert replay(desk.records) == desk.ledger.job
+        assert desk.ledger.refusal == ""
         return [*story, desk.kinds(), desk.owed, desk.ledger.owes]
 
     owed = [[1, "stopping"], [2, "warning"]]
