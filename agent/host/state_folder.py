@@ -32,6 +32,8 @@ DEGRADES = (
 )  # fmt: skip
 #: What to do where an error of a folder has no usual remedy.
 OTHER_ROOT = "give --root a folder that you may write to"
+#: What to do about a folder that was there.
+MOVED = "the folder is not there any more: move it back, or make it"
 
 
 def prepare(root: Root) -> None:

@@ -18,7 +18,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.errors import StartupError
-from muster.agent.host.state_folder import OTHER_ROOT, writable, writable_for_job
+from muster.agent.host.state_folder import MOVED, OTHER_ROOT, writable, writable_for_job
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.supervisors.paths import Root
@@ -38,6 +38,11 @@ LOW = 8
 ITEM = "daemon"
 
 _log = structlog.get_logger(__name__)
+
+
+def _trouble(error: OSError) -> str:
+    """Why a folder that could be written when the daemon started cannot be written now, and what to do."""
+    return f"{error.strerror}; {remedy(error, MOVED if error.errno == errno.ENOENT else OTHER_ROOT)}"
 
 
 def take_descriptors() -> None:
@@ -130,7 +135,7 @@ class Degraded:
                     await threads.run(look, limiter=self._limiter, abandon_on_cancel=True)
                     why = ""
                 except OSError as error:
-                    why = f"{error.strerror}; {remedy(error, OTHER_ROOT)}" if error.errno not in FULL else ""
+                    why = _trouble(error) if error.errno not in FULL else ""
             if not why and folder == self._root.jobs and ranks == self._ranks:
                 self._ranks = 1
             before = self._folders.pop(folder, "")

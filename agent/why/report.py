@@ -203,6 +203,8 @@ def _headline(facts: Facts, message: job_pb2.Job) -> str:
         return shown(plain(f"attempt {past.number} failed: {past.summary}; it will be started again"), 1000)
     if any(one.grave for one in facts.happenings) or why_cause.causes(facts):
         return "it has not ended; what is known against it so far:"
+    if count := len(message.warnings):
+        return f"it has not ended; {count} warning{'s' if count > 1 else ''} about it, listed below"
     return "it has not ended; nothing is known against it"
 
 

@@ -153,6 +153,14 @@ def test_a_job_that_runs_well_is_said_to() -> None:
     assert json.loads(told(known).json())["endedAt"] is None
 
 
+def test_of_a_job_that_runs_with_warnings_it_is_not_said_that_nothing_is_known() -> None:
+    known = changed(facts(rank(0), state=State.RUNNING), zero=ZERO, around="now")
+    known.entry.note("supervisor", "SUPERVISOR_CRASHING: it died 3 times")
+    text = page(known)
+    assert text.startswith("j: RUNNING\n  it has not ended; 1 warning about it, listed below\n")
+    assert "nothing is known" not in text and "Also:\n  SUPERVISOR_CRASHING: it died 3 times\n" in text
+
+
 def test_a_line_is_told_as_one_cause() -> None:
     step = Rank(STEP, 0, 0, 5, outcome=Outcome.EXITED, status=1 << 8, ended_at=ZERO, role="pre_start")
     known = facts(ranks=[Rank(0, 0, 0)], step=step, step_name="pre_start", signs=(sign("no-space", None),))
