@@ -12,6 +12,7 @@ from muster.agent.jobs import job_folder, last_resort
 from muster.agent.jobs.entry import Entry, Told, fetch
 from muster.agent.jobs.job_folder import Held
 from muster.agent.jobs.last_resort import LastResort
+from muster.agent.jobs.stuck_supervisor import StuckSupervisor
 from muster.agent.jobs.unsupervised import Surroundings, Unsupervised
 from muster.agent.link import connection as control
 from muster.agent.link import supervisor_client
@@ -49,6 +50,7 @@ class JobTask:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._last.run)
+                tasks.start_soon(StuckSupervisor(self.entry).run)
                 await self._live()
                 tasks.cancel_scope.cancel()
             if not self.entry.damaged:  # of that one a supervisor may live

@@ -89,6 +89,25 @@ def test_a_stopped_supervisor_is_continued(daemon: Daemon) -> None:
     assert daemon.wait("job").state == job_pb2.JOB_STATE_STOPPED  # recorded a moment after the answer, maybe
 
 
+def test_a_stopped_supervisor_is_told_until_it_runs_again(daemon: Daemon) -> None:
+    """Its ranks wait as soon as they have filled their FIFOs."""
+    start(daemon)
+    pid = daemon.supervisor_pid("job")
+
+    def warned() -> bool:
+        return any(f"its supervisor (pid {pid}) is stopped" in text for text in daemon.get("job").warnings)
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        eventually(warned, 40)
+        for words in (["status", "job"], ["why", "job"], ["node"]):
+            assert f"kill -CONT {pid}" in " ".join(daemon.cli(*words).stdout.split()), words
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: not warned(), 20)
+    daemon.stop("job", grace_s=0)
+
+
 @pytest.fixture
 def frozen(daemon: Daemon) -> Iterator[list[int]]:
     """Whatever is in the list is stopped again as soon as somebody continues it."""

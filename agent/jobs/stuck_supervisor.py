@@ -1,0 +1,80 @@
+"""Whether the supervisor of a live job is stopped (SIGSTOP) or hangs in the kernel: then nobody empties the FIFOs of
+its ranks, and nobody else would say so."""
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.agent.jobs.entry import Entry
+from muster.supervisors.supervision_errors import explain
+from muster.supervisors.system import lock, process
+
+#: Seconds between two looks, and between those that follow one that found it stuck.
+LOOK_S, AGAIN_S = 5.0, 1.0
+#: Seconds in which each look must have found it stuck: D is also a moment of any write.
+STUCK_S = 10.0
+#: The states of /proc/PID/stat that are told, and how.
+STUCK = {"T": "is stopped (SIGSTOP)", "t": "is stopped by a debugger (state t)", "D": "hangs in the kernel (state D)"}
+
+_log = structlog.get_logger(__name__)
+
+
+class StuckSupervisor:
+    """Of one live job."""
+
+    def __init__(self, entry: Entry) -> None:
+        """Notes what it finds with `entry`."""
+        self._entry = entry
+        #: The supervisor that the last looks in a row found stuck, and how many they were.
+        self._stuck, self._looks = 0, 0
+        self._said = ""
+        self._limiter = anyio.CapacityLimiter(1)
+
+    async def run(self) -> None:
+        """Looks, until cancelled."""
+        try:
+            while True:
+                try:
+                    # Given up when the daemon ends: what hangs in the kernel would hold up its end.
+                    pid, state = await threads.run(self._look, limiter=self._limiter, abandon_on_cancel=True)
+                except OSError as error:  # of descriptors, say: nothing is known, and what was said stands
+                    _log.info("supervisor.not_looked_at", job=self._entry.job_id, error=explain(error))
+                else:
+                    self.saw(pid, state)
+                await anyio.sleep(AGAIN_S if self._stuck else LOOK_S)
+        finally:
+            self._entry.note("stuck", "")
+
+    def saw(self, pid: int, state: str) -> None:
+        """Takes one look: the pid of the supervisor (0: none), and its state as in /proc/PID/stat."""
+        stuck = pid if state in STUCK else 0
+        self._looks = 0 if not stuck else self._looks + 1 if stuck == self._stuck else 1
+        self._stuck = stuck
+        self._say(_sentence(pid, state) if self._looks > STUCK_S / AGAIN_S else "")
+
+    def _say(self, text: str) -> None:
+        if text == self._said:
+            return
+        if text:
+            _log.warning("supervisor.stuck", job=self._entry.job_id, text=text)
+        else:
+            _log.info("supervisor.runs_again", job=self._entry.job_id)
+        self._said = text
+        self._entry.note("stuck", text)
+
+    def _look(self) -> tuple[int, str]:
+        """Blocks. Raises OSError."""
+        pid = self._entry.job.supervisor_pid
+        stat = process.read_stat(pid) if pid else None
+        if stat is None or stat.state not in STUCK:
+            return pid, ""
+        # The journal's word may be of one long gone. The lock is asked only about one that seems to be stuck: where no
+        # supervisor lives this daemon may have the lock itself, which the question would release.
+        return (pid, stat.state) if lock.holder(self._entry.paths.lock) == pid else (0, "")
+
+
+def _sentence(pid: int, state: str) -> str:
+    text = f"its supervisor (pid {pid}) {STUCK[state]}: output of its ranks waits; `muster stop` works"
+    if state == "T":
+        text += f"; `kill -CONT {pid}` continues it"
+    return text

@@ -1,0 +1,58 @@
+"""When a supervisor counts as stuck."""
+
+from pathlib import Path
+
+import pytest
+
+from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.stuck_supervisor import AGAIN_S, STUCK_S, StuckSupervisor
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.paths import JobPaths
+
+LOOKS = int(STUCK_S / AGAIN_S) + 1
+
+
+@pytest.fixture
+def entry() -> Entry:
+    return Entry("a", JobSpec("a", ()), Job(), JobPaths(Path("/nowhere")))
+
+
+def see(stuck: StuckSupervisor, states: str, pid: int = 7) -> None:
+    for state in states:
+        stuck.saw(pid, state)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [("T", "is stopped (SIGSTOP)"), ("t", "by a debugger (state t)"), ("D", "hangs in the kernel (state D)")],
+)
+def test_it_is_told_after_a_while_and_until_it_runs(entry: Entry, state: str, said: str):
+    stuck = StuckSupervisor(entry)
+    see(stuck, state * (LOOKS - 1))
+    assert entry.notes is None
+    see(stuck, state)
+    assert entry.notes is not None
+    text = entry.notes["stuck"]
+    assert said in text and "(pid 7)" in text and "`muster stop` works" in text
+    assert ("kill -CONT 7" in text) == (state == "T")
+    see(stuck, "S")
+    assert entry.notes is None
+
+
+@pytest.mark.parametrize("between", "SRZ")
+def test_one_look_that_finds_it_running_begins_anew(entry: Entry, between: str):
+    stuck = StuckSupervisor(entry)
+    see(stuck, ("D" * (LOOKS - 1) + between) * 3 + "D" * (LOOKS - 1))
+    assert entry.notes is None
+
+
+def test_a_successor_is_not_taken_for_the_one_that_was_stuck(entry: Entry):
+    stuck = StuckSupervisor(entry)
+    see(stuck, "T" * LOOKS)
+    see(stuck, "T", pid=8)
+    assert entry.notes is None
+    see(stuck, "T" * LOOKS, pid=8)
+    assert entry.notes is not None and "(pid 8)" in entry.notes["stuck"]
+    stuck.saw(0, "")
+    assert entry.notes is None
