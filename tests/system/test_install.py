@@ -50,10 +50,11 @@ def test_what_was_changed_by_hand(node: Machine) -> None:
 
 def test_upgrade_and_rollback(node: Machine) -> None:
     """From another environment, with a job that runs; the first of its versions does not start, and changes nothing."""
+    package = "lib/python3*/site-packages/muster/agent"
     node.sh(
         f"cp -a {VENV} {NEWER}; cd {NEWER}; sed -i 's,{VENV},{NEWER},' bin/muster bin/musterd pyvenv.cfg; "
-        "sed -i 's/^__version__ = .*/__version__ = \"99.1\"/' lib/python3*/site-packages/agent/__init__.py; "
-        "sed -i 's,^Type=notify,&\\nExecStartPre=/bin/false,' lib/python3*/site-packages/agent/units/musterd.service"
+        f"sed -i 's/^__version__ = .*/__version__ = \"99.1\"/' {package}/__init__.py; "
+        f"sed -i 's,^Type=notify,&\\nExecStartPre=/bin/false,' {package}/units/musterd.service"
     )
     ranks = start(node, "upgraded-over")
     old, unit = version(node), node.sh(f"cat {UNIT}")
@@ -63,7 +64,7 @@ def test_upgrade_and_rollback(node: Machine) -> None:
     assert node.sh(f"cat {UNIT}") == unit
     assert node.sh("readlink /usr/local/bin/musterd") == f"{VENV}/bin/musterd"
     assert version(node) == old
-    node.sh(f"sed -i /ExecStartPre/d {NEWER}/lib/python3*/site-packages/agent/units/musterd.service")
+    node.sh(f"sed -i /ExecStartPre/d {NEWER}/{package}/units/musterd.service")
     service(node, "install", venv=NEWER)
     assert version(node) == "99.1"
     assert node.sh("muster --version").startswith("muster 99.1 (")
