@@ -30,6 +30,11 @@ def clean(text: str) -> str:
     return "".join(c if c == "\t" or not _harmful(c) else _shown(c) for c in text)
 
 
+def plain(text: str) -> str:
+    """Text as protobuf and JSON take it: bytes that are not UTF-8 (lone surrogates here) become U+FFFD."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if not text.isascii() else text
+
+
 def _harmful(char: str) -> bool:
     return char in _BIDI or unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")
 

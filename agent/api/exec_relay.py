@@ -15,7 +15,7 @@ from muster.agent.api.exec_order import window_problems
 from muster.agent.errors import InvalidRequest
 from muster.agent.link.connection import LinkLost
 from muster.agent.link.exec_link import SessionLink
-from muster.agent.messages.spec_message import plain
+from muster.agent.text import plain
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.wire import frames
 from muster.supervisors.wire.frames import Frame

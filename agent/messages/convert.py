@@ -11,8 +11,9 @@ from muster.agent.events.event_store import Event
 from muster.agent.hang.hang_watch import Found
 from muster.agent.jobs.admission import new_job_id
 from muster.agent.jobs.entry import Entry
-from muster.agent.messages.spec_message import LIMITS, plain, spec_to
+from muster.agent.messages.spec_message import LIMITS, spec_to
 from muster.agent.protobuf_times import seconds, timestamp
+from muster.agent.text import plain
 from muster.supervisors.birth.modes import modelarts, presets
 from muster.supervisors.birth.spec_rules import violations
 from muster.supervisors.model import lifecycle, verdict

@@ -5,6 +5,7 @@ from typing import Literal
 
 from google.protobuf.duration_pb2 import Duration
 
+from muster.agent.text import plain
 from muster.supervisors.model.spec import JobSpec
 from muster.v1 import job_pb2
 
@@ -33,11 +34,6 @@ def duration(value: float) -> Duration:
     """From seconds."""
     nanos = round(value * 1e9)
     return Duration(seconds=nanos // 1_000_000_000, nanos=nanos % 1_000_000_000)
-
-
-def plain(text: str) -> str:
-    """Text as protobuf takes it: bytes that were no UTF-8 (lone surrogates here) become U+FFFD."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if not text.isascii() else text
 
 
 def spec_to(spec: JobSpec, *, secrets: bool = False) -> job_pb2.JobSpec:

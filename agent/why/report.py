@@ -7,7 +7,7 @@ import msgspec
 from google.protobuf.json_format import MessageToDict
 
 from muster.agent.messages import convert
-from muster.agent.messages.spec_message import plain
+from muster.agent.text import plain
 from muster.agent.why import around, causes_said, curves
 from muster.agent.why import cause as why_cause
 from muster.agent.why.around import Happening

@@ -1,6 +1,6 @@
 """One job under one supervisor: its ranks from birth to the verdict.
 
-What happens is told by records (states.py, hang_replay.py) that are committed to the journal first; what to do next is
+What happens is told by records (states.py, replay.py) that are committed to the journal first; what to do next is
 decided in one place, `_advance`, from what the records add up to. A successor of a supervisor that died replays the
 same records and goes on from there: a fresh start is only the special case in which nothing has happened yet.
 """

@@ -1,7 +1,7 @@
 """The journal of a job: the one thing on disk that says what happened.
 
 A record is a line: eight hexadecimal digits of CRC-32 over the rest, a space, a JSON object with the keys `n` (number
-of the record, from 0), `t` (seconds since the epoch), `kind` and what belongs to the kind (see hang_replay.py). Only
+of the record, from 0), `t` (seconds since the epoch), `kind` and what belongs to the kind (see replay.py). Only
 one process writes at a time: whoever holds the job's lock. A last line that is torn (a crash in the middle of a write)
 is dropped, since nobody can have relied on it; any other damage is reported.
 """

@@ -1,4 +1,4 @@
-"""A job as its records add up to. Its state is never set: what each record changes is told by hang_replay.py."""
+"""A job as its records add up to. Its state is never set: what each record changes is told by replay.py."""
 
 from dataclasses import dataclass, field
 from typing import Any

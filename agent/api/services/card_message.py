@@ -8,9 +8,9 @@ from muster.agent.api.services import ServerContext
 from muster.agent.config.config import TelemetryTable
 from muster.agent.jobs.cards import doubts, holders
 from muster.agent.jobs.cards.leases import Lease
-from muster.agent.messages.spec_message import plain
 from muster.agent.protobuf_times import timestamp
 from muster.agent.telemetry.freshness import latest
+from muster.agent.text import plain
 from muster.probes.cards import visible
 from muster.probes.cards.accelerator import SLOT, Health, Holder, Reading
 from muster.probes.cards.driver import Seen, View

@@ -1,10 +1,10 @@
 """Conditions and drains of the node, and results of its checks, as messages."""
 
 from muster.agent.messages.convert import check_to
-from muster.agent.messages.spec_message import plain
 from muster.agent.node.conditions import Condition
 from muster.agent.node.node_file import DrainState
 from muster.agent.protobuf_times import timestamp
+from muster.agent.text import plain
 from muster.probes.checks.result import CheckResult
 from muster.v1 import job_pb2, node_pb2
 

@@ -29,7 +29,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.link import exec_link
 from muster.agent.link.connection import LinkLost, Pause, Refused
 from muster.agent.link.exec_link import SessionLink, SessionRefused
-from muster.agent.messages.spec_message import plain
+from muster.agent.text import plain
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.wire import frames
 from muster.supervisors.wire.messages import Message

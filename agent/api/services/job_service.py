@@ -22,7 +22,7 @@ from muster.agent.hang import job_stacks
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
 from muster.agent.messages import convert
-from muster.agent.messages.spec_message import plain
+from muster.agent.text import plain
 from muster.agent.why import gathering
 from muster.supervisors.model.spec import MAX_GRACE_S, Violation
 from muster.supervisors.model.states import State

@@ -13,7 +13,7 @@ from muster.agent.logs import log_losses, log_reading
 from muster.agent.logs.log_events import EventLines
 from muster.agent.logs.log_stream import Span, events_before, files_of, message
 from muster.agent.messages import convert
-from muster.agent.messages.spec_message import plain
+from muster.agent.text import plain
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.model.states import JOB
 from muster.v1 import log_pb2, log_pb2_grpc

@@ -10,7 +10,7 @@ from muster.agent.api.services.card_message import cards_of
 from muster.agent.api.services.condition_message import condition_message, drain_message
 from muster.agent.errors import InvalidRequest
 from muster.agent.host.build import BUILD
-from muster.agent.messages.spec_message import plain
+from muster.agent.text import plain
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.system import process, scope
 from muster.supervisors.system.cgroups import find_cgroup_root

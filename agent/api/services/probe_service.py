@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 from muster.agent.api.services import ServerContext, caller
 from muster.agent.api.services.condition_message import condition_message, result_message
 from muster.agent.errors import InvalidRequest
-from muster.agent.messages.spec_message import duration, plain
+from muster.agent.messages.spec_message import duration
 from muster.agent.node import all_checks
+from muster.agent.text import plain
 from muster.probes.checks import precheck
 from muster.probes.checks.precheck import UnknownItem
 from muster.supervisors.model.spec import Violation
