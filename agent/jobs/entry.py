@@ -9,13 +9,12 @@ import anyio
 
 from muster.agent.events.event_store import Event
 from muster.agent.events.story import Story
-from muster.supervisors.model import journal
+from muster.supervisors.model import journal, verdict
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, OpenGap, Verdict
 from muster.supervisors.model.replay import apply
 from muster.supervisors.model.spec import JobSpec
-from muster.supervisors.model.states import Kind, State
-from muster.supervisors.model.verdict import OWN_FAILURE
+from muster.supervisors.model.states import JOB, Kind, State
 from muster.supervisors.paths import JobPaths
 from muster.supervisors.supervision_errors import (
     IllegalTransition,
@@ -159,6 +158,26 @@ class Entry:
         since, lost = self.lost_now.get(rank, (0.0, 0))
         return replace(gap, bytes=max(gap.bytes, lost)) if gap is not None and gap.since == since else gap
 
+    def warnings(self) -> list[str]:
+        """What its journal says is wrong with it, a sentence each; `notes` are what no journal has."""
+        job = self.job
+        gaps = [
+            verdict.lost_output(None if rank == JOB else rank, gap.bytes, gap.since, gap.error, is_open=True)
+            for rank in job.gaps
+            if (gap := self.gap(rank)) is not None
+        ]
+        lost = [
+            f"rank {rank.rank}: {rank.lost_bytes} bytes of output could not be written"
+            for rank in job.ranks
+            if rank.lost_bytes and rank.rank not in job.gaps
+        ]
+        missing = [
+            f"{'the job' if rank == JOB else f'rank {rank}'}: its log does not say so yet, because it cannot be "
+            f"written: {line.strip()}"
+            for rank, line in job.missing_lines.items()
+        ]
+        return [*([self.damaged] if self.damaged else []), *job.warnings, *gaps, *lost, *missing]
+
     def wake(self) -> None:
         """For whoever waits for a change."""
         self.changed.set()
@@ -170,7 +189,7 @@ class Entry:
         self.damaged = text
         self.reading = next(_readings)
         before = self.known = self.known or self.job
-        self.job = Job(state=State.LOST, verdict=Verdict(OWN_FAILURE, text))
+        self.job = Job(state=State.LOST, verdict=Verdict(verdict.OWN_FAILURE, text))
         self.job.digest, self.job.boot_id = before.digest, before.boot_id
         self.job.accepted_at, self.job.accepted_up = before.accepted_at, before.accepted_up
         self.job.cards, self.job.card_kind, self.job.card_used = before.cards, before.card_kind, before.card_used

@@ -104,7 +104,7 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
         verdict=verdict_of(job),
         supervisor_pid=job.supervisor_pid,
         takeovers=job.takeovers,
-        warnings=[plain(text) for text in _warnings(entry)],
+        warnings=[plain(text) for text in entry.warnings()],
         master_addr=plain(job.master_addr),
         master_port=job.master_port,
         past_attempts=[attempt_to(past) for past in job.past],
@@ -266,23 +266,3 @@ def event_to(event: Event) -> event_pb2.Event:
         seconds=event.seconds,
         attributes={plain(key): plain(str(value)) for key, value in event.attributes.items()},
     )
-
-
-def _warnings(entry: Entry) -> list[str]:
-    job = entry.job
-    gaps = [
-        verdict.lost_output(None if rank == JOB else rank, gap.bytes, gap.since, gap.error, is_open=True)
-        for rank in job.gaps
-        if (gap := entry.gap(rank)) is not None
-    ]
-    lost = [
-        f"rank {rank.rank}: {rank.lost_bytes} bytes of output could not be written"
-        for rank in job.ranks
-        if rank.lost_bytes and rank.rank not in job.gaps
-    ]
-    missing = [
-        f"{'the job' if rank == JOB else f'rank {rank}'}: its log does not say so yet, because it cannot be written: "
-        f"{line.strip()}"
-        for rank, line in job.missing_lines.items()
-    ]
-    return [*([entry.damaged] if entry.damaged else []), *job.warnings, *gaps, *lost, *missing]

@@ -1,5 +1,6 @@
-"""Why a job ended, or what is wrong with it: the page of `muster why`, and the same as JSON.
+"""Why a job ended, or what is wrong with it: a pipeline of facts -> report -> page.
 
-`gathering` is what others call. `facts` reads what is known (events, logs, history), `cause` and the `causes_*` modules
-judge it, `report` is the answer as data, `page` as text. `signatures` is the table of known errors in output.
+`facts` gathers what is known (events, logs, history). `cause` and the `causes_*` modules judge it; `signatures` is the
+table of known errors in output. `report.report` is the answer as one typed structure, and `page.page` prints it. The
+JSON form is made at the border: agent/api/report_json.py.
 """

@@ -1,75 +1,88 @@
 """The report of a job as a page for people: what to know first stands first, and what is not known is said."""
 
-import datetime
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
-from muster.agent.text import local, numbers, span, table
+from muster.agent.text import local, numbers, plain, span, table
 from muster.agent.why import curves
-from muster.agent.why.report import Report, Told
+from muster.agent.why.report import Report, ReportedCause
 from muster.agent.why.words import apart, of_this_attempt, shown, spark
+from muster.supervisors.model.states import Outcome, State
 
 #: Rows of what happened, attempts, cards and lines of stacks on the page.
 MAX_ROWS, MAX_ATTEMPTS, MAX_CARDS, MAX_STACKS = 14, 10, 16, 40
 _LAST_LINES = 15
-_SUCCEEDED = "JOB_STATE_SUCCEEDED"
-_HUNG = "RANK_OUTCOME_HUNG"
+#: Of a terminal, by state.
+_COLOURS = {State.SUCCEEDED: "32;", State.RUNNING: "32;", State.FAILED: "31;", State.LOST: "31;", State.STOPPED: "33;"}
 #: Rows that each job has.
 _ROUTINE = frozenset({"job.running", "rank.exited", "job.stopping", "job.ended"})
 
 
-def page(report: Report) -> str:
-    """All of it, ended by a newline."""
-    return "\n".join(_lines(report)) + "\n"
+def page(report: Report, *, colour: bool = False) -> str:
+    """All of it, ended by a newline. `colour`: with the escape sequences of a terminal."""
+    return "\n".join(_lines(report, Pen(colour))) + "\n"
 
 
-def _lines(report: Report) -> Iterator[str]:
-    yield from _head(report)
-    yield from _cause(report)
-    yield from _what_to_do(report)
-    yield from _first_failure(report)
-    yield from _last_lines(report)
-    yield from _victims(report)
-    yield from _around(report)
-    yield from _telemetry(report)
-    yield from _stacks(report)
-    yield from _attempts(report)
-    yield from _checks(report)
-    yield from _list("Also:", report.notes)
-    if report.state != _SUCCEEDED:
-        yield from _list("Not known:", report.unknown)
+@dataclass(frozen=True, slots=True)
+class Pen:
+    """Marks what stands out on the page, where it has colours."""
+
+    colour: bool
+
+    def title(self, text: str) -> str:
+        return f"\x1b[1m{text}\x1b[0m" if self.colour else text
+
+    def state(self, state: State) -> str:
+        if not self.colour:
+            return str(state)
+        return f"\x1b[{_COLOURS.get(state, '')}1m{state}\x1b[0m"
 
 
-def _head(report: Report) -> Iterator[str]:
-    state = report.state.removeprefix("JOB_STATE_")
-    final = report.ended_at is not None
-    at = _at(report.ended_at) if report.ended_at else 0.0
-    yield f"{report.job_id}: {state}" + (f" at {local(at, report.now)}" if final else "")
+def _lines(report: Report, pen: Pen) -> Iterator[str]:
+    yield from _head(report, pen)
+    yield from _cause(report, pen)
+    yield from _what_to_do(report, pen)
+    yield from _first_failure(report, pen)
+    yield from _last_lines(report, pen)
+    yield from _victims(report, pen)
+    yield from _around(report, pen)
+    yield from _telemetry(report, pen)
+    yield from _stacks(report, pen)
+    yield from _attempts(report, pen)
+    yield from _checks(report, pen)
+    yield from _list(pen.title("Also") + ":", report.notes)
+    if report.state is not State.SUCCEEDED:
+        yield from _list(pen.title("Not known") + ":", report.unknown)
+
+
+def _head(report: Report, pen: Pen) -> Iterator[str]:
+    ended = report.ended_at
+    yield f"{report.job_id}: {pen.state(report.state)}" + (f" at {local(ended, report.now)}" if ended else "")
     yield f"  {report.headline}"
     facts = []
-    if final and report.verdict is not None:
-        facts.append(f"exit code {report.verdict['exitCode']}")
-    if report.started_at:
-        end = (report.end_of_ranks if final else 0.0) or report.now
-        facts.append(f"the ranks {'ran' if final else 'have run'} for {span(end - report.started_at)}")
+    if ended and report.verdict is not None:
+        facts.append(f"exit code {report.verdict.exit_code}")
+    if started := report.job.started_at:
+        end = (report.end_of_ranks if ended else 0.0) or report.now
+        facts.append(f"the ranks {'ran' if ended else 'have run'} for {span(end - started)}")
     if report.max_restarts:
-        facts.append(f"attempt {report.attempt} of at most {report.max_restarts}")
+        facts.append(f"attempt {report.job.attempt} of at most {report.max_restarts}")
     if facts:
         yield f"  {', '.join(facts)}"
 
 
-def _cause(report: Report) -> Iterator[str]:
+def _cause(report: Report, pen: Pen) -> Iterator[str]:
     if report.cause is None:
         return
     yield ""
-    yield from _told("Probable cause" if report.ended_at else "What is wrong", report.cause, report)
+    yield from _one_cause(pen.title("Probable cause" if report.ended_at else "What is wrong"), report.cause, report)
     for other in report.other_causes:
-        yield from _told("Also possible" if report.ended_at else "Also", other, report)
+        yield from _one_cause(pen.title("Also possible" if report.ended_at else "Also"), other, report)
     if report.repeated:
         yield f"  {report.repeated}"
 
 
-def _told(title: str, cause: Told, report: Report) -> Iterator[str]:
+def _one_cause(title: str, cause: ReportedCause, report: Report) -> Iterator[str]:
     sure = {"certain": "certain", "none": ""}.get(cause.confidence, f"{cause.confidence} confidence")
     named = ", ".join(word for word in (sure, cause.signature) if word)
     yield f"{title}{f' ({named})' if named else ''}: {cause.text}"
@@ -88,66 +101,64 @@ def _told(title: str, cause: Told, report: Report) -> Iterator[str]:
         yield f"  {text}"
 
 
-def _what_to_do(report: Report) -> Iterator[str]:
-    known = report.verdict or {}
-    name = str(known.get("recommendation", "")).removeprefix("RECOMMENDATION_")
-    if report.ended_at is not None and name not in ("", "NONE", "UNSPECIFIED"):
-        reason = shown(str(known.get("recommendationReason", "")), 500)
+def _what_to_do(report: Report, pen: Pen) -> Iterator[str]:
+    reached = report.verdict
+    if report.ended_at and reached is not None and reached.recommendation not in ("NONE", "UNSPECIFIED"):
+        reason = shown(plain(reached.recommendation_reason), 500)
         yield ""
-        yield f"Recommendation: {name}" + (f": {reason}" if reason else "")
-    yield from _list("What to do:", [f"{number}. {text}" for number, text in enumerate(report.next_steps, 1)])
+        yield f"{pen.title('Recommendation')}: {reached.recommendation}" + (f": {reason}" if reason else "")
+    steps = [f"{number}. {text}" for number, text in enumerate(report.next_steps, 1)]
+    yield from _list(pen.title("What to do") + ":", steps)
 
 
-def _first_failure(report: Report) -> Iterator[str]:
-    first = report.first_failure
+def _first_failure(report: Report, pen: Pen) -> Iterator[str]:
+    first, started = report.first, report.job.started_at
     if first is None:
         return
-    status = next((one.status for one in report.failed if one.rank == first["rank"]), "failed")
-    pid = f" (pid {first['pid']})" if first["pid"] else ""
+    status = next((one.status for one in report.failed if one.rank == first.rank), "failed")
+    pid = f" (pid {first.pid})" if first.pid else ""
     at = ""
-    if "endedAt" in first:
-        ended = _at(first["endedAt"])
-        after = f", {span(ended - report.started_at)} after the start" if report.started_at and first["pid"] else ""
-        at = f" at {local(ended, report.now)}{after}"
+    if first.ended_at:
+        after = f", {span(first.ended_at - started)} after the start" if started and first.pid else ""
+        at = f" at {local(first.ended_at, report.now)}{after}"
     yield ""
-    title = "Ended first, by muster" if first["outcome"] == _HUNG else "First failure"
-    if report.verdict and (several := report.verdict.get("unordered")):
-        title += f", one of ranks {numbers(several)}, not known which"
-    yield f"{title}: rank {first['rank']} on device {first['device']}{pid} {status}{at}"
-    yield f"  log: {shown(first['logPath'], 1000)}"
-    others = [one for one in report.failed if one.rank != first["rank"]]
+    title = "Ended first, by muster" if first.outcome is Outcome.HUNG else "First failure"
+    if report.unordered:
+        title += f", one of ranks {numbers(report.unordered)}, not known which"
+    yield f"{pen.title(title)}: rank {first.rank} on device {first.device}{pid} {status}{at}"
+    yield f"  log: {shown(plain(report.first_log), 1000)}"
+    others = [one for one in report.failed if one.rank != first.rank]
     for other in others[:4]:
         yield f"  then rank {other.rank} {other.status}, {apart(other.seconds)}"
     if len(others) > 4:
         yield f"  then {len(others) - 4} more"
 
 
-def _last_lines(report: Report) -> Iterator[str]:
-    lines = (report.verdict or {}).get("lastLines", [])
-    lines = of_this_attempt(lines)[-_LAST_LINES:]
-    if not lines and report.ended_at and report.first_failure and report.first_failure["pid"]:
+def _last_lines(report: Report, pen: Pen) -> Iterator[str]:
+    written = report.verdict.last_lines if report.verdict is not None else ()
+    lines = of_this_attempt(written)[-_LAST_LINES:]
+    if not lines and report.ended_at and report.first is not None and report.first.pid:
         yield ""
-        yield "Last lines: there are none"
-    elif lines:
-        yield ""
-        yield "Last lines:"
-        yield from (f"  | {shown(line)}" for line in lines)
+        yield f"{pen.title('Last lines')}: there are none"
+    else:
+        yield from _list(pen.title("Last lines") + ":", [f"| {shown(plain(line))}" for line in lines])
 
 
-def _victims(report: Report) -> Iterator[str]:
-    victims = (report.verdict or {}).get("victims", [])
-    if victims:
+def _victims(report: Report, pen: Pen) -> Iterator[str]:
+    reached = report.verdict
+    if reached is None:
+        return
+    if reached.victims:
         yield ""
-        yield f"Victims: rank {numbers(victims)} (ended because another rank had failed)"
-    by = (report.verdict or {}).get("stoppedBy", "")
-    if by and (report.cause is None or report.cause.kind != "stop"):
+        yield f"{pen.title('Victims')}: rank {numbers(reached.victims)} (ended because another rank had failed)"
+    if reached.stopped_by and (report.cause is None or report.cause.kind != "stop"):
         yield ""
-        yield f"Stopped by: {shown(by)}"
+        yield f"{pen.title('Stopped by')}: {shown(plain(reached.stopped_by))}"
 
 
-def _around(report: Report) -> Iterator[str]:
+def _around(report: Report, pen: Pen) -> Iterator[str]:
     rows = report.timeline
-    if report.state == _SUCCEEDED and all(row.kind in _ROUTINE for row in rows):
+    if report.state is State.SUCCEEDED and all(row.kind in _ROUTINE for row in rows):
         return
     if len(rows) > MAX_ROWS:
         kept = sorted(rows, key=lambda row: (not row.grave, abs(row.seconds)))[:MAX_ROWS]
@@ -156,20 +167,23 @@ def _around(report: Report) -> Iterator[str]:
         return
     yield ""
     moment = "now" if report.zero_is == "now" else f"{report.zero_is}, {local(report.zero, report.now)}"
-    yield f"What happened (times from {moment}):"
+    yield f"{pen.title('What happened')} (times from {moment}):"
     for row in rows:
         yield f"  {apart(row.seconds):>8}  {'! ' if row.grave else ''}{shown(row.text, 200)}"
     if len(rows) < len(report.timeline):
         yield f"  {len(report.timeline) - len(rows)} more: `muster events {report.job_id}`"
 
 
-def _telemetry(report: Report) -> Iterator[str]:
+def _telemetry(report: Report, pen: Pen) -> Iterator[str]:
     found = report.telemetry
     if not found.series:
         return
     yield ""
     length = max((len(one.utilization) or len(one.cpu) for one in found.series), default=0) * found.step
-    yield f"Telemetry of the {span(length)} before (each sign {found.step:g} s, a mean; the numbers are the last ones):"
+    yield (
+        f"{pen.title('Telemetry')} of the {span(length)} before "
+        f"(each sign {found.step:g} s, a mean; the numbers are the last ones):"
+    )
     cards = [one for one in found.series if one.card is not None]
     rows = [
         [
@@ -202,33 +216,34 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"
 
 
-def _stacks(report: Report) -> Iterator[str]:
+def _stacks(report: Report, pen: Pen) -> Iterator[str]:
     lines = report.stacks.splitlines()
     if lines:
         yield ""
-        yield "Stacks that were kept:"
+        yield pen.title("Stacks that were kept") + ":"
         yield from (f"  {shown(line, 200)}" for line in lines[:MAX_STACKS])
         if len(lines) > MAX_STACKS:
             yield f"  {len(lines) - MAX_STACKS} more lines: `muster stacks {report.job_id} --kept`"
 
 
-def _attempts(report: Report) -> Iterator[str]:
-    if report.past_attempts:
+def _attempts(report: Report, pen: Pen) -> Iterator[str]:
+    if report.past:
         yield ""
-        count = len(report.past_attempts)
-        yield f"Attempts before ({count} of {report.max_restarts} restarts were used):"
-        for past in report.past_attempts[-MAX_ATTEMPTS:]:
-            yield f"  {past['number']}: code {past['exitCode']}: {shown(past['summary'], 500)}"
-            if past.get("cause"):
-                yield f"     {past['cause']['signature']}: {past['cause']['line']}"
+        count = len(report.past)
+        yield f"{pen.title('Attempts before')} ({count} of {report.max_restarts} restarts were used):"
+        for past in report.past[-MAX_ATTEMPTS:]:
+            attempt = past.attempt
+            yield f"  {attempt.number}: code {attempt.exit_code}: {shown(plain(attempt.summary), 500)}"
+            if past.cause is not None:
+                yield f"     {past.cause.signature}: {past.cause.line}"
 
 
-def _checks(report: Report) -> Iterator[str]:
-    if report.checks:
-        yield ""
-        yield "Checks of the node:"
-        for check in report.checks:
-            yield f"  {shown(check['item'])}: {check['status']} ({check['code']}): {shown(check['reason'], 500)}"
+def _checks(report: Report, pen: Pen) -> Iterator[str]:
+    rows = []
+    for check in report.checks:
+        item, status, code, reason = (plain(str(check.get(name, ""))) for name in ("item", "status", "code", "reason"))
+        rows.append(f"{shown(item)}: {status} ({code}): {shown(reason, 500)}")
+    yield from _list(pen.title("Checks of the node") + ":", rows)
 
 
 def _list(title: str, lines: list[str]) -> Iterator[str]:
@@ -236,8 +251,3 @@ def _list(title: str, lines: list[str]) -> Iterator[str]:
         yield ""
         yield title
         yield from (f"  {line}" for line in lines)
-
-
-def _at(stamp: Any) -> float:
-    """Seconds since the epoch of an RFC 3339 time."""
-    return datetime.datetime.fromisoformat(str(stamp)).timestamp()

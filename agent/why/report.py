@@ -1,31 +1,32 @@
-"""The report of a job as data: what `muster why -o json` prints, and what the page is made of. docs/why.md tells it."""
+"""The report of a job as data, made of its facts. docs/why.md describes it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
-from google.protobuf.json_format import MessageToDict
 
-from muster.agent.messages import convert
+from muster.agent.jobs.entry import Entry
 from muster.agent.text import plain
 from muster.agent.why import around, causes_said, curves
 from muster.agent.why import cause as why_cause
 from muster.agent.why.around import Happening
-from muster.agent.why.facts import Facts
+from muster.agent.why.facts import Facts, Known, gather
 from muster.agent.why.found import CERTAIN, LOW, NONE, Cause
+from muster.agent.why.signatures import FOLDER
 from muster.agent.why.words import of_this_attempt, shown
 from muster.supervisors.model import verdict
-from muster.supervisors.model.lifecycle import Rank
+from muster.supervisors.model.lifecycle import Attempt, Job, Rank, Verdict
 from muster.supervisors.model.states import Outcome, State
 from muster.supervisors.paths import Root
-from muster.v1 import job_pb2
 
 #: Bounds of lists: causes beside the first, rows of what happened, notes, past attempts.
 MAX_ALSO, MAX_ROWS, MAX_NOTES, MAX_PAST = 2, 60, 40, 200
 _FINE = frozenset({"OK", "NOT_APPLICABLE"})
 
 
-class Told(msgspec.Struct, frozen=True, rename="camel"):
+class ReportedCause(msgspec.Struct, frozen=True, rename="camel"):
     """A cause. `line` is what an output says, of `rank` (where that is a launcher, of this `worker` of it), `seconds`
     from the moment of the report (negative: before)."""
 
@@ -83,22 +84,37 @@ class Failure(msgspec.Struct, frozen=True, rename="camel"):
     seconds: float
 
 
-class Report(msgspec.Struct, frozen=True, rename="camel"):
-    """The first keys are those of the API's Job, as they always were in `muster why -o json`."""
+@dataclass(frozen=True, slots=True)
+class PastAttempt:
+    """An attempt before this one, with what the log of the rank that failed says, where that is known."""
+
+    attempt: Attempt
+    cause: ReportedCause | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One typed structure: `page` prints it for people, agent/api/report_json.py as JSON.
+
+    Times are seconds since the epoch, `zero` the one that others are told from, and `zero_is` what that is: "the end of
+    rank 3". `warnings` are the newest; `first_log` is the log of the rank that failed first.
+    """
 
     job_id: str
-    state: str
-    ended_at: str | None
-    verdict: dict[str, Any] | None
-    first_failure: dict[str, Any] | None
+    state: State
+    job: Job
+    verdict: Verdict | None
+    unordered: tuple[int, ...]
+    first: Rank | None
+    first_log: str
     warnings: list[str]
-    past_attempts: list[dict[str, Any]]
+    past: list[PastAttempt]
     checks: list[dict[str, Any]]
     headline: str
     zero: float
     zero_is: str
-    cause: Told | None
-    other_causes: list[Told]
+    cause: ReportedCause | None
+    other_causes: list[ReportedCause]
     repeated: str
     next_steps: list[str]
     failed: list[Failure]
@@ -108,44 +124,54 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     notes: list[str]
     unknown: list[str]
     damaged: str
-    #: For the page alone.
     now: float
-    started_at: float
     end_of_ranks: float
-    takeovers: int
-    attempt: int
     max_restarts: int
+
+    @property
+    def ended_at(self) -> float | None:
+        """None while the job goes on."""
+        return self.job.ended_at or None
+
+
+async def report(known: Known, entry: Entry, *, signatures: Path | None = FOLDER, stacks: str = "") -> Report:
+    """The report of a job, whatever state it is in, damaged ones too. `signatures`: the folder of an operator's own;
+    None: there is none. `stacks`: those that were kept of the job, as text.
+
+    Takes some ten seconds at most, where a disk does not answer. Raises nothing but cancellation.
+    """
+    return made(await gather(known, entry, signatures), known.root, stacks)
 
 
 def made(facts: Facts, root: Root, stacks: str) -> Report:
     """The report of what was gathered."""
     job, entry = facts.job, facts.entry
-    message = convert.job_to(entry, root)
-    message.warnings.extend(plain(text) for text in (entry.notes or {}).values())
+    warnings = [*entry.warnings(), *(entry.notes or {}).values()]
     causes = why_cause.causes(facts)
     main = causes[0] if causes else None
     also = [one for one in causes[1:] if main is not None and _adds(main, one)][:MAX_ALSO]
     steps = [step for one in (main, *also) if one is not None for step in one.steps]
-    again = causes_said.repeated(facts)
-    first = next((r for r in message.ranks if facts.first is not None and r.rank == facts.first.rank), None)
+    reached, first = verdict.so_far(job), facts.first
     begin = max(job.started_at or (0.0 if entry.damaged else job.accepted_at), facts.zero - 3600.0)
     rows = around.chosen(facts.happenings, begin - 1.0, facts.zero, MAX_ROWS)
     ends = [rank.ended_at for rank in job.ranks]
     return Report(
         job_id=plain(entry.job_id),
-        state=job_pb2.JobState.Name(message.state),
-        ended_at=_json(message.ended_at) if message.HasField("ended_at") else None,
-        verdict=_dict(message.verdict) if message.HasField("verdict") else None,
-        first_failure=_dict(first) if first is not None else None,
-        warnings=list(message.warnings)[-MAX_NOTES:],
-        past_attempts=[_attempt(past, facts) for past in message.past_attempts[-MAX_PAST:]],
-        checks=[_dict(check) for check in message.checks if check.status not in _FINE],
-        headline=_headline(facts, message),
+        state=job.state,
+        job=job,
+        verdict=reached,
+        unordered=tuple(verdict.unordered(job)) if reached is not None and reached.first_failed is not None else (),
+        first=first,
+        first_log="" if first is None else str(root.rank_log(entry.job_id, first.rank, first.device)),
+        warnings=[plain(text) for text in warnings[-MAX_NOTES:]],
+        past=[_past(past, facts) for past in job.past[-MAX_PAST:]],
+        checks=[check for check in job.checks if check.get("status") not in _FINE],
+        headline=_headline(facts, reached, len(warnings)),
         zero=facts.zero,
         zero_is=facts.around,
-        cause=_told(main, facts) if main is not None else None,
-        other_causes=[_told(one, facts) for one in also],
-        repeated=again,
+        cause=_reported(main, facts) if main is not None else None,
+        other_causes=[_reported(one, facts) for one in also],
+        repeated=causes_said.repeated(facts),
         next_steps=_steps(facts, steps),
         failed=[
             Failure(rank.rank, rank.device, shown(plain(_ending(rank))), rank.ended_at - facts.zero)
@@ -154,14 +180,11 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
         timeline=[_row(one, facts.zero) for one in rows],
         telemetry=_telemetry(facts),
         stacks=plain(stacks),
-        notes=_notes(facts, message),
+        notes=_notes(facts, reached, warnings),
         unknown=_unknown(facts),
         damaged=plain(entry.damaged),
         now=facts.now,
-        started_at=job.started_at,
         end_of_ranks=max(ends) if ends and all(ends) else job.ended_at,
-        takeovers=job.takeovers,
-        attempt=job.attempt,
         max_restarts=entry.spec.max_restarts,
     )
 
@@ -180,9 +203,9 @@ def _adds(main: Cause, other: Cause) -> bool:
     return other.confidence not in (LOW, NONE) or main.confidence in (LOW, NONE)
 
 
-def _told(cause: Cause, facts: Facts) -> Told:
+def _reported(cause: Cause, facts: Facts) -> ReportedCause:
     sign = cause.sign
-    return Told(
+    return ReportedCause(
         shown(plain(cause.text), 1000),
         cause.confidence,
         cause.kind,
@@ -195,16 +218,16 @@ def _told(cause: Cause, facts: Facts) -> Told:
     )
 
 
-def _headline(facts: Facts, message: job_pb2.Job) -> str:
-    if message.HasField("verdict") and message.verdict.summary:
-        return shown(message.verdict.summary, 1000)
+def _headline(facts: Facts, reached: Verdict | None, warnings: int) -> str:
+    if reached is not None and reached.summary:
+        return shown(plain(reached.summary), 1000)
     if facts.job.state is State.RESTARTING and facts.job.past:
         past = facts.job.past[-1]
         return shown(plain(f"attempt {past.number} failed: {past.summary}; it will be started again"), 1000)
     if any(one.grave for one in facts.happenings) or why_cause.causes(facts):
         return "it has not ended; what is known against it so far:"
-    if count := len(message.warnings):
-        return f"it has not ended; {count} warning{'s' if count > 1 else ''} about it, listed below"
+    if warnings:
+        return f"it has not ended; {warnings} warning{'s' if warnings > 1 else ''} about it, listed below"
     return "it has not ended; nothing is known against it"
 
 
@@ -229,13 +252,9 @@ def _ending(rank: Rank) -> str:
     return "was lost" if rank.outcome is Outcome.LOST else verdict.describe(rank.status)
 
 
-def _attempt(past: job_pb2.Attempt, facts: Facts) -> dict[str, Any]:
-    """As in the API, with what the log of the rank that failed says (`cause`), where that is known."""
-    found = _dict(past)
+def _past(past: Attempt, facts: Facts) -> PastAttempt:
     cause = causes_said.best((facts.past or {}).get(past.number, ()), facts)
-    if cause is not None:
-        found["cause"] = msgspec.to_builtins(msgspec.structs.replace(_told(cause, facts), evidence=[]))
-    return found
+    return PastAttempt(past, None if cause is None else msgspec.structs.replace(_reported(cause, facts), evidence=[]))
 
 
 def _telemetry(facts: Facts) -> Telemetry:
@@ -256,10 +275,10 @@ def _rounded(values: Sequence[float | None]) -> list[float | None]:
     return [None if value is None else round(value, 1) for value in values]
 
 
-def _notes(facts: Facts, message: job_pb2.Job) -> list[str]:
-    found = [text for text in message.warnings if text != facts.entry.damaged]
-    summary = message.verdict.summary
-    found += [f"rank {rank.rank}: {rank.detail}" for rank in message.ranks if rank.detail not in summary]
+def _notes(facts: Facts, reached: Verdict | None, warnings: Sequence[str]) -> list[str]:
+    found = [text for text in warnings if text != facts.entry.damaged]
+    summary = reached.summary if reached is not None else ""
+    found += [f"rank {rank.rank}: {rank.detail}" for rank in facts.job.ranks if rank.detail not in summary]
     if facts.job.takeovers:
         found.append(
             f"a supervisor died {facts.job.takeovers} time(s) and another took over; "
@@ -278,13 +297,3 @@ def _unknown(facts: Facts) -> list[str]:
     if facts.minutes.missing and facts.job.started_at:
         found.append(f"telemetry: {facts.minutes.missing}")
     return [shown(plain(text), 500) for text in found[:MAX_NOTES]]
-
-
-def _dict(message: Any) -> dict[str, Any]:
-    """With the API's JSON names; zeros and empty lists are there too."""
-    found: dict[str, Any] = MessageToDict(message, always_print_fields_with_no_presence=True)
-    return found
-
-
-def _json(stamp: Any) -> str:
-    return str(stamp.ToJsonString())

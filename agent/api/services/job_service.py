@@ -15,6 +15,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from muster.agent import protobuf_times, threads
+from muster.agent.api import report_json
 from muster.agent.api.job_messages import JobMessages
 from muster.agent.api.services import ServerContext, caller
 from muster.agent.errors import InvalidRequest, JournalUnreadable, SupervisorUnreachable
@@ -23,7 +24,8 @@ from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
 from muster.agent.messages import convert
 from muster.agent.text import plain
-from muster.agent.why import gathering
+from muster.agent.why import page
+from muster.agent.why import report as why_report
 from muster.supervisors.model.spec import MAX_GRACE_S, Violation
 from muster.supervisors.model.states import State
 from muster.v1 import job_pb2, job_pb2_grpc
@@ -221,8 +223,11 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         entry = await self._server.registry.get(request.job_id)
         folder = self._server.config().why.signatures_dir
         signatures = Path(folder) if folder else None
-        told = await gathering.report(self._server, entry, signatures=signatures, stacks=await self._kept_stacks(entry))
-        return job_pb2.GetReportResponse(text=plain(told.text()), json=plain(told.json()))
+        stacks = await self._kept_stacks(entry)
+        report = await why_report.report(self._server, entry, signatures=signatures, stacks=stacks)
+        text = page.page(report, colour=request.color)
+        json = report_json.encode(report, entry, self._server.root)
+        return job_pb2.GetReportResponse(text=plain(text), json=plain(json))
 
     async def GetStacks(self, request: job_pb2.GetStacksRequest, context: "_Context") -> job_pb2.GetStacksResponse:
         """See job.proto. Raises InvalidRequest, JobNotFound, TooMany."""

@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from muster.agent.api import report_json
 from muster.agent.text import ranks
+from muster.agent.why import page as why_page
 from muster.agent.why import report
 from muster.agent.why import words as why_words
 from muster.agent.why.around import Events
 from muster.agent.why.curves import Curve, Minutes
 from muster.agent.why.facts import Facts
-from muster.agent.why.gathering import Told
 from muster.agent.why.log_signs import Searched
 from muster.agent.why.words import apart, shown, spark
 from muster.supervisors.model.lifecycle import Attempt, Rank, Verdict
@@ -20,12 +22,14 @@ from muster.supervisors.paths import Root
 from tests.unit.why_facts import ZERO, facts, happening, rank, sign, victim
 
 
-def told(known: Facts, stacks: str = "") -> Told:
-    return Told(report.made(known, Root.system(), stacks))
+def page(known: Facts, stacks: str = "", *, colour: bool = False) -> str:
+    return why_page.page(report.made(known, Root.system(), stacks), colour=colour)
 
 
-def page(known: Facts, stacks: str = "") -> str:
-    return told(known, stacks).text()
+def as_json(known: Facts, stacks: str = "") -> dict[str, Any]:
+    root = Root.system()
+    found: dict[str, Any] = json.loads(report_json.encode(report.made(known, root, stacks), known.entry, root))
+    return found
 
 
 def changed(known: Facts, **fields: object) -> Facts:
@@ -114,6 +118,14 @@ def test_the_most_useful_stands_first(failed: Facts) -> None:
     assert text.endswith("\n") and len(text.splitlines()) < 75
 
 
+def test_titles_and_the_state_stand_out_where_there_are_colours(failed: Facts) -> None:
+    text = page(failed, "stack", colour=True)
+    assert text.startswith("j: \x1b[31;1mFAILED\x1b[0m at ")
+    titles = [line for line in text.splitlines()[1:] if line and not line.startswith(" ")]
+    assert len(titles) > 10 and all(line.startswith("\x1b[1m") for line in titles)
+    assert text.replace("\x1b[31;1m", "").replace("\x1b[1m", "").replace("\x1b[0m", "") == page(failed, "stack")
+
+
 def test_it_is_fit_for_a_terminal(failed: Facts) -> None:
     text = page(failed, "a\x1b[2J\x07b")
     assert "\x1b" not in text and "\x07" not in text
@@ -124,7 +136,7 @@ def test_it_is_fit_for_a_terminal(failed: Facts) -> None:
 
 
 def test_the_object_has_the_keys_that_it_always_had(failed: Facts) -> None:
-    found = json.loads(told(failed, "stacks").json())
+    found = as_json(failed, "stacks")
     old = {"jobId", "state", "endedAt", "verdict", "firstFailure", "warnings", "pastAttempts", "checks"}
     new = {
         "headline", "zero", "zeroIs", "cause", "otherCauses", "repeated", "nextSteps", "failed", "timeline",
@@ -150,7 +162,7 @@ def test_a_job_that_runs_well_is_said_to() -> None:
         "j: RUNNING\n  it has not ended; nothing is known against it\n  the ranks have run for 1m45s\n"
     )
     assert "cause" not in text and "Recommendation" not in text
-    assert json.loads(told(known).json())["endedAt"] is None
+    assert as_json(known)["endedAt"] is None
 
 
 def test_of_a_job_that_runs_with_warnings_it_is_not_said_that_nothing_is_known() -> None:
