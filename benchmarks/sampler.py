@@ -20,7 +20,7 @@ from benchmarks.peers import Peers
 from benchmarks.report import Row
 from muster.probes.cards.sampler import Rates
 from muster.probes.kernel.procfs import Procfs
-from muster.probes.kernel.trees import FULL_EACH, Forest, JobRoots, Root
+from muster.probes.kernel.trees import FULL_EACH, Forest, JobRoots, RootProcess
 from muster.v1 import job_pb2
 from tests.fakes import FakeCards, NoCompiler
 
@@ -167,7 +167,7 @@ def _tree() -> Iterator[JobRoots]:
         procfs = Procfs()
         stats = [procfs.stat(rank.pid) for rank in ranks]
         procfs.close()
-        yield JobRoots("job", tuple(Root(i, s.pid, s.start) for i, s in enumerate(stats) if s is not None))
+        yield JobRoots("job", tuple(RootProcess(i, s.pid, s.start) for i, s in enumerate(stats) if s is not None))
     finally:
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):

@@ -34,7 +34,7 @@ from grpc_status import rpc_status
 from muster.agent.api import access
 from muster.agent.api.access import Caller, Role
 from muster.agent.api.audit import Audit, Call
-from muster.agent.api.slots import Held, Slots, kind_of
+from muster.agent.api.slots import HeldSlot, Slots, kind_of
 from muster.agent.errors import InvalidRequest, MusterError, ShuttingDown
 from muster.agent.host.turns import PARTY, Party
 from muster.supervisors.model.spec import Violation
@@ -186,7 +186,7 @@ class Boundary(aio.ServerInterceptor):
         finally:
             del self._calls[scope]
 
-    def _slot(self, method: str, caller: Caller, context: "_Context") -> Held | None:
+    def _slot(self, method: str, caller: Caller, context: "_Context") -> HeldSlot | None:
         """For as long as the call lasts; None: it needs none. Raises NoSlot."""
         kind = kind_of(method)
         if kind is None:

@@ -43,7 +43,7 @@ REFUSED = OWN.counter(
 )
 
 
-class Kind(enum.StrEnum):
+class SlotKind(enum.StrEnum):
     """What is counted apart from each other."""
 
     LOGS = "logs"
@@ -55,32 +55,32 @@ class Kind(enum.StrEnum):
 
 _PACKAGE = "/muster.v1."
 _STREAMS = {
-    f"{_PACKAGE}LogService/ReadLogs": Kind.LOGS,
-    f"{_PACKAGE}LogService/ReadNodeLogs": Kind.LOGS,
-    f"{_PACKAGE}EventService/Watch": Kind.EVENTS,
-    f"{_PACKAGE}TelemetryService/RecordTelemetry": Kind.RECORDS,
-    f"{_PACKAGE}ExecService/Exec": Kind.EXEC,
-    f"{_PACKAGE}ExecService/RunCommand": Kind.EXEC,
+    f"{_PACKAGE}LogService/ReadLogs": SlotKind.LOGS,
+    f"{_PACKAGE}LogService/ReadNodeLogs": SlotKind.LOGS,
+    f"{_PACKAGE}EventService/Watch": SlotKind.EVENTS,
+    f"{_PACKAGE}TelemetryService/RecordTelemetry": SlotKind.RECORDS,
+    f"{_PACKAGE}ExecService/Exec": SlotKind.EXEC,
+    f"{_PACKAGE}ExecService/RunCommand": SlotKind.EXEC,
 }
 _SHOWN = {
-    Kind.LOGS: "readers of logs",
-    Kind.EVENTS: "watchers of events",
-    Kind.RECORDS: "readers of telemetry records",
-    Kind.EXEC: "commands and sessions",
-    Kind.CALLS: "calls that look",
+    SlotKind.LOGS: "readers of logs",
+    SlotKind.EVENTS: "watchers of events",
+    SlotKind.RECORDS: "readers of telemetry records",
+    SlotKind.EXEC: "commands and sessions",
+    SlotKind.CALLS: "calls that look",
 }
 _SETTINGS = {
-    Kind.LOGS: "max_followers in [limits]",
-    Kind.EVENTS: "max_watchers in [limits]",
-    Kind.RECORDS: "max_watchers in [limits]",
-    Kind.EXEC: "max_streams in [exec]",
+    SlotKind.LOGS: "max_followers in [limits]",
+    SlotKind.EVENTS: "max_watchers in [limits]",
+    SlotKind.RECORDS: "max_watchers in [limits]",
+    SlotKind.EXEC: "max_streams in [exec]",
 }
 
 
-def kind_of(method: str) -> Kind | None:
+def kind_of(method: str) -> SlotKind | None:
     """What a call ("/muster.v1.JobService/Get") counts as; None for one that needs no slot."""
     found = _STREAMS.get(method)
-    return found or (Kind.CALLS if access.is_look(method) else None)
+    return found or (SlotKind.CALLS if access.is_look(method) else None)
 
 
 class Limits(Protocol):
@@ -96,7 +96,7 @@ class Limits(Protocol):
     def reserved_percent(self) -> int: ...
 
 
-class Settings(Protocol):
+class SlotSettings(Protocol):
     """What is taken from the configuration."""
 
     @property
@@ -113,7 +113,7 @@ class _Exec(Protocol):
 class Listeners:
     """The slots of all listeners."""
 
-    def __init__(self, settings: Callable[[], Settings]) -> None:
+    def __init__(self, settings: Callable[[], SlotSettings]) -> None:
         """`settings` gives those that hold now."""
         self._settings = settings
         self._all: list[Slots] = []
@@ -130,7 +130,7 @@ class Listeners:
             slots.fill(page)
 
 
-class Held:
+class HeldSlot:
     """A slot of one call. It is given back when the handler has ended and gRPC is done with the call: a handler is over
     while its answer waits for a client that does not read, and runs on for a moment behind a client that left."""
 
@@ -167,23 +167,23 @@ class Held:
 class Slots:
     """Those of one listener. Belongs to one event loop."""
 
-    def __init__(self, name: str, where: str, settings: Callable[[], Settings], shared: bool) -> None:
+    def __init__(self, name: str, where: str, settings: Callable[[], SlotSettings], shared: bool) -> None:
         """See `Listeners.add`."""
         self.name, self._where = name, where
         self._settings = settings
         self._shared = shared
-        self._used = {kind: _Count() for kind in Kind}
+        self._used = {kind: _Count() for kind in SlotKind}
         self._untaken = _Count()
-        self._refused: Counter[Kind] = Counter()
-        self._waiting: dict[tuple[Kind, str], float] = {}
+        self._refused: Counter[SlotKind] = Counter()
+        self._waiting: dict[tuple[SlotKind, str], float] = {}
 
-    def take(self, kind: Kind, caller: Caller, says: str = "") -> Held:
+    def take(self, kind: SlotKind, caller: Caller, says: str = "") -> HeldSlot:
         """A slot for a call of this kind; `says`: who the client says it is. Raises NoSlot."""
         used, untaken = self._used[kind], self._untaken
         who = kind, caller.client or says
         try:
             self._refuse(used, self.most(kind), _SHOWN[kind], caller, kind)
-            if kind is Kind.CALLS:
+            if kind is SlotKind.CALLS:
                 self._refuse(untaken, MAX_UNTAKEN, "bytes of answers that clients have not taken", caller, kind)
         except NoSlot:
             self._refused[kind] += 1
@@ -193,32 +193,32 @@ class Slots:
             raise
         self._waiting.pop(who, None)
         used.add(caller, 1)
-        return Held(lambda: used.add(caller, -1), lambda size: untaken.add(caller, size))
+        return HeldSlot(lambda: used.add(caller, -1), lambda size: untaken.add(caller, size))
 
-    def most(self, kind: Kind) -> int:
+    def most(self, kind: SlotKind) -> int:
         """How many slots of a kind there are."""
         settings = self._settings()
-        if kind is Kind.CALLS:
+        if kind is SlotKind.CALLS:
             return MAX_CALLS
-        if kind is Kind.EXEC:
+        if kind is SlotKind.EXEC:
             return settings.exec.max_streams
-        return settings.limits.max_followers if kind is Kind.LOGS else settings.limits.max_watchers
+        return settings.limits.max_followers if kind is SlotKind.LOGS else settings.limits.max_watchers
 
     def fill(self, page: Page) -> None:
         """Adds the metrics."""
         since = time.monotonic() - WAITS_S
         self._waiting = {who: at for who, at in self._waiting.items() if at >= since}
         waiting = Counter(kind for kind, _ in self._waiting)
-        for kind in Kind:
+        for kind in SlotKind:
             page.add(USED, self._used[kind].total, self.name, kind)
             page.add(MOST, self.most(kind), self.name, kind)
             page.add(WAITING, waiting[kind], self.name, kind)
             page.add(REFUSED, self._refused[kind], self.name, kind)
 
-    def _refuse(self, count: "_Count", most: int, what: str, caller: Caller, kind: Kind) -> None:
+    def _refuse(self, count: "_Count", most: int, what: str, caller: Caller, kind: SlotKind) -> None:
         """Raises NoSlot."""
         limits = self._settings().limits
-        remedy, reason = _SETTINGS.get(kind, ""), "TOO_MANY" if kind is Kind.EXEC else ""
+        remedy, reason = _SETTINGS.get(kind, ""), "TOO_MANY" if kind is SlotKind.EXEC else ""
         share = max(1, most * limits.client_percent // 100)
         if caller.client and count.clients[caller.client] >= share:
             raise NoSlot(f"{what} of {caller.client}", share, self._where, "client_percent in [limits]", reason)

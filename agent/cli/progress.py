@@ -2,7 +2,7 @@
 
 import threading
 
-from muster.agent.cli.client.calls import Connection, Patience
+from muster.agent.cli.client.calls import DaemonConnection, Patience
 from muster.agent.cli.exits import CallFailed, Failure, NoDaemon
 from muster.agent.cli.printing import note
 from muster.v1 import event_pb2, job_pb2
@@ -32,7 +32,7 @@ _QUIET = frozenset({"GANG_VICTIM", "STOPPED"})
 class Progress:
     """Writes a line to stderr for each event of the job that a person wants to know of, from its acceptance on."""
 
-    def __init__(self, connection: Connection, job: job_pb2.Job) -> None:
+    def __init__(self, connection: DaemonConnection, job: job_pb2.Job) -> None:
         self._connection = connection
         self._job = job
         self._thread = threading.Thread(target=self._serve, name="progress", daemon=True)

@@ -132,7 +132,7 @@ class HealthTable(NodeSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class HangTable(hang.Settings):
+class HangTable(hang.HangSettings):
     """[hang]: whether the rule runs, what is done about a hang, and probes/hang's settings by their names there."""
 
     enabled: bool = True
@@ -179,9 +179,9 @@ class ChecksTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nproc_min: int = 1_000_000
     custom_dir: str = ""
 
-    def settings(self) -> precheck.Settings:
+    def settings(self) -> precheck.CheckSettings:
         """For the probes. Raises ValueError for a value that cannot be meant."""
-        return precheck.Settings(**{f.name: getattr(self, f.name) for f in fields(precheck.Settings)})
+        return precheck.CheckSettings(**{f.name: getattr(self, f.name) for f in fields(precheck.CheckSettings)})
 
 
 #: How a setting of each type is read from a command line, and what it must be.
@@ -239,7 +239,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Raises ValueError with one sentence.
         """
-        of_start, of_node = ([f.name for f in fields(kind)] for kind in (precheck.Settings, NodeSettings))
+        of_start, of_node = ([f.name for f in fields(kind)] for kind in (precheck.CheckSettings, NodeSettings))
         values: dict[str, Any] = {}
         for name, text in changes.items():
             if name not in of_start and name not in of_node:

@@ -59,7 +59,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class RecordKey:
     """What an event was derived from: a record of a job's journal. The time of acceptance tells a job from a later one
     of the same id."""
 
@@ -93,7 +93,7 @@ class EventStore:
         self._numbers: list[int] = []
         self._recent_after = self._next - 1
         #: What is not on disk, with its number.
-        self._pending: list[tuple[int, Key | None, Event]] = []
+        self._pending: list[tuple[int, RecordKey | None, Event]] = []
         self._grown = anyio.Event()
         self._dirty = anyio.Event()
         self._limiter = anyio.CapacityLimiter(4)
@@ -113,7 +113,7 @@ class EventStore:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def append(self, events: Iterable[tuple[Key | None, Event]]) -> None:
+    def append(self, events: Iterable[tuple[RecordKey | None, Event]]) -> None:
         """Writes events with their keys and wakes the watchers.
 
         One write into the page cache: from then on a kill of the daemon cannot lose them; `run` puts them onto the
@@ -194,7 +194,7 @@ class EventStore:
         self._segments = [s for s in self._segments if s.size] + [segment]
         return segment
 
-    def _line(self, number: int, key: Key | None, event: Event) -> segments.Line:
+    def _line(self, number: int, key: RecordKey | None, event: Event) -> segments.Line:
         accepted_at, record = (key.accepted_at, key.record) if key is not None else (0.0, -1)
         return segments.Line(
             number, event.time, event.kind, event.job_id, accepted_at, record,

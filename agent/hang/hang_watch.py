@@ -20,7 +20,7 @@ from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs.entry import Entry
 from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
-from muster.agent.telemetry.records import Lost, Record, Records, encoded
+from muster.agent.telemetry.records import Lost, Records, TelemetryRecord, encoded
 from muster.agent.text import ranks
 from muster.probes import hang
 from muster.probes.hang import Change, Verdict
@@ -46,7 +46,7 @@ _KINDS = {
 _log = structlog.get_logger(__name__)
 
 
-class Jobs(Protocol):
+class WatchedJobs(Protocol):
     """What is taken from the registry."""
 
     def known(self, job_id: str) -> Entry | None:
@@ -58,7 +58,7 @@ TakeStacks = Callable[[str, Sequence[int], str], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CurrentHang:
     """The present verdict of a job. `since` and `at` in seconds since the epoch."""
 
     change: Change
@@ -90,7 +90,7 @@ class _Watched:
     #: That of the node, from which the detector's settings were made.
     table: HangTable
     detector: hang.Detector | hang.PlainDetector
-    found: Found | None = None
+    found: CurrentHang | None = None
     since_stored: int = 0
 
 
@@ -112,7 +112,7 @@ class HangWatch:
         self,
         settings: Callable[[], Config],
         events: EventStore,
-        registry: Jobs,
+        registry: WatchedJobs,
         records: Records,
         take_stacks: TakeStacks,
     ) -> None:
@@ -128,7 +128,7 @@ class HangWatch:
         #: Sentence for an operator, or empty.
         self.trouble = ""
 
-    def found(self, entry: Entry) -> Found | None:
+    def found(self, entry: Entry) -> CurrentHang | None:
         """The present verdict of a job; None where there is none, and of a job that has ended."""
         watched = self._jobs.get(entry.job_id)
         if watched is None or watched.entry is not entry or entry.job.state.final or watched.attempt != _attempt(entry):
@@ -152,7 +152,7 @@ class HangWatch:
                             _log.exception("hang.defect", job=record.job)
                             self.trouble = f"job {record.job}: the hang rule failed: {error!r}"
 
-    async def _take(self, record: Record) -> None:
+    async def _take(self, record: TelemetryRecord) -> None:
         entry = self._registry.known(record.job)
         if entry is None or entry.job.state is not State.RUNNING or not self._settings().hang.enabled:
             if (gone := self._jobs.pop(record.job, None)) is not None and entry is not None:
@@ -172,7 +172,7 @@ class HangWatch:
         for change in changes:
             since = change.evidence.get("since")
             found, untold = (
-                Found(change, since if isinstance(since, (int, float)) else change.t, change.t),
+                CurrentHang(change, since if isinstance(since, (int, float)) else change.t, change.t),
                 _kind(change),
             )
         watched.since_stored += 1
@@ -194,7 +194,7 @@ class HangWatch:
         watched.detector = _going_on(stored.state, settings)
         change = _told(stored.found)
         if change is not None and watched.detector.verdict is not None:
-            watched.found = Found(change, stored.since, change.t)
+            watched.found = CurrentHang(change, stored.since, change.t)
             if stored.untold and not await self._was_told(stored.untold, change):
                 self._note(watched, stored.untold, change)
             if change.verdict is Verdict.HUNG and self._group is not None:
@@ -202,14 +202,14 @@ class HangWatch:
                 self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
         return watched
 
-    def _rule(self, entry: Entry) -> hang.Settings:
+    def _rule(self, entry: Entry) -> hang.HangSettings:
         try:
             return self._settings().hang.with_values(entry.spec.hang)
         except ValueError as error:  # a setting that an earlier version knew
             _log.warning("hang.settings_refused", job=entry.job_id, error=str(error))
             return self._settings().hang
 
-    async def _store(self, watched: _Watched, found: Found | None, untold: str) -> None:
+    async def _store(self, watched: _Watched, found: CurrentHang | None, untold: str) -> None:
         stored = _Stored(
             watched.attempt,
             watched.detector.state(),
@@ -305,7 +305,7 @@ def _kind(change: Change) -> str:
     return _KINDS.get(change.verdict, "job.recovered" if "recovered" in change.evidence else "")
 
 
-def _going_on(state: dict[str, Any], settings: hang.Settings) -> hang.Detector | hang.PlainDetector:
+def _going_on(state: dict[str, Any], settings: hang.HangSettings) -> hang.Detector | hang.PlainDetector:
     """A detector with these settings that knows what another one knew; nothing, where that was of the other rule."""
     begun = hang.detector(settings)
     try:

@@ -20,8 +20,8 @@ from muster.probes import stacks
 from muster.probes.calls import watched
 from muster.probes.cards.driver import View
 from muster.probes.kernel.procfs import Procfs
-from muster.probes.kernel.trees import Forest, JobRoots, Proc, Role
-from muster.probes.stacks import ProcessStacks, Target
+from muster.probes.kernel.trees import Forest, JobProcess, JobRoots, ProcessRole
+from muster.probes.stacks import ProcessStacks, StackTarget
 from muster.supervisors.model.spec import Boot, Violation
 from muster.v1 import job_pb2
 
@@ -52,14 +52,14 @@ class StacksSettings:
     native: Collection[str] = ("hung",)
 
 
-class Jobs(Protocol):
+class JobsWithRanks(Protocol):
     """What is taken from the registry."""
 
     async def get(self, job_id: str) -> Entry:
         """Raises JobNotFound."""
 
 
-class Cards(Protocol):
+class CardHolders(Protocol):
     """What is taken from the driver."""
 
     @property
@@ -70,7 +70,9 @@ class Cards(Protocol):
 class Stacks:
     """Belongs to one event loop."""
 
-    def __init__(self, registry: Jobs, driver: Cards, settings: Callable[[], StacksSettings] = StacksSettings) -> None:
+    def __init__(
+        self, registry: JobsWithRanks, driver: CardHolders, settings: Callable[[], StacksSettings] = StacksSettings
+    ) -> None:
         self._registry = registry
         self._driver = driver
         self._settings = settings
@@ -126,18 +128,18 @@ class Stacks:
             notes = ["its processes have ended: there is nothing to look at"]
         return replace(found, at=taken.at, processes=taken.processes, notes=(*notes, *taken.notes))
 
-    async def _targets(self, entry: Entry, ranks: frozenset[int] | None) -> tuple[list[Target], list[str]]:
+    async def _targets(self, entry: Entry, ranks: frozenset[int] | None) -> tuple[list[StackTarget], list[str]]:
         """Ranks first, then workers, of each rank in turn; and what there is to say."""
         roots = job_processes.roots(entry)
         holders = {one.pid: index for index, seen in self._driver.view.holders.items() for one in seen.value}
-        procs: tuple[Proc, ...] | None = None
+        procs: tuple[JobProcess, ...] | None = None
         with anyio.move_on_after(FIND_S):
             try:
                 procs = await watched.call(f"the processes of job {entry.job_id}", lambda: _procs(roots, holders))
             except (OSError, ValueError, watched.StillHanging) as error:
                 _log.warning("stacks.no_tree", job=entry.job_id, error=str(error))
         if procs is None:
-            own = [Target(root.rank, root.pid, root.start) for root in roots.roots if _is_in(root.rank, ranks)]
+            own = [StackTarget(root.rank, root.pid, root.start) for root in roots.roots if _is_in(root.rank, ranks)]
             return own, [f"/proc does not answer within {FIND_S:g} s: only what muster itself started is looked at"]
         found = targets(procs, roots, ranks)
         if len(found) > MAX_PROCESSES:
@@ -181,17 +183,17 @@ class Stacks:
                 self._busy[job_id] = (lock, users - 1)
 
 
-def targets(procs: Sequence[Proc], roots: JobRoots, ranks: frozenset[int] | None) -> list[Target]:
+def targets(procs: Sequence[JobProcess], roots: JobRoots, ranks: frozenset[int] | None) -> list[StackTarget]:
     """Which processes are to be looked at; `ranks` None: of all. Where a launcher has made no rank that is known as
     one: the launcher and what descends from it."""
-    of_ranks: dict[int, list[Target]] = {}
-    for role in (Role.RANK, Role.WORKER):
+    of_ranks: dict[int, list[StackTarget]] = {}
+    for role in (ProcessRole.RANK, ProcessRole.WORKER):
         for proc in procs:
             if proc.role is role and proc.rank is not None and _is_in(proc.rank, ranks):
-                of_ranks.setdefault(proc.rank, []).append(Target(proc.rank, proc.stat.pid, proc.stat.start))
-    if not any(proc.role is Role.RANK for proc in procs):
+                of_ranks.setdefault(proc.rank, []).append(StackTarget(proc.rank, proc.stat.pid, proc.stat.start))
+    if not any(proc.role is ProcessRole.RANK for proc in procs):
         first = min((root.rank for root in roots.roots), default=0)
-        return [Target(first, proc.stat.pid, proc.stat.start) for proc in procs]
+        return [StackTarget(first, proc.stat.pid, proc.stat.start) for proc in procs]
     lists = [of_ranks[rank] for rank in sorted(of_ranks)]
     longest = max((len(one) for one in lists), default=0)
     return [one[place] for place in range(longest) for one in lists if place < len(one)]
@@ -229,7 +231,7 @@ def _owner(process: ProcessStacks) -> job_pb2.StackOwner:
     )
 
 
-def _procs(roots: JobRoots, holders: Mapping[int, int], proc: Path = Path("/proc")) -> tuple[Proc, ...]:
+def _procs(roots: JobRoots, holders: Mapping[int, int], proc: Path = Path("/proc")) -> tuple[JobProcess, ...]:
     procfs = Procfs(proc)
     try:
         return Forest(procfs).look([roots], holders)[roots.job]

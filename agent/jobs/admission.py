@@ -115,7 +115,7 @@ def _workdir(path: str) -> list[Violation]:
 
 def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:
     """What is wrong with a job's own settings of the hang rule, which go over those of the node."""
-    rule = hang.Settings(**{field.name: getattr(node, field.name) for field in fields(hang.Settings)})
+    rule = hang.HangSettings(**{field.name: getattr(node, field.name) for field in fields(hang.HangSettings)})
     names = [field.name for field in fields(rule)]
     found, left = [], dict(values)
     for name, value in values.items():

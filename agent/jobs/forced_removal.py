@@ -13,7 +13,7 @@ from muster.agent.errors import JobAlive, JobNotFound
 from muster.agent.jobs import log_ownership
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.job_folder import remove_tree
-from muster.agent.jobs.log_ownership import Known, Owner
+from muster.agent.jobs.log_ownership import KnownJob, Owner
 from muster.supervisors.birth import environment
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised
@@ -86,7 +86,7 @@ def _whose(pid: int) -> str:
 def _owner(job_id: str, entry: Entry | None) -> Owner:
     if entry is not None:
         return log_ownership.owner(entry)
-    return Known(job_id, 0, None, (job_id,))
+    return KnownJob(job_id, 0, None, (job_id,))
 
 
 def _remove_logs(root: Root, owner: Owner) -> list[str]:

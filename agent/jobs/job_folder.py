@@ -28,7 +28,7 @@ from muster.supervisors.system import trust
 
 
 @dataclass(slots=True)
-class Held:
+class HeldJob:
     """A job that no supervisor has yet: the daemon has its lock, and writes its journal."""
 
     lock: job_lock.Lock
@@ -87,14 +87,14 @@ def append_log(log: Path, index: Path, lines: Sequence[str]) -> None:
         os.close(folder)
 
 
-def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
+def create(root: Root, spec: JobSpec, accepted: Record) -> HeldJob:
     """Makes a job's folder with the record `accepted`, on disk and locked. Raises NoRoom, with nothing left behind.
 
     It is made under another name: a job is there with all its files, or it is not there.
     """
     temporary = JobPaths(root.jobs / f".{spec.job_id}.{secrets.token_hex(4)}")
     name = temporary.folder.name
-    held: Held | None = None
+    held: HeldJob | None = None
     try:
         with contextlib.ExitStack() as opened:
             jobs = _opened(opened, root.jobs)
@@ -104,7 +104,7 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
                 os.fchmod(folder, 0o711)  # whatever the umask is: the job's user passes through to the working folder
                 lock = job_lock.take(temporary.lock, temporary.folder)
                 try:
-                    held = Held(lock, Writer(temporary.journal, Contents([], 0, torn=False)))
+                    held = HeldJob(lock, Writer(temporary.journal, Contents([], 0, torn=False)))
                 except OSError:
                     lock.close()
                     raise
@@ -133,7 +133,7 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> Held:
     return held
 
 
-def reclaim(paths: JobPaths) -> Held | None:
+def reclaim(paths: JobPaths) -> HeldJob | None:
     """Takes a job up that no supervisor has, and of which nothing ever ran; None for others.
 
     Raises JournalDamaged, IllegalTransition, OSError.
@@ -148,7 +148,7 @@ def reclaim(paths: JobPaths) -> Held | None:
         if job.state.final or (job.supervisor_pid and job.has_run):
             lock.close()
             return None
-        return Held(lock, Writer(paths.journal, contents))
+        return HeldJob(lock, Writer(paths.journal, contents))
     except BaseException:
         lock.close()
         raise

@@ -10,7 +10,7 @@ import structlog
 from muster.agent import threads
 from muster.agent.jobs import job_folder, last_resort
 from muster.agent.jobs.entry import Entry, Told, fetch
-from muster.agent.jobs.job_folder import Held
+from muster.agent.jobs.job_folder import HeldJob
 from muster.agent.jobs.last_resort import LastResort
 from muster.agent.jobs.stuck_supervisor import StuckSupervisor
 from muster.agent.jobs.unsupervised import Surroundings, Unsupervised
@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 class JobTask:
     """Lives as long as its job; `run` returns when the job has ended and its supervisor has left."""
 
-    def __init__(self, entry: Entry, around: Surroundings, held: Held | None) -> None:
+    def __init__(self, entry: Entry, around: Surroundings, held: HeldJob | None) -> None:
         """`held`: a job that was accepted just now; None for one that was there when the daemon started."""
         self.entry = entry
         self.done = anyio.Event()

@@ -71,7 +71,7 @@ def parsed(name: str) -> Name | None:
 
 
 class Owner(Protocol):
-    """What is known of a job: the index entry of one that has ended, or `Known`. Another node that writes into the same
+    """What is known of a job: the index entry of one that has ended, or `KnownJob`. Another node that writes into this
     folder has other ranks, and another number. `ranks`: None where they cannot be known. `folders`: names of those of
     the job's user; it has `<id>.logs` in their place where they are another user's."""
 
@@ -86,7 +86,7 @@ class Owner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownJob:
     """A job that is in memory; see `Owner`."""
 
     job_id: str
@@ -100,11 +100,11 @@ def _has(owner: Owner, name: Name) -> bool:
     return owner.ranks is None or (name.node == owner.node_rank if name.rank is None else name.rank in owner.ranks)
 
 
-def owner(entry: Entry) -> Known:
+def owner(entry: Entry) -> KnownJob:
     """Of a job that is in memory."""
     ranks = None if entry.damaged else frozenset(rank.rank for rank in entry.job.ranks)
     folders = dict.fromkeys((entry.job_id, modelarts.job_name(entry.job_id, entry.spec.env)))
-    return Known(entry.job_id, entry.job.node_rank, ranks, tuple(folders))
+    return KnownJob(entry.job_id, entry.job.node_rank, ranks, tuple(folders))
 
 
 @dataclass(slots=True)

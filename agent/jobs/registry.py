@@ -22,7 +22,7 @@ from muster.agent.errors import (
     ShuttingDown,
     TooMany,
 )
-from muster.agent.events.event_store import EventStore, Key
+from muster.agent.events.event_store import EventStore, RecordKey
 from muster.agent.jobs import admission, forced_removal, job_folder
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.cards.leasing import Leasing, OnCards
@@ -35,7 +35,7 @@ from muster.agent.jobs.ended.ended_index import LOAD_AT_ONCE, EndedJobs
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.ended.ended_scan import End
 from muster.agent.jobs.entry import Entry, Told
-from muster.agent.jobs.job_folder import Held
+from muster.agent.jobs.job_folder import HeldJob
 from muster.agent.jobs.job_task import JobTask
 from muster.agent.jobs.unsupervised import Surroundings
 from muster.agent.link.connection import Pause
@@ -291,7 +291,7 @@ class Registry:
     async def _load(self, ids: Sequence[str]) -> None:
         """Reads these jobs as a whole, and tells what was not told of them."""
         missed: Told = []
-        keys: dict[int, Key] = {}
+        keys: dict[int, RecordKey] = {}
         for start in range(0, len(ids), LOAD_AT_ONCE):
             for entry, told in await self._thread(job_folder.load_all, self._root, ids[start : start + LOAD_AT_ONCE]):
                 if not entry.job.state.final:
@@ -358,7 +358,7 @@ class Registry:
         if not entry.job.state.final:
             self._begin(entry, None)
 
-    def _begin(self, entry: Entry, held: Held | None) -> None:
+    def _begin(self, entry: Entry, held: HeldJob | None) -> None:
         assert self._group is not None
         task = self._tasks[entry.job_id] = JobTask(entry, self._around, held)
         self._group.start_soon(self._follow, task, name=f"job {entry.job_id}")
@@ -412,7 +412,7 @@ class Registry:
                 **placed(spec, given.devices),
                 **self.leasing.on_cards(spec, given.devices if spec.wants_cards else []),
             }
-            held: Held = await self._thread(job_folder.create, self._root, spec, accepted)
+            held: HeldJob = await self._thread(job_folder.create, self._root, spec, accepted)
         except BaseException as error:
             self.leasing.give_up(spec.job_id)
             if isinstance(error, NoRoom):
@@ -520,8 +520,8 @@ class Registry:
 
     async def _check(self, spec: JobSpec) -> list[CheckResult]:
         job = (await self.get(spec.job_id)).job
-        request = precheck.Request(
-            cards=precheck.Wanted(tuple(job.cards), kind=job.card_kind),
+        request = precheck.CheckRequest(
+            cards=precheck.CardsWanted(tuple(job.cards), kind=job.card_kind),
             driver=self._driver,
             # The names of an MPI job may come later: it waits for them itself.
             hosts=tuple(n for n in dict.fromkeys((*spec.nodes, spec.master_addr)) if n)
@@ -564,7 +564,7 @@ class Registry:
             self.leasing.give_back(entry)
         entry.wake()
 
-    def _untold(self, entry: Entry, told: Told) -> Iterator[tuple[Key, Any]]:
+    def _untold(self, entry: Entry, told: Told) -> Iterator[tuple[RecordKey, Any]]:
         """Events that are not in the store yet, each with its key."""
         if not told:
             return
@@ -572,7 +572,7 @@ class Registry:
         last = self._events.last_record(entry.job_id, accepted_at)
         for number, event in told:
             if number > last:
-                yield Key(entry.job_id, accepted_at, number), event
+                yield RecordKey(entry.job_id, accepted_at, number), event
 
     async def _apart(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """Does `work` in a task of the registry's own, to its end even if the caller is cancelled.

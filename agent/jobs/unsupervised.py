@@ -17,7 +17,7 @@ from muster.agent.jobs.cards import placement
 from muster.agent.jobs.cards.leases import Given
 from muster.agent.jobs.cards.leasing import Leasing
 from muster.agent.jobs.entry import Entry, Told
-from muster.agent.jobs.job_folder import Held
+from muster.agent.jobs.job_folder import HeldJob
 from muster.agent.link.connection import Pause
 from muster.agent.link.nursery_client import NurseryClient
 from muster.probes.cards.accelerator import ASCEND
@@ -71,7 +71,7 @@ class _Order:
 class Unsupervised:
     """Has the job's lock, and so its journal, until a supervisor is to have them; orders are carried out here."""
 
-    def __init__(self, entry: Entry, around: Surroundings, held: Held | None, tell: Callable[[str], None]) -> None:
+    def __init__(self, entry: Entry, around: Surroundings, held: HeldJob | None, tell: Callable[[str], None]) -> None:
         """`held`: a job that was accepted just now; None for one that was there when the daemon started. `tell` is
         called with a sentence while the journal cannot be written, and with none when it can."""
         #: Whether no supervisor has had the job.

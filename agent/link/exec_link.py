@@ -21,7 +21,7 @@ ANSWER_S = 20.0
 MAX_ANSWER = 4 << 20
 
 
-class SessionRefused(Refused):
+class ExecRefused(Refused):
     """Raised when a supervisor does not do what was asked; `reason` is a word for programs, or empty."""
 
     def __init__(self, text: str, reason: str) -> None:
@@ -120,7 +120,7 @@ async def _ask(stream: ByteStream, order: messages.Message, body: bytes = b"") -
     except ProtocolError as error:
         raise LinkLost(f"not understood: {error}") from error
     if answer.get("ok") is not True:
-        raise SessionRefused(control.refusal(answer), str(answer.get("reason", "")))
+        raise ExecRefused(control.refusal(answer), str(answer.get("reason", "")))
     return answer, rest
 
 

@@ -18,7 +18,7 @@ Figures = dict[int, tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class JournalChange:
     """What a supervisor tells: bytes of the journal that are on disk, a record that is owed to it, why it takes none
     (empty: none waits for it), or what open gaps have lost by now. The others are None."""
 
@@ -33,18 +33,18 @@ async def watch(connection: Connection) -> None:
     await connection.send({"op": "watch"})
 
 
-async def next_change(connection: Connection) -> Change:
+async def next_change(connection: Connection) -> JournalChange:
     """Waits for the next change. Raises LinkLost when the supervisor has exited."""
     while True:
         message = await connection.receive()
         if message["op"] == "journal":
-            return Change(size=int(message["size"]))
+            return JournalChange(size=int(message["size"]))
         if message["op"] == "owed" and isinstance(record := message.get("record"), dict):
-            return Change(owed=record)
+            return JournalChange(owed=record)
         if message["op"] == "refused":
-            return Change(refused=str(message.get("why", "")))
+            return JournalChange(refused=str(message.get("why", "")))
         if message["op"] == "gaps" and isinstance(gaps := message.get("gaps"), list):
-            return Change(gaps={rank: (since, count) for rank, since, count in gaps})
+            return JournalChange(gaps={rank: (since, count) for rank, since, count in gaps})
         if message.get("ok") is False:
             raise LinkLost(f"the supervisor refused: {message.get('error')}")
 
@@ -85,4 +85,4 @@ async def _order(paths: Sequence[Path], order: Message) -> None:
         raise LinkLost(f"the supervisor did not take the order in {STOP_S:g} s") from None
 
 
-__all__ = ["Change", "Figures", "LinkLost", "Refused", "hung", "next_change", "stop", "watch"]
+__all__ = ["Figures", "JournalChange", "LinkLost", "Refused", "hung", "next_change", "stop", "watch"]

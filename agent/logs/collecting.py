@@ -19,7 +19,7 @@ from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.registry import Registry
 from muster.agent.logs.log_keeping import LogKeeping
-from muster.agent.telemetry.history.history_rows import Key
+from muster.agent.telemetry.history.history_rows import SeriesKey
 from muster.agent.telemetry.history.history_store import History
 
 #: Records that are collected at once, and seconds between two such lots.
@@ -97,7 +97,7 @@ class Collecting:
             wait, self._by_age_at = YOUNG_S, 0.0
         ready = ((row, why) for row, why in due if not 0 <= now - row.since < YOUNG_S and self._may_go(row))
         while lot := dict(itertools.islice(ready, LOT)):
-            await self._history.forget([Key("job", row.job_id, row.accepted_at) for row in lot])
+            await self._history.forget([SeriesKey("job", row.job_id, row.accepted_at) for row in lot])
             gone, trouble = await self._registry.collect(list(lot), self._logs)
             now = self._clock()
             self._events.append((None, _event(row, lot[row], now)) for row in gone)

@@ -41,7 +41,7 @@ class Raw:
         """Nothing is held."""
 
 
-class Lines:
+class LabelledLines:
     """Whole lines, each with its label, `[rank 3] `, and, if wanted, its time; or only those that `grep` is found in.
 
     A line that has not ended is held until its newline comes or until `finish`, so that lines of several sources never

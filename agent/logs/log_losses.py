@@ -33,7 +33,10 @@ def ends(job: Job, paths: JobPaths) -> dict[int, int]:
 
 
 def missing(
-    files: Sequence[log_reading.LogFile], starts: Mapping[int, int], stops: Mapping[int, int], ends: Mapping[int, int]
+    files: Sequence[log_reading.RankLogFile],
+    starts: Mapping[int, int],
+    stops: Mapping[int, int],
+    ends: Mapping[int, int],
 ) -> list[Missing]:
     """What is missing of these logs. What a setting or a command removed is not.
 

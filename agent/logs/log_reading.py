@@ -39,7 +39,7 @@ _INDEX_AHEAD = 64 * INDEX_RECORD.size
 
 
 @dataclass(frozen=True, slots=True)
-class LogFile:
+class RankLogFile:
     """Output and time index of one rank."""
 
     rank: int
@@ -63,7 +63,7 @@ class Chunk:
     truncated: bool = False
 
 
-def look(files: list[LogFile]) -> list[Layout]:
+def look(files: list[RankLogFile]) -> list[Layout]:
     """How files of one folder lie there now. Raises OSError."""
     return folder(files[0].path.parent).look([file.path for file in files]) if files else []
 
@@ -119,7 +119,7 @@ class TimeIndex:
         self._ahead = [INDEX_RECORD.unpack_from(data, i * size) for i in reversed(range(whole))]
 
 
-def offset_since(file: LogFile, when: int, size: int) -> int:
+def offset_since(file: RankLogFile, when: int, size: int) -> int:
     """Where the output at or after `when` (nanoseconds since the epoch) begins; `size` where there is none.
 
     The index is good for 100 ms: bytes are told to be up to so much older than they are, so reading begins with the
@@ -135,7 +135,7 @@ def offset_since(file: LogFile, when: int, size: int) -> int:
         return 0
 
 
-def offset_until(file: LogFile, when: int, size: int) -> int:
+def offset_until(file: RankLogFile, when: int, size: int) -> int:
     """Where the first output that was written after `when` (nanoseconds since the epoch) begins; `size` where there is
     none, or no index that tells it. What the index tells to be up to 100 ms older than it is may still be before it."""
     found = _first_after(file.index, when)
@@ -160,7 +160,7 @@ def _first_after(index: Path, when: int, first: int | None = None) -> int | None
     return int(INDEX_RECORD.unpack(found)[0])
 
 
-async def tail_offset(file: LogFile, lines: int, size: int) -> int:
+async def tail_offset(file: RankLogFile, lines: int, size: int) -> int:
     """Where the last `lines` lines before `size` begin, found from the end. A last line without newline counts."""
     if lines == 0:
         return size
@@ -195,13 +195,13 @@ def _tail_step(path: Path, end: int, missing: int, at_end: bool) -> tuple[int, i
         return end, missing
 
 
-async def sizes_of(files: list[LogFile]) -> dict[int, int]:
+async def sizes_of(files: list[RankLogFile]) -> dict[int, int]:
     """Sizes in bytes by rank. Raises OSError."""
     return await in_turn(_sizes, files)
 
 
 async def starts(
-    files: list[LogFile],
+    files: list[RankLogFile],
     sizes: dict[int, int],
     offsets: dict[int, int],
     tail_lines: int | None,
@@ -233,7 +233,7 @@ async def starts(
 class _Stream:
     """One rank in a merge: what is to be read is [position, limit), of which [position, end) was written at `time`."""
 
-    file: LogFile
+    file: RankLogFile
     index: TimeIndex
     position: int
     limit: int = 0
@@ -248,7 +248,7 @@ class Merge:
     the order holds within a round, and a rank that writes without end keeps nobody waiting.
     """
 
-    def __init__(self, files: list[LogFile], positions: dict[int, int]) -> None:
+    def __init__(self, files: list[RankLogFile], positions: dict[int, int]) -> None:
         """Reading begins at `positions` (bytes, by rank)."""
         self._streams = [_Stream(f, TimeIndex(f.index), positions[f.rank]) for f in files]
         self._heap: list[tuple[int, int]] | None = None
@@ -322,7 +322,7 @@ class Watcher:
     """
 
     def __init__(
-        self, files: list[LogFile], job_changed: Callable[[], Awaitable[None]], job_ended: Callable[[], bool]
+        self, files: list[RankLogFile], job_changed: Callable[[], Awaitable[None]], job_ended: Callable[[], bool]
     ) -> None:
         """`job_changed` returns at the next change of the job's state; after the end there is none."""
         self.files = files
@@ -383,5 +383,5 @@ def _bisect(fd: int, beyond: Callable[[int, int], bool]) -> int:
     return low
 
 
-def _sizes(files: list[LogFile]) -> dict[int, int]:
+def _sizes(files: list[RankLogFile]) -> dict[int, int]:
     return {file.rank: layout.end for file, layout in zip(files, look(files), strict=True)}

@@ -48,18 +48,18 @@ class Span:
         """Whether nothing of that time can come any more."""
         return self.until is not None and time.time_ns() > self.until + _INDEXED_NS
 
-    async def cut(self, files: list[log_reading.LogFile], sizes: dict[int, int]) -> dict[int, int]:
+    async def cut(self, files: list[log_reading.RankLogFile], sizes: dict[int, int]) -> dict[int, int]:
         """`sizes`, up to the first output after this time. Raises OSError."""
         if self.until is None or time.time_ns() <= self.until:
             return sizes
         return await threads.run(_cut, files, sizes, self.until, limiter=self._limiter)
 
 
-def files_of(root: Root, entry: Entry) -> list[log_reading.LogFile]:
+def files_of(root: Root, entry: Entry) -> list[log_reading.RankLogFile]:
     """The job's own log, then those of its ranks."""
-    own = log_reading.LogFile(JOB, *job_log_files(root, entry.job_id, entry.job.node_rank))
+    own = log_reading.RankLogFile(JOB, *job_log_files(root, entry.job_id, entry.job.node_rank))
     return [own] + [
-        log_reading.LogFile(
+        log_reading.RankLogFile(
             rank.rank,
             root.rank_log(entry.job_id, rank.rank, rank.device),
             root.rank_index(entry.job_id, rank.rank, rank.device),
@@ -89,7 +89,7 @@ async def events_before(events: EventLines | None, when: int | None) -> list[log
     ]
 
 
-def _cut(files: list[log_reading.LogFile], sizes: dict[int, int], until: int) -> dict[int, int]:
+def _cut(files: list[log_reading.RankLogFile], sizes: dict[int, int], until: int) -> dict[int, int]:
     return {file.rank: log_reading.offset_until(file, until, sizes[file.rank]) for file in files}
 
 

@@ -68,7 +68,7 @@ class _Lot:
     ended: bool = False
 
 
-class Jobs(Protocol):
+class UploadedJobs(Protocol):
     """What is taken from the registry."""
 
     async def get(self, job_id: str) -> Entry:
@@ -86,7 +86,7 @@ class Uploads:
         root: Root,
         settings: Callable[[], Config],
         events: EventStore,
-        registry: Jobs,
+        registry: UploadedJobs,
         compressed: Callable[[str], bool],
         over: Callable[[], None],
     ) -> None:

@@ -22,7 +22,7 @@ from muster.agent.host.state_folder import write_synced
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
 from muster.agent.logs import log_reading
-from muster.agent.logs.labels import Lines
+from muster.agent.logs.labels import LabelledLines
 from muster.agent.logs.log_reading import Chunk
 from muster.agent.logs.log_stream import files_of
 from muster.supervisors.model.states import JOB
@@ -47,7 +47,7 @@ class RankLines:
     def __init__(self, offsets: dict[int, int]) -> None:
         self.offsets = offsets
         self._out: list[bytes] = []
-        self._lines = Lines(self._out.append, label=True)
+        self._lines = LabelledLines(self._out.append, label=True)
 
     def take(self, chunk: Chunk, labelled: bool) -> bytes:
         """What can be written now that these bytes are there as well."""

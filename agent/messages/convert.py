@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.agent.errors import InvalidRequest
 from muster.agent.events.event_store import Event
-from muster.agent.hang.hang_watch import Found
+from muster.agent.hang.hang_watch import CurrentHang
 from muster.agent.jobs.admission import new_job_id
 from muster.agent.jobs.entry import Entry
 from muster.agent.messages.spec_message import LIMITS, spec_to
@@ -133,7 +133,7 @@ def _gap(gap: lifecycle.OpenGap) -> job_pb2.OutputGap:
     return job_pb2.OutputGap(lost_bytes=gap.bytes, since=timestamp(gap.since), error=plain(gap.error))
 
 
-def add_present(message: job_pb2.Job, entry: Entry, held_by: Sequence[str] | None, found: Found | None) -> None:
+def add_present(message: job_pb2.Job, entry: Entry, held_by: Sequence[str] | None, found: CurrentHang | None) -> None:
     """Adds what no journal has.
 
     `held_by`: who is still on its cards, of an ended job; None: nobody. `found`: what the hang rule says of it.
@@ -148,7 +148,7 @@ def add_present(message: job_pb2.Job, entry: Entry, held_by: Sequence[str] | Non
         message.hang.CopyFrom(hang_to(found))
 
 
-def hang_to(found: Found) -> job_pb2.HangVerdict:
+def hang_to(found: CurrentHang) -> job_pb2.HangVerdict:
     """What the hang rule says of a job."""
     change = found.change
     return job_pb2.HangVerdict(

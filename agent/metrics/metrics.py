@@ -39,7 +39,7 @@ RETRY_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class Jobs(Protocol):
+class CountedJobs(Protocol):
     """What is taken from the registry."""
 
     @property
@@ -59,7 +59,7 @@ class Jobs(Protocol):
         """Sentences for an operator."""
 
 
-class Cards(Protocol):
+class CountedCards(Protocol):
     """What is taken from the driver."""
 
     @property
@@ -93,7 +93,7 @@ class Node(Protocol):
         """What keeps jobs off cards."""
 
 
-class Usage(Protocol):
+class JobUsages(Protocol):
     """What is taken from the telemetry."""
 
     @property
@@ -105,7 +105,7 @@ class Usage(Protocol):
         """Sentences for an operator."""
 
 
-class Slots(Protocol):
+class CallSlots(Protocol):
     """Calls that listeners serve."""
 
     def fill(self, page: Page) -> None:
@@ -118,12 +118,12 @@ class Metrics:
     def __init__(
         self,
         settings: Callable[[], Config],
-        registry: Jobs,
-        driver: Cards,
-        telemetry: Usage,
+        registry: CountedJobs,
+        driver: CountedCards,
+        telemetry: JobUsages,
         health: Node,
         events: EventStore,
-        slots: Slots,
+        slots: CallSlots,
     ) -> None:
         """Events that are told from now on are counted: made before the registry is loaded, it counts what happened
         while no daemon was there."""

@@ -46,7 +46,7 @@ Show = Callable[[bool], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """What is asked for. `path` without the query; `accept` as in the header, empty where there is none."""
 
     method: str
@@ -175,7 +175,7 @@ async def _linger(loop: asyncio.AbstractEventLoop, connection: socket.socket) ->
         left -= len(got)
 
 
-def parse(head: bytes) -> Request:
+def parse(head: bytes) -> HttpRequest:
     """Reads a request's head. Raises BadRequest."""
     line, *fields = head.split(b"\r\n")
     match = _LINE.fullmatch(line)
@@ -189,7 +189,7 @@ def parse(head: bytes) -> Request:
         if name.lower() == b"accept":
             accept.append(value.strip().decode("latin-1"))
     target = _AUTHORITY.sub("", match[2].decode("latin-1"))
-    return Request(match[1].decode(), target.partition("?")[0], ", ".join(accept))
+    return HttpRequest(match[1].decode(), target.partition("?")[0], ", ".join(accept))
 
 
 async def _response(head: bytes | HTTPStatus, show: Show) -> bytes:

@@ -14,8 +14,8 @@ NodeLook = Callable[[Sequence[str]], Awaitable[list[CheckResult]]]
 
 
 async def run(
-    settings: precheck.Settings,
-    request: precheck.Request,
+    settings: precheck.CheckSettings,
+    request: precheck.CheckRequest,
     look: NodeLook,
     of_node: Sequence[str],
     items: Sequence[str] = (),

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from muster.agent.errors import InvalidRequest
-from muster.agent.node.conditions import OPERATOR, Condition, Rule
+from muster.agent.node.conditions import OPERATOR, Condition, ConditionRule
 from muster.probes.checks import codes
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.node import node_checks
@@ -21,13 +21,13 @@ def explained(code: str) -> tuple[Code, codes.Explanation]:
         raise InvalidRequest([Violation("code", str(error))]) from None
 
 
-def rule(code: str) -> Rule:
+def rule(code: str) -> ConditionRule:
     """How conditions of this code clear; of one that only another version knew, by an operator."""
     try:
         meaning = codes.EXPLANATIONS[Code(code)]
     except (KeyError, ValueError):
-        return Rule(OPERATOR)
-    return Rule(str(meaning.clears), meaning.age_s, meaning.condition, meaning.steady)
+        return ConditionRule(OPERATOR)
+    return ConditionRule(str(meaning.clears), meaning.age_s, meaning.condition, meaning.steady)
 
 
 def of_presence(code: str) -> bool:

@@ -82,7 +82,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ConditionRule:
     """How conditions of a code clear; `age_s` after it was last seen, where it is by age. Without `condition` a result
     of this code is none, however grave. A `steady` one goes with the first look that does not find it."""
 
@@ -93,7 +93,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConditionChange:
     """A condition that came (`was` None), changed its status (`was`: the one before) or went (`gone`: why)."""
 
     condition: Condition
@@ -117,7 +117,11 @@ class Conditions:
     """All of them. Not for several threads."""
 
     def __init__(
-        self, rules: Callable[[str], Rule], still: Still, looks: Callable[[], int], spacing: Callable[[str], float]
+        self,
+        rules: Callable[[str], ConditionRule],
+        still: Still,
+        looks: Callable[[], int],
+        spacing: Callable[[str], float],
     ) -> None:
         """`looks`: how many in a row must find nothing before a condition goes that is not steady. `spacing`: seconds
         that must lie between two of them that count, by item; so a burst of looks does not clear what comes and
@@ -141,7 +145,7 @@ class Conditions:
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
-    def look(self, results: Sequence[CheckResult], cards: Collection[int] | None, now: Moment) -> list[Change]:
+    def look(self, results: Sequence[CheckResult], cards: Collection[int] | None, now: Moment) -> list[ConditionChange]:
         """Takes over what a look found, and lets go what it did not find any more.
 
         `cards`: the only ones that were looked at, beside what is about no card; None: all.
@@ -158,7 +162,7 @@ class Conditions:
                 changes.append(self._drop(condition, "it is normal again"))
         return changes
 
-    def found(self, result: CheckResult, now: Moment) -> Change | None:
+    def found(self, result: CheckResult, now: Moment) -> ConditionChange | None:
         """Latches a finding; None where it is none, or changes nothing that is worth telling."""
         rule = self._rules(str(result.code))
         if result.status not in _GRAVITY or not rule.condition:
@@ -187,9 +191,9 @@ class Conditions:
         latched.condition = replace(new, since=old.since, status=status)
         latched.seen_up, latched.misses = now.up, 0
         self._sorted = None
-        return Change(latched.condition, old.status) if status is not old.status else None
+        return ConditionChange(latched.condition, old.status) if status is not old.status else None
 
-    def inject(self, condition: Condition, age_s: float, now: Moment) -> Change | None:
+    def inject(self, condition: Condition, age_s: float, now: Moment) -> ConditionChange | None:
         """A condition for a drill, which goes by itself after `age_s`; None where there was the same already."""
         old = self._latched.get(condition.key)
         if old is not None:
@@ -198,7 +202,7 @@ class Conditions:
             return None
         return self._take(Latched(condition, now.up, age_s=age_s))
 
-    def restore(self, kept: Iterable[Latched], same_boot: bool, now: Moment) -> list[Change]:
+    def restore(self, kept: Iterable[Latched], same_boot: bool, now: Moment) -> list[ConditionChange]:
         """Takes up what a file kept. After a reboot what a reboot clears goes, and so do drills."""
         changes = []
         for latched in kept:
@@ -217,12 +221,12 @@ class Conditions:
 
     # --- what goes ----------------------------------------------------------------------------------------------------
 
-    def clear(self, code: str, device: str, why: str) -> list[Change]:
+    def clear(self, code: str, device: str, why: str) -> list[ConditionChange]:
         """Takes those of a code away, of one device or (empty) of all."""
         chosen = [c for c in self.all if c.code == code and device in ("", c.device)]
         return [self._drop(condition, why) for condition in chosen]
 
-    def expire(self, now: Moment) -> list[Change]:
+    def expire(self, now: Moment) -> list[ConditionChange]:
         """Takes away what is old enough."""
         gone = []
         for latched in list(self._latched.values()):
@@ -234,7 +238,7 @@ class Conditions:
                 gone.append(self._drop(condition, why))
         return gone
 
-    def unwatched(self, items: Collection[str], why: str) -> list[Change]:
+    def unwatched(self, items: Collection[str], why: str) -> list[ConditionChange]:
         """Takes away what a look would clear, where nobody looks any more: only `items` are still looked at."""
         chosen = [c for c in self.all if c.clears == READING and not c.injected and c.item not in items]
         return [self._drop(condition, why) for condition in chosen]
@@ -251,18 +255,18 @@ class Conditions:
         latched.missed_up = now.up
         return self._rules(latched.condition.code).steady or latched.misses >= self._looks()
 
-    def _take(self, latched: Latched) -> Change | None:
+    def _take(self, latched: Latched) -> ConditionChange | None:
         if len(self._latched) >= MAX_CONDITIONS:
             self.refused += 1
             return None
         self._latched[latched.condition.key] = latched
         self._sorted = None
-        return Change(latched.condition)
+        return ConditionChange(latched.condition)
 
-    def _drop(self, condition: Condition, why: str) -> Change:
+    def _drop(self, condition: Condition, why: str) -> ConditionChange:
         del self._latched[condition.key]
         self._sorted = None
-        return Change(condition, condition.status, why)
+        return ConditionChange(condition, condition.status, why)
 
 
 def clock(at: float) -> str:

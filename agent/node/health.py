@@ -17,7 +17,7 @@ from muster.agent.events.event_store import EventStore
 from muster.agent.node import acceptance
 from muster.agent.node.check_results import CheckResults
 from muster.agent.node.condition_rules import explained, refuses, rule, still
-from muster.agent.node.conditions import XID, Change, Condition, Conditions, Moment, said
+from muster.agent.node.conditions import XID, Condition, ConditionChange, Conditions, Moment, said
 from muster.agent.node.drill import drill
 from muster.agent.node.faults_file import FaultsFile
 from muster.agent.node.node_file import DrainState, Fault, NodeFile, NodeState
@@ -201,7 +201,7 @@ class NodeHealth:
         found = acceptance.pending(self._conditions.all, results)
         shown = self._driver.view.cards
         pairs = acceptance.chosen(found, cards, lambda device: looker.inventory.names_of(device, shown))
-        changes: list[Change] = []
+        changes: list[ConditionChange] = []
         for code, device in pairs:
             await looker.accept(code, device)
             gone = self._conditions.clear(str(code), device, f"it was accepted by {by}")
@@ -309,7 +309,7 @@ class NodeHealth:
         self._file.changed()
         self._changed(changes)
 
-    def _changed(self, changes: Sequence[Change], by: str = "") -> None:
+    def _changed(self, changes: Sequence[ConditionChange], by: str = "") -> None:
         now = self._clock.moment()
         if changes:
             self._notes.changes(changes, now, by)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from muster.agent.events.event_store import Event, EventStore
-from muster.agent.node.conditions import Change, Condition, Moment, said
+from muster.agent.node.conditions import Condition, ConditionChange, Moment, said
 from muster.agent.node.node_file import DrainState
 from muster.probes.checks.result import Status
 from muster.probes.node.node_checks import Finding
@@ -44,7 +44,7 @@ class Notes:
         #: Job that holds a card, empty for none; whoever knows that sets it.
         self.holder: Callable[[int], str] = lambda card: ""
 
-    def changes(self, changes: Iterable[Change], now: Moment, by: str = "") -> None:
+    def changes(self, changes: Iterable[ConditionChange], now: Moment, by: str = "") -> None:
         """Conditions that came, changed or went; `by` who took them away."""
         for change in changes:
             condition = change.condition

@@ -2,7 +2,7 @@
 
 from muster.agent.host import operator_program
 from muster.agent.host.operator_program import ProgramFailed
-from muster.agent.notify.notify_item import Item, NotTaken, Refused
+from muster.agent.notify.notify_item import Item, NotificationRefused, NotTaken
 
 #: Exit code that says "never again with this one"; EX_DATAERR of sysexits.h.
 REFUSED = 65
@@ -18,4 +18,4 @@ async def run(argv: tuple[str, ...], item: Item, body: bytes, timeout_s: float) 
     try:
         await operator_program.run(argv, facts, body, timeout_s, "timeout_s in [notify]")
     except ProgramFailed as error:
-        raise (Refused if error.code == REFUSED else NotTaken)(str(error)) from None
+        raise (NotificationRefused if error.code == REFUSED else NotTaken)(str(error)) from None

@@ -48,7 +48,7 @@ class NotTaken(Exception):
         self.after = after
 
 
-class Refused(Exception):
+class NotificationRefused(Exception):
     """Raised when a receiver says that it will never take this notification."""
 
 

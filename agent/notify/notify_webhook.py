@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 import muster.agent
-from muster.agent.notify.notify_item import Item, NotTaken, Refused
+from muster.agent.notify.notify_item import Item, NotificationRefused, NotTaken
 from muster.probes.calls import watched
 from muster.supervisors.model.notify_rules import MAX_SECRET, shown, webhook_problem
 
@@ -40,7 +40,7 @@ _DRAIN, _DRAIN_S = 4096, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WebhookTarget:
     """Where to, and how. Without a `secret`, or a `secret_file` that has it, nothing is signed; `proxy` is the URL of
     an HTTP proxy, `ca_file` has the certificates to trust in the place of the system's, each empty for none."""
 
@@ -52,7 +52,7 @@ class Target:
     ca_file: str = ""
 
 
-async def post(target: Target, item: Item, body: bytes) -> None:
+async def post(target: WebhookTarget, item: Item, body: bytes) -> None:
     """Sends it once. Raises NotTaken, Refused; neither shows more of the URL than its host."""
     request = _Request(target, item, body)
     where = shown(target.url)
@@ -115,7 +115,7 @@ def _judge(where: str, answer: "_Request") -> None:
         return
     text = f"{where}: answered {answer.status} {answer.reason}".rstrip()
     if answer.status in _REFUSALS:
-        raise Refused(text)
+        raise NotificationRefused(text)
     if answer.problem:
         text += f": {answer.problem}"
     raise NotTaken(text, answer.retry_after)
@@ -124,7 +124,7 @@ def _judge(where: str, answer: "_Request") -> None:
 class _Request:
     """One POST and the redirects that follow; `run` in a thread, `abort` in any other."""
 
-    def __init__(self, target: Target, item: Item, body: bytes) -> None:
+    def __init__(self, target: WebhookTarget, item: Item, body: bytes) -> None:
         self._target = target
         self._item = item
         self._body = body

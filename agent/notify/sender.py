@@ -19,9 +19,9 @@ from muster.agent.config.notify_settings import NotifyTable
 from muster.agent.errors import CursorTooOld, InvalidRequest, JobNotFound
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.notify import notify_command, notify_item, notify_webhook
-from muster.agent.notify.notify_item import Item, NotTaken, Refused
+from muster.agent.notify.notify_item import Item, NotificationRefused, NotTaken
 from muster.agent.notify.notify_queue import COMMAND, WEBHOOK, Outbox, Queue
-from muster.agent.notify.notify_webhook import Target
+from muster.agent.notify.notify_webhook import WebhookTarget
 from muster.supervisors.model.notify_rules import JOB_EVENTS, shown
 from muster.supervisors.paths import Root
 
@@ -39,7 +39,7 @@ JOBS_AT_ONCE = 32
 _log = structlog.get_logger(__name__)
 
 
-class Settings(Protocol):
+class NotifySettings(Protocol):
     """What is taken from the configuration."""
 
     @property
@@ -63,7 +63,7 @@ class Spec(Protocol):
         """Signs what is posted; empty for none."""
 
 
-class Known(Protocol):
+class NotifiedJob(Protocol):
     """A job."""
 
     @property
@@ -71,17 +71,19 @@ class Known(Protocol):
         """What was asked for."""
 
 
-class Jobs(Protocol):
+class NotifiedJobs(Protocol):
     """What is taken from the registry."""
 
-    async def get(self, job_id: str) -> Known:
+    async def get(self, job_id: str) -> NotifiedJob:
         """Raises JobNotFound."""
 
 
 class Notifier:
     """Belongs to one event loop. `load`, then `run` make it usable."""
 
-    def __init__(self, root: Root, settings: Callable[[], Settings], events: EventStore, registry: Jobs) -> None:
+    def __init__(
+        self, root: Root, settings: Callable[[], NotifySettings], events: EventStore, registry: NotifiedJobs
+    ) -> None:
         """`settings` gives the present configuration."""
         self._settings = settings
         self._events = events
@@ -222,7 +224,7 @@ class Notifier:
         after = 0.0
         try:
             await self._send(key, item, table)
-        except Refused as error:
+        except NotificationRefused as error:
             queue.failures, queue.why = 0, ""
             self._outbox.refused(key, str(error))
             return None
@@ -248,12 +250,12 @@ class Notifier:
         if key == COMMAND:
             await notify_command.run(table.command, item, body, table.timeout_s)
         elif key == WEBHOOK:
-            target = Target(table.webhook, table.timeout_s, "", table.secret_file, table.proxy, table.ca_file)
+            target = WebhookTarget(table.webhook, table.timeout_s, "", table.secret_file, table.proxy, table.ca_file)
             await notify_webhook.post(target, item, body)
         else:  # the node's secret is between it and its own receiver
             url, secret = _of_job_key(key)
             async with self._slots:
-                target = Target(url, table.timeout_s, secret, "", table.proxy, table.ca_file)
+                target = WebhookTarget(url, table.timeout_s, secret, "", table.proxy, table.ca_file)
                 await notify_webhook.post(target, item, body)
 
     async def _pause(self, queue: Queue, table: NotifyTable, after: float) -> None:

@@ -1,18 +1,18 @@
 """Where the processes of a job begin, and which of its ranks has which card: what telemetry must know of a job."""
 
 from muster.agent.jobs.entry import Entry
-from muster.agent.telemetry.history.history_rows import Key
-from muster.agent.telemetry.job_usage import Place
-from muster.probes.kernel.trees import JobRoots, Root
+from muster.agent.telemetry.history.history_rows import SeriesKey
+from muster.agent.telemetry.job_usage import RankPlace
+from muster.probes.kernel.trees import JobRoots, RootProcess
 from muster.supervisors.model.spec import Boot
 
 #: What `Rank.role` says of processes that make the ranks, in boot modes other than "ranks".
 LAUNCHERS = frozenset({"launcher", "mpi-lead", "mpi-wait"})
 
 
-def key(entry: Entry) -> Key:
+def key(entry: Entry) -> SeriesKey:
     """Its history."""
-    return Key("job", entry.job_id, entry.job.accepted_at)
+    return SeriesKey("job", entry.job_id, entry.job.accepted_at)
 
 
 def roots(entry: Entry) -> JobRoots:
@@ -21,17 +21,17 @@ def roots(entry: Entry) -> JobRoots:
     ranks = job.ranks if job.spawned else []
     return JobRoots(
         entry.job_id,
-        tuple(Root(rank.rank, rank.pid, rank.start, rank.role in LAUNCHERS) for rank in ranks if rank.pid),
+        tuple(RootProcess(rank.rank, rank.pid, rank.start, rank.role in LAUNCHERS) for rank in ranks if rank.pid),
         job.supervisor_pid,
         tuple(job.cards),
         _first_rank(entry),
     )
 
 
-def places(entry: Entry) -> list[Place]:
+def places(entry: Entry) -> list[RankPlace]:
     """The ranks that muster itself started."""
     ranks = entry.job.ranks if entry.job.spawned else []
-    return [Place(rank.rank, rank.device, rank.pid) for rank in ranks if rank.role not in LAUNCHERS]
+    return [RankPlace(rank.rank, rank.device, rank.pid) for rank in ranks if rank.role not in LAUNCHERS]
 
 
 def device(entry: Entry, local: int | None) -> int:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from muster.probes.cards.sampler import Look
+from muster.probes.cards.sampler import ProcessLook
 from muster.probes.kernel.procfs import TICKS_PER_S, NodeTotals
-from muster.probes.kernel.trees import Proc, Role
+from muster.probes.kernel.trees import JobProcess, ProcessRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class NodeUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """A rank as the job knows it, whether or not its process is there."""
 
     rank: int
@@ -63,11 +63,11 @@ class Meter:
     """Keeps the look before, to tell how much was used since."""
 
     def __init__(self) -> None:
-        self._before: Look | None = None
+        self._before: ProcessLook | None = None
         self._counts: dict[str, dict[int | None, _Counts]] = {}
 
     def take(
-        self, look: Look, places: Mapping[str, Sequence[Place]], device: Callable[[str, int | None], int]
+        self, look: ProcessLook, places: Mapping[str, Sequence[RankPlace]], device: Callable[[str, int | None], int]
     ) -> tuple[NodeUsage, dict[str, JobUsage]]:
         """What node and jobs use. `places`: the ranks of each job that are to be told, whatever is found; `device`: the
         device of a job's local rank, for ranks that a launcher made."""
@@ -95,25 +95,27 @@ class Meter:
         return NodeUsage(look.at, None if ticks is None else 100 * ticks[0] / ticks[1], _memory(look.node)), jobs
 
 
-def _all_places(known: Sequence[Place], procs: Iterable[Proc], device: Callable[[int | None], int]) -> list[Place]:
+def _all_places(
+    known: Sequence[RankPlace], procs: Iterable[JobProcess], device: Callable[[int | None], int]
+) -> list[RankPlace]:
     """The ranks that the job knows, and those that were found below a launcher, by number."""
     found = {place.rank: place for place in known}
     for proc in procs:
-        if proc.role == Role.RANK and proc.rank is not None and proc.rank not in found:
-            found[proc.rank] = Place(proc.rank, device(proc.local), proc.stat.pid)
+        if proc.role == ProcessRole.RANK and proc.rank is not None and proc.rank not in found:
+            found[proc.rank] = RankPlace(proc.rank, device(proc.local), proc.stat.pid)
     return [found[rank] for rank in sorted(found)]
 
 
 def _rank(
-    place: Place,
-    procs: Iterable[Proc],
+    place: RankPlace,
+    procs: Iterable[JobProcess],
     earlier: Mapping[int | None, _Counts] | None,
     now: Mapping[int | None, _Counts],
     passed: float,
     at: float,
 ) -> RankUsage:
-    mine = [proc for proc in procs if proc.rank == place.rank and proc.role != Role.HELPER]
-    own = next((proc for proc in mine if proc.role == Role.RANK and proc.stat.pid == place.pid), None)
+    mine = [proc for proc in procs if proc.rank == place.rank and proc.role != ProcessRole.HELPER]
+    own = next((proc for proc in mine if proc.role == ProcessRole.RANK and proc.stat.pid == place.pid), None)
     cpu, read, written = (_grown(earlier, now, place.rank, number) for number in range(3))
     return RankUsage(
         rank=place.rank,
@@ -129,7 +131,7 @@ def _rank(
     )
 
 
-def _counts(procs: Iterable[Proc]) -> dict[int | None, _Counts]:
+def _counts(procs: Iterable[JobProcess]) -> dict[int | None, _Counts]:
     """By rank, and under None all of the job."""
     found: dict[int | None, _Counts] = {None: {}}
     for proc in procs:

@@ -7,12 +7,12 @@ import anyio
 from muster.agent.host import log_folder
 from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry import job_processes
-from muster.agent.telemetry.records import CardRecord, ProcRecord, Record, RecordFile, Records
+from muster.agent.telemetry.records import CardRecord, ProcRecord, RecordFile, Records, TelemetryRecord
 from muster.probes.calls import watched
 from muster.probes.cards.accelerator import SLOT
 from muster.probes.cards.driver import View
-from muster.probes.cards.sampler import Look
-from muster.probes.kernel.trees import Proc, Role
+from muster.probes.cards.sampler import ProcessLook
+from muster.probes.kernel.trees import JobProcess, ProcessRole
 from muster.supervisors.paths import Root
 
 #: Seconds that the sizes of logs may take.
@@ -31,7 +31,7 @@ class Recording:
         self._path = path
         self._view = view
         self._file = RecordFile(records)
-        self._next: tuple[Look, Mapping[str, Entry]] | None = None
+        self._next: tuple[ProcessLook, Mapping[str, Entry]] | None = None
         self._came = anyio.Event()
 
     @property
@@ -39,7 +39,7 @@ class Recording:
         """A sentence for an operator while records are lost, or empty."""
         return self._file.trouble
 
-    def take(self, look: Look, entries: Mapping[str, Entry]) -> None:
+    def take(self, look: ProcessLook, entries: Mapping[str, Entry]) -> None:
         """Makes records of this look at these jobs, if anybody wants them."""
         if self._records.wanted:
             self._next = look, entries
@@ -101,15 +101,17 @@ class Recording:
         return {}
 
 
-def _record(look: Look, entry: Entry, view: View, log_bytes: dict[str, int]) -> Record:
+def _record(look: ProcessLook, entry: Entry, view: View, log_bytes: dict[str, int]) -> TelemetryRecord:
     # What people do in a job by hand is no sign that it gets on.
-    procs = tuple(_proc(proc) for proc in look.jobs[entry.job_id] if proc.role != Role.SESSION)
+    procs = tuple(_proc(proc) for proc in look.jobs[entry.job_id] if proc.role != ProcessRole.SESSION)
     driver = str(view.driver.trouble) if view.driver is not None and entry.job.cards else None
     nodes = entry.job.node_count
-    return Record(look.at, entry.job_id, procs, _cards(entry, view), log_bytes, look.node.net_bytes, driver, nodes)
+    return TelemetryRecord(
+        look.at, entry.job_id, procs, _cards(entry, view), log_bytes, look.node.net_bytes, driver, nodes
+    )
 
 
-def _proc(proc: Proc) -> ProcRecord:
+def _proc(proc: JobProcess) -> ProcRecord:
     stat, io = proc.stat, proc.io
     return ProcRecord(
         pid=stat.pid,

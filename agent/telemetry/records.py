@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from muster.probes.calls import watched
-from muster.probes.kernel.trees import Role
+from muster.probes.kernel.trees import ProcessRole
 
 #: How many records wait for a subscriber: with a job and the default rates 16 minutes of them. Where there are many
 #: jobs it is at least so many of each: all of a look come at once.
@@ -31,7 +31,7 @@ class ProcRecord(msgspec.Struct, frozen=True):
     pid: int
     start: int
     rank: int | None
-    role: Role
+    role: ProcessRole
     cpu_s: float
     rchar: int | None
     wchar: int | None
@@ -57,7 +57,7 @@ class CardRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     trouble: str | None = None
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class TelemetryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job at one moment, in seconds since the epoch. `log_bytes`: size of each rank's log file; `net_bytes`: of all
     interfaces of the node but the loopback, both ways."""
 
@@ -86,12 +86,12 @@ class Subscription:
     def __init__(self, job_id: str) -> None:
         """`job_id`: only records of this job; empty: all."""
         self._job_id = job_id
-        self._waiting: deque[Record | Lost] = deque()
+        self._waiting: deque[TelemetryRecord | Lost] = deque()
         self._of_job: Counter[str] = Counter()
         self._some = anyio.Event()
         self._lost: Lost | None = None
 
-    def put(self, record: Record) -> None:
+    def put(self, record: TelemetryRecord) -> None:
         """Never waits."""
         if self._job_id and record.job != self._job_id:
             return
@@ -105,7 +105,7 @@ class Subscription:
         self._of_job[record.job] += 1
         self._some.set()
 
-    async def some(self) -> list[Record | Lost]:
+    async def some(self) -> list[TelemetryRecord | Lost]:
         """What waits, at least one; waits for that."""
         while not self._waiting:
             self._some = anyio.Event()
@@ -140,13 +140,13 @@ class Records:
         finally:
             self._subscriptions.discard(subscription)
 
-    def publish(self, record: Record) -> None:
+    def publish(self, record: TelemetryRecord) -> None:
         """Hands a record to all who want it."""
         for subscription in self._subscriptions:
             subscription.put(record)
 
 
-def encoded(record: Record | Lost) -> bytes:
+def encoded(record: TelemetryRecord | Lost) -> bytes:
     """As JSON, without a line end."""
     return msgspec.json.encode(record)
 

@@ -12,16 +12,26 @@ from muster.agent.config.config import Config
 from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry import job_processes
 from muster.agent.telemetry.freshness import lasts
-from muster.agent.telemetry.history.history_rows import CARD_MEM, CPU, MEM, POWER, UTIL, Bounds, Busy, Facts, Key
+from muster.agent.telemetry.history.history_rows import (
+    CARD_MEM,
+    CPU,
+    MEM,
+    POWER,
+    UTIL,
+    Bounds,
+    Busy,
+    SeriesFacts,
+    SeriesKey,
+)
 from muster.agent.telemetry.history.history_store import FILE, History
-from muster.agent.telemetry.job_usage import JobUsage, Meter, NodeUsage, Place, RankUsage
+from muster.agent.telemetry.job_usage import JobUsage, Meter, NodeUsage, RankPlace, RankUsage
 from muster.agent.telemetry.recording import Recording
 from muster.agent.telemetry.records import Records
 from muster.probes.cards.accelerator import SLOT, Card, Reading
 from muster.probes.cards.driver import Driver, View
-from muster.probes.cards.sampler import Look, Rates, Sampler
+from muster.probes.cards.sampler import ProcessLook, Rates, Sampler
 from muster.probes.kernel.trees import JobRoots
-from muster.probes.kernel.trees import Root as Process
+from muster.probes.kernel.trees import RootProcess as Process
 from muster.supervisors.model.spec import Boot
 from muster.supervisors.paths import Root
 
@@ -29,7 +39,7 @@ from muster.supervisors.paths import Root
 NOTICE_S = 5.0
 
 
-class Jobs(Protocol):
+class SampledJobs(Protocol):
     """What is taken from the registry."""
 
     def live(self) -> list[Entry]:
@@ -62,7 +72,7 @@ class JobSample:
 class Telemetry:
     """Belongs to one event loop. `load`, then `run` make it work."""
 
-    def __init__(self, root: Root, settings: Callable[[], Config], driver: Driver, registry: Jobs) -> None:
+    def __init__(self, root: Root, settings: Callable[[], Config], driver: Driver, registry: SampledJobs) -> None:
         """`settings` gives the present configuration. Raises OSError where there is no /proc."""
         self._settings = settings
         self._registry = registry
@@ -80,7 +90,7 @@ class Telemetry:
         self._usage: dict[str, JobUsage] = {}
         self._node: NodeUsage | None = None
         self._looked_up = 0.0
-        self._busy: dict[Key, Busy] = {}
+        self._busy: dict[SeriesKey, Busy] = {}
         self._read_up = 0.0
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -213,10 +223,10 @@ class Telemetry:
         values = {index: _values(seen.value) for index, seen in view.readings.items() if index in view.cards}
         for index, value in values.items():
             key = card_key(view.cards[index])
-            self.history.tell(key, Facts(view.kind, index))
+            self.history.tell(key, SeriesFacts(view.kind, index))
             self.history.note(key, at, value)
-        node = Key("node")
-        self.history.tell(node, Facts(view.kind))
+        node = SeriesKey("node")
+        self.history.tell(node, SeriesFacts(view.kind))
         self.history.note(node, at, _together([value for index, value in values.items() if index in view.whole]))
         for entry in self._jobs():
             if entry.job.cards and entry.job.started_at and not entry.job.state.final:
@@ -230,10 +240,10 @@ class Telemetry:
         key = job_processes.key(entry)
         self._busy[key] = busy
         cards = tuple((card_key(view.cards[index]), index) for index in entry.job.cards if index in view.cards)
-        self.history.tell(key, Facts(view.kind, busy=busy, cards=cards))
+        self.history.tell(key, SeriesFacts(view.kind, busy=busy, cards=cards))
         self.history.note(key, at, values)
 
-    def _looked(self, look: Look) -> None:
+    def _looked(self, look: ProcessLook) -> None:
         """After each look at the processes."""
         asked = self._asked
         places = {job: job_processes.places(entry) for job, entry in asked.items()}
@@ -241,12 +251,12 @@ class Telemetry:
         self._node, self._usage = self._meter.take(
             look, places, lambda job, local: job_processes.device(asked[job], local)
         )
-        self.history.note(Key("node"), look.at, {CPU: self._node.cpu, MEM: self._node.mem})
+        self.history.note(SeriesKey("node"), look.at, {CPU: self._node.cpu, MEM: self._node.mem})
         for job, usage in self._usage.items():
             if asked[job].job.started_at:
                 key = job_processes.key(asked[job])
                 if not self.history.knows(key):  # it has no cards, or they were not read yet
-                    self.history.tell(key, Facts(asked[job].job.card_kind))
+                    self.history.tell(key, SeriesFacts(asked[job].job.card_kind))
                 self.history.note(key, look.at, {CPU: usage.cpu, MEM: usage.mem})
         self._recording.take(look, asked)
 
@@ -256,7 +266,7 @@ def _of_attempt(busy: Busy | None, entry: Entry) -> Busy | None:
     return busy if busy is not None and busy.since == entry.job.started_at else None
 
 
-def _not_looked_at(place: Place) -> RankUsage:
+def _not_looked_at(place: RankPlace) -> RankUsage:
     """Of a rank whose process no look has found yet: who it is; `at` is 0."""
     return RankUsage(place.rank, place.device, place.pid, 0, None, None, None, None, state="", at=0.0)
 
@@ -265,9 +275,9 @@ def _begun(jobs: Iterable[JobRoots]) -> frozenset[tuple[str, Process]]:
     return frozenset((job.job, process) for job in jobs for process in job.roots)
 
 
-def card_key(card: Card) -> Key:
+def card_key(card: Card) -> SeriesKey:
     """The history of a card is its own, in whatever slot it is."""
-    return Key("card", card.uuid or card.bus_id or f"{card.kind} {card.index}")
+    return SeriesKey("card", card.uuid or card.bus_id or f"{card.kind} {card.index}")
 
 
 def _values(reading: Reading) -> dict[int, float | None]:

@@ -11,7 +11,17 @@ import anyio
 from muster.agent.errors import HistoryUnreadable
 from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry import job_processes
-from muster.agent.telemetry.history.history_rows import CARD_MEM, CPU, FRESH_S, MEM, POWER, THIN_S, UTIL, Found, Step
+from muster.agent.telemetry.history.history_rows import (
+    CARD_MEM,
+    CPU,
+    FRESH_S,
+    MEM,
+    POWER,
+    THIN_S,
+    UTIL,
+    FoundSeries,
+    Step,
+)
 from muster.agent.telemetry.history.history_store import History
 
 #: Seconds before the end that are looked at, steps that they are told in, and seconds that the history has to answer.
@@ -55,7 +65,7 @@ async def read(history: History, entry: Entry, zero: float, readings_s: float) -
     if time.time() - zero > FRESH_S - WINDOW_S:
         step = max(step, THIN_S)  # only minutes are kept of what is longer ago
     begin = math.floor(begin / step) * step
-    found: list[Found] = []
+    found: list[FoundSeries] = []
     try:
         with anyio.move_on_after(READ_S) as reading:
             found = await history.job(entry.job_id, begin, zero, step)
@@ -74,7 +84,7 @@ async def read(history: History, entry: Entry, zero: float, readings_s: float) -
     return Minutes(begin, step, tuple(curves))
 
 
-def _curve(found: Found, entry: Entry, count: int) -> Curve:
+def _curve(found: FoundSeries, entry: Entry, count: int) -> Curve:
     def means(metric: int) -> tuple[float | None, ...]:
         return tuple(_mean(found.steps.get(place), metric) for place in range(count))
 

@@ -11,7 +11,7 @@ import anyio
 from muster.agent.config.config import Config
 from muster.agent.events.event_store import EventStore
 from muster.agent.jobs.entry import Entry
-from muster.agent.logs.log_reading import LogFile
+from muster.agent.logs.log_reading import RankLogFile
 from muster.agent.node.health import NodeHealth
 from muster.agent.telemetry.sampling import Telemetry
 from muster.agent.why import around as why_events
@@ -170,8 +170,8 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
     )
 
 
-def _file(root: Root, job_id: str, rank: Rank) -> LogFile:
-    return LogFile(
+def _file(root: Root, job_id: str, rank: Rank) -> RankLogFile:
+    return RankLogFile(
         rank.rank, root.rank_log(job_id, rank.rank, rank.device), root.rank_index(job_id, rank.rank, rank.device)
     )
 
@@ -183,7 +183,7 @@ def _wanted(facts: Facts, root: Root) -> list[Wanted]:
         return []
     step = job.step
     if step is not None and step.outcome is not None and step.status != 0 and not job.spawned:
-        log = LogFile(0, root.job_log(job_id, job.node_rank), root.job_index(job_id, job.node_rank))
+        log = RankLogFile(0, root.job_log(job_id, job.node_rank), root.job_index(job_id, job.node_rank))
         return [Wanted(None, log)]
     begins = job.past[-1].log_ends if job.past else {}
     ran = [rank for rank in job.ranks if rank.pid and rank.outcome is not Outcome.NOT_STARTED]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import anyio
 
 from muster.agent.host.log_folder import folder
-from muster.agent.logs.log_reading import LogFile, TimeIndex
+from muster.agent.logs.log_reading import RankLogFile, TimeIndex
 from muster.agent.why.signatures import Hit, Table, scan
 from muster.probes.calls import watched
 from muster.supervisors.output.log_reader import Reader
@@ -30,7 +30,7 @@ class Wanted:
     before `begin`. `rank` None: the job's own log."""
 
     rank: int | None
-    file: LogFile
+    file: RankLogFile
     begin: int = 0
     end: int | None = None
     most: int = TAIL

@@ -29,7 +29,7 @@ class Answer(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CallFailure:
     """What a call raised."""
 
     error: Exception
@@ -55,7 +55,7 @@ class _Call:
     batch: _Batch
     key: Hashable
     function: Callable[[], object]
-    outcome: Answer[object] | Failure | None = None
+    outcome: Answer[object] | CallFailure | None = None
     began: float | None = None
 
 
@@ -82,7 +82,7 @@ class Crew:
         """Whether a call has not returned."""
         return bool(self._running)
 
-    async def run(self, calls: Mapping[K, Callable[[], T]], limit_s: float) -> dict[K, Answer[T] | Failure | Late]:
+    async def run(self, calls: Mapping[K, Callable[[], T]], limit_s: float) -> dict[K, Answer[T] | CallFailure | Late]:
         """Makes the calls and returns what became of each after at most `limit_s` seconds, whatever hangs.
 
         A key that has kept an earlier call for longer than that is not waited for: it is Late at once. A call that was
@@ -156,11 +156,11 @@ class Crew:
             call.began = time.monotonic()
             self._running[call.key] = call
             self._lock.release()
-            outcome: Answer[object] | Failure
+            outcome: Answer[object] | CallFailure
             try:
                 outcome = Answer(call.function())
             except Exception as error:  # whatever it is, it belongs to who asked
-                outcome = Failure(error)
+                outcome = CallFailure(error)
             self._lock.acquire()
             del self._running[call.key]
             self._end(call, outcome)
@@ -176,7 +176,7 @@ class Crew:
         return None
 
     @staticmethod
-    def _end(call: _Call, outcome: Answer[object] | Failure) -> None:
+    def _end(call: _Call, outcome: Answer[object] | CallFailure) -> None:
         call.outcome = outcome
         call.batch.waiting -= 1
         if not call.batch.waiting:
@@ -191,8 +191,10 @@ class Crew:
                 if call.began is None:
                     self._pending.remove(call)
 
-    def _outcomes(self, calls: Mapping[K, Callable[[], T]], made: list[_Call]) -> dict[K, Answer[T] | Failure | Late]:
-        outcomes: dict[K, Answer[T] | Failure | Late] = {}
+    def _outcomes(
+        self, calls: Mapping[K, Callable[[], T]], made: list[_Call]
+    ) -> dict[K, Answer[T] | CallFailure | Late]:
+        outcomes: dict[K, Answer[T] | CallFailure | Late] = {}
         now = time.monotonic()
         ended = {call.key: call.outcome for call in made}
         with self._lock:

@@ -24,7 +24,7 @@ _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ScriptEnd:
     """How a script ended. `returncode` is negative for a signal (-9: SIGKILL)."""
 
     returncode: int
@@ -55,7 +55,7 @@ class Script:
         self._pid = 0
         self._killed = False
 
-    def run(self) -> Ended:
+    def run(self) -> ScriptEnd:
         """Starts the script, waits for its end and kills what is left of its process group.
 
         Raises OSError where it cannot be executed (also for `kill` before it was started).
@@ -117,7 +117,7 @@ class Script:
                 self._kill_group()
         return pid
 
-    def _attend(self, pid: int, out: int, err: int) -> Ended:
+    def _attend(self, pid: int, out: int, err: int) -> ScriptEnd:
         outputs = {out: bytearray(), err: bytearray()}
         flooded = False
         try:
@@ -132,7 +132,7 @@ class Script:
                 self._kill_group()
                 self._pid = 0
             status = children.wait(pid)
-        return Ended(os.waitstatus_to_exitcode(status), bytes(outputs[out]), bytes(outputs[err]), flooded)
+        return ScriptEnd(os.waitstatus_to_exitcode(status), bytes(outputs[out]), bytes(outputs[err]), flooded)
 
 
 @contextlib.contextmanager

@@ -15,11 +15,11 @@ from typing import Any
 
 import anyio
 
-from muster.probes.calls.crew import Answer, Crew, Failure, Late
+from muster.probes.calls.crew import Answer, CallFailure, Crew, Late
 from muster.probes.cards.accelerator import SLOT, Backend, Card, CardEvent, DriverError, Trouble
-from muster.probes.cards.drivers import Finder, Found, vendors
+from muster.probes.cards.drivers import Finder, FoundDriver, vendors
 from muster.probes.cards.listening import Listening
-from muster.probes.cards.view import Ledger, Seen, Sick, View, What
+from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What
 
 __all__ = ["Driver", "DriverSettings", "Seen", "Sick", "View", "What"]
 
@@ -69,8 +69,8 @@ class Driver:
         self._generation = 0
         self._tried_at = -math.inf
         #: What an opening found that nobody had the time to wait for.
-        self._found: Found | None = None
-        self._ledger = Ledger()
+        self._found: FoundDriver | None = None
+        self._ledger = CardTroubles()
         #: The numbers of the cards as the driver listed them last.
         self._listed: frozenset[int] = frozenset()
         #: Cards that have not told who they are.
@@ -196,7 +196,7 @@ class Driver:
     async def _open(self, limit_s: float) -> None:
         end = time.monotonic() + limit_s
         self._tried_at = time.monotonic()
-        outcome: Answer[Found] | Failure | Late
+        outcome: Answer[FoundDriver] | CallFailure | Late
         if self._found is not None:
             outcome = Answer(self._found)
         else:
@@ -217,7 +217,7 @@ class Driver:
         cards = {card.index: card for card in found.cards}
         self._listed = frozenset(cards)
         if before.cards.keys() != cards.keys():
-            self._ledger = Ledger()
+            self._ledger = CardTroubles()
         error = found.error
         if error is None and not cards and same and before.cards and found.kind != SLOT:
             error = DriverError(Trouble.ABSENT, "the driver lists no cards any more", of_driver=True)
@@ -233,7 +233,7 @@ class Driver:
         version = found.version or (before.version if same else "")
         self._view = View(found.kind, version, cards, sick=self._ledger.sick(cards), driver=sick)
 
-    def _find(self) -> Found:
+    def _find(self) -> FoundDriver:
         self._found = found = self._finder.find()
         return found
 
@@ -246,7 +246,7 @@ class Driver:
             if isinstance(outcome, Answer):
                 cards = _described(cards, outcome.value)
                 continue
-            if isinstance(outcome, Failure):
+            if isinstance(outcome, CallFailure):
                 error = _why(outcome, "describing the card")
                 if error.of_driver:
                     return cards, error
@@ -288,7 +288,7 @@ class Driver:
     def _take(
         self,
         what: What,
-        outcomes: Mapping[int, Answer[tuple[Card | None, Seen[Any]]] | Failure | Late],
+        outcomes: Mapping[int, Answer[tuple[Card | None, Seen[Any]]] | CallFailure | Late],
         waited_s: float,
     ) -> None:
         """Makes the next view of what became of the calls in `waited_s` seconds."""
@@ -308,19 +308,19 @@ class Driver:
             error = _why(outcome, f"card {index}")
             if error.of_driver:
                 # Nothing of what it said before still holds.
-                self._backend, self._ledger, self._nobody_answers = None, Ledger(), False
+                self._backend, self._ledger, self._nobody_answers = None, CardTroubles(), False
                 self._generation += 1
                 self._view = View(view.kind, view.version, cards, driver=Sick(error.trouble, str(error), time.time()))
                 return
             if error.trouble is Trouble.ELSEWHERE:
                 cards.pop(index, None)
                 self._unknown.discard(index)
-            elif isinstance(outcome, Failure) or outcome.running_s is None:
+            elif isinstance(outcome, CallFailure) or outcome.running_s is None:
                 ledger.failed(index, what, error)
             elif self._hangs(outcome.running_s, waited_s):
                 ledger.hangs(index, error, time.time() - outcome.running_s)
         if what is What.READINGS and len(outcomes) == len(cards):
-            self._nobody_answers = all(isinstance(outcome, Failure) for outcome in outcomes.values())
+            self._nobody_answers = all(isinstance(outcome, CallFailure) for outcome in outcomes.values())
             if not self._nobody_answers:
                 self._pause_s = REOPEN_S
         changed: dict[str, Any] = {what.value: values, "cards": cards, "sick": ledger.sick(cards)}
@@ -349,7 +349,7 @@ def _linked(cards: Mapping[int, Card], links: Mapping[int, tuple[int, ...]]) -> 
     return {index: replace(card, peers=links.get(index, card.peers)) for index, card in cards.items()}
 
 
-def _why(outcome: Failure | Late, what: str) -> DriverError:
+def _why(outcome: CallFailure | Late, what: str) -> DriverError:
     if isinstance(outcome, Late):
         if outcome.running_s is None:
             return DriverError(Trouble.NOT_TOLD, f"{what}: could not be asked: no thread can be started")

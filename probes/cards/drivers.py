@@ -9,7 +9,7 @@ from muster.probes.cards.no_cards import NoCards, by_node
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundDriver:
     """`backend` is open, and None where there is nobody to ask: slots, or a driver in trouble (`error`)."""
 
     kind: str
@@ -40,7 +40,7 @@ class Finder:
         #: Kind of the driver that is being opened.
         self.trying = SLOT
 
-    def find(self) -> Found:
+    def find(self) -> FoundDriver:
         """Blocks, for ever where the driver hangs. What was open is closed before.
 
         The first backend that lists cards is it. Where none does, cards are known by their device nodes: then what
@@ -52,7 +52,7 @@ class Finder:
             self._open.close()
             self._open = None
         kind, nodes = by_node(self._dev)
-        failed: Found | None = None
+        failed: FoundDriver | None = None
         for backend in self._backends:
             self.trying = backend.kind
             shown = tuple(nodes) if backend.kind == kind else ()
@@ -65,21 +65,25 @@ class Finder:
                 self._open = backend
                 self._had = backend.kind
                 # Without cards each node's is asked all the same: the driver will say that it has none of this number.
-                return Found(backend.kind, cards or shown, backend, _version(backend))
+                return FoundDriver(backend.kind, cards or shown, backend, _version(backend))
             except DriverError as error:
                 backend.close()
                 if shown or backend.kind == self._had:
-                    return Found(backend.kind, shown, error=error)
+                    return FoundDriver(backend.kind, shown, error=error)
                 if error.trouble is not Trouble.NO_LIBRARY and failed is None:
-                    failed = Found(backend.kind, (), error=error)
+                    failed = FoundDriver(backend.kind, (), error=error)
         self.trying = SLOT
         slots = self.slots()
-        return failed if failed is not None and not slots else Found(SLOT, slots)
+        return failed if failed is not None and not slots else FoundDriver(SLOT, slots)
 
-    def by_node(self) -> Found:
+    def by_node(self) -> FoundDriver:
         """What is there to see without any driver."""
         kind, nodes = by_node(self._dev)
-        return Found(kind, tuple(nodes)) if nodes else Found(self.trying, () if self.trying != SLOT else self.slots())
+        return (
+            FoundDriver(kind, tuple(nodes))
+            if nodes
+            else FoundDriver(self.trying, () if self.trying != SLOT else self.slots())
+        )
 
     def slots(self) -> tuple[Card, ...]:
         """Those of a host without cards, as it is configured now."""

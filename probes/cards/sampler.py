@@ -18,7 +18,7 @@ from muster.probes.calls import watched
 from muster.probes.calls.beats import Beat
 from muster.probes.cards.driver import Driver, View, What
 from muster.probes.kernel.procfs import NodeTotals, Procfs
-from muster.probes.kernel.trees import HELPERS, Forest, JobRoots, Proc
+from muster.probes.kernel.trees import HELPERS, Forest, JobProcess, JobRoots
 
 #: Seconds without a file read after which the thread that reads /proc is left behind: one file takes microseconds.
 STUCK_S = 10.0
@@ -47,12 +47,12 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProcessLook:
     """What the processes did at one moment: `at` in seconds since the epoch, `up` in seconds of the monotonic clock."""
 
     at: float
     up: float
-    jobs: Mapping[str, tuple[Proc, ...]]
+    jobs: Mapping[str, tuple[JobProcess, ...]]
     node: NodeTotals
 
 
@@ -66,7 +66,7 @@ class Sampler:
         jobs: Callable[[], Sequence[JobRoots]],
         *,
         on_readings: Callable[[View], None],
-        on_look: Callable[[Look], None],
+        on_look: Callable[[ProcessLook], None],
         proc: Path = Path("/proc"),
     ) -> None:
         """`jobs` tells where the processes of jobs begin. The callbacks are called on the loop, after the driver's
@@ -157,11 +157,11 @@ class Sampler:
             self._left_behind.append(before)
         return True
 
-    async def _look(self) -> Look | None:
+    async def _look(self) -> ProcessLook | None:
         """None where a file of a process cannot be read to its end. Raises OSError, ValueError."""
         reader, jobs = self._reader, tuple(self._jobs())
         holders = {holder.pid: index for index, seen in self._driver.view.holders.items() for holder in seen.value}
-        look: Look | None = None
+        look: ProcessLook | None = None
         failure: Exception | None = None
         reader.busy = True
         async with anyio.create_task_group() as tasks:
@@ -219,11 +219,11 @@ class _Reader:
     #: Process at which it hangs, or hung; 0: none.
     stuck: int = 0
 
-    def look(self, jobs: Sequence[JobRoots], holders: Mapping[int, int]) -> Look:
+    def look(self, jobs: Sequence[JobRoots], holders: Mapping[int, int]) -> ProcessLook:
         """Blocks. Raises OSError, ValueError."""
         try:
             at, up = time.time(), time.monotonic()
-            return Look(at, up, self.forest.look(jobs, holders), self.procfs.node())
+            return ProcessLook(at, up, self.forest.look(jobs, holders), self.procfs.node())
         finally:
             self.busy = False
 

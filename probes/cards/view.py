@@ -69,7 +69,7 @@ class View:
         return {**{index: by_card[parent] for index, parent in inherited.items() if parent is not None}, **by_card}
 
 
-class Ledger:
+class CardTroubles:
     """Which cards failed, in what and since when."""
 
     def __init__(self) -> None:

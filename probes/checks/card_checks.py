@@ -29,7 +29,7 @@ _USABLE = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CardAnswer:
     """Of one card. `text` tells which piece of hardware it is where `code` is CARDS_OK, else what is wrong."""
 
     code: Code
@@ -37,7 +37,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CardsWanted:
     """Just the cards `indices`, or `count` many of those that are there, or `every` one; of `kind` ("" for whatever the
     host has)."""
 
@@ -53,7 +53,7 @@ class Wanted:
         return self.every or len(self) > 0
 
 
-async def check(wanted: Wanted, driver: Driver, *, deadline_s: float) -> CheckResult:
+async def check(wanted: CardsWanted, driver: Driver, *, deadline_s: float) -> CheckResult:
     """Compares what a job wants with the cards that the host has, and asks each of these.
 
     A card without an answer after `deadline_s` makes the result UNKNOWN, unless another one is certainly not fit.
@@ -63,7 +63,7 @@ async def check(wanted: Wanted, driver: Driver, *, deadline_s: float) -> CheckRe
     end = anyio.current_time() + deadline_s
     view = await driver.ready(deadline_s=deadline_s)
     if not driver.opened:
-        return _unlisted("cards", Answer(Code.PROBE_TIMED_OUT, f"no driver was found within {deadline_s:g} s"))
+        return _unlisted("cards", CardAnswer(Code.PROBE_TIMED_OUT, f"no driver was found within {deadline_s:g} s"))
     if view.kind == SLOT and view.driver is not None:
         return _unlisted("cards", _trouble(view.driver, of_driver=True))
     kind = wanted.kind or (view.kind if view.cards or view.driver else "")
@@ -82,11 +82,11 @@ async def check(wanted: Wanted, driver: Driver, *, deadline_s: float) -> CheckRe
     if kind == ASCEND and view.driver is None:
         view = await driver.refresh(What.HEALTH, present, deadline_s=end - anyio.current_time())
     answers = {index: _answer(index, view, before, began, deadline_s) for index in present}
-    gone = Answer(Code.CARDS_MISSING, f"not there; this host shows {_name(there)}")
+    gone = CardAnswer(Code.CARDS_MISSING, f"not there; this host shows {_name(there)}")
     return judge(kind, {index: answers.get(index, gone) for index in indices})
 
 
-def _answer(index: int, view: View, before: View, began: float, deadline_s: float) -> Answer:
+def _answer(index: int, view: View, before: View, began: float, deadline_s: float) -> CardAnswer:
     """Of a card that was asked at `began`, with what was known before."""
     if view.driver is not None:
         return _trouble(view.driver, of_driver=True)
@@ -96,26 +96,26 @@ def _answer(index: int, view: View, before: View, began: float, deadline_s: floa
     if answered and reading is not None and reading.at >= began and card is not None:
         name = card.uuid or card.bus_id or card.model or "answers"
         if health is None or health.value.npu_health is None:
-            return Answer(Code.CARDS_OK, name)
+            return CardAnswer(Code.CARDS_OK, name)
         state = f"health {health.value.npu_health} ({_NPU_HEALTH.get(health.value.npu_health, 'unknown')})"
         if health.value.npu_health > _USABLE:
-            return Answer(Code.CARDS_UNHEALTHY, f"{state}: npu-smi info says more")
-        return Answer(Code.CARDS_OK, f"{name}, {state}")
+            return CardAnswer(Code.CARDS_UNHEALTHY, f"{state}: npu-smi info says more")
+        return CardAnswer(Code.CARDS_OK, f"{name}, {state}")
     if sick is not None and sick.trouble is not Trouble.HANG:
         return _trouble(sick, of_driver=False)
     earlier = before.sick.get(index)
     if sick is not None and earlier is not None and earlier.trouble is Trouble.HANG:
         hangs = f"an earlier call still hangs after {max(0.0, time.time() - sick.since):.0f} s"
-        return Answer(Code.PROBE_TIMED_OUT, hangs)
-    return Answer(Code.PROBE_TIMED_OUT, f"no answer within {deadline_s:g} s")
+        return CardAnswer(Code.PROBE_TIMED_OUT, hangs)
+    return CardAnswer(Code.PROBE_TIMED_OUT, f"no answer within {deadline_s:g} s")
 
 
-def _trouble(sick: Sick, *, of_driver: bool) -> Answer:
+def _trouble(sick: Sick, *, of_driver: bool) -> CardAnswer:
     otherwise = Code.CARDS_DRIVER_FAILED if of_driver else Code.CARDS_NO_ANSWER
-    return Answer(_CODES.get(sick.trouble, otherwise), sick.text)
+    return CardAnswer(_CODES.get(sick.trouble, otherwise), sick.text)
 
 
-def judge(kind: str, answers: Mapping[int, Answer]) -> CheckResult:
+def judge(kind: str, answers: Mapping[int, CardAnswer]) -> CheckResult:
     """The rule itself, for what was found out about each card that is wanted."""
     threshold = "every card is there and answers"
     good = {index: answer.text for index, answer in answers.items() if answer.code is Code.CARDS_OK}
@@ -123,7 +123,7 @@ def judge(kind: str, answers: Mapping[int, Answer]) -> CheckResult:
     if good:
         observed += f" ({', '.join(f'{index} {text}' for index, text in good.items())})"
     # Cards with the same trouble are told of together: without a driver that is all of them.
-    troubles: dict[Answer, list[int]] = {}
+    troubles: dict[CardAnswer, list[int]] = {}
     for index, answer in answers.items():
         if answer.code is not Code.CARDS_OK:
             troubles.setdefault(answer, []).append(index)
@@ -145,7 +145,7 @@ def _not_wanted(view: View) -> CheckResult:
     return CheckResult(ITEM, Status.NOT_APPLICABLE, Code.CARDS_NOT_WANTED, reason, f"{len(view.cards)} cards")
 
 
-def _unlisted(kind: str, answer: Answer) -> CheckResult:
+def _unlisted(kind: str, answer: CardAnswer) -> CheckResult:
     """Nobody can say which cards there are: why not is the news."""
     sure = answer.code not in _UNCERTAIN
     return CheckResult(

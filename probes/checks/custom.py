@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass
 
 from muster.probes.calls import watched
-from muster.probes.calls.script import KEPT, Ended, Script
+from muster.probes.calls.script import KEPT, Script, ScriptEnd
 from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
 
 #: First word of the items, and the item of the folder itself where it cannot be read.
@@ -29,7 +29,7 @@ _THRESHOLD = "exit code 0"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CustomCheck:
     """A check in the folder; `unsafe` says why it must not be run, or is empty."""
 
     item: str
@@ -37,7 +37,7 @@ class Found:
     unsafe: str = ""
 
 
-def find(folder: str) -> list[Found]:
+def find(folder: str) -> list[CustomCheck]:
     """The executable files in `folder` by name; hidden ones and the left-overs of editors are passed over.
 
     The daemon runs them with its own rights, so that one that others could have written is marked unsafe: file
@@ -53,7 +53,7 @@ def find(folder: str) -> list[Found]:
         try:
             if not os.path.isfile(path) or not os.access(path, os.X_OK):
                 continue
-            found.append(Found(f"{ALL} {one_line(name)}", path, folder_unsafe or _unsafe(path)))
+            found.append(CustomCheck(f"{ALL} {one_line(name)}", path, folder_unsafe or _unsafe(path)))
         except FileNotFoundError:
             continue  # gone since the folder was listed
     return found
@@ -80,7 +80,7 @@ def environment(*, cards_wanted: int, cards_found: int, user: str, deadline_s: f
     }
 
 
-async def check(found: Found, env: dict[str, str]) -> CheckResult:
+async def check(found: CustomCheck, env: dict[str, str]) -> CheckResult:
     """Runs one script. On cancellation (the deadline) its whole process group is killed before this returns."""
     if found.unsafe:
         return _unknown(found.item, Code.CUSTOM_UNSAFE, f"not run: {found.unsafe}")
@@ -93,7 +93,7 @@ async def check(found: Found, env: dict[str, str]) -> CheckResult:
     return judge(found.item, ended)
 
 
-def judge(item: str, ended: Ended) -> CheckResult:
+def judge(item: str, ended: ScriptEnd) -> CheckResult:
     """The rule itself."""
     message = _first_line(ended.stdout) or _first_line(ended.stderr) or "no message"
     if ended.flooded:

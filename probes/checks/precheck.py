@@ -14,18 +14,18 @@ import anyio
 from muster.probes.calls import watched
 from muster.probes.cards.driver import Driver, DriverSettings
 from muster.probes.checks import card_checks, custom, disk, dns, ulimits
-from muster.probes.checks.card_checks import Wanted
+from muster.probes.checks.card_checks import CardsWanted
 from muster.probes.checks.result import Action, CheckResult, Code, Status, final_line, log_lines, worst
 from muster.probes.checks.ulimits import When
 
 __all__ = [
+    "CardsWanted",
+    "CheckEntry",
+    "CheckRequest",
     "CheckResult",
-    "Entry",
-    "Request",
-    "Settings",
+    "CheckSettings",
     "Status",
     "UnknownItem",
-    "Wanted",
     "catalogue",
     "final_line",
     "log_lines",
@@ -41,7 +41,7 @@ class UnknownItem(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CheckSettings:
     """Thresholds of the checks; the defaults are ModelArts' (environment pre-check of its training guide).
 
     `*_gb` are 2**30 bytes and must be exceeded. An empty path switches its check off. Raises ValueError for a value
@@ -93,7 +93,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CheckRequest:
     """What is to be started, and by whom.
 
     `cards` are the job's, `driver` tells of those of the host (None: one is opened for this). `hosts` are the names of
@@ -101,7 +101,7 @@ class Request:
     unlimited). `daemon` and `nursery` are the pids of those from whom ranks inherit theirs; 0: this process, none.
     """
 
-    cards: Wanted = field(default_factory=Wanted)
+    cards: CardsWanted = field(default_factory=CardsWanted)
     driver: Driver | None = None
     hosts: tuple[str, ...] = ()
     user: str = ""
@@ -111,7 +111,7 @@ class Request:
     nofile: int | None = None
 
 
-class Entry(NamedTuple):
+class CheckEntry(NamedTuple):
     """One check of the catalogue: its item, what it looks at, the codes that it can give."""
 
     item: str
@@ -122,11 +122,11 @@ class Entry(NamedTuple):
 _ALWAYS = (Code.PROBE_TIMED_OUT, Code.PROBE_FAILED)
 
 
-def catalogue() -> list[Entry]:
+def catalogue() -> list[CheckEntry]:
     """All checks in the order in which results are given. Every one may also be PROBE_TIMED_OUT or PROBE_FAILED."""
 
-    def entry(item: str, checks: str, prefix: str) -> Entry:
-        return Entry(item, checks, tuple(c for c in Code if c.startswith(prefix)) + _ALWAYS)
+    def entry(item: str, checks: str, prefix: str) -> CheckEntry:
+        return CheckEntry(item, checks, tuple(c for c in Code if c.startswith(prefix)) + _ALWAYS)
 
     return [
         entry(dns.ITEM, "every name of the job's nodes and of the .host files resolves", "DNS_"),
@@ -139,7 +139,7 @@ def catalogue() -> list[Entry]:
     ]
 
 
-async def run(settings: Settings, request: Request, items: tuple[str, ...] = ()) -> list[CheckResult]:
+async def run(settings: CheckSettings, request: CheckRequest, items: tuple[str, ...] = ()) -> list[CheckResult]:
     """Runs all checks side by side and returns their results in the order of the catalogue.
 
     `items` picks some, by item or by its first word ("disk-size" is all three). Takes at most a second more than
@@ -182,7 +182,7 @@ async def run(settings: Settings, request: Request, items: tuple[str, ...] = ())
     return [results[item] for item in chosen]
 
 
-def _builtin(s: Settings, r: Request) -> dict[str, Check]:
+def _builtin(s: CheckSettings, r: CheckRequest) -> dict[str, Check]:
     # A little less than its guard's, so that the check itself can say which names or cards had no answer.
     deadline = s.deadline_s * 0.95
     needs = (
@@ -214,7 +214,7 @@ def _builtin(s: Settings, r: Request) -> dict[str, Check]:
     return checks
 
 
-async def _cards(request: Request, deadline_s: float) -> CheckResult:
+async def _cards(request: CheckRequest, deadline_s: float) -> CheckResult:
     if request.driver is not None:
         return await card_checks.check(request.cards, request.driver, deadline_s=deadline_s)
     driver = Driver(lambda: DriverSettings(deadline_s))
@@ -225,7 +225,7 @@ async def _cards(request: Request, deadline_s: float) -> CheckResult:
             await driver.close()
 
 
-async def _custom(settings: Settings, env: dict[str, str], end: float) -> dict[str, Check]:
+async def _custom(settings: CheckSettings, env: dict[str, str], end: float) -> dict[str, Check]:
     """The checks in the custom folder; one that says why where the folder cannot be read."""
     folder = settings.custom_dir
     if not folder:
@@ -234,7 +234,7 @@ async def _custom(settings: Settings, env: dict[str, str], end: float) -> dict[s
     async def unreadable(code: Code, reason: str) -> CheckResult:
         return CheckResult(custom.ALL, Status.UNKNOWN, code, reason, action=Action.INVESTIGATE)
 
-    found: list[custom.Found] | None = None
+    found: list[custom.CustomCheck] | None = None
     code, why = Code.PROBE_TIMED_OUT, f"{folder}: could not be listed within {settings.deadline_s:g} s"
     try:
         with anyio.CancelScope(deadline=end):

@@ -1,7 +1,7 @@
 """Are the resource limits high enough for InfiniBand, which pins memory and opens a great many queues and files?
 
 What counts is what a rank gets. That is neither what this shell has nor, always, what the daemon has: see `inherited`
-for what ranks are born with, and `Reading` for what a job's own limits make of it.
+for what ranks are born with, and `LimitReading` for what a job's own limits make of it.
 """
 
 import os
@@ -122,7 +122,7 @@ def _may_raise(pid: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LimitReading:
     """What a rank gets of one limit, in bytes or counts. `soft` None: not known. `own`: the job says so itself.
     `refused`: why the job cannot have what it says, or empty."""
 
@@ -133,19 +133,19 @@ class Reading:
     refused: str = ""
 
 
-def reading(limit: Limit, had: Inherited, asked: Mapping[str, float]) -> Reading:
+def reading(limit: Limit, had: Inherited, asked: Mapping[str, float]) -> LimitReading:
     """A job's own limit is soft and hard at once (-1: unlimited), and is set by the rank to be before it becomes the
     job's user; what it does not name stays as it was inherited."""
     soft, hard = had.values[limit.number]
     if limit.key not in asked:
-        return Reading(limit, soft, hard)
+        return LimitReading(limit, soft, hard)
     value = _INFINITE if asked[limit.key] == -1 else int(asked[limit.key])
     refused = ""
     if limit.number == resource.RLIMIT_NOFILE and _above(value, had.nr_open):
         refused = f"the kernel allows at most {had.nr_open} (sysctl fs.nr_open)"
     elif _above(value, hard) and not had.privileged:
         refused = f"the hard limit is {_show(limit, hard)}, and only root (CAP_SYS_RESOURCE) may raise it"
-    return Reading(limit, value, value, own=True, refused=refused)
+    return LimitReading(limit, value, value, own=True, refused=refused)
 
 
 async def check(
@@ -190,7 +190,7 @@ async def _adapters(path: str) -> bool:
         return False
 
 
-def judge(readings: list[Reading], user: str, source: str) -> CheckResult:
+def judge(readings: list[LimitReading], user: str, source: str) -> CheckResult:
     """The rule itself; an unlimited one exceeds everything."""
     limits = tuple(r.limit for r in readings)
     observed = ", ".join(f"{r.limit.name} {_show(r.limit, r.soft)}" for r in readings)
@@ -221,7 +221,7 @@ def _unreadable(reason: str, limits: tuple[Limit, ...], observed: str = "") -> C
     )
 
 
-def _refuse(refused: list[Reading], had: Inherited) -> CheckResult:
+def _refuse(refused: list[LimitReading], had: Inherited) -> CheckResult:
     # Not DRAIN: the node is as it should be, the job wants too much of it.
     reason = "; ".join(f"{r.limit.key}: the job asks for {_show(r.limit, r.soft)}, but {r.refused}" for r in refused)
     observed = ", ".join(f"{r.limit.name} hard {_show(r.limit, had.values[r.limit.number][1])}" for r in refused)
@@ -243,7 +243,7 @@ def _threshold(limits: tuple[Limit, ...]) -> str:
     return ", ".join(f"{limit.name} > {limit.minimum}{limit.suffix}" for limit in wanted)
 
 
-def _explain(r: Reading) -> str:
+def _explain(r: LimitReading) -> str:
     limit = r.limit
     text = f"{limit.name} (ulimit -{limit.option}) {_show(limit, r.hard if r.soft is None else r.soft)}"
     text += f", more than {limit.minimum}{limit.suffix} needed"

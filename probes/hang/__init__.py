@@ -4,7 +4,7 @@
 """
 
 from muster.probes.hang.hang_records import BadRecord, Record, parse
-from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.plain import PlainDetector
 from muster.probes.hang.rule import Detector
 from muster.probes.hang.verdicts import Change, Kind, Verdict
@@ -13,16 +13,16 @@ __all__ = [
     "BadRecord",
     "Change",
     "Detector",
+    "HangSettings",
     "Kind",
     "PlainDetector",
     "Record",
-    "Settings",
     "Verdict",
     "detector",
     "parse",
 ]
 
 
-def detector(settings: Settings) -> Detector | PlainDetector:
+def detector(settings: HangSettings) -> Detector | PlainDetector:
     """The detector that `settings.rule` names, for one job."""
     return PlainDetector(settings) if settings.rule == "plain" else Detector(settings)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.sight import Finding, Sight, tracks
 from muster.probes.hang.tracks.card_track import NEVER
 
@@ -89,6 +89,6 @@ def _card(sight: Sight, key: str) -> Mapping[str, Any]:
     }
 
 
-def _thresholds(s: Settings, finding: Finding) -> Mapping[str, Any]:
+def _thresholds(s: HangSettings, finding: Finding) -> Mapping[str, Any]:
     names = [*_ALWAYS, *(_CARDS if finding.rule.startswith("cards") else _CPU)]
     return {name: getattr(s, name) for name in names}

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from muster.probes.hang.hang_records import BadRecord, Record, parse
-from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.joined import MAX_JOBS, joined
 from muster.probes.hang.plain import PlainDetector
 from muster.probes.hang.rule import Detector
@@ -17,7 +17,7 @@ MAX_LINE = 16 << 20
 Bad = Callable[[int, str], None]
 
 
-def replay(records: Iterable[Record], settings: Settings) -> Iterator[Change]:
+def replay(records: Iterable[Record], settings: HangSettings) -> Iterator[Change]:
     """The changes of verdict of all jobs in these records."""
     detectors: OrderedDict[str, Detector | PlainDetector] = OrderedDict()
     for record in records:

@@ -11,7 +11,7 @@ Scope = Literal["ranks", "tree"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class HangSettings:
     """Thresholds of the hang rule; docs/hang.md has the reason of each. Seconds, bytes and percent; what is "per
     minute" is counted over `period_s`. Raises ValueError for a value that cannot be meant.
     """
@@ -176,7 +176,7 @@ class Settings:
         """A sign that is older is not one of now."""
         return self.recent_periods * self.period_s
 
-    def with_values(self, values: Mapping[str, Any]) -> "Settings":
+    def with_values(self, values: Mapping[str, Any]) -> "HangSettings":
         """With other values: a job's own, or written ones (texts are read as numbers). Raises ValueError with one
         sentence."""
         known = {f.name: f for f in fields(self)}
@@ -199,7 +199,7 @@ class Settings:
                 raise ValueError(f"{name}: {value!r}: must be {what}") from None
         return replace(self, **taken)
 
-    def scaled(self, factor: float) -> "Settings":
+    def scaled(self, factor: float) -> "HangSettings":
         """For a time that passes so many times as fast (tests): shorter durations, and less IO and CPU time in each."""
         counted = (
             *("write_floor_bytes", "read_floor_bytes", "strong_write_bytes", "strong_read_bytes", "save_burst_bytes"),

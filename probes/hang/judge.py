@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.idle import idle_cards, npus_wait
 from muster.probes.hang.sight import UNSEEN, Finding, Sight, tracks
 from muster.probes.hang.tracks.card_look import CardLook, State
@@ -90,7 +90,7 @@ def _alive(sight: Sight, since: float) -> Finding | None:
     return Finding(Verdict.ALIVE, rule, since, ranks=sight.all_ranks(), confidence=confidence)
 
 
-def _does(track: RankTrack, now: float, s: Settings) -> str:
+def _does(track: RankTrack, now: float, s: HangSettings) -> str:
     return "computes on the CPU" if now - track.busy_at <= s.recent_s else "gives signs of life"
 
 
@@ -128,7 +128,7 @@ def _share(look: CardLook) -> float | None:
     return look.power / look.power_active if look.power is not None and look.power_active else None
 
 
-def _one_computes(looks: Sequence[CardLook], s: Settings) -> bool:
+def _one_computes(looks: Sequence[CardLook], s: HangSettings) -> bool:
     """A card draws far more than the others: they may wait for it. Where no power is told, its memory says so."""
     shares = sorted(share for look in looks if (share := _share(look)) is not None)
     if len(shares) > 1:
@@ -136,7 +136,7 @@ def _one_computes(looks: Sequence[CardLook], s: Settings) -> bool:
     return any(not look.confirmed and look.mem is not None and look.mem > s.mem_dead_percent for look in looks)
 
 
-def _draws_much(looks: Sequence[CardLook], s: Settings) -> bool:
+def _draws_much(looks: Sequence[CardLook], s: HangSettings) -> bool:
     """Most cards draw less than usual, but not as little as one that waits beyond doubt."""
     return 2 * sum((_share(look) or 0.0) >= s.power_strict_ratio for look in looks) > len(looks)
 

@@ -5,7 +5,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
-from muster.probes.hang.hang_settings import Rule, Settings
+from muster.probes.hang.hang_settings import HangSettings, Rule
 from muster.probes.hang.verdicts import Verdict
 
 #: Version of the stored state; another one is not read.
@@ -27,8 +27,8 @@ class Resumable(Generic[K]):
     _rule: Rule
     _kept: type[K]
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings(rule=self._rule)
+    def __init__(self, settings: HangSettings | None = None) -> None:
+        self.settings = settings or HangSettings(rule=self._rule)
         self._job = self._kept()
 
     def state(self) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Resumable(Generic[K]):
         return {"version": _VERSION, "rule": self._rule, "job": msgspec.to_builtins(self._job, str_keys=True)}
 
     @classmethod
-    def restored(cls, state: Mapping[str, Any], settings: Settings | None = None) -> Self:
+    def restored(cls, state: Mapping[str, Any], settings: HangSettings | None = None) -> Self:
         """A detector that goes on from there. Raises ValueError where that is no state of this version."""
         found = cls(settings)
         if state.get("version") != _VERSION or state.get("rule") != cls._rule:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_look import CardLook, State
 from muster.probes.hang.tracks.card_track import NEVER, CardTrack
 from muster.probes.hang.tracks.rank_track import Held, RankTrack
@@ -57,7 +57,7 @@ class Sight:
 
     job: JobState
     looks: Looks
-    s: Settings
+    s: HangSettings
     works: list[str] = field(default_factory=list)
     low: list[str] = field(default_factory=list)
     spins: list[str] = field(default_factory=list)

@@ -26,7 +26,7 @@ _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class KernelRecord:
     """One record. `seconds` is the kernel's clock, which began with the boot and stands still while the node sleeps;
     `level` 0 (emergency) to 7 (debug); `kernel` tells whether the kernel wrote it itself; `tags` are its further
     lines."""
@@ -47,7 +47,7 @@ class Position:
     seq: int
 
 
-def parse(data: bytes) -> Record | None:
+def parse(data: bytes) -> KernelRecord | None:
     """One record as it was read; None for what is none, and for what a system service wrote there."""
     head, semicolon, rest = data.partition(b";")
     fields = head.split(b",")
@@ -65,7 +65,7 @@ def parse(data: bytes) -> Record | None:
             key, equals, value = line[1:].partition(b"=")
             if equals:
                 tags[_plain(key)] = _plain(value)
-    return Record(seq, microseconds / 1e6, priority & 7, facility == _KERNEL, _plain(text), tags)
+    return KernelRecord(seq, microseconds / 1e6, priority & 7, facility == _KERNEL, _plain(text), tags)
 
 
 def _plain(text: bytes) -> str:
@@ -106,12 +106,12 @@ class KernelLog:
         """Of the open log; readable when there is more."""
         return self._fd
 
-    def read(self, most: int = 500) -> tuple[list[Record], bool]:
+    def read(self, most: int = 500) -> tuple[list[KernelRecord], bool]:
         """The next records, those that are new, at most so many; and whether there may be more. Never waits.
 
         Raises OSError where the log cannot be read (any more).
         """
-        found: list[Record] = []
+        found: list[KernelRecord] = []
         for _ in range(most):
             try:
                 data = os.read(self._fd, _RECORD)

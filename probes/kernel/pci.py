@@ -39,7 +39,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PciDevice:
     """A device on the bus. `kind` is its class ("0x0302"), `driver` the kernel's that has taken it ("": none has)."""
 
     bus_id: str
@@ -48,7 +48,7 @@ class Device:
     driver: str
 
 
-def devices(vendor: str, kinds: Collection[str], sysfs: Path = SYSFS) -> list[Device]:
+def devices(vendor: str, kinds: Collection[str], sysfs: Path = SYSFS) -> list[PciDevice]:
     """The devices of a maker ("0x10de") and of these classes ("0x0302"), by bus id; without the virtual functions of
     others, which are their parts."""
     found = []
@@ -60,7 +60,7 @@ def devices(vendor: str, kinds: Collection[str], sysfs: Path = SYSFS) -> list[De
             continue
         driver = folder / "driver"
         taken = driver.resolve().name if driver.exists() else ""
-        found.append(Device(bus_id, kind, _read(bus_id, "device", sysfs), taken))
+        found.append(PciDevice(bus_id, kind, _read(bus_id, "device", sysfs), taken))
     return found
 
 

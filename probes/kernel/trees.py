@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from muster.probes.kernel.procfs import Io, Procfs, Stat
 
 
-class Role(enum.StrEnum):
+class ProcessRole(enum.StrEnum):
     """What a process is to its job."""
 
     RANK = "rank"
@@ -56,7 +56,7 @@ _LOCAL_NUMBERS = ("local", "mpi_local", "device_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class RootProcess:
     """A process that muster started for a job. `launcher`: it makes the ranks itself, in numbers that it gives."""
 
     rank: int
@@ -71,20 +71,20 @@ class JobRoots:
     `cards`: indices of its cards, in the order of its ranks on this node, the first of which is `first_rank`."""
 
     job: str
-    roots: tuple[Root, ...]
+    roots: tuple[RootProcess, ...]
     supervisor: int = 0
     cards: tuple[int, ...] = ()
     first_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Proc:
+class JobProcess:
     """A process of a job at one moment. `rank`: number over all nodes of the rank that it is or works for; None of a
     helper and of a session. `local`: which of this node's ranks that is. `io` None: may not be read."""
 
     rank: int | None
     local: int | None
-    role: Role
+    role: ProcessRole
     stat: Stat
     io: Io | None
     wchan: str | None
@@ -97,10 +97,10 @@ class _Member:
     stat: Stat
     roots: JobRoots
     parent: "_Member | None"
-    root: Root | None = None
+    root: RootProcess | None = None
     local: int | None = None
     rank: int | None = None
-    role: Role = Role.HELPER
+    role: ProcessRole = ProcessRole.HELPER
     #: It is, or descends from, something known by name as a helper.
     named: bool = False
     #: A launcher, or what descends from one and is no rank: here ranks may appear.
@@ -128,7 +128,7 @@ class Forest:
         self._passes = 0
         self._full_due = True
 
-    def look(self, jobs: Sequence[JobRoots], holders: Mapping[int, int]) -> dict[str, tuple[Proc, ...]]:
+    def look(self, jobs: Sequence[JobRoots], holders: Mapping[int, int]) -> dict[str, tuple[JobProcess, ...]]:
         """The processes of each of these jobs, as they are now. `holders`: pids on a card, with its index.
 
         Costs a listing of /proc, and per process of a job three small reads; of the others only those that are new are
@@ -150,12 +150,12 @@ class Forest:
         if fresh:
             self._plant(fresh)
             self._adopt(fresh)
-        found: dict[str, list[Proc]] = {job: [] for job in self._jobs}
+        found: dict[str, list[JobProcess]] = {job: [] for job in self._jobs}
         for pid, member in self._members.items():
             self._judge(member, holders)
             stat = member.stat
             wchan = self._procfs.wchan(pid) if stat.state != "R" else None
-            proc = Proc(member.rank, member.local, member.role, stat, self._procfs.io(pid), wchan)
+            proc = JobProcess(member.rank, member.local, member.role, stat, self._procfs.io(pid), wchan)
             found[member.roots.job].append(proc)
         return {job: tuple(procs) for job, procs in found.items()}
 
@@ -246,25 +246,25 @@ class Forest:
         parent, root = member.parent, member.root
         if root is not None:
             member.launches = root.launcher
-            member.role, member.rank = (Role.HELPER, None) if root.launcher else (Role.RANK, root.rank)
+            member.role, member.rank = (ProcessRole.HELPER, None) if root.launcher else (ProcessRole.RANK, root.rank)
             return
         if self._is_of_session(member):
-            member.role = Role.SESSION
+            member.role = ProcessRole.SESSION
             return
         member.named = (parent is not None and parent.named) or self._is_helper(member)
         member.launches = parent is not None and parent.launches
-        member.role, member.rank, member.local = Role.HELPER, None, None
+        member.role, member.rank, member.local = ProcessRole.HELPER, None, None
         if member.named:
             return
-        if parent is not None and parent.role != Role.HELPER:
-            member.role, member.rank, member.local = Role.WORKER, parent.rank, parent.local
+        if parent is not None and parent.role != ProcessRole.HELPER:
+            member.role, member.rank, member.local = ProcessRole.WORKER, parent.rank, parent.local
         elif member.launches:
             self._perhaps_rank(member, holders)
 
     def _is_of_session(self, member: _Member) -> bool:
         """Sessions are the supervisor's children, as are steps and what was re-parented to it."""
         if member.parent is not None:
-            return member.parent.role is Role.SESSION
+            return member.parent.role is ProcessRole.SESSION
         return "session" in self._numbers(member)
 
     def _perhaps_rank(self, member: _Member, holders: Mapping[int, int]) -> None:
@@ -281,7 +281,7 @@ class Forest:
         local = _number(mine, _LOCAL_NUMBERS) if told else place
         if not told:
             rank = roots.first_rank + (place or 0)
-        member.role, member.rank, member.local, member.launches = Role.RANK, rank, local, False
+        member.role, member.rank, member.local, member.launches = ProcessRole.RANK, rank, local, False
 
     def _numbers(self, member: _Member) -> Mapping[str, str]:
         if member.stat.before_exec:

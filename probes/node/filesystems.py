@@ -11,7 +11,7 @@ import anyio
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import CheckResult, Code, Status
-from muster.probes.node.node_check import About, Look, NodeCheck, Rule
+from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule
 from muster.probes.node.node_settings import words
 
 FREE = NodeCheck(
@@ -217,4 +217,4 @@ def _mounts_apply(look: Look) -> str:
     return "" if (look.roots.proc / "self/mountinfo").exists() else "there is no /proc/self/mountinfo"
 
 
-RULES = (Rule(FREE, free, _free_applies), Rule(MOUNTS, mounts, _mounts_apply), Rule(NFS, nfs, _nfs_applies))
+RULES = (NodeRule(FREE, free, _free_applies), NodeRule(MOUNTS, mounts, _mounts_apply), NodeRule(NFS, nfs, _nfs_applies))

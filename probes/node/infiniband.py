@@ -12,7 +12,7 @@ from muster.probes.calls import watched
 from muster.probes.checks.result import CheckResult, Code
 from muster.probes.node.kernel_files import listed, text
 from muster.probes.node.memory import PortPast
-from muster.probes.node.node_check import About, Look, NodeCheck, Rule
+from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule
 from muster.probes.node.node_settings import NodeSettings, words
 
 CHECK = NodeCheck(
@@ -139,4 +139,4 @@ def _rate(text: str) -> float:
         return 0.0
 
 
-RULES = (Rule(CHECK, check, _applies),)
+RULES = (NodeRule(CHECK, check, _applies),)

@@ -93,7 +93,7 @@ Judge = Callable[[Look], Awaitable[list[CheckResult]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NodeRule:
     """A check with what does it: what of the driver must be fresh for it, and why it does not apply ("": it does)."""
 
     check: NodeCheck

@@ -23,7 +23,7 @@ from muster.probes.kernel.kmsg import KernelLog, Position
 from muster.probes.node import filesystems, infiniband, processes
 from muster.probes.node.cards import card_health, inventory, leftovers, links, npus, presence
 from muster.probes.node.memory import Memory
-from muster.probes.node.node_check import About, Look, NodeCheck, Roots, Rule, everywhere, for_kinds
+from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule, Roots, everywhere, for_kinds
 from muster.probes.node.node_settings import NodeSettings, words
 from muster.probes.node.remembered import Inventory, InventoryState, Remembered
 from muster.probes.node.reported import event_checks, kernel_log
@@ -46,7 +46,7 @@ __all__ = [
     "still",
 ]
 
-_PERIODIC: tuple[Rule, ...] = (
+_PERIODIC: tuple[NodeRule, ...] = (
     *presence.RULES,
     *inventory.RULES,
     *card_health.RULES,
@@ -172,7 +172,7 @@ class Looker:
                 self._relisted_at = now
             await self._driver.relist(anew=anew)
 
-    async def _guarded(self, rule: Rule, look: Look) -> list[CheckResult]:
+    async def _guarded(self, rule: NodeRule, look: Look) -> list[CheckResult]:
         """Its results with their time; UNKNOWN where it hangs, or is itself broken."""
         began, say, limit = time.monotonic(), About(rule.check.item), look.settings.look_deadline_s
         results: list[CheckResult] | None = None
@@ -288,17 +288,17 @@ class Looker:
             del self._happened[next(iter(self._happened))]
         return findings
 
-    def _all_rules(self) -> list[Rule]:
+    def _all_rules(self) -> list[NodeRule]:
         async def readable(_look: Look) -> list[CheckResult]:
             return [self._following.judge()]
 
-        def by_events(check: NodeCheck) -> Rule:
+        def by_events(check: NodeCheck) -> NodeRule:
             async def judge(look: Look) -> list[CheckResult]:
                 return self._judge_events(check.item, look)
 
-            return Rule(check, judge, self._events_apply(check.item))
+            return NodeRule(check, judge, self._events_apply(check.item))
 
-        return [*_PERIODIC, Rule(kernel_log.CHECK, readable, everywhere), *map(by_events, _BY_EVENTS)]
+        return [*_PERIODIC, NodeRule(kernel_log.CHECK, readable, everywhere), *map(by_events, _BY_EVENTS)]
 
     def _events_apply(self, item: str) -> Callable[[Look], str]:
         kinds = for_kinds(NVIDIA)

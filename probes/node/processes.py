@@ -9,7 +9,7 @@ from pathlib import Path
 from muster.probes.calls import watched
 from muster.probes.checks.result import Action, CheckResult, Code, Status
 from muster.probes.node.kernel_files import number, text
-from muster.probes.node.node_check import About, Look, NodeCheck, Roots, Rule, everywhere
+from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule, Roots, everywhere
 
 D_STATE = NodeCheck("d-state", "no process waits in the kernel for minutes", 60.0, (Code.PROCS_D_STATE,))
 ZOMBIES = NodeCheck("zombies", "processes that have ended are waited for", 300.0, (Code.ZOMBIES,))
@@ -23,7 +23,7 @@ _DRIVERS = ("nvidia", "npu-smi", "dcgm", "nv-hostengine", "hccn_tool")
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class OddProcess:
     """One process that waits in the kernel (D) or has ended (Z): by pid and start time (ticks since boot) it is
     itself."""
 
@@ -34,7 +34,7 @@ class Process:
     parent: int
 
 
-def scan(proc: Path) -> list[Process]:
+def scan(proc: Path) -> list[OddProcess]:
     """All processes in state D or Z but the kernel's own. What vanishes between two reads is passed over.
 
     Reads one small file of each process: about 10 us each, so half a second for 50,000, in a thread.
@@ -60,14 +60,14 @@ def scan(proc: Path) -> list[Process]:
     return found
 
 
-def parse(pid: int, stat: bytes) -> Process | None:
+def parse(pid: int, stat: bytes) -> OddProcess | None:
     """A line of /proc/PID/stat; None for one of the kernel's own threads, and for what is no such line."""
     head, _, tail = stat.decode("utf-8", "replace").rpartition(")")
     fields = tail.split()
     try:
         if int(fields[6]) & _KERNEL_THREAD:
             return None
-        return Process(pid, int(fields[19]), head.partition("(")[2], fields[0], int(fields[1]))
+        return OddProcess(pid, int(fields[19]), head.partition("(")[2], fields[0], int(fields[1]))
     except (IndexError, ValueError):
         return None
 
@@ -79,7 +79,7 @@ async def d_state(look: Look) -> list[CheckResult]:
     return [judge_d_state(stuck, waiting, look)]
 
 
-def judge_d_state(stuck: Sequence[Process], waiting: dict[int, str], look: Look) -> CheckResult:
+def judge_d_state(stuck: Sequence[OddProcess], waiting: dict[int, str], look: Look) -> CheckResult:
     """The rule itself; `waiting` has the kernel's function in which each waits, where it is told."""
     say, wanted, streaks = About(D_STATE.item), look.settings.d_state_looks, look.memory.streaks
     keys = {(D_STATE.item, p.pid, p.start): p for p in stuck}
@@ -172,7 +172,7 @@ def nearly_full(say: About, code: Code, limit: tuple[int, int, str], warn: float
     return say.found(code, f"{percent:.0f} % are used of {what}", observed, threshold, status=status)
 
 
-async def _scanned(proc: Path) -> list[Process]:
+async def _scanned(proc: Path) -> list[OddProcess]:
     return await watched.call("scan /proc", lambda: scan(proc))
 
 
@@ -187,8 +187,8 @@ def _name(proc: Path, pid: int) -> str:
 
 
 RULES = (
-    Rule(D_STATE, d_state, everywhere),
-    Rule(ZOMBIES, zombies, everywhere),
-    Rule(PIDS, pids, everywhere),
-    Rule(FDS, descriptors, everywhere),
+    NodeRule(D_STATE, d_state, everywhere),
+    NodeRule(ZOMBIES, zombies, everywhere),
+    NodeRule(PIDS, pids, everywhere),
+    NodeRule(FDS, descriptors, everywhere),
 )

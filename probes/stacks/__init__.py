@@ -8,7 +8,7 @@ Nothing here stops, signals or slows a process that is looked at, but for `nativ
 """
 
 from muster.probes.stacks.groups import Group, grouped
-from muster.probes.stacks.record import ProcessStacks, PythonThread, Taken, Target, Task
+from muster.probes.stacks.record import ProcessStacks, PythonThread, StackTarget, Taken, Task
 from muster.probes.stacks.taking import take
 
-__all__ = ["Group", "ProcessStacks", "PythonThread", "Taken", "Target", "Task", "grouped", "take"]
+__all__ = ["Group", "ProcessStacks", "PythonThread", "StackTarget", "Taken", "Task", "grouped", "take"]

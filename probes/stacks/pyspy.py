@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.probes.calls.script import Ended, Script
+from muster.probes.calls.script import Script, ScriptEnd
 
 #: Bytes of its output that are looked at: about 8000 frames.
 KEPT = 512 << 10
@@ -30,7 +30,7 @@ _THREAD = re.compile(r"Thread (\d+|0x[0-9A-Fa-f]+) \(([a-z+]+)\)(?:: \"(.*?)\"?)
 _MAX_FRAME = 300
 
 
-class Outcome(enum.Enum):
+class DumpOutcome(enum.Enum):
     """How a dump ended."""
 
     DONE = "done"
@@ -54,7 +54,7 @@ class DumpedThread:
 class Dump:
     """`text`: what py-spy says where it is not DONE."""
 
-    outcome: Outcome
+    outcome: DumpOutcome
     threads: tuple[DumpedThread, ...] = ()
     text: str = ""
 
@@ -70,24 +70,24 @@ def script(program: str, pid: int, *, native: bool = False) -> Script:
     return Script(program, _ENV, ("dump", "--native" if native else "--nonblocking", "--pid", str(pid)), KEPT)
 
 
-def judge(ended: Ended) -> Dump:
+def judge(ended: ScriptEnd) -> Dump:
     """What a dump's end says."""
     if ended.returncode == 0 or (ended.flooded and ended.stdout):
         threads = parse(ended.stdout.decode("utf-8", "replace"))
         if threads:
-            return Dump(Outcome.DONE, threads)
-        return Dump(Outcome.FAILED, text="it found no thread")
+            return Dump(DumpOutcome.DONE, threads)
+        return Dump(DumpOutcome.FAILED, text="it found no thread")
     text = _message(ended.stderr.decode("utf-8", "replace"))
     lower = text.lower()
     if "permission denied" in lower or "operation not permitted" in lower or "(os error 1)" in lower:
-        return Dump(Outcome.REFUSED, text=text)
+        return Dump(DumpOutcome.REFUSED, text=text)
     if "no such process" in lower or "check that the process is running" in lower:
-        return Dump(Outcome.GONE, text=text)
+        return Dump(DumpOutcome.GONE, text=text)
     if "failed to find python version" in lower or "failed to find a python interpreter" in lower:
-        return Dump(Outcome.NOT_PYTHON, text=text)
+        return Dump(DumpOutcome.NOT_PYTHON, text=text)
     if ended.returncode < 0:
         text = text or f"it was ended by signal {-ended.returncode}"
-    return Dump(Outcome.FAILED, text=text or f"it ended with {ended.returncode}")
+    return Dump(DumpOutcome.FAILED, text=text or f"it ended with {ended.returncode}")
 
 
 def parse(text: str) -> tuple[DumpedThread, ...]:

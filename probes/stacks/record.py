@@ -8,7 +8,7 @@ STUCK = frozenset("DTtZX")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class StackTarget:
     """A process to be looked at. `start` in clock ticks since boot; `rank` is that which it is or works for."""
 
     rank: int

@@ -9,12 +9,12 @@ from pathlib import Path
 import anyio
 
 from muster.probes.calls import watched
-from muster.probes.calls.script import Ended
+from muster.probes.calls.script import ScriptEnd
 from muster.probes.checks.result import numbers
 from muster.probes.stacks import normal, permission, pyspy, tasks
 from muster.probes.stacks.groups import grouped, main_thread
-from muster.probes.stacks.pyspy import Dump, DumpedThread, Outcome
-from muster.probes.stacks.record import STUCK, ProcessStacks, PythonThread, Taken, Target
+from muster.probes.stacks.pyspy import Dump, DumpedThread, DumpOutcome
+from muster.probes.stacks.record import STUCK, ProcessStacks, PythonThread, StackTarget, Taken
 
 #: Processes that are looked at at the same time; a dump costs 15 ms of a CPU.
 AT_ONCE = 4
@@ -30,7 +30,7 @@ PROC = Path("/proc")
 
 
 async def take(
-    targets: Sequence[Target], *, deadline_s: float, native: int = 0, program: str | None = None, proc: Path = PROC
+    targets: Sequence[StackTarget], *, deadline_s: float, native: int = 0, program: str | None = None, proc: Path = PROC
 ) -> Taken:
     """The stacks of these processes; returns within `deadline_s` seconds with what there is by then.
 
@@ -43,7 +43,7 @@ async def take(
     run = _Run(program, proc, anyio.current_time() + deadline_s - min(LINGER_S, deadline_s / 2))
     limiter = anyio.CapacityLimiter(AT_ONCE)
 
-    async def one(number: int, target: Target) -> None:
+    async def one(number: int, target: StackTarget) -> None:
         async with limiter:
             await run.look(number, target)
 
@@ -63,7 +63,7 @@ async def take(
 class _Refused:
     """A target that may not be read, and why."""
 
-    target: Target
+    target: StackTarget
     why: str
 
 
@@ -78,17 +78,17 @@ class _Run:
         #: By the target's place; None: it has ended.
         self.looks: dict[int, ProcessStacks | None] = {}
         self._done: set[int] = set()
-        self._notes: defaultdict[str, list[Target]] = defaultdict(list)
+        self._notes: defaultdict[str, list[StackTarget]] = defaultdict(list)
         self._refused: list[_Refused] = []
         self._failed: list[_Refused] = []
         self._native: list[_Refused] = []
         self._hanging = 0
 
-    def note(self, what: str, target: Target) -> None:
+    def note(self, what: str, target: StackTarget) -> None:
         """For `sentences`."""
         self._notes[what].append(target)
 
-    def close(self, number: int, target: Target) -> None:
+    def close(self, number: int, target: StackTarget) -> None:
         """The time is over: says so of one that was not looked at to the end."""
         if number not in self._done:
             bare = self.looks.get(number) or ProcessStacks(target.rank, target.pid, target.start)
@@ -97,12 +97,12 @@ class _Run:
 
     # --- one process --------------------------------------------------------------------------------------------------
 
-    async def look(self, number: int, target: Target) -> None:
+    async def look(self, number: int, target: StackTarget) -> None:
         """Fills `looks` in, first with what the kernel tells."""
         self.looks[number] = await self._looked(number, target)
         self._done.add(number)
 
-    async def _looked(self, number: int, target: Target) -> ProcessStacks | None:
+    async def _looked(self, number: int, target: StackTarget) -> ProcessStacks | None:
         pid, bare = target.pid, ProcessStacks(target.rank, target.pid, target.start)
         kernel: tasks.KernelSide | None = None
         answered = False
@@ -127,7 +127,7 @@ class _Run:
         python, trouble = await self._python(target, kernel)
         return replace(stacks, python=python, trouble=trouble) if await self._is_there(target) else None
 
-    async def _is_there(self, target: Target) -> bool:
+    async def _is_there(self, target: StackTarget) -> bool:
         """False for one that has ended."""
         there = True
         with anyio.move_on_after(READ_S):
@@ -138,18 +138,18 @@ class _Run:
                 pass
         return there
 
-    async def _python(self, target: Target, kernel: tasks.KernelSide) -> tuple[tuple[PythonThread, ...], str]:
+    async def _python(self, target: StackTarget, kernel: tasks.KernelSide) -> tuple[tuple[PythonThread, ...], str]:
         """Its Python threads, and why there are none where there should be."""
         if not self._program:
             if kernel.is_python:
                 self.note("no_program", target)
             return (), "py-spy is not installed" if kernel.is_python else ""
         dump = await self._dump(target)
-        if dump.outcome is Outcome.REFUSED:
+        if dump.outcome is DumpOutcome.REFUSED:
             why = await self._why(target)
             self._refused.append(_Refused(target, why))
             return (), f"its memory may not be read: {why}"
-        if dump.outcome is Outcome.FAILED or (dump.outcome is Outcome.NOT_PYTHON and kernel.is_python):
+        if dump.outcome is DumpOutcome.FAILED or (dump.outcome is DumpOutcome.NOT_PYTHON and kernel.is_python):
             self._failed.append(_Refused(target, dump.text))
             return (), f"py-spy: {dump.text}"
         # Between vfork and exec a child shares its parent's memory: these are not its threads.
@@ -160,12 +160,12 @@ class _Run:
         if any(thread.active for thread in dump.threads):
             for _ in range(LOOKS - 1):
                 again = await self._dump(target)
-                if again.outcome is Outcome.DONE:
+                if again.outcome is DumpOutcome.DONE:
                     looks.append(again.threads)
         return _threads(target.pid, looks), ""
 
-    async def _dump(self, target: Target) -> Dump:
-        dump = Dump(Outcome.FAILED, text=f"not asked, since {MAX_HANGING} others hang")
+    async def _dump(self, target: StackTarget) -> Dump:
+        dump = Dump(DumpOutcome.FAILED, text=f"not asked, since {MAX_HANGING} others hang")
         for _ in range(TRIES):
             if self._hanging >= MAX_HANGING:
                 break
@@ -173,13 +173,13 @@ class _Run:
             if ended is None:
                 self.note("hangs", target)
                 self._hanging += 1
-                return Dump(Outcome.FAILED, text=f"it did not answer within {DUMP_S:g} s and was killed")
-            dump = pyspy.judge(ended) if isinstance(ended, Ended) else Dump(Outcome.FAILED, text=ended)
-            if dump.outcome is not Outcome.FAILED:
+                return Dump(DumpOutcome.FAILED, text=f"it did not answer within {DUMP_S:g} s and was killed")
+            dump = pyspy.judge(ended) if isinstance(ended, ScriptEnd) else Dump(DumpOutcome.FAILED, text=ended)
+            if dump.outcome is not DumpOutcome.FAILED:
                 break
         return dump
 
-    async def _run(self, target: Target, *, native: bool) -> Ended | str | None:
+    async def _run(self, target: StackTarget, *, native: bool) -> ScriptEnd | str | None:
         """None: it hangs; a text: why it could not be run."""
         script = pyspy.script(self._program, target.pid, native=native)
         what = f"py-spy of process {target.pid}, started at {target.start}"
@@ -192,7 +192,7 @@ class _Run:
                 return f"{self._program}: cannot be executed: {error.strerror or error}"
         return None
 
-    async def _why(self, target: Target) -> str:
+    async def _why(self, target: StackTarget) -> str:
         def read() -> str:
             own, theirs = permission.read(self._proc, "self"), permission.read(self._proc, target.pid)
             if own is None or theirs is None:
@@ -218,15 +218,19 @@ class _Run:
             # One that is stopped cannot be stopped again, and one in state D does not stop.
             if not look.python or any(task.state in STUCK for task in look.tasks):
                 continue
-            target = Target(look.rank, look.pid, look.start)
+            target = StackTarget(look.rank, look.pid, look.start)
             ended = await self._run(target, native=True)
-            dump = pyspy.judge(ended) if isinstance(ended, Ended) else Dump(Outcome.FAILED, text=ended or "it hangs")
+            dump = (
+                pyspy.judge(ended)
+                if isinstance(ended, ScriptEnd)
+                else Dump(DumpOutcome.FAILED, text=ended or "it hangs")
+            )
             main = main_thread(replace(look, python=_threads(look.pid, [dump.threads])))
-            if dump.outcome is Outcome.DONE and main is not None:
+            if dump.outcome is DumpOutcome.DONE and main is not None:
                 frames = tuple(normal.frame(frame, look.pid) for frame in main.frames)
                 self.looks[places[look.pid, look.start]] = replace(look, native=frames)
             else:
-                refused = dump.outcome is Outcome.REFUSED
+                refused = dump.outcome is DumpOutcome.REFUSED
                 self._native.append(_Refused(target, await self._why(target) if refused else dump.text))
 
     # --- what to say --------------------------------------------------------------------------------------------------
@@ -247,7 +251,7 @@ class _Run:
             ("no Python stack", [one for one in self._failed if one.target not in self._notes["hangs"]]),
             ("no C and C++ frames", self._native),
         ):
-            by_reason: defaultdict[str, list[Target]] = defaultdict(list)
+            by_reason: defaultdict[str, list[StackTarget]] = defaultdict(list)
             for one in refusals:
                 by_reason[one.why.replace(str(one.target.pid), "PID")].append(one.target)
             found += [f"{start} of {_named(targets)}: {why}" for why, targets in by_reason.items()]
@@ -265,7 +269,7 @@ def _threads(pid: int, looks: Sequence[Sequence[DumpedThread]]) -> tuple[PythonT
     return tuple(found)
 
 
-def _named(targets: Sequence[Target]) -> str:
+def _named(targets: Sequence[StackTarget]) -> str:
     """`ranks 0-3 (pids 10, 11, 12, 13)`."""
     ranks = {target.rank for target in targets}
     pids = [str(target.pid) for target in targets[:8]] + (["..."] if len(targets) > 8 else [])

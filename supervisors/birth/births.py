@@ -150,10 +150,10 @@ class Midwife:
     def _umask(self) -> int:
         return child.DEFAULT_UMASK if self._spec.umask is None else self._spec.umask
 
-    def _facts(self) -> boot.Facts:
+    def _facts(self) -> boot.JobFacts:
         spec, job = self._spec, self._job
         logs = os.path.realpath(modelarts.further_logs(self._root, spec.job_id, spec.env))
-        return boot.Facts(
+        return boot.JobFacts(
             job_id=spec.job_id,
             nodes=spec.nodes,
             node_rank=job.node_rank,

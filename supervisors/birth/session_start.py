@@ -31,7 +31,7 @@ class SessionRefused(SupervisionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SessionRequest:
     """A command to run beside a rank (None: the first of this node); times are in seconds.
 
     `env` comes over the rank's, `workdir` in the place of its own unless it is empty. `abandoned_s`: it is ended when

@@ -34,7 +34,7 @@ class LogSettings:
     rotate_for_bytes: int = 0
 
 
-class Settings:
+class SettingsFile:
     """What the file says now, as far as it is looked at."""
 
     def __init__(self, path: Path) -> None:

@@ -27,7 +27,7 @@ from muster.supervisors.system import descriptors, lock, owner_pipe, process, sc
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.system.spare import FULL, Spare
 from muster.supervisors.system.subreaper import become_subreaper
-from muster.supervisors.wire.control import Client, Server, listen
+from muster.supervisors.wire.control import Client, ControlServer, listen
 from muster.supervisors.wire.messages import Message
 
 #: Without jobs and without a daemon for so long, the nursery ends.
@@ -47,7 +47,7 @@ class Nursery:
         self._at, self._held = at, held
         self._retired: Retired | None = None
         self._wards = Wards(root, self._loop, self._daemons, self._tell, self._spare, self._step_aside, owned)
-        self._server = Server(self._loop, listener, {"tend": self._tend, "ended": self._ended}, self._spare)
+        self._server = ControlServer(self._loop, listener, {"tend": self._tend, "ended": self._ended}, self._spare)
         self._spare.on_exhausted = self._on_exhausted
         self._busy_at = time.monotonic()
 

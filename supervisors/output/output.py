@@ -13,7 +13,7 @@ from pathlib import Path
 
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank
-from muster.supervisors.model.settings import Settings
+from muster.supervisors.model.settings import SettingsFile
 from muster.supervisors.model.states import JOB, Kind
 from muster.supervisors.output import rotation, tee
 from muster.supervisors.output.gaps import Count, Counts, Gap
@@ -58,7 +58,7 @@ class Output:
         #: What watchers were told last of open gaps, and when (time.monotonic()) they may be told again.
         self._tell, self._figures, self._tell_at = tell, list[tuple[int, float, int]](), 0.0
         self._folder = Folder(root.log)
-        self._settings = Settings(root.settings)
+        self._settings = SettingsFile(root.settings)
 
     def open_job(self, owner: tuple[int, int], ranks: int) -> None:
         """Opens the job's log, which goes on where the daemon or a predecessor left it. Raises OSError where its FIFO

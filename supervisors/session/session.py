@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 
 from muster.supervisors.birth import child
-from muster.supervisors.birth.session_start import Request, SessionRefused
+from muster.supervisors.birth.session_start import SessionRefused, SessionRequest
 from muster.supervisors.model import verdict
-from muster.supervisors.session.session_io import Ends, Inlet, Outlet, set_size
+from muster.supervisors.session.session_io import Inlet, Outlet, SessionDescriptors, set_size
 from muster.supervisors.supervision_errors import ProtocolError
 from muster.supervisors.system import process
 from muster.supervisors.system.loop import Alarm, Loop
@@ -40,8 +40,8 @@ class Session:
         rank: int,
         pid: int,
         said: int,
-        ends: Ends,
-        request: Request,
+        ends: SessionDescriptors,
+        request: SessionRequest,
         due: Callable[["Session", Outlet], None],
         end: Callable[["Session", str], None],
         forget: Callable[["Session"], None],

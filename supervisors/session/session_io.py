@@ -23,7 +23,7 @@ _IUTF8 = 0o40000
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class SessionDescriptors:
     """Descriptors: the command's three, and ours. `input` is -1 for none, `errors` where a terminal has both."""
 
     command: tuple[int, int, int]
@@ -43,7 +43,7 @@ class Ends:
                 os.close(fd)
 
 
-def open_terminal(rows: int, columns: int, uid: int) -> Ends:
+def open_terminal(rows: int, columns: int, uid: int) -> SessionDescriptors:
     """A pseudo terminal of that size whose user is `uid`.
 
     The command's end stays open with us for as long as the session lives: so ours has no end while the command passes
@@ -62,14 +62,14 @@ def open_terminal(rows: int, columns: int, uid: int) -> Ends:
         os.fchmod(slave, 0o620)
         os.set_blocking(master, False)
         made.append(os.dup(master))  # what is waited for differs
-        return Ends((slave, slave, slave), made[2], master)
+        return SessionDescriptors((slave, slave, slave), made[2], master)
     except (OSError, termios.error) as error:
         for fd in made:
             os.close(fd)
         raise error if isinstance(error, OSError) else OSError(*error.args) from None
 
 
-def open_pipes(with_input: bool, uid: int, gid: int) -> Ends:
+def open_pipes(with_input: bool, uid: int, gid: int) -> SessionDescriptors:
     """A pipe for each stream; they belong to the command's user, who can so open /dev/stdout again. Raises OSError."""
     made: list[int] = []
     try:
@@ -81,7 +81,7 @@ def open_pipes(with_input: bool, uid: int, gid: int) -> Ends:
             os.fchown(fd, uid, gid)
         for fd in (*first[1:], output, errors):
             os.set_blocking(fd, False)
-        return Ends((first[0], output_end, errors_end), first[1] if with_input else -1, output, errors)
+        return SessionDescriptors((first[0], output_end, errors_end), first[1] if with_input else -1, output, errors)
     except OSError:
         for fd in made:
             os.close(fd)

@@ -13,13 +13,13 @@ from dataclasses import replace
 from muster.supervisors.birth import births
 from muster.supervisors.birth.child import Birth
 from muster.supervisors.birth.containment import Containment
-from muster.supervisors.birth.session_start import MARK, MAX_REQUEST, Request, SessionRefused, place
+from muster.supervisors.birth.session_start import MARK, MAX_REQUEST, SessionRefused, SessionRequest, place
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot
 from muster.supervisors.model.states import State
 from muster.supervisors.session.session import Session
 from muster.supervisors.session.session_ends import WITH_RANKS, SessionEnds
-from muster.supervisors.session.session_io import Ends, Outlet, open_pipes, open_terminal
+from muster.supervisors.session.session_io import Outlet, SessionDescriptors, open_pipes, open_terminal
 from muster.supervisors.supervision_errors import NotStartable
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire.control import Client, Handler
@@ -111,7 +111,7 @@ class Sessions:
 
     def _begin(self, client: Client, body: bytes) -> None:
         try:
-            session = self._bear(Request.parse(body))
+            session = self._bear(SessionRequest.parse(body))
         except SessionRefused as error:
             client.send({"op": "exec"} | _refusal(error))
             return
@@ -155,7 +155,7 @@ class Sessions:
 
     # --- birth --------------------------------------------------------------------------------------------------------
 
-    def _bear(self, request: Request) -> Session:
+    def _bear(self, request: SessionRequest) -> Session:
         """Raises SessionRefused, with no process left."""
         if sum(session.lives for session in self._all.values()) >= request.max_sessions:
             raise SessionRefused("TOO_MANY", f"the job has {request.max_sessions} sessions, as many as are allowed")
@@ -163,7 +163,7 @@ class Sessions:
         members = self._containment().members() if self._boot != Boot.RANKS and job.state is State.RUNNING else []
         number, rank, env = place(job, self._boot, request.rank, members)
         ident = os.urandom(6).hex()
-        ends: Ends | None = None
+        ends: SessionDescriptors | None = None
         try:
             like = self._beside(rank)
             account = like.account

@@ -163,7 +163,7 @@ class Client:
 Handler = Callable[[wire.Message, Client], wire.Message | None]
 
 
-class Server:
+class ControlServer:
     """Serves a listening socket on a `Loop`. Every client has its own buffer, and none can make us wait."""
 
     def __init__(
@@ -250,7 +250,7 @@ class Server:
             client.send({"op": op} | reply)
 
 
-class JournalServer(Server):
+class JournalServer(ControlServer):
     """A supervisor's: watchers are sent how many bytes of the journal are on disk, the records that are owed to it
     (ledger.py), why it takes none, and what open gaps have lost by now (output.py), which needs no disk."""
 

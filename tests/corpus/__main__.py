@@ -9,16 +9,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster.probes.hang import Settings
+from muster.probes.hang import HangSettings
 from tests.corpus.measure import Outcome, for_plain, run
 from tests.corpus.scenarios import BY_NAME, SCENARIOS, Scenario
 from tests.corpus.variations import VARIATIONS
 
 ALL = {scenario.name: scenario for scenario in (*SCENARIOS, *VARIATIONS)}
 RULES = {
-    "muster": Settings(),
+    "muster": HangSettings(),
     # ModelArts' default is 30 min, which cannot be in time; the traces end before.
-    "plain": Settings(rule="plain", plain_s=600.0),
+    "plain": HangSettings(rule="plain", plain_s=600.0),
 }
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 
-from muster.probes.hang import Change, Kind, PlainDetector, Settings, Verdict
+from muster.probes.hang import Change, HangSettings, Kind, PlainDetector, Verdict
 from muster.probes.hang.hang_records import read
 from muster.v1 import job_pb2, telemetry_pb2
 from tests.conftest import Daemon
@@ -36,8 +36,8 @@ SCALE = 60.0
 PATIENCE_S = 150.0
 #: Of CPU time a machine on which many actors run together has little for each; and what else goes over its network
 #: must not keep a dead job alive.
-SETTINGS = replace(Settings().scaled(SCALE), cpu_idle_s=0.025, cpu_busy_s=0.05, net_floor_bytes=1e15)
-PLAIN = Settings(rule="plain", plain_s=600.0 / SCALE)
+SETTINGS = replace(HangSettings().scaled(SCALE), cpu_idle_s=0.025, cpu_busy_s=0.05, net_floor_bytes=1e15)
+PLAIN = HangSettings(rule="plain", plain_s=600.0 / SCALE)
 CONFIG = """
 [cards]
 release_timeout_s = 1
@@ -338,7 +338,7 @@ def play(
 @contextmanager
 def stage(folder: Path, kind: str, count: int) -> Iterator[tuple[Daemon, FakeCards, Watcher]]:
     """A daemon with fake cards, for as many acts at a time. Raises tests.fakes.build.NoCompiler."""
-    usual = asdict(Settings())
+    usual = asdict(HangSettings())
     table = [f"{name} = {value!r}" for name, value in asdict(SETTINGS).items() if value != usual[name]]
     with ExitStack() as stack:
         cards = stack.enter_context(FakeCards.make(folder / "cards", kind, count))

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from muster.probes.hang import Change, Settings, detector
+from muster.probes.hang import Change, HangSettings, detector
 from muster.probes.hang.hang_records import read
 from tests.corpus.physics import records
 from tests.corpus.scenarios import Scenario, Setting, Told, harsh_weather, usual_weather
@@ -46,7 +46,7 @@ def trace(scenario: Scenario, seed: int, *, harsh: bool = False) -> tuple[Told, 
     return told, list(records(told.play, weather, rng))
 
 
-def run(scenario: Scenario, seed: int, settings: Settings, *, harsh: bool = False) -> Outcome:
+def run(scenario: Scenario, seed: int, settings: HangSettings, *, harsh: bool = False) -> Outcome:
     """One seed of a scenario."""
     told, lines = trace(scenario, seed, harsh=harsh)
     found = detector(settings)

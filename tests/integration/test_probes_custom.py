@@ -10,7 +10,7 @@ import pytest
 from muster.probes.calls import script
 from muster.probes.cards.driver import Driver, DriverSettings
 from muster.probes.checks import custom, precheck
-from muster.probes.checks.precheck import Request, Settings, Wanted
+from muster.probes.checks.precheck import CardsWanted, CheckRequest, CheckSettings
 from muster.probes.checks.result import Action, Code, Status
 
 
@@ -29,10 +29,10 @@ def write(folder, name, text, mode=0o755):
 
 
 async def run(folder, *items, deadline_s=10.0):
-    settings = Settings(custom_dir=str(folder), host_files="", deadline_s=deadline_s)
+    settings = CheckSettings(custom_dir=str(folder), host_files="", deadline_s=deadline_s)
     driver = Driver(lambda: DriverSettings(slots=7), [], dev=folder)
     await driver.open()
-    request = Request(cards=Wanted(count=8), driver=driver, user="bob")
+    request = CheckRequest(cards=CardsWanted(count=8), driver=driver, user="bob")
     results = await precheck.run(settings, request, items or ("custom",))
     await driver.close()
     return {r.item.removeprefix("custom "): r for r in results}

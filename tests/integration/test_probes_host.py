@@ -9,12 +9,12 @@ import anyio
 import pytest
 
 from muster.probes.checks import precheck
-from muster.probes.checks.precheck import Request, Settings
+from muster.probes.checks.precheck import CheckRequest, CheckSettings
 from muster.probes.checks.result import Code, Status
 
 
 async def one(item, settings, hosts=()):
-    (result,) = await precheck.run(settings, Request(hosts=hosts), (item,))
+    (result,) = await precheck.run(settings, CheckRequest(hosts=hosts), (item,))
     return result
 
 
@@ -35,13 +35,13 @@ def small(tmp_path):
 
 
 async def test_a_small_disk_is_critical(small):
-    found = await one("disk-size cache", Settings(cache_path=str(small)))
+    found = await one("disk-size cache", CheckSettings(cache_path=str(small)))
     assert (found.status, found.code) == (Status.CRITICAL, Code.DISK_SIZE_TOO_SMALL)
     assert "8.0 MB" in found.observed
 
 
 async def test_a_threshold_by_setting_and_a_disk_that_fills_up(small):
-    settings = Settings(shm_path=str(small), shm_min_gb=0.001)
+    settings = CheckSettings(shm_path=str(small), shm_min_gb=0.001)
     assert (await one("disk-size shm", settings)).status is Status.OK
     (small / "left-over").write_bytes(b"\0" * (7900 << 10))
     assert (await one("disk-size shm", settings)).code is Code.DISK_SPACE_LOW
@@ -49,13 +49,13 @@ async def test_a_threshold_by_setting_and_a_disk_that_fills_up(small):
 
 async def test_a_disk_mounted_read_only(small):
     await anyio.run_process(["mount", "-o", "remount,ro", small])
-    settings = Settings(cache_path=str(small), cache_min_gb=0.001)
+    settings = CheckSettings(cache_path=str(small), cache_min_gb=0.001)
     assert (await one("disk-size cache", settings)).code is Code.DISK_READ_ONLY
 
 
 async def test_a_name_that_does_not_resolve():
     # .invalid is reserved (RFC 2606); without any name server the answer is "try again", which is as bad.
-    found = await one("dns", Settings(host_files=""), hosts=("localhost", "worker-1.muster.invalid"))
+    found = await one("dns", CheckSettings(host_files=""), hosts=("localhost", "worker-1.muster.invalid"))
     if found.code is Code.PROBE_TIMED_OUT:
         pytest.skip("the name server of this host lets questions go unanswered")
     assert found.status is Status.CRITICAL

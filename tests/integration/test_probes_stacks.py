@@ -13,10 +13,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from muster.probes.stacks import ProcessStacks, Target, grouped, take, taking
+from muster.probes.stacks import ProcessStacks, StackTarget, grouped, take, taking
 from tests.conftest import alive, eventually
 
-Start = Callable[..., Target]
+Start = Callable[..., StackTarget]
 #: Whoever is looked at says when it is about to be where it is to be found.
 LOCKED = """
 import threading
@@ -60,9 +60,9 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def child_of(target: Target) -> Target:
+def child_of(target: StackTarget) -> StackTarget:
     pid = int(Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()[0])
-    return Target(target.rank, pid, start_of(pid))
+    return StackTarget(target.rank, pid, start_of(pid))
 
 
 @pytest.fixture
@@ -70,13 +70,13 @@ def start() -> Iterator[Start]:
     """Starts a program; returns it once it has said that it is there."""
     made: list[subprocess.Popen[bytes]] = []
 
-    def begin(*command: str, rank: int = 0, says: bool = True) -> Target:
+    def begin(*command: str, rank: int = 0, says: bool = True) -> StackTarget:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
         made.append(process)
         assert process.stdout is not None
         if says:
             assert process.stdout.readline() == b"there\n"
-        return Target(rank, process.pid, start_of(process.pid))
+        return StackTarget(rank, process.pid, start_of(process.pid))
 
     yield begin
     for process in made:
@@ -97,13 +97,13 @@ def python(start: Start) -> Start:
     if notes := anyio.run(refused):
         pytest.skip(notes[0])
 
-    def begin(program: str, *arguments: str, rank: int = 0) -> Target:
+    def begin(program: str, *arguments: str, rank: int = 0) -> StackTarget:
         return start(sys.executable, "-c", program, *arguments, rank=rank)
 
     return begin
 
 
-async def of(target: Target, until: Callable[[ProcessStacks], object] = bool, **options: object) -> ProcessStacks:
+async def of(target: StackTarget, until: Callable[[ProcessStacks], object] = bool, **options: object) -> ProcessStacks:
     """What is found of one process, once it is as it is to be."""
     with anyio.fail_after(30):
         while True:
@@ -202,7 +202,7 @@ async def test_a_zombie_is_told_as_one(start: Start):
 
 async def test_whoever_has_ended_is_left_out_also_where_its_pid_is_another_s(start: Start):
     target = start("sleep", "1000", says=False)
-    taken = await take([Target(0, target.pid, target.start - 1), Target(1, 4194305, 1)], deadline_s=20)
+    taken = await take([StackTarget(0, target.pid, target.start - 1), StackTarget(1, 4194305, 1)], deadline_s=20)
     assert (taken.processes, taken.notes) == ((), ())
 
 
@@ -238,9 +238,9 @@ lock.acquire()
 """
 
 
-def children_of(target: Target) -> list[Target]:
+def children_of(target: StackTarget) -> list[StackTarget]:
     pids = Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()
-    return [Target(rank, int(pid), start_of(int(pid))) for rank, pid in enumerate(pids)]
+    return [StackTarget(rank, int(pid), start_of(int(pid))) for rank, pid in enumerate(pids)]
 
 
 async def test_one_of_64_that_is_elsewhere_is_the_first(python: Start):
@@ -370,13 +370,13 @@ async def test_a_process_whose_files_hang_holds_nobody_up(
     (proc / "77").mkdir(parents=True)
     os.mkfifo(proc / "77/stat")
     (proc / str(target.pid)).symlink_to(f"/proc/{target.pid}")
-    taken = await take([Target(1, 77, 5), target], deadline_s=30, program="", proc=proc)
+    taken = await take([StackTarget(1, 77, 5), target], deadline_s=30, program="", proc=proc)
     stuck, fine = taken.processes
     assert (stuck.pid, stuck.trouble) == (77, "its files in /proc cannot be read: a read hangs")
     assert (fine.pid, fine.threads) == (target.pid, 1)
     assert "rank 1 (pid 77)" in taken.notes[0]
     # Not another thread for the same: the one that is left behind is enough.
-    again = await take([Target(1, 77, 5)], deadline_s=30, program="", proc=proc)
+    again = await take([StackTarget(1, 77, 5)], deadline_s=30, program="", proc=proc)
     assert again.processes[0].trouble == stuck.trouble
     os.close(os.open(proc / "77/stat", os.O_RDWR | os.O_NONBLOCK))
 

@@ -18,7 +18,7 @@ from grpc import aio
 
 from muster.agent.cli.client import follow
 from muster.agent.cli.client.address import Address
-from muster.agent.cli.client.calls import Connection
+from muster.agent.cli.client.calls import DaemonConnection
 from muster.agent.logs import labels
 from muster.v1 import job_pb2, log_pb2, log_pb2_grpc
 from tests.conftest import Daemon, eventually
@@ -177,7 +177,7 @@ def test_nothing_is_lost_behind_a_tail_of_no_lines(daemon, tmp_path):
     begun = threading.Event()
     shown: list[bytes] = []
 
-    class Noticed(Connection):
+    class Noticed(DaemonConnection):
         def stream(self, method: Any, request: Any, *, quiet: bool = False) -> Iterator[Any]:
             for message in super().stream(method, request, quiet=quiet):
                 yield message

@@ -17,9 +17,9 @@ from muster.agent.hang.job_stacks import MAX_PROCESSES, MAX_WAITING, Stacks, Sta
 from muster.agent.jobs.entry import Entry
 from muster.probes.cards.driver import View
 from muster.probes.kernel.procfs import Io, Stat
-from muster.probes.kernel.trees import JobRoots, Proc, Role
-from muster.probes.kernel.trees import Root as TreeRoot
-from muster.probes.stacks import ProcessStacks, PythonThread, Taken, Target, Task
+from muster.probes.kernel.trees import JobProcess, JobRoots, ProcessRole
+from muster.probes.kernel.trees import RootProcess as TreeRoot
+from muster.probes.stacks import ProcessStacks, PythonThread, StackTarget, Taken, Task
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.states import State
@@ -160,7 +160,7 @@ async def test_native_frames_are_for_the_occasions_that_were_chosen(
 ):
     asked: list[tuple[int, float]] = []
 
-    async def take(targets: list[Target], *, deadline_s: float, native: int) -> Taken:
+    async def take(targets: list[StackTarget], *, deadline_s: float, native: int) -> Taken:
         asked.append((native, deadline_s))
         return Taken(1.0, ())
 
@@ -174,7 +174,7 @@ async def test_native_frames_are_for_the_occasions_that_were_chosen(
 async def test_one_at_a_time_of_a_job_and_few_wait(tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch):
     running, go = [0, 0], anyio.Event()
 
-    async def take(targets: list[Target], *, deadline_s: float, native: int) -> Taken:
+    async def take(targets: list[StackTarget], *, deadline_s: float, native: int) -> Taken:
         running[0] += 1
         running[1] = max(running)
         await go.wait()
@@ -198,7 +198,7 @@ async def test_whoever_waits_for_long_is_told(tmp_path: Path, started: Started, 
     monkeypatch.setattr(job_stacks, "TURN_S", 0.05)
     reached = anyio.Event()
 
-    async def take(targets: list[Target], *, deadline_s: float, native: int) -> Taken:
+    async def take(targets: list[StackTarget], *, deadline_s: float, native: int) -> Taken:
         reached.set()
         await anyio.sleep_forever()
         raise AssertionError
@@ -216,38 +216,38 @@ async def test_whoever_waits_for_long_is_told(tmp_path: Path, started: Started, 
 # --- which processes --------------------------------------------------------------------------------------------------
 
 
-def proc(rank: int | None, role: Role, pid: int) -> Proc:
+def proc(rank: int | None, role: ProcessRole, pid: int) -> JobProcess:
     stat = Stat(pid, "python", "S", 1, pid, 0.0, 1000 + pid, 0, False)
-    return Proc(rank, rank, role, stat, Io(0, 0, 0, 0), None)
+    return JobProcess(rank, rank, role, stat, Io(0, 0, 0, 0), None)
 
 
-def pids(found: list[Target]) -> list[int]:
+def pids(found: list[StackTarget]) -> list[int]:
     return [target.pid for target in found]
 
 
 def test_ranks_come_first_and_then_workers_in_turn():
     procs = [
-        *(proc(0, Role.RANK, 10), proc(0, Role.WORKER, 11), proc(0, Role.WORKER, 12)),
-        *(proc(1, Role.RANK, 20), proc(1, Role.WORKER, 21), proc(None, Role.HELPER, 30)),
+        *(proc(0, ProcessRole.RANK, 10), proc(0, ProcessRole.WORKER, 11), proc(0, ProcessRole.WORKER, 12)),
+        *(proc(1, ProcessRole.RANK, 20), proc(1, ProcessRole.WORKER, 21), proc(None, ProcessRole.HELPER, 30)),
     ]
     roots = JobRoots("a", (TreeRoot(0, 10, 1010),))
     assert pids(job_stacks.targets(procs, roots, None)) == [10, 20, 11, 21, 12]
     assert pids(job_stacks.targets(procs, roots, frozenset({1}))) == [20, 21]
-    assert job_stacks.targets(procs, roots, frozenset({1}))[0] == Target(1, 20, 1020)
+    assert job_stacks.targets(procs, roots, frozenset({1}))[0] == StackTarget(1, 20, 1020)
 
 
 def test_where_a_launcher_has_made_no_rank_it_is_looked_at_itself():
-    procs = [proc(None, Role.HELPER, 10), proc(None, Role.HELPER, 11)]
+    procs = [proc(None, ProcessRole.HELPER, 10), proc(None, ProcessRole.HELPER, 11)]
     roots = JobRoots("a", (TreeRoot(2, 10, 1010, launcher=True),))
-    assert job_stacks.targets(procs, roots, None) == [Target(2, 10, 1010), Target(2, 11, 1011)]
+    assert job_stacks.targets(procs, roots, None) == [StackTarget(2, 10, 1010), StackTarget(2, 11, 1011)]
 
 
 async def test_a_job_of_very_many_processes_is_cut(tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch):
-    many = tuple(proc(0, Role.RANK if pid == 1 else Role.WORKER, pid) for pid in range(1, 1000))
+    many = tuple(proc(0, ProcessRole.RANK if pid == 1 else ProcessRole.WORKER, pid) for pid in range(1, 1000))
     monkeypatch.setattr(job_stacks, "_procs", lambda roots, holders: many)
     asked: list[int] = []
 
-    async def take(targets: list[Target], *, deadline_s: float, native: int) -> Taken:
+    async def take(targets: list[StackTarget], *, deadline_s: float, native: int) -> Taken:
         asked.append(len(targets))
         return Taken(1.0, ())
 

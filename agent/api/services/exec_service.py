@@ -28,7 +28,7 @@ from muster.agent.events.event_store import Event
 from muster.agent.jobs.entry import Entry
 from muster.agent.link import exec_link
 from muster.agent.link.connection import LinkLost, Pause, Refused
-from muster.agent.link.exec_link import SessionLink, SessionRefused
+from muster.agent.link.exec_link import ExecRefused, SessionLink
 from muster.agent.text import plain
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.wire import frames
@@ -172,7 +172,7 @@ class ExecService(ExecServiceServicer):
             raise self._unreachable(entry, str(order.get("session", "")), lost) from lost
 
     def _refusal(self, entry: Entry, order: Message, refused: Refused) -> MusterError:
-        reason = refused.reason if isinstance(refused, SessionRefused) else ""
+        reason = refused.reason if isinstance(refused, ExecRefused) else ""
         text = f"job {entry.job_id}: {refused}"
         if reason == "INVALID":
             return InvalidRequest([Violation("start" if order["op"] == "exec" else "attach", str(refused))])

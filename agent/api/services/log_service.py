@@ -109,7 +109,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         await context.write(last)
 
     async def _missing(
-        self, entry: Entry, files: list[log_reading.LogFile], starts: dict[int, int], stops: dict[int, int]
+        self, entry: Entry, files: list[log_reading.RankLogFile], starts: dict[int, int], stops: dict[int, int]
     ) -> list[log_pb2.MissingOutput]:
         """What of [start, stop) of these files somebody took away. Raises OSError."""
         found = await turns.in_turn(
@@ -122,7 +122,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             for one in found
         ]
 
-    def _chosen(self, entry: Entry, request: log_pb2.ReadLogsRequest) -> list[log_reading.LogFile]:
+    def _chosen(self, entry: Entry, request: log_pb2.ReadLogsRequest) -> list[log_reading.RankLogFile]:
         files = {file.rank: file for file in files_of(self._server.root, entry)}
         job_log = files.pop(JOB)
         if request.job_log == log_pb2.JOB_LOG_ONLY:
@@ -199,7 +199,7 @@ class _Limits:
         """By rank, in bytes; empty where all is asked for."""
         return self._end_of(self._attempt - 1) if self._attempt else {}
 
-    async def cut(self, files: list[log_reading.LogFile], sizes: dict[int, int]) -> dict[int, int]:
+    async def cut(self, files: list[log_reading.RankLogFile], sizes: dict[int, int]) -> dict[int, int]:
         """`sizes`, up to the end of the attempt if that is over, and to the end of the time. The job's own log is not
         cut by attempt. Raises OSError."""
         sizes = await self.span.cut(files, sizes)
@@ -250,7 +250,7 @@ def _losses_of(request: log_pb2.ReadLogsRequest) -> Callable[[int | None], bool]
 
 
 async def _starts(
-    request: log_pb2.ReadLogsRequest, files: list[log_reading.LogFile], sizes: dict[int, int], limits: _Limits
+    request: log_pb2.ReadLogsRequest, files: list[log_reading.RankLogFile], sizes: dict[int, int], limits: _Limits
 ) -> dict[int, int]:
     lines = request.tail_lines if request.HasField("tail_lines") else None
     offsets = dict(request.offsets)

@@ -37,8 +37,8 @@ class _Round:
     """The jobs that are there for a while, and their files; these have numbers in the place of ranks."""
 
     jobs: list[tuple[_Key, int, bool]]
-    streams: list[tuple[Entry, log_reading.LogFile]]
-    files: list[log_reading.LogFile]
+    streams: list[tuple[Entry, log_reading.RankLogFile]]
+    files: list[log_reading.RankLogFile]
     watcher: log_reading.Watcher
     merge: log_reading.Merge | None = None
 

@@ -60,8 +60,8 @@ class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
             raise InvalidRequest([Violation("items", f"{len(request.items)} of them: allowed are {MAX_ITEMS}")])
         server = self._server
         # As for a job that wants every card.
-        cards = precheck.Wanted(every=True)
-        asked = precheck.Request(
+        cards = precheck.CardsWanted(every=True)
+        asked = precheck.CheckRequest(
             cards=cards,
             driver=server.driver,
             nursery=server.registry.nursery_pid,

@@ -12,9 +12,9 @@ from muster.agent.api.services import ServerContext
 from muster.agent.api.services.card_message import cards_of
 from muster.agent.errors import InvalidRequest
 from muster.agent.messages import convert
-from muster.agent.telemetry.history.history_rows import METRICS, Found
+from muster.agent.telemetry.history.history_rows import METRICS, FoundSeries
 from muster.agent.telemetry.job_usage import RankUsage
-from muster.agent.telemetry.records import Lost, Record, encoded
+from muster.agent.telemetry.records import Lost, TelemetryRecord, encoded
 from muster.agent.telemetry.sampling import JobSample, card_key
 from muster.probes.cards.accelerator import ASCEND, NVIDIA
 from muster.supervisors.model.spec import Violation
@@ -110,7 +110,7 @@ class TelemetryService(TelemetryServiceServicer):
         entry = await self._server.registry.get(request.job_id) if request.job_id else None
         with self._telemetry.records.subscribed(request.job_id) as subscription:
             while entry is None or not entry.job.state.final:
-                records: list[Record | Lost] = []
+                records: list[TelemetryRecord | Lost] = []
                 with anyio.move_on_after(LOOK_S):
                     records = await subscription.some()
                 for record in records:
@@ -168,7 +168,7 @@ def _duration(seconds: float) -> Duration:
     return Duration(seconds=whole, nanos=round((seconds - whole) * 1e9))
 
 
-def _series(found: Found, wanted: frozenset[str], start: float, step: float) -> list[telemetry_pb2.Series]:
+def _series(found: FoundSeries, wanted: frozenset[str], start: float, step: float) -> list[telemetry_pb2.Series]:
     """One for each metric that has any point."""
     names = _OF_HOSTS | _OF_CARDS.get(found.card_kind, {})
     answer = []

@@ -40,7 +40,7 @@ _MAX_MESSAGE = 64 << 20
 Response = TypeVar("Response")
 
 
-class Connection:
+class DaemonConnection:
     """The services of one daemon. Close it, or use `connect`."""
 
     def __init__(self, address: Address) -> None:
@@ -201,9 +201,9 @@ class Patience:
 
 
 @contextmanager
-def connect(address: Address) -> Iterator[Connection]:
+def connect(address: Address) -> Iterator[DaemonConnection]:
     """A connection for the length of a `with`. Nothing is sent before the first call."""
-    connection = Connection(address)
+    connection = DaemonConnection(address)
     try:
         yield connection
     finally:
@@ -223,7 +223,7 @@ def _credentials(address: Address) -> grpc.ChannelCredentials | None:
     return grpc.ssl_channel_credentials(authority, key, certificate)
 
 
-def get_job(connection: Connection, job_id: str) -> job_pb2.Job:
+def get_job(connection: DaemonConnection, job_id: str) -> job_pb2.Job:
     """Raises CallFailed (exit code 3 for an unknown job), NoDaemon."""
     return connection.call(connection.jobs.Get, job_pb2.GetRequest(job_id=utf8(job_id, "JOB"))).job
 

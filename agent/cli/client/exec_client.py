@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from muster import client
 from muster.agent.cli import printing
-from muster.agent.cli.client.calls import Connection, Patience
+from muster.agent.cli.client.calls import DaemonConnection, Patience
 from muster.agent.cli.exits import CallFailed, Exit, Failure, NoDaemon, StdoutFailed
 from muster.agent.cli.terminal import Terminal, Watch
 from muster.supervisors.wire.frames import MAX_DATA, WINDOW
@@ -43,7 +43,7 @@ class _Cut(Exception):
     """Raised when a stream ends in good order and its session has not: its daemon ends."""
 
 
-def run(connection: Connection, first: exec_pb2.ExecRequest, *, stdin: bool, keys: bytes = b"") -> int:
+def run(connection: DaemonConnection, first: exec_pb2.ExecRequest, *, stdin: bool, keys: bytes = b"") -> int:
     """Begins a session, or attaches to one, and returns its exit code.
 
     `stdin`: what is there goes to the session; a terminal always does where an attached session has one. `keys`, typed
@@ -58,7 +58,7 @@ def run(connection: Connection, first: exec_pb2.ExecRequest, *, stdin: bool, key
 
 
 class _Session:
-    def __init__(self, connection: Connection, first: exec_pb2.ExecRequest, stdin: bool, keys: bytes) -> None:
+    def __init__(self, connection: DaemonConnection, first: exec_pb2.ExecRequest, stdin: bool, keys: bytes) -> None:
         self.terminal = Terminal()
         self._connection = connection
         self._first = first

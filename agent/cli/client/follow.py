@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
-from muster.agent.cli.client.calls import Connection, Patience
+from muster.agent.cli.client.calls import DaemonConnection, Patience
 from muster.agent.cli.exits import CallFailed, NoDaemon
 from muster.agent.cli.printing import note
 from muster.agent.text import clean
@@ -23,7 +23,7 @@ class Sink(Protocol):
     def finish(self) -> None: ...
 
 
-def read(connection: Connection, request: log_pb2.ReadLogsRequest, sink: Sink) -> log_pb2.ReadLogsResponse:
+def read(connection: DaemonConnection, request: log_pb2.ReadLogsRequest, sink: Sink) -> log_pb2.ReadLogsResponse:
     """Feeds all output that `request` asks for to `sink` and returns the last message, which has the verdict.
 
     When the connection breaks, reading goes on at the byte where it stopped, or, if that is not there any more, as near
@@ -50,7 +50,7 @@ def note_missing(last: log_pb2.ReadLogsResponse) -> bool:
     return bool(last.missing)
 
 
-def read_node(connection: Connection, request: log_pb2.ReadNodeLogsRequest, sink: Sink) -> None:
+def read_node(connection: DaemonConnection, request: log_pb2.ReadNodeLogsRequest, sink: Sink) -> None:
     """As `read`, for all jobs of the node."""
     places: dict[tuple[str, int], log_pb2.JobPosition] = {}
 

@@ -19,7 +19,7 @@ from muster.agent.text import table
 
 if TYPE_CHECKING:
     from muster.agent.config.config import Config
-    from muster.probes.checks.precheck import Wanted
+    from muster.probes.checks.precheck import CardsWanted
     from muster.probes.checks.result import CheckResult
     from muster.probes.node.node_checks import Inventory
     from muster.supervisors.paths import Root
@@ -191,7 +191,7 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
     deadline_s = min(settings.cards.driver_deadline_s, settings.checks.deadline_s)
     driver = Driver(lambda: DriverSettings(deadline_s, settings.cards.slots))
     looker = node_checks.Looker(settings.health.settings, driver, inventory=asked.inventory)
-    request = precheck.Request(
+    request = precheck.CheckRequest(
         cards=_wanted(asked.cards),
         driver=driver,
         hosts=asked.hosts,
@@ -232,12 +232,12 @@ def _refuse_unknown(user: str) -> None:
         raise Failure(f"--user: {error}", Exit.USAGE) from None
 
 
-def _wanted(cards: int | list[int] | None) -> "Wanted":
-    from muster.probes.checks.precheck import Wanted
+def _wanted(cards: int | list[int] | None) -> "CardsWanted":
+    from muster.probes.checks.precheck import CardsWanted
 
     if cards is None:
-        return Wanted(every=True)
-    return Wanted(count=cards) if isinstance(cards, int) else Wanted(indices=tuple(dict.fromkeys(cards)))
+        return CardsWanted(every=True)
+    return CardsWanted(count=cards) if isinstance(cards, int) else CardsWanted(indices=tuple(dict.fromkeys(cards)))
 
 
 def _has_ulimit(items: tuple[str, ...]) -> bool:

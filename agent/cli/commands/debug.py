@@ -21,7 +21,7 @@ from muster.supervisors.paths import Root
 if TYPE_CHECKING:
     import tarfile
 
-    from muster.agent.cli.client.calls import Connection
+    from muster.agent.cli.client.calls import DaemonConnection
 
 #: Bytes of the end of a log; jobs (the newest) whose journals are told; events; seconds for a program.
 _TAIL = 1 << 20
@@ -155,12 +155,12 @@ def _of_daemon(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes
     from muster.agent.cli.commands.jobs import list_jobs
     from muster.v1 import event_pb2, job_pb2, node_pb2
 
-    def events(connection: "Connection") -> object:
+    def events(connection: "DaemonConnection") -> object:
         request = event_pb2.WatchRequest(from_oldest=True, no_follow=True)
         found = [as_dict(answer) for answer in connection.stream(connection.events.Watch, request)]
         return found[-_EVENTS:]
 
-    def jobs(connection: "Connection") -> object:
+    def jobs(connection: "DaemonConnection") -> object:
         return [as_dict(_without_secrets(job)) for job in list_jobs(connection, True, {})]
 
     def _without_secrets(job: job_pb2.Job) -> job_pb2.Job:
@@ -170,7 +170,7 @@ def _of_daemon(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes
             job.verdict.ClearField("last_lines")
         return job
 
-    questions: tuple[tuple[str, Callable[[Connection], object]], ...] = (
+    questions: tuple[tuple[str, Callable[[DaemonConnection], object]], ...] = (
         ("node.json", lambda c: as_dict(c.call(c.nodes.GetNode, node_pb2.GetNodeRequest()))),
         ("jobs.json", jobs),
         ("events.json", events),

@@ -13,7 +13,7 @@ from muster.agent.cli.terminal import Terminal, keys
 from muster.agent.text import clean, table
 
 if TYPE_CHECKING:
-    from muster.agent.cli.client.calls import Connection
+    from muster.agent.cli.client.calls import DaemonConnection
     from muster.v1 import exec_pb2
 
 
@@ -134,7 +134,7 @@ def exec_(
                 _converse(connection, exec_pb2.ExecRequest(start=start), interactive, detach_keys)
 
 
-def _converse(connection: "Connection", first: "exec_pb2.ExecRequest", stdin: bool, typed: bytes) -> None:
+def _converse(connection: "DaemonConnection", first: "exec_pb2.ExecRequest", stdin: bool, typed: bytes) -> None:
     from muster.agent.cli.client import exec_client
 
     try:
@@ -146,7 +146,7 @@ def _converse(connection: "Connection", first: "exec_pb2.ExecRequest", stdin: bo
     raise click.exceptions.Exit(code)
 
 
-def _detached(connection: "Connection", start: "exec_pb2.ExecStart", as_json: bool) -> None:
+def _detached(connection: "DaemonConnection", start: "exec_pb2.ExecStart", as_json: bool) -> None:
     from muster.v1 import exec_pb2
 
     started = next(connection.stream(connection.execs.Exec, [exec_pb2.ExecRequest(start=start)])).started

@@ -50,12 +50,12 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
 
     Exit code: 0, or 1 where lines were no records; these are named on stderr and left out.
     """
-    from muster.probes.hang import Settings
+    from muster.probes.hang import HangSettings
     from muster.probes.hang.hang_replay import records_of
     from muster.probes.hang.hang_replay import replay as run
 
     try:
-        settings = Settings().with_values(dict(changes) | ({"rule": rule} if rule else {}))
+        settings = HangSettings().with_values(dict(changes) | ({"rule": rule} if rule else {}))
     except ValueError as error:
         raise Failure(f"--set {error}", Exit.USAGE) from None
     if files.count("-") > 1:

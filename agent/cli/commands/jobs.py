@@ -14,7 +14,7 @@ from muster.agent.cli.spec.spec_options import DURATION, Parsed, label_pair, spe
 from muster.agent.text import clean, command_line, shorten, span, table_parts
 
 if TYPE_CHECKING:
-    from muster.agent.cli.client.calls import Connection
+    from muster.agent.cli.client.calls import DaemonConnection
     from muster.v1 import job_pb2
 
 #: Jobs of the first page, which is there soon, and of each that follows.
@@ -213,13 +213,15 @@ def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, s
                 emit(text)
 
 
-def list_jobs(connection: "Connection", ended_too: bool, labels: dict[str, str]) -> "Iterator[job_pb2.Job]":
+def list_jobs(connection: "DaemonConnection", ended_too: bool, labels: dict[str, str]) -> "Iterator[job_pb2.Job]":
     """All of them. Raises CallFailed."""
     for page in list_pages(connection, ended_too, labels):
         yield from page
 
 
-def list_pages(connection: "Connection", ended_too: bool, labels: dict[str, str]) -> "Iterator[Sequence[job_pb2.Job]]":
+def list_pages(
+    connection: "DaemonConnection", ended_too: bool, labels: dict[str, str]
+) -> "Iterator[Sequence[job_pb2.Job]]":
     """All jobs in pages, each asked for when the one before was taken. Raises CallFailed."""
     from muster.agent.cli.client.calls import utf8
     from muster.v1 import job_pb2

@@ -104,7 +104,7 @@ def logs(
         label = several and not no_label
         sink: following.Sink = labels.Raw(write, aside=note)
         if several or timestamps or pattern is not None:
-            sink = labels.Lines(write, label=label, timestamps=timestamps, several=several, grep=pattern)
+            sink = labels.LabelledLines(write, label=label, timestamps=timestamps, several=several, grep=pattern)
         missing = False
         try:
             if isinstance(request, log_pb2.ReadNodeLogsRequest):

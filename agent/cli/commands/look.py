@@ -10,7 +10,7 @@ from muster.agent.cli.printing import as_dict, coloured, emit, emit_json, format
 from muster.agent.text import clean, command_line, numbers, table
 
 if TYPE_CHECKING:
-    from muster.agent.cli.client.calls import Connection
+    from muster.agent.cli.client.calls import DaemonConnection
     from muster.v1 import job_pb2
 
 _COLOURS = {"SUCCEEDED": "green", "RUNNING": "green", "FAILED": "red", "LOST": "red", "STOPPED": "yellow"}
@@ -68,7 +68,7 @@ def status(address: Address, job: str, as_json: bool) -> None:
     emit(_facts(facts) + "\n" + _ranks(found))
 
 
-def _use(connection: "Connection", job: "job_pb2.Job") -> str:
+def _use(connection: "DaemonConnection", job: "job_pb2.Job") -> str:
     """How well the cards of a running job are used; "" where nothing is known."""
     from muster.v1 import job_pb2
 

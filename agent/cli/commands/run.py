@@ -19,7 +19,7 @@ from muster.supervisors.birth.modes import modelarts
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, Boot, JobSpec
 
 if TYPE_CHECKING:
-    from muster.agent.cli.client.calls import Connection
+    from muster.agent.cli.client.calls import DaemonConnection
     from muster.agent.cli.client.follow import Sink
     from muster.agent.cli.client.interrupts import Interrupts
     from muster.v1 import job_pb2, log_pb2
@@ -177,7 +177,7 @@ class _Sink:
             from muster.agent.logs import labels
 
             labelled = self._label and self._count() > 1
-            self._sink = labels.Lines(write, label=True) if labelled else labels.Raw(write)
+            self._sink = labels.LabelledLines(write, label=True) if labelled else labels.Raw(write)
         self._sink.feed(source, data, time)
 
     def cut(self, source: str) -> None:
@@ -194,7 +194,7 @@ class _Attached:
 
     def __init__(
         self,
-        connection: "Connection",
+        connection: "DaemonConnection",
         interrupts: "Interrupts",
         spec: JobSpec,
         *,

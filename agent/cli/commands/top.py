@@ -17,7 +17,7 @@ from muster.agent.cli.spec.spec_options import DURATION
 from muster.agent.text import clean, numbers, shorten, size
 
 if TYPE_CHECKING:
-    from muster.agent.cli.client.calls import Connection
+    from muster.agent.cli.client.calls import DaemonConnection
     from muster.v1 import node_pb2, telemetry_pb2
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -67,7 +67,7 @@ def top(address: Address, job: str, interval: float, count: int | None, record: 
             pass
 
 
-def _look(connection: "Connection", job: str, interval: float, looks: int, live: bool, as_json: bool) -> None:
+def _look(connection: "DaemonConnection", job: str, interval: float, looks: int, live: bool, as_json: bool) -> None:
     """`looks`: 0 is for ever."""
     from muster.v1 import telemetry_pb2
 
@@ -168,7 +168,7 @@ def _rank(rank: "telemetry_pb2.RankTelemetry") -> str:
     return f"{place} {cpu:>7} {memory:>9} {read:>10} {written:>10} {rank.state or '-'} {processes:>5}"
 
 
-def _record(connection: "Connection", job: str, path: str) -> None:
+def _record(connection: "DaemonConnection", job: str, path: str) -> None:
     from muster.v1 import telemetry_pb2
 
     request = telemetry_pb2.RecordTelemetryRequest(job_id=job)

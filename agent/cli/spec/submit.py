@@ -1,6 +1,6 @@
 """Starting a job: what `run` and `start` have in common."""
 
-from muster.agent.cli.client.calls import Connection
+from muster.agent.cli.client.calls import DaemonConnection
 from muster.agent.cli.exits import CallFailed
 from muster.agent.cli.spec.job_spec import to_proto
 from muster.supervisors.model.spec import JobSpec
@@ -10,7 +10,7 @@ from muster.v1 import job_pb2
 STOPPING = "STOPPING"
 
 
-def submit(connection: Connection, spec: JobSpec, *, own: bool = False) -> job_pb2.StartResponse:
+def submit(connection: DaemonConnection, spec: JobSpec, *, own: bool = False) -> job_pb2.StartResponse:
     """Starts the job. An answer that was lost (the daemon was restarted in the middle) is asked for again, and so is a
     daemon that ends, for its successor: the spec has an id, so that this is the same job. The wait is bounded, and is
     told of after a second. `own`: the daemon is this command's, and nobody succeeds it. Raises CallFailed, NoDaemon,

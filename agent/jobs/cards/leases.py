@@ -38,7 +38,7 @@ class Given:
     warnings: tuple[str, ...] = ()
 
 
-class Cards:
+class CardLeases:
     """Leases cards to jobs, each to one at a time. Not for several threads."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from muster.agent.errors import CardBusy, JobNotFound, NodeDraining, NodeUnhealt
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs.cards import placement, release
 from muster.agent.jobs.cards.doubts import doubts
-from muster.agent.jobs.cards.leases import Cards, Given, Lease
+from muster.agent.jobs.cards.leases import CardLeases, Given, Lease
 from muster.agent.jobs.entry import Entry
 from muster.agent.node.health import NodeHealth
 from muster.probes.cards import visible
@@ -58,7 +58,7 @@ class Leasing:
         self._events = events
         self._driver = driver
         self._health = health
-        self._cards = Cards()
+        self._cards = CardLeases()
         self._freed = anyio.Event()
         #: Ended jobs whose cards are looked at before others get them.
         self._freeing: set[str] = set()

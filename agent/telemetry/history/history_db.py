@@ -19,10 +19,10 @@ from muster.agent.telemetry.history.history_rows import (
     THIN_S,
     Bounds,
     Busy,
-    Facts,
-    Found,
-    Key,
+    FoundSeries,
     Row,
+    SeriesFacts,
+    SeriesKey,
     Step,
     Steps,
     joined,
@@ -70,7 +70,7 @@ class Database:
     path: Path
     bounds: Bounds
     connection: sqlite3.Connection
-    _ids: dict[Key, int] = field(default_factory=dict)
+    _ids: dict[SeriesKey, int] = field(default_factory=dict)
     #: Minutes whose rows are not in `thin` yet, with their series.
     _unthinned: dict[int, set[int]] = field(default_factory=dict)
 
@@ -92,12 +92,12 @@ class Database:
         """Puts the write-ahead log into the file."""
         self.connection.close()
 
-    def busy(self) -> dict[Key, Busy]:
+    def busy(self) -> dict[SeriesKey, Busy]:
         """Of all jobs."""
         rows = self._all("SELECT kind, name, born, since, busy, seconds FROM series WHERE kind = 'job'")
-        return {Key(*row[:3]): Busy(*row[3:]) for row in rows}
+        return {SeriesKey(*row[:3]): Busy(*row[3:]) for row in rows}
 
-    def busy_of(self, key: Key) -> Busy | None:
+    def busy_of(self, key: SeriesKey) -> Busy | None:
         """Of one job; None for one that is not there."""
         rows = self._all(
             "SELECT since, busy, seconds FROM series WHERE kind = ? AND name = ? AND born = ?", *astuple(key)
@@ -106,7 +106,9 @@ class Database:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def write(self, rows: Mapping[Key, Sequence[Row]], facts: Mapping[Key, Facts], until: float) -> None:
+    def write(
+        self, rows: Mapping[SeriesKey, Sequence[Row]], facts: Mapping[SeriesKey, SeriesFacts], until: float
+    ) -> None:
         """Puts rows onto the disk, and thins the minutes that are over at `until`; all of it or, if it raises, nothing.
 
         The rows of a series are in the order of time. A row takes the place of another of the same time.
@@ -147,7 +149,7 @@ class Database:
         for numbers in self._unthinned.values():
             numbers.discard(series)
 
-    def forget_jobs(self, keys: Iterable[Key]) -> None:
+    def forget_jobs(self, keys: Iterable[SeriesKey]) -> None:
         """Drops all that there is of these series; all of them or, if it raises, none."""
         c = self.connection
         with c:
@@ -185,7 +187,7 @@ class Database:
         # Whoever is live says so again.
         c.execute("UPDATE series SET live = 0 WHERE kind = 'job' AND live")
         for number, *key in c.execute("SELECT id, kind, name, born FROM series"):
-            self._ids[Key(*key)] = number
+            self._ids[SeriesKey(*key)] = number
         # Of the daemon before us: minutes that were not over, or that it did not come to.
         minutes = c.execute(
             f"SELECT DISTINCT series, CAST(at / {THIN_S} AS INTEGER) FROM fresh"
@@ -195,8 +197,8 @@ class Database:
             self._unthinned.setdefault(minute, set()).add(number)
 
     def _parts(
-        self, rows: Mapping[Key, Sequence[Row]], until: float
-    ) -> Iterator[tuple[Mapping[Key, Sequence[Row]], float]]:
+        self, rows: Mapping[SeriesKey, Sequence[Row]], until: float
+    ) -> Iterator[tuple[Mapping[SeriesKey, Sequence[Row]], float]]:
         """Rows in parts of half a ring each, with the end of each: after a while without a disk they can be more than
         fit into one, and what is thinned is to be there still."""
         length = self.bounds.step_s * max(1, self.bounds.fresh // 2)
@@ -210,7 +212,7 @@ class Database:
             last = number == numbers[-1]
             yield {key: some for key, some in part.items() if some}, until if last else min(end, until)
 
-    def _put(self, key: Key, rows: Sequence[Row]) -> int:
+    def _put(self, key: SeriesKey, rows: Sequence[Row]) -> int:
         length, step = self.bounds.fresh, self.bounds.step_s
         number = self._id(key, rows[0][0])
         self.connection.executemany(
@@ -238,7 +240,7 @@ class Database:
             (series, minute % self.bounds.thin, begin, end, first, last),
         )
 
-    def _id(self, key: Key, at: float) -> int:
+    def _id(self, key: SeriesKey, at: float) -> int:
         if (known := self._ids.get(key)) is not None:
             return known
         self.connection.execute(
@@ -252,7 +254,7 @@ class Database:
         self._ids[key] = number
         return int(number)
 
-    def _describe(self, key: Key, facts: Facts, until: float) -> None:
+    def _describe(self, key: SeriesKey, facts: SeriesFacts, until: float) -> None:
         number, busy = self._id(key, until), facts.busy
         self.connection.execute(
             "UPDATE series SET card_kind = ?, card = ?, live = ?, since = ?, busy = ?, seconds = ? WHERE id = ?",
@@ -265,7 +267,7 @@ class Database:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def node(self, start: float, end: float, step: float, now: float) -> list[Found]:
+    def node(self, start: float, end: float, step: float, now: float) -> list[FoundSeries]:
         """The node and all cards that it had. Times in seconds since the epoch, `end` not included."""
         return self._found(
             "SELECT id, kind, name, born, card_kind, card FROM series WHERE kind = 'node'"
@@ -273,7 +275,7 @@ class Database:
             [start], start, end, step, now,
         )  # fmt: skip
 
-    def card(self, name: str, index: int, start: float, end: float, step: float, now: float) -> list[Found]:
+    def card(self, name: str, index: int, start: float, end: float, step: float, now: float) -> list[FoundSeries]:
         """The card of this uuid; where that is empty, the one that had this index last."""
         return self._found(
             "SELECT id, kind, name, born, card_kind, card FROM series WHERE kind = 'card'"
@@ -281,7 +283,7 @@ class Database:
             [name, index], start, end, step, now,
         )  # fmt: skip
 
-    def job(self, name: str, start: float, end: float, step: float, now: float) -> list[Found]:
+    def job(self, name: str, start: float, end: float, step: float, now: float) -> list[FoundSeries]:
         """The newest job of this id, and its cards as long as it had them."""
         jobs = self._all(
             "SELECT id, born, last, live FROM series WHERE kind = 'job' AND name = ? ORDER BY born DESC", name
@@ -302,9 +304,9 @@ class Database:
 
     def _found(
         self, sql: str, values: list[Any], start: float, end: float, step: float, now: float, since: float = 0.0
-    ) -> list[Found]:
+    ) -> list[FoundSeries]:
         return [
-            Found(Key(kind, name, born), card_kind, card, self._steps(number, start, end, step, now, since))
+            FoundSeries(SeriesKey(kind, name, born), card_kind, card, self._steps(number, start, end, step, now, since))
             for number, kind, name, born, card_kind, card in self._all(sql, *values)
         ]
 

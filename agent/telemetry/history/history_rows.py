@@ -12,7 +12,7 @@ FRESH_S, THIN_S = 3600.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class SeriesKey:
     """What a series is about. `kind` is "node", "card" or "job"; `name` the card's uuid, or the job's id; `born` tells
     a job from a later one of the same id: when it was accepted."""
 
@@ -37,7 +37,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SeriesFacts:
     """What is known of a series beside its rows. `card`: its index now. Of a job also its cards, with the index of
     each; `live`: it has not ended."""
 
@@ -45,7 +45,7 @@ class Facts:
     card: int | None = None
     live: bool = True
     busy: Busy = Busy()
-    cards: tuple[tuple[Key, int], ...] = ()
+    cards: tuple[tuple[SeriesKey, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ Steps = dict[int, Step]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSeries:
     """A series, and what it has of the time that was asked for. `card`: the index that it has, or had in the job."""
 
-    key: Key
+    key: SeriesKey
     card_kind: str
     card: int | None
     steps: Steps

@@ -20,7 +20,7 @@ from anyio.abc import TaskStatus
 from muster.agent.errors import HistoryUnreadable
 from muster.agent.telemetry.history.history_bounds import Keeper
 from muster.agent.telemetry.history.history_db import Damaged, Database, told
-from muster.agent.telemetry.history.history_rows import Bounds, Busy, Facts, Found, Key, Row
+from muster.agent.telemetry.history.history_rows import Bounds, Busy, FoundSeries, Row, SeriesFacts, SeriesKey
 from muster.agent.telemetry.history.history_waiting import Waiting
 from muster.probes.calls import watched
 
@@ -52,12 +52,12 @@ class History:
         self._keep_at = 0.0
         self._lock = anyio.Lock()
         self._waiting = Waiting(bounds().step_s)
-        self._facts: dict[Key, Facts] = {}
-        self._untold: set[Key] = set()
+        self._facts: dict[SeriesKey, SeriesFacts] = {}
+        self._untold: set[SeriesKey] = set()
         self._unwritten = ""
         self._damage = ""
         #: Of jobs that the file knew when it was opened; those that have ended since are to be taken out.
-        self.busy: dict[Key, Busy] = {}
+        self.busy: dict[SeriesKey, Busy] = {}
 
     @property
     def trouble(self) -> list[str]:
@@ -70,27 +70,27 @@ class History:
         """The time under which readings of one beat, taken at `at`, are to be noted; seconds since the epoch."""
         return self._waiting.tick(at)
 
-    def note(self, key: Key, at: float, values: Mapping[int, float | None]) -> None:
+    def note(self, key: SeriesKey, at: float, values: Mapping[int, float | None]) -> None:
         """Notes values of a series at a time, by the number of their metric; None says nothing."""
         self._waiting.note(key, at, values)
 
-    def tell(self, key: Key, facts: Facts) -> None:
+    def tell(self, key: SeriesKey, facts: SeriesFacts) -> None:
         """Says what is known of a series."""
         if self._facts.get(key) != facts:
             self._facts[key] = facts
             self._untold.add(key)
 
-    def knows(self, key: Key) -> bool:
+    def knows(self, key: SeriesKey) -> bool:
         """Whether anything was said of a series since the daemon began."""
         return key in self._facts
 
-    def end(self, key: Key) -> None:
+    def end(self, key: SeriesKey) -> None:
         """A job has ended: nothing of it will be noted any more."""
         facts = self._facts.get(key)
         if facts is not None and facts.live:
             self.tell(key, replace(facts, live=False))
 
-    async def forget(self, keys: Collection[Key]) -> None:
+    async def forget(self, keys: Collection[SeriesKey]) -> None:
         """Drops all that is known of these jobs, which have ended. What the disk does not give up goes by its age."""
         for key in keys:
             self._facts.pop(key, None)
@@ -105,21 +105,21 @@ class History:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    async def node(self, start: float, end: float, step: float) -> list[Found]:
+    async def node(self, start: float, end: float, step: float) -> list[FoundSeries]:
         """The node and all cards that it had from `start` to before `end` (seconds since the epoch), in steps of so
         many seconds from `start` on. Raises HistoryUnreadable, as all of these do."""
         now = self._wall()
         found = await self._read(lambda database: database.node(start, end, step, now))
         return self._with_waiting(found, self._waiting.keys("node", "card"), start, end, step)
 
-    async def card(self, name: str, index: int, start: float, end: float, step: float) -> list[Found]:
+    async def card(self, name: str, index: int, start: float, end: float, step: float) -> list[FoundSeries]:
         """The card of this uuid; where that is empty, the one that had this index last."""
         now = self._wall()
         found = await self._read(lambda database: database.card(name, index, start, end, step, now))
         keys = [key for key in self._waiting.keys("card") if key.name == name or (not name and self._at(key, index))]
         return self._with_waiting(found, [one.key for one in found] or keys[:1], start, end, step)
 
-    async def job(self, name: str, start: float, end: float, step: float) -> list[Found]:
+    async def job(self, name: str, start: float, end: float, step: float) -> list[FoundSeries]:
         """The newest job of this id, and its cards as long as it had them; nothing where no such job is known."""
         now = self._wall()
         found = await self._read(lambda database: database.job(name, start, end, step, now))
@@ -133,7 +133,7 @@ class History:
         found = self._with_waiting([one for one in found if found[0].key == newest], [newest], start, end, step)
         return self._with_waiting(found, dict(facts.cards), start, until, step, newest.born, dict(facts.cards))
 
-    async def busy_of(self, key: Key) -> Busy | None:
+    async def busy_of(self, key: SeriesKey) -> Busy | None:
         """How busy a job's cards were; None where that is not known, or the disk does not say it."""
         if (facts := self._facts.get(key)) is not None:
             return facts.busy
@@ -144,31 +144,31 @@ class History:
 
     def _with_waiting(
         self,
-        found: list[Found],
-        keys: Iterable[Key],
+        found: list[FoundSeries],
+        keys: Iterable[SeriesKey],
         start: float,
         end: float,
         step: float,
         since: float = 0.0,
-        cards: Mapping[Key, int] | None = None,
-    ) -> list[Found]:
+        cards: Mapping[SeriesKey, int] | None = None,
+    ) -> list[FoundSeries]:
         """What was found, and what waits in memory of these series. `cards`: index of each, where it is another now."""
         by_key = {one.key: one for one in found}
         for key in keys:
             if key not in by_key:
-                facts = self._facts.get(key, Facts())
-                by_key[key] = Found(key, facts.card_kind, (cards or {}).get(key, facts.card), {})
+                facts = self._facts.get(key, SeriesFacts())
+                by_key[key] = FoundSeries(key, facts.card_kind, (cards or {}).get(key, facts.card), {})
             self._waiting.add(by_key[key].steps, key, start, end, step, since)
         return list(by_key.values())
 
-    def _at(self, key: Key, index: int) -> bool:
+    def _at(self, key: SeriesKey, index: int) -> bool:
         facts = self._facts.get(key)
         return facts is not None and facts.card == index
 
-    async def _read(self, work: Callable[[Database], list[Found]]) -> list[Found]:
+    async def _read(self, work: Callable[[Database], list[FoundSeries]]) -> list[FoundSeries]:
         if self._database is None:
             return []
-        found: list[Found] | None = None
+        found: list[FoundSeries] | None = None
         why = f"no answer within {READ_S:g} s"
         try:
             with anyio.move_on_after(READ_S):
@@ -241,7 +241,12 @@ class History:
         return True
 
     def _write(
-        self, database: Database, rows: dict[Key, list[Row]], facts: dict[Key, Facts], now: float, keep: bool
+        self,
+        database: Database,
+        rows: dict[SeriesKey, list[Row]],
+        facts: dict[SeriesKey, SeriesFacts],
+        now: float,
+        keep: bool,
     ) -> None:
         """In the thread."""
         if rows or facts:

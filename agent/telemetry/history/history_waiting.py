@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from muster.agent.telemetry.history.history_rows import METRICS, Key, Row, Step, Steps, joined
+from muster.agent.telemetry.history.history_rows import METRICS, Row, SeriesKey, Step, Steps, joined
 
 #: How many rows wait at most; 8 cards with their jobs make some 1,000 a minute.
 MAX_ROWS = 20_000
@@ -16,21 +16,21 @@ class Waiting:
         self.step_s = step_s
         #: Rows that were dropped for want of room since it was last set to 0.
         self.dropped = 0
-        self._rows: dict[Key, dict[int, list[float | None]]] = {}
+        self._rows: dict[SeriesKey, dict[int, list[float | None]]] = {}
         self._count = 0
         self._last_tick = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: SeriesKey) -> bool:
         return key in self._rows
 
-    def keys(self, *kinds: str) -> list[Key]:
+    def keys(self, *kinds: str) -> list[SeriesKey]:
         """Of the series of these kinds."""
         return [key for key in self._rows if key.kind in kinds]
 
-    def newest(self, key: Key) -> float | None:
+    def newest(self, key: SeriesKey) -> float | None:
         """Time of the last row of a series."""
         slots = self._rows.get(key)
         return max(slots) * self.step_s if slots else None
@@ -42,7 +42,7 @@ class Waiting:
         self._last_tick = expected if abs(exact - expected - 0.5) <= 1 else math.floor(exact)
         return self._last_tick * self.step_s
 
-    def note(self, key: Key, at: float, values: Mapping[int, float | None]) -> None:
+    def note(self, key: SeriesKey, at: float, values: Mapping[int, float | None]) -> None:
         """Notes values at a time, by the number of their metric; other metrics of the same time stay."""
         rows = self._rows.setdefault(key, {})
         slot = math.floor(at / self.step_s + 1e-6)
@@ -56,17 +56,17 @@ class Waiting:
         if self._count > MAX_ROWS:
             self._drop_oldest()
 
-    def taken(self, now: float, hold: int) -> dict[Key, list[Row]]:
+    def taken(self, now: float, hold: int) -> dict[SeriesKey, list[Row]]:
         """In the order of time, but without those of the `hold` steps around `now`, which may come to more. They stay,
         for as long as they are not put `away`."""
         present, step = math.floor(now / self.step_s), self.step_s
-        found: dict[Key, list[Row]] = {
+        found: dict[SeriesKey, list[Row]] = {
             key: [(slot * step, tuple(row)) for slot, row in sorted(rows.items()) if abs(slot - present) >= hold]
             for key, rows in self._rows.items()
         }
         return {key: rows for key, rows in found.items() if rows}
 
-    def away(self, taken: Mapping[Key, Sequence[Row]]) -> None:
+    def away(self, taken: Mapping[SeriesKey, Sequence[Row]]) -> None:
         """These are on the disk."""
         for key, rows in taken.items():
             there = self._rows.get(key, {})
@@ -84,7 +84,7 @@ class Waiting:
             for slot, row in some.items():
                 self.note(key, slot * before, dict(enumerate(row)))
 
-    def add(self, steps: Steps, key: Key, start: float, end: float, step: float, since: float) -> None:
+    def add(self, steps: Steps, key: SeriesKey, start: float, end: float, step: float, since: float) -> None:
         """Adds what waits of a series, from `since` to before `end`, to its steps of `step` seconds from `start` on."""
         for slot, row in self._rows.get(key, {}).items():
             at = slot * self.step_s
@@ -93,7 +93,7 @@ class Waiting:
                 this = Step(self.step_s, tuple(None if value is None else (value, value, value) for value in row))
                 steps[number] = joined(steps.get(number), this)
 
-    def drop(self, key: Key) -> None:
+    def drop(self, key: SeriesKey) -> None:
         """Forgets a series."""
         self._count -= len(self._rows.pop(key, ()))
 

@@ -24,9 +24,9 @@ from muster.probes.cards.accelerator import (
 )
 from muster.probes.cards.ascend import ascend_numbers, ascend_program
 from muster.probes.cards.ascend.ascend_chip import Chip
-from muster.probes.cards.ascend.ascend_numbers import Seat, Told
+from muster.probes.cards.ascend.ascend_numbers import ChipIdentity, Seat
 from muster.probes.cards.ascend.ascend_program import NpuSmi
-from muster.probes.cards.ascend.dcmi import Dcmi, Fault, Listing
+from muster.probes.cards.ascend.dcmi import ChipFault, Dcmi, Listing
 from muster.probes.cards.ascend.dcmi_library import LIBRARIES, load
 from muster.probes.kernel import pci
 
@@ -188,7 +188,7 @@ class Ascend(Backend):
         # Not before somebody waits: a check that runs once has no use for them.
         if self._subscribed is None:
             self._subscribed = opened.dcmi.subscribe()
-        faults: list[Fault] = []
+        faults: list[ChipFault] = []
         try:
             faults.append(opened.dcmi.reported.get(timeout=timeout_s))
             while len(faults) < _EVENTS:
@@ -197,7 +197,7 @@ class Ascend(Backend):
             pass
         return [self._event(fault, opened.chips) for fault in faults]
 
-    def _event(self, fault: Fault, chips: Mapping[int, Chip]) -> CardEvent:
+    def _event(self, fault: ChipFault, chips: Mapping[int, Chip]) -> CardEvent:
         chip = next((chip for chip in chips.values() if chip.logical == fault.logical), None)
         if chip is None:
             return CardEvent(ASCEND, fault.code, None, text=fault.text)
@@ -243,7 +243,7 @@ class Ascend(Backend):
         return DriverError(Trouble.NO_DRIVER, text, trouble.number, of_driver=True)
 
 
-def _card(told: Told, place: ascend_numbers.Place) -> Card:
+def _card(told: ChipIdentity, place: ascend_numbers.ChipPlace) -> Card:
     physical = told.physical if told.physical is not None else place.index
     numbers = Numbers(physical, place.logical, *_board(told.seat))
     return Card(place.index, ASCEND, node=f"/dev/davinci{place.node}", numbers=numbers)

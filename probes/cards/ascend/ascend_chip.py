@@ -10,7 +10,7 @@ from typing import TypeVar
 from muster.probes.cards.accelerator import Card, DriverError, Health, Holder, Reading, Trouble
 from muster.probes.cards.ascend.ascend_network import Network
 from muster.probes.cards.ascend.ascend_numbers import Seat
-from muster.probes.cards.ascend.dcmi import Dcmi, Fault
+from muster.probes.cards.ascend.dcmi import ChipFault, Dcmi
 from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD
 from muster.probes.cards.ascend.dcmi_layouts import (
     ChipInfo,
@@ -159,7 +159,7 @@ class Chip:
         # What was there at the first look is the chip's state, and nothing that came up.
         if tell and self._errors is not None:
             for code in sorted(errors - self._errors):
-                self._dcmi.reported.put(Fault(code, self.logical, self._dcmi.error_text(self.seat, code)))
+                self._dcmi.reported.put(ChipFault(code, self.logical, self._dcmi.error_text(self.seat, code)))
         self._errors = errors
 
     def _share(self, part: str) -> float | None:

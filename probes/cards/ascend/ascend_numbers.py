@@ -33,7 +33,7 @@ Seat = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ChipIdentity:
     """What the library, or npu-smi, tells of a chip. `physical` is None where it does not."""
 
     seat: Seat
@@ -42,7 +42,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChipPlace:
     """Where a chip is here. `index`: its number for leases and all that muster shows; `logical`: CANN's; `node`: N of
     its device node."""
 
@@ -70,8 +70,8 @@ def nodes(dev: Path) -> dict[int, int]:
 
 
 def places(
-    told: Iterable[Told], nodes: Mapping[int, int], lost: int = 0, *, counted: "Callable[[], int | None]"
-) -> dict[Seat, Place]:
+    told: Iterable[ChipIdentity], nodes: Mapping[int, int], lost: int = 0, *, counted: "Callable[[], int | None]"
+) -> dict[Seat, ChipPlace]:
     """Where each chip is that this container has. A chip without a device node is another container's and left out,
     unless there are no nodes at all. `lost`: so many more tell no number; `counted`: how many chips
     CANN counts (see `counted`), asked only where the numbers told may not be CANN's."""
@@ -90,7 +90,7 @@ def places(
     index = {seat: sure.get(seat, node) for seat, node in at.items()}
     if len(set(index.values())) < len(index):
         index = at
-    found = {one.seat: Place(index[one.seat], one.logical, at[one.seat]) for one in chips if one.seat in at}
+    found = {one.seat: ChipPlace(index[one.seat], one.logical, at[one.seat]) for one in chips if one.seat in at}
     here = len(found) + lost
     if not rest and all(place.logical < here for place in found.values()):
         return found
@@ -98,7 +98,7 @@ def places(
     if (count := counted()) is not None and count > here:
         return found
     order = sorted(found, key=lambda seat: found[seat].index)
-    return {seat: Place(found[seat].index, rank, found[seat].node) for rank, seat in enumerate(order)}
+    return {seat: ChipPlace(found[seat].index, rank, found[seat].node) for rank, seat in enumerate(order)}
 
 
 def _matched(sure: Mapping[Seat, int], nodes: Mapping[int, int]) -> dict[Seat, int]:
@@ -108,9 +108,9 @@ def _matched(sure: Mapping[Seat, int], nodes: Mapping[int, int]) -> dict[Seat, i
     return {seat: node for seat, node in found.items() if node is not None}
 
 
-def _alone(one: Told, sure: Mapping[Seat, int]) -> Place:
+def _alone(one: ChipIdentity, sure: Mapping[Seat, int]) -> ChipPlace:
     number = sure.get(one.seat, one.logical)
-    return Place(number, one.logical, number)
+    return ChipPlace(number, one.logical, number)
 
 
 def counted(libraries: Iterable[str] = HAL) -> int | None:

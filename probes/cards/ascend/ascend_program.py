@@ -26,7 +26,7 @@ from muster.probes.cards.accelerator import (
     Trouble,
 )
 from muster.probes.cards.ascend import ascend_numbers, npu_smi
-from muster.probes.cards.ascend.ascend_numbers import Place, Seat, Told
+from muster.probes.cards.ascend.ascend_numbers import ChipIdentity, ChipPlace, Seat
 from muster.probes.kernel import pci
 
 #: Folders of npu-smi, over those of PATH; those of the libraries that it needs, over those of LD_LIBRARY_PATH.
@@ -118,7 +118,7 @@ class NpuSmi:
         self._dev = dev
         self._lock = threading.Lock()
         self._told = _Told()
-        self._places: dict[Seat, Place] = {}
+        self._places: dict[Seat, ChipPlace] = {}
         self._physical: dict[Seat, int | None] = {}
         #: Of each chip, by boards, and when the board was asked (monotonic seconds).
         self._details: dict[int, tuple[float, Mapping[int, _Details]]] = {}
@@ -142,7 +142,7 @@ class NpuSmi:
             ids = {row.seat: npu_smi.Ids(line, row.number) for line, row in enumerate(info.rows)}
         order = sorted(ids, key=lambda seat: (ids[seat].physical or 0, seat))
         told = [
-            Told(seat, order.index(seat) if one.logical is None else one.logical, one.physical)
+            ChipIdentity(seat, order.index(seat) if one.logical is None else one.logical, one.physical)
             for seat, one in ids.items()
         ]
         nodes = ascend_numbers.nodes(self._dev)
@@ -162,7 +162,7 @@ class NpuSmi:
             for seat, place in sorted(self._places.items(), key=lambda i: i[1].index)
         ]
 
-    def _card(self, seat: Seat, place: Place, row: npu_smi.Row | None) -> Card:
+    def _card(self, seat: Seat, place: ChipPlace, row: npu_smi.NpuSmiRow | None) -> Card:
         number, node = place.index, f"/dev/davinci{place.node}"
         physical = self._physical.get(seat)
         numbers = Numbers(number if physical is None else physical, place.logical, *seat)
@@ -221,7 +221,7 @@ class NpuSmi:
     def wait_events(self, timeout_s: float) -> list[CardEvent]:
         raise DriverError(Trouble.NOT_TOLD, "npu-smi has no events to wait for", of_driver=True)
 
-    def _row(self, index: int) -> npu_smi.Row:
+    def _row(self, index: int) -> npu_smi.NpuSmiRow:
         seat = next((seat for seat, place in self._places.items() if place.index == index), None)
         if seat is None:
             raise DriverError(Trouble.ABSENT, f"npu-smi lists no card {index}")

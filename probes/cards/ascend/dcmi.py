@@ -12,9 +12,9 @@ from ctypes import POINTER, byref, c_char, c_int, c_uint
 from dataclasses import dataclass, field
 
 from muster.probes.cards.accelerator import DriverError, Trouble
-from muster.probes.cards.ascend.ascend_numbers import Seat, Told
+from muster.probes.cards.ascend.ascend_numbers import ChipIdentity, Seat
 from muster.probes.cards.ascend.dcmi_codes import UNSUPPORTED, error
-from muster.probes.cards.ascend.dcmi_layouts import Event, EventFilter, Label, Process, words
+from muster.probes.cards.ascend.dcmi_layouts import DcmiEvent, DcmiProcess, EventFilter, Label, words
 
 #: What dcmi_get_device_health tells of a chip that is not there.
 _ABSENT = 0xFFFFFFFF
@@ -56,7 +56,7 @@ _FUNCTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ChipFault:
     """An error that came up. `logical` is the chip's logical number."""
 
     code: int
@@ -68,16 +68,16 @@ class Fault:
 class Listing:
     """The chips with their numbers, and those that do not tell these, with why."""
 
-    found: list[Told] = field(default_factory=list)
+    found: list[ChipIdentity] = field(default_factory=list)
     lost: dict[Seat, DriverError] = field(default_factory=dict)
 
 
 _lock = threading.Lock()
 #: Libraries that were initialized (once per process: there is no way back), with their dialect.
 _ready: dict[int, bool] = {}
-_CALLBACK = ctypes.CFUNCTYPE(None, POINTER(Event))
+_CALLBACK = ctypes.CFUNCTYPE(None, POINTER(DcmiEvent))
 #: What a library reports; and the functions that its thread calls, which must live as long as the process.
-_reported: dict[int, "queue.SimpleQueue[Fault]"] = {}
+_reported: dict[int, "queue.SimpleQueue[ChipFault]"] = {}
 _callbacks: dict[int, object] = {}
 
 
@@ -179,21 +179,21 @@ class Dcmi:
                 raise
             listing.lost[seat] = trouble
 
-    def numbers(self, seat: Seat) -> Told:
+    def numbers(self, seat: Seat) -> ChipIdentity:
         """The chip's numbers. The way back, from the physical number to the logical one, is not to be trusted in a
         container. Raises DriverError."""
         logical, number = c_int(seat[0]), c_uint()
         if self.second:
             self._call("dcmiv2_get_chip_phy_id_by_dev_id", *seat, byref(number))
-            return Told(seat, logical.value, number.value)
+            return ChipIdentity(seat, logical.value, number.value)
         self._call("dcmi_get_device_logic_id", byref(logical), *seat)
         try:
             self._call("dcmi_get_device_phyid_from_logicid", c_uint(logical.value), byref(number))
         except DriverError as trouble:
             if trouble.trouble is not Trouble.NOT_TOLD:
                 raise
-            return Told(seat, logical.value)
-        return Told(seat, logical.value, number.value)
+            return ChipIdentity(seat, logical.value)
+        return ChipIdentity(seat, logical.value, number.value)
 
     def _call(self, function: str, *args: object) -> None:
         try:
@@ -257,7 +257,7 @@ class Dcmi:
 
     def processes(self, seat: Seat) -> list[tuple[int, int]]:
         """Number and bytes on the chip of each process."""
-        count, processes = c_int(), (Process * _PROCESSES)()
+        count, processes = c_int(), (DcmiProcess * _PROCESSES)()
         self.ask("processes", seat, processes, byref(count))
         return [(one.pid, one.bytes) for one in processes[: _clamp(count.value, _PROCESSES)] if one.pid > 0]
 
@@ -287,14 +287,14 @@ class Dcmi:
 class _Reporter:
     """Called by a thread of the library. It must neither raise, nor wait, nor keep what the pointer points to."""
 
-    def __init__(self, faults: "queue.SimpleQueue[Fault]") -> None:
+    def __init__(self, faults: "queue.SimpleQueue[ChipFault]") -> None:
         self._faults = faults
 
-    def __call__(self, pointer: "ctypes._Pointer[Event]") -> None:
+    def __call__(self, pointer: "ctypes._Pointer[DcmiEvent]") -> None:
         event = pointer.contents
         if event.assertion != _RECOVERED and self._faults.qsize() < _FAULTS:
             text = f"{_SEVERITIES.get(event.severity, 'unknown severity')}: {words(event.name)}".removesuffix(": ")
-            self._faults.put(Fault(event.event_id, event.logical, text))
+            self._faults.put(ChipFault(event.event_id, event.logical, text))
 
 
 def _clamp(count: int, most: int) -> int:

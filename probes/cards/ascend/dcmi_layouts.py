@@ -65,7 +65,7 @@ class EccInfo(Structure):
     ]
 
 
-class Process(Structure):
+class DcmiProcess(Structure):
     _fields_ = [("pid", c_int), ("bytes", c_ulong)]
 
 
@@ -99,7 +99,7 @@ class EventFilter(Structure):
     ]
 
 
-class Event(Structure):
+class DcmiEvent(Structure):
     """struct dcmi_event around struct dcmi_dms_fault_event, which begins on a multiple of 8."""
 
     _fields_ = [

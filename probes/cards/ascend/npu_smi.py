@@ -30,7 +30,7 @@ Seat = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NpuSmiRow:
     """A chip in the table of `npu-smi info`. `number` is its physical number, where this layout has it. Memory in MiB,
     watts, degrees Celsius, percent; None where there is a dash."""
 
@@ -60,7 +60,7 @@ class Info:
     """All that `npu-smi info` prints."""
 
     version: str
-    rows: tuple[Row, ...]
+    rows: tuple[NpuSmiRow, ...]
     processes: tuple[Running, ...]
 
 
@@ -92,7 +92,7 @@ def info(text: str) -> Info | None:
     return Info(version, tuple(rows), tuple(processes)) if section else None
 
 
-def _row(first: list[str], second: list[str]) -> Row | None:
+def _row(first: list[str], second: list[str]) -> NpuSmiRow | None:
     if len(first) != len(second) or len(first) not in (3, 4):
         return None
     identity = (first[0].split(None, 1) if len(first) == 3 else [first[0], first[1]]) + ["", ""]
@@ -105,7 +105,7 @@ def _row(first: list[str], second: list[str]) -> Row | None:
     # "62265/ 65536" as well as "3416 / 65536"; the last of the two pairs is the on-chip memory.
     figures = second[-1].replace("/", " ").split()
     used, total = (figures[-2], figures[-1]) if len(figures) >= 3 else ("", "")
-    return Row(
+    return NpuSmiRow(
         seat=(board, chip),
         number=_natural(place[1]) if len(place) > 1 else None,
         name=identity[1].strip(),

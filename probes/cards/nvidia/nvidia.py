@@ -57,7 +57,7 @@ class _Session:
     listener: Listener
     handles: dict[int, Any] = field(default_factory=dict)
     buses: dict[int, str] = field(default_factory=dict)
-    instances: dict[int, nvidia_mig.Instance] = field(default_factory=dict)
+    instances: dict[int, nvidia_mig.MigInstance] = field(default_factory=dict)
     memory_v2: bool = True
     #: Device nodes that this container has, by their names, if it has fewer than NVML has cards.
     nodes: frozenset[str] = frozenset()

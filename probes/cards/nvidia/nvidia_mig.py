@@ -14,7 +14,7 @@ _FIRST, _PER_CARD = 1000, 100
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class MigInstance:
     """Where NVML has it: by the number on its card. A number may come to mean another instance; the UUID tells."""
 
     parent: int
@@ -27,9 +27,9 @@ def index(parent: int, number: int) -> int:
     return _FIRST + _PER_CARD * parent + number
 
 
-def instances(nvml: Nvml, handle: Any, card: Card) -> dict[int, tuple[Instance, Card]]:
+def instances(nvml: Nvml, handle: Any, card: Card) -> dict[int, tuple[MigInstance, Card]]:
     """Those that the card has now, by index. Raises DriverError where the card or the driver does not answer."""
-    found: dict[int, tuple[Instance, Card]] = {}
+    found: dict[int, tuple[MigInstance, Card]] = {}
     for number in range(min(nvml.maybe("nvmlDeviceGetMaxMigDeviceCount", handle) or 0, _PER_CARD)):
         part = nvml.maybe("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
         uuid = None if part is None else nvml.maybe("nvmlDeviceGetUUID", part)
@@ -52,11 +52,11 @@ def instances(nvml: Nvml, handle: Any, card: Card) -> dict[int, tuple[Instance, 
             ),
             parent=card.index,
         )
-        found[own.index] = (Instance(card.index, number, uuid), own)
+        found[own.index] = (MigInstance(card.index, number, uuid), own)
     return found
 
 
-def handle(nvml: Nvml, parent: Any, instance: Instance) -> Any:
+def handle(nvml: Nvml, parent: Any, instance: MigInstance) -> Any:
     """NVML's handle of an instance, asked for anew each time: it is void once the instance was taken away. Raises
     DriverError, ABSENT where it was."""
     part = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", parent, instance.number)

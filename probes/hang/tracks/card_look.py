@@ -4,7 +4,7 @@ import enum
 import math
 from dataclasses import dataclass, replace
 
-from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER, CardTrack, Sample, mean, median, variance
 
 
@@ -47,7 +47,7 @@ class Eye:
 
     card: CardTrack
     now: float
-    s: Settings
+    s: HangSettings
 
     # --- judgement ----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from muster.probes.hang.hang_records import Card
-from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.level import Level
 
 #: Before all times of a detector's clock.
@@ -71,7 +71,7 @@ class CardTrack(msgspec.Struct):
 
     # --- readings -----------------------------------------------------------------------------------------------------
 
-    def take(self, card: Card, now: float, s: Settings) -> None:
+    def take(self, card: Card, now: float, s: HangSettings) -> None:
         """Takes a reading."""
         if self._is_repeated(card):
             return
@@ -122,7 +122,7 @@ class CardTrack(msgspec.Struct):
         self.repeated = self.repeated + 1 if same and moved else 0
         return 0 < self.repeated <= _REPEATS
 
-    def _bands(self, util: float, now: float, between: float, s: Settings) -> None:
+    def _bands(self, util: float, now: float, between: float, s: HangSettings) -> None:
         if util > s.low_percent:
             self.low_since = None
         elif self.low_since is None:
@@ -132,7 +132,7 @@ class CardTrack(msgspec.Struct):
         elif self.high_since is None:
             self.high_since = between
 
-    def _flat(self, now: float, s: Settings) -> None:
+    def _flat(self, now: float, s: HangSettings) -> None:
         utils = [sample.util for sample in self.samples if sample.util is not None]
         # In a long window one reading that is another does little to the variance, but it is a change.
         if len(utils) > 1 and (variance(utils) > s.flat_variance or _strays(utils, 4 * s.flat_variance**0.5)):
@@ -140,7 +140,7 @@ class CardTrack(msgspec.Struct):
         elif self.flat_since is None and len(utils) >= s.min_samples and now - self.samples[0].at >= 0.8 * s.window_s:
             self.flat_since = self.samples[0].at
 
-    def _fabric(self, count: float | None, now: float, s: Settings) -> float | None:
+    def _fabric(self, count: float | None, now: float, s: HangSettings) -> float | None:
         """Bytes per period since the reading before; None where there is none, or where the counter fell."""
         if count is None:
             return None
@@ -150,7 +150,7 @@ class CardTrack(msgspec.Struct):
         self.fabric_bytes, self.fabric_at = count, now
         return None if before is None or count < before else (count - before) * s.period_s / (now - at)
 
-    def _guess(self, card: Card, works: bool, s: Settings) -> None:
+    def _guess(self, card: Card, works: bool, s: HangSettings) -> None:
         """Without a limit nobody knows what a power means, until it falls: what was twice as high was that of work."""
         if not card.power_w or card.util is None or works or self.active_power(s) is not None:
             return
@@ -161,7 +161,7 @@ class CardTrack(msgspec.Struct):
         elif card.util > s.low_percent and self.limit is None:
             self.perhaps_level.add(card.power_w)
 
-    def _shows_work(self, card: Card, fabric: float | None, now: float, s: Settings) -> bool:
+    def _shows_work(self, card: Card, fabric: float | None, now: float, s: HangSettings) -> bool:
         """Of the utilization alone only where that is not full: what waits in a collective has full utilization too."""
         if card.util is None:
             return now - self.util_at > s.dark_s and self._shows_work_unseen(card, fabric, s)
@@ -174,11 +174,11 @@ class CardTrack(msgspec.Struct):
             return True
         return card.util < s.high_percent or self._other_signs(card, fabric, s)
 
-    def _shows_work_unseen(self, card: Card, fabric: float | None, s: Settings) -> bool:
+    def _shows_work_unseen(self, card: Card, fabric: float | None, s: HangSettings) -> bool:
         share = card.power_w / self.limit if card.power_w is not None and self.limit is not None else 0.0
         return share >= s.power_active_share or self._other_signs(card, fabric, s)
 
-    def _other_signs(self, card: Card, fabric: float | None, s: Settings) -> bool:
+    def _other_signs(self, card: Card, fabric: float | None, s: HangSettings) -> bool:
         if card.mem_util is not None and card.mem_util > s.mem_alive_percent:
             before = next((x.mem for x in reversed(self.samples) if x.mem is not None), None)
             if card.kind != "ascend" or before not in (None, card.mem_util):
@@ -202,7 +202,7 @@ class CardTrack(msgspec.Struct):
         if fabric is not None:
             self.fabric_level.add(fabric)
 
-    def _power(self, power: float, now: float, s: Settings) -> None:
+    def _power(self, power: float, now: float, s: HangSettings) -> None:
         """The power is low from when two of three readings are: one may be an outlier, or stale."""
         self.powers = [*self.powers[-2:], (now, power)]
         waits = (self.waiting_power(s) or 0.0) * (1.0 if self.dim_since is None else s.power_leave_factor)
@@ -216,11 +216,11 @@ class CardTrack(msgspec.Struct):
 
     # --- levels -------------------------------------------------------------------------------------------------------
 
-    def active_power(self, s: Settings) -> float | None:
+    def active_power(self, s: HangSettings) -> float | None:
         """Watts while it works; None where too few readings are known."""
         return self.power_level.typical() or None if self.power_level.weight >= s.level_samples else None
 
-    def waiting_power(self, s: Settings) -> float | None:
+    def waiting_power(self, s: HangSettings) -> float | None:
         """Watts below which it waits."""
         active = self.active_power(s)
         if active is None:
@@ -231,14 +231,14 @@ class CardTrack(msgspec.Struct):
             waits = max(waits, idle + s.power_idle_share * (active - idle))
         return waits
 
-    def strict_power(self, s: Settings, active: float) -> float:
+    def strict_power(self, s: HangSettings, active: float) -> float:
         """Watts below which it waits without any other sign for that."""
         idle = self.idle_level.median() if self.idle_level.weight >= s.level_samples else 0.0
         if 0 < idle < 0.9 * active:
             return idle + s.power_strict_share * (active - idle)
         return s.power_strict_ratio * active
 
-    def fabric_usual(self, s: Settings) -> float | None:
+    def fabric_usual(self, s: HangSettings) -> float | None:
         """Bytes per period while it works; None where the fabric is not used, or not known."""
         usual = self.fabric_level.typical() if self.fabric_level.weight >= s.level_samples else 0.0
         return usual if usual > s.fabric_floor_bytes else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from muster.probes.hang.hang_records import HELPER, RANK, Proc
-from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER
 from muster.probes.hang.tracks.level import Level
 
@@ -103,7 +103,7 @@ class RankTrack(msgspec.Struct):
     cpu_level: Level = msgspec.field(default_factory=Level)
     cpu_known_at: float = NEVER
 
-    def take(self, procs: Sequence[Proc], log: float | None, now: float, s: Settings, *, first: bool) -> str:
+    def take(self, procs: Sequence[Proc], log: float | None, now: float, s: HangSettings, *, first: bool) -> str:
         """Takes the rank's processes of a record; none: they are not told of. `first`: the job was not seen before, so
         what is counted was done before. Returns why the rank began anew, or ""."""
         dt = now - self.at if self.at > NEVER else 0.0
@@ -188,7 +188,7 @@ class RankTrack(msgspec.Struct):
                 kept.held, kept.since, kept.other = "", None, 0
         self.procs[proc.key] = kept
 
-    def _forget(self, procs: Sequence[Proc], grown: dict[str, tuple[float, ...]], now: float, s: Settings) -> None:
+    def _forget(self, procs: Sequence[Proc], grown: dict[str, tuple[float, ...]], now: float, s: HangSettings) -> None:
         """Forgets processes that are gone. What one did is credited to its parent when that waits for it: this is no
         new doing of the parent's."""
         here = {proc.key for proc in procs}
@@ -213,7 +213,7 @@ class RankTrack(msgspec.Struct):
             self.log_at = now - dt / 2
         self.log_bytes = log
 
-    def _mark(self, last: Interval, now: float, s: Settings) -> None:
+    def _mark(self, last: Interval, now: float, s: HangSettings) -> None:
         """Marks signs of life in the middle of the interval in which they were. A period over a floor counts where the
         interval itself holds its share, so that the last sign before a silence ends with it."""
         period = [x for x in self.intervals if x.at > now - s.period_s] or [last]
@@ -247,7 +247,7 @@ class RankTrack(msgspec.Struct):
                 self.stirs_since = middle
             self.stirred_at = middle
 
-    def _stirs(self, last: Interval, cpu: float, now: float, s: Settings) -> bool:
+    def _stirs(self, last: Interval, cpu: float, now: float, s: HangSettings) -> bool:
         """Whether it takes a trace of CPU time, by what is usual for it: lately, and over the window, since the kernel
         counts in ticks. What is usual is not changed any more by a rank that has fallen silent."""
         usual = self.cpu_level.median()
@@ -265,7 +265,7 @@ class RankTrack(msgspec.Struct):
         """It has, or had, a process."""
         return self.seen_at > NEVER or bool(self.procs)
 
-    def is_gone(self, now: float, s: Settings) -> bool:
+    def is_gone(self, now: float, s: HangSettings) -> bool:
         """Its own process is there no more, nor any that works for it."""
         if not self.is_known or now - self.seen_at <= s.gone_s:
             return False
@@ -294,7 +294,7 @@ class RankTrack(msgspec.Struct):
         leader = self.procs.get(self.leader)
         return leader.wchan if leader is not None else ""
 
-    def doings(self, now: float, s: Settings) -> Doings:
+    def doings(self, now: float, s: HangSettings) -> Doings:
         """What it did of late."""
         period = [x for x in self.intervals if x.at > now - s.period_s]
         seconds = sum(x.dt for x in period)
@@ -329,7 +329,7 @@ def _capped(growth: tuple[float, float, float, float], dt: float) -> tuple[float
     return read, written, min(cpu, dt), saved
 
 
-def split(procs: Sequence[Proc], s: Settings) -> Mapping[int, list[Proc]]:
+def split(procs: Sequence[Proc], s: HangSettings) -> Mapping[int, list[Proc]]:
     """The processes that count, by rank (-1: of none)."""
     found: dict[int, list[Proc]] = {}
     for proc in procs:

@@ -3,7 +3,7 @@
 import msgspec
 
 from muster.probes.hang.hang_records import Card, Record
-from muster.probes.hang.hang_settings import Settings
+from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER, CardTrack
 from muster.probes.hang.tracks.rank_track import RankTrack, split
 from muster.probes.hang.verdicts import Kind, Verdict
@@ -68,7 +68,7 @@ class JobState(msgspec.Struct):
         for card in self.cards.values():
             card.used, card.work_s = False, 0.0
 
-    def take(self, record: Record, s: Settings) -> str:
+    def take(self, record: Record, s: HangSettings) -> str:
         """Takes a record. Returns why the job began anew, or ""."""
         first = self.records == 0
         stepped_back = self._tick(record.t, first, s)
@@ -96,7 +96,7 @@ class JobState(msgspec.Struct):
             self.active = self.active or stirs or self.host_at > self.begun_at
         return why
 
-    def _tick(self, t: float, first: bool, s: Settings) -> bool:
+    def _tick(self, t: float, first: bool, s: HangSettings) -> bool:
         """Moves the clock. Whether the wall clock was set back."""
         passed = t - self.t
         back = False
@@ -119,7 +119,7 @@ class JobState(msgspec.Struct):
             self.cards[key] = CardTrack(card.index, card.rank)
         return self.cards[key]
 
-    def _take_procs(self, record: Record, first: bool, s: Settings) -> str:
+    def _take_procs(self, record: Record, first: bool, s: HangSettings) -> str:
         why = ""
         by_rank = split(record.procs or (), s)
         if by_rank:
@@ -131,7 +131,7 @@ class JobState(msgspec.Struct):
             self.host_at = max(self.host_at, track.strong_at, track.busy_at)
         return why
 
-    def _take_net(self, count: float | None, s: Settings) -> None:
+    def _take_net(self, count: float | None, s: HangSettings) -> None:
         if count is None:
             return
         before, at = self.net_bytes, self.net_seen_at
@@ -145,7 +145,7 @@ class JobState(msgspec.Struct):
         ):
             self.net_at = (at + self.now) / 2
 
-    def _saves(self, s: Settings) -> None:
+    def _saves(self, s: HangSettings) -> None:
         """Notes bursts of writes: far more than is usual in this job."""
         saved, seconds = 0.0, 0.0
         last = NEVER

@@ -3,7 +3,7 @@
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Health
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code, Status
-from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, Rule, counted, each, for_kinds
+from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, counted, each, for_kinds
 
 ECC = NodeCheck(
     "ecc",
@@ -167,9 +167,9 @@ def persistence(say: About, facts: CardFacts, health: Health, _look: Look) -> li
 
 _HEALTH = frozenset({What.HEALTH})
 RULES = (
-    Rule(ECC, each(ECC.item, (NVIDIA, ASCEND), ecc), for_kinds(NVIDIA, ASCEND), _HEALTH),
-    Rule(ROW_REMAP, each(ROW_REMAP.item, (NVIDIA,), row_remap), for_kinds(NVIDIA), _HEALTH),
-    Rule(CLOCKS, each(CLOCKS.item, (NVIDIA,), clocks), for_kinds(NVIDIA), _HEALTH),
-    Rule(TEMPERATURE, each(TEMPERATURE.item, (NVIDIA, ASCEND), temperature), for_kinds(NVIDIA, ASCEND), _HEALTH),
-    Rule(PERSISTENCE, each(PERSISTENCE.item, (NVIDIA,), persistence), for_kinds(NVIDIA), _HEALTH),
+    NodeRule(ECC, each(ECC.item, (NVIDIA, ASCEND), ecc), for_kinds(NVIDIA, ASCEND), _HEALTH),
+    NodeRule(ROW_REMAP, each(ROW_REMAP.item, (NVIDIA,), row_remap), for_kinds(NVIDIA), _HEALTH),
+    NodeRule(CLOCKS, each(CLOCKS.item, (NVIDIA,), clocks), for_kinds(NVIDIA), _HEALTH),
+    NodeRule(TEMPERATURE, each(TEMPERATURE.item, (NVIDIA, ASCEND), temperature), for_kinds(NVIDIA, ASCEND), _HEALTH),
+    NodeRule(PERSISTENCE, each(PERSISTENCE.item, (NVIDIA,), persistence), for_kinds(NVIDIA), _HEALTH),
 )

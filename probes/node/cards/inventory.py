@@ -10,9 +10,9 @@ from muster.probes.cards.accelerator import ASCEND, NVIDIA, SLOT
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code, Status, numbers
 from muster.probes.kernel import pci
-from muster.probes.kernel.pci import Device
+from muster.probes.kernel.pci import PciDevice
 from muster.probes.node.kernel_files import listed, text
-from muster.probes.node.node_check import About, Look, NodeCheck, Roots, Rule, counted, everywhere
+from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule, Roots, counted, everywhere
 from muster.probes.node.remembered import Comparison, Difference, Inventory, Remembered
 
 INVENTORY = NodeCheck(
@@ -49,7 +49,7 @@ class Bus:
     """What the PCI bus shows: the cards of each maker, the labels of the slots, and whether the devices are this
     system's own. A container sees its host's bus, whichever cards it was given."""
 
-    devices: Mapping[str, tuple[Device, ...]]
+    devices: Mapping[str, tuple[PciDevice, ...]]
     slots: Mapping[str, str]
     own: bool
     #: Whether there is any device of whatever kind: a container may show none.
@@ -64,7 +64,7 @@ class Bus:
         }
         return cls(devices, pci.slots(roots.sys), _own(roots), bool(listed(roots.sys / "bus/pci/devices")))
 
-    def find(self, bus_id: str) -> Device | None:
+    def find(self, bus_id: str) -> PciDevice | None:
         every = (device for devices in self.devices.values() for device in devices)
         return next((device for device in every if device.bus_id == bus_id), None)
 
@@ -192,7 +192,7 @@ def _unshown(bus: Bus, kinds: Iterable[str], inventory: Inventory, look: Look) -
     return results
 
 
-def _taken(device: Device) -> str:
+def _taken(device: PciDevice) -> str:
     return f"kernel driver {device.driver}" if device.driver else "without a kernel driver"
 
 
@@ -210,4 +210,4 @@ def _whole(found: Comparison, inventory: Inventory, bus: Bus, kind: str) -> Chec
     return say.ok(reason, counted(len(found.same), "card"), many)
 
 
-RULES = (Rule(INVENTORY, judge, everywhere, frozenset({What.HEALTH})),)
+RULES = (NodeRule(INVENTORY, judge, everywhere, frozenset({What.HEALTH})),)

@@ -7,7 +7,7 @@ from muster.probes.calls import watched
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Holder
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code
-from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, Rule, about, for_kinds
+from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, about, for_kinds
 from muster.probes.node.node_settings import words
 
 CHECK = NodeCheck(
@@ -23,7 +23,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class CardHolder:
     """Who holds the card: its name as the kernel has it, and the number of its user."""
 
     name: str
@@ -52,7 +52,7 @@ async def check(look: Look) -> list[CheckResult]:
     return results
 
 
-def judge(say: About, facts: CardFacts, look: Look, alive: dict[int, Process]) -> CheckResult:
+def judge(say: About, facts: CardFacts, look: Look, alive: dict[int, CardHolder]) -> CheckResult:
     """The rule itself for one card that no job has; `alive` has the processes of this node by pid."""
     s = look.settings
     # The kernel keeps 15 characters of a name.
@@ -78,12 +78,12 @@ def _large(holder: Holder, least_mb: float) -> bool:
     return not holder.graphics if holder.memory is None else holder.memory > least_mb * _MIB
 
 
-def _describe(holder: Holder, process: Process) -> str:
+def _describe(holder: Holder, process: CardHolder) -> str:
     memory = "" if holder.memory is None else f" with {holder.memory / _MIB:.0f} MB"
     return f"pid {holder.pid} ({process.name}, uid {process.uid}) is on it{memory}"
 
 
-def read(proc: Path, pid: int) -> Process | None:
+def read(proc: Path, pid: int) -> CardHolder | None:
     """A process that is alive; None for one that is gone, and for a zombie, which holds nothing."""
     folder = proc / str(pid)
     try:
@@ -92,7 +92,7 @@ def read(proc: Path, pid: int) -> Process | None:
     except OSError:
         return None
     name, _, rest = stat.partition("(")[2].rpartition(")")
-    return None if rest.split()[:1] in (["Z"], ["X"], []) else Process(name, uid)
+    return None if rest.split()[:1] in (["Z"], ["X"], []) else CardHolder(name, uid)
 
 
-RULES = (Rule(CHECK, check, for_kinds(NVIDIA, ASCEND), frozenset({What.HOLDERS})),)
+RULES = (NodeRule(CHECK, check, for_kinds(NVIDIA, ASCEND), frozenset({What.HOLDERS})),)

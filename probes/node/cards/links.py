@@ -5,7 +5,7 @@ from muster.probes.cards.accelerator import ASCEND, NVIDIA, Health
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.kernel import pci
-from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, Rule, about, each, for_kinds
+from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, about, each, for_kinds
 
 NVLINK = NodeCheck(
     "nvlink",
@@ -165,7 +165,7 @@ def _show(value: int | None) -> str:
 
 
 RULES = (
-    Rule(NVLINK, nvlink, for_kinds(NVIDIA), frozenset({What.HEALTH})),
-    Rule(FABRIC, each(FABRIC.item, (NVIDIA,), fabric), for_kinds(NVIDIA), frozenset({What.HEALTH})),
-    Rule(PCIE, pcie, for_kinds(NVIDIA, ASCEND), frozenset({What.HEALTH, What.READINGS})),
+    NodeRule(NVLINK, nvlink, for_kinds(NVIDIA), frozenset({What.HEALTH})),
+    NodeRule(FABRIC, each(FABRIC.item, (NVIDIA,), fabric), for_kinds(NVIDIA), frozenset({What.HEALTH})),
+    NodeRule(PCIE, pcie, for_kinds(NVIDIA, ASCEND), frozenset({What.HEALTH, What.READINGS})),
 )

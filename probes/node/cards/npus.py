@@ -3,7 +3,7 @@
 from muster.probes.cards.accelerator import ASCEND, Health
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code, Status
-from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, Rule, counted, each, for_kinds
+from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, counted, each, for_kinds
 
 ALARMS = NodeCheck(
     "npu-health",
@@ -93,7 +93,7 @@ def network(say: About, facts: CardFacts, health: Health, look: Look) -> list[Ch
 
 _NEEDS = frozenset({What.HEALTH})
 RULES = (
-    Rule(ALARMS, each(ALARMS.item, (ASCEND,), alarms), for_kinds(ASCEND), _NEEDS),
-    Rule(ERRORS, each(ERRORS.item, (ASCEND,), errors), for_kinds(ASCEND), _NEEDS),
-    Rule(NETWORK, each(NETWORK.item, (ASCEND,), network), for_kinds(ASCEND), _NEEDS),
+    NodeRule(ALARMS, each(ALARMS.item, (ASCEND,), alarms), for_kinds(ASCEND), _NEEDS),
+    NodeRule(ERRORS, each(ERRORS.item, (ASCEND,), errors), for_kinds(ASCEND), _NEEDS),
+    NodeRule(NETWORK, each(NETWORK.item, (ASCEND,), network), for_kinds(ASCEND), _NEEDS),
 )

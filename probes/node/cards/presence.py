@@ -9,7 +9,7 @@ from muster.probes.cards.driver import Sick, What
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.node.kernel_files import listed
-from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, Roots, Rule, about, counted, for_kinds
+from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, Roots, about, counted, for_kinds
 
 DRIVER = NodeCheck(
     "driver",
@@ -215,8 +215,8 @@ def _lost_applies(kind: str) -> Callable[[Look], str]:
 
 
 RULES = (
-    Rule(DRIVER, driver, _driver_applies, frozenset({What.HEALTH})),
-    Rule(GPU_LOST, _gpus_lost, _lost_applies(NVIDIA), frozenset({What.HEALTH})),
-    Rule(NPU_LOST, _npus_lost, _lost_applies(ASCEND), frozenset({What.HEALTH})),
-    Rule(RECOVERY, recovery, for_kinds(NVIDIA), frozenset({What.HEALTH})),
+    NodeRule(DRIVER, driver, _driver_applies, frozenset({What.HEALTH})),
+    NodeRule(GPU_LOST, _gpus_lost, _lost_applies(NVIDIA), frozenset({What.HEALTH})),
+    NodeRule(NPU_LOST, _npus_lost, _lost_applies(ASCEND), frozenset({What.HEALTH})),
+    NodeRule(RECOVERY, recovery, for_kinds(NVIDIA), frozenset({What.HEALTH})),
 )

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, CardEvent
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
-from muster.probes.kernel.kmsg import Record, wall_time
+from muster.probes.kernel.kmsg import KernelRecord, wall_time
 from muster.probes.node.node_settings import NodeSettings
 from muster.probes.node.reported import xids
-from muster.probes.node.reported.kernel_lines import NPU, XID, Reader, Told
+from muster.probes.node.reported.kernel_lines import NPU, XID, KernelFinding, KernelLineReader
 
 KERNEL_LOG, DRIVER = "kernel log", "driver"
 #: The kernel's log and NVML tell of the same Xid within this time, in seconds; and so much is remembered of what was
@@ -77,11 +77,11 @@ class Findings:
         self._settings = settings
         self._cards = cards
         self._earlier_boots = earlier_boots
-        self._reader = Reader()
+        self._reader = KernelLineReader()
         #: (moment, source, card or bus, xid, code) of what was told of last.
         self._told: deque[tuple[float, str, str, int, Code]] = deque(maxlen=_REMEMBERED)
 
-    def of_records(self, records: Sequence[Record]) -> list[Finding]:
+    def of_records(self, records: Sequence[KernelRecord]) -> list[Finding]:
         """What records of the kernel's log say; alike ones become one with their number in `count`."""
         found: list[Finding] = []
         for record in records:
@@ -101,9 +101,9 @@ class Findings:
         found = []
         for event in events:
             if event.kind == NVIDIA:
-                told = Told(XID, Code.GPU_XID_OTHER, bus_id=event.bus_id, number=event.code)
+                told = KernelFinding(XID, Code.GPU_XID_OTHER, bus_id=event.bus_id, number=event.code)
             elif event.kind == ASCEND:
-                told = Told(NPU, Code.NPU_FAULT_EVENT, bus_id=event.bus_id, number=event.code)
+                told = KernelFinding(NPU, Code.NPU_FAULT_EVENT, bus_id=event.bus_id, number=event.code)
             else:
                 continue
             finding = self._finding(told, one_line(event.text)[:_TEXT], at, DRIVER, event.index)
@@ -111,7 +111,9 @@ class Findings:
                 found.append(finding)
         return alike(found)
 
-    def _finding(self, told: Told, text: str, at: float, source: str, index: int | None = None) -> Finding | None:
+    def _finding(
+        self, told: KernelFinding, text: str, at: float, source: str, index: int | None = None
+    ) -> Finding | None:
         card = self._card(index, told)
         code = told.code
         if told.item == XID and told.number is not None:
@@ -125,7 +127,7 @@ class Findings:
         bus_id = card.bus_id if card is not None and card.bus_id else told.bus_id
         return Finding(told.item, code, row.status, row.action, device, number, bus_id, text, at, told.number, source)
 
-    def _xid_code(self, told: Told, text: str, card: Card | None) -> Code:
+    def _xid_code(self, told: KernelFinding, text: str, card: Card | None) -> Code:
         settings, xid = self._settings(), told.number or 0
         code = xids.code_of(xid, text, ignore=settings.numbers("xid_ignore"), fatal=settings.numbers("xid_fatal"))
         if code in xids.FATAL and settings.xid_reboots:
@@ -134,7 +136,7 @@ class Findings:
                 return Code.GPU_XID_REPEATED
         return code
 
-    def _card(self, index: int | None, told: Told) -> Card | None:
+    def _card(self, index: int | None, told: KernelFinding) -> Card | None:
         cards = self._cards()
         if index is not None:
             return next((card for card in cards if card.index == index), Card(index, NVIDIA, bus_id=told.bus_id))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from muster.probes.checks.result import Code
-from muster.probes.kernel.kmsg import Record
+from muster.probes.kernel.kmsg import KernelRecord
 from muster.probes.node.reported import xids
 
 #: Items whose findings come from events.
@@ -14,7 +14,7 @@ NFS, IB, NPU = "nfs", "ib", "npu-errors"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class KernelFinding:
     """What a line says: of which item and code, about which device, or which device on the PCI bus ("0000:9d:00"), with
     which number (of an Xid, an SXid)."""
 
@@ -32,22 +32,22 @@ _BUS = r"(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7
 @dataclass(frozen=True, slots=True)
 class _Row:
     pattern: re.Pattern[str]
-    told: Callable[[re.Match[str]], Told]
+    told: Callable[[re.Match[str]], KernelFinding]
 
 
-def _plain(item: str, code: Code) -> Callable[[re.Match[str]], Told]:
+def _plain(item: str, code: Code) -> Callable[[re.Match[str]], KernelFinding]:
     """The first group, if there is one, is the device."""
-    return lambda m: Told(item, code, (m[1] or "") if m.re.groups else "")
+    return lambda m: KernelFinding(item, code, (m[1] or "") if m.re.groups else "")
 
 
-def _xid(m: re.Match[str]) -> Told:
-    return Told(XID, Code.GPU_XID_OTHER, bus_id=m[1], number=int(m[2]))
+def _xid(m: re.Match[str]) -> KernelFinding:
+    return KernelFinding(XID, Code.GPU_XID_OTHER, bus_id=m[1], number=int(m[2]))
 
 
-def _sxid(m: re.Match[str]) -> Told:
+def _sxid(m: re.Match[str]) -> KernelFinding:
     # "..., 20034, Fatal, Link 30 ..." and "..., 12028, Non-fatal, ..."
     code = Code.NVSWITCH_FATAL if m[4].lower() == "fatal" else Code.NVSWITCH_ERROR
-    return Told(NVSWITCH, code, device=m[1], bus_id=m[2], number=int(m[3]))
+    return KernelFinding(NVSWITCH, code, device=m[1], bus_id=m[2], number=int(m[3]))
 
 
 def _rows(item: str, code: Code, *patterns: str) -> tuple[_Row, ...]:
@@ -63,16 +63,16 @@ _ROWS = (
     _Row(re.compile(rf"NVRM: Xid \({_BUS}[^)]*\).*?: (\d{{1,6}})(?:,|$)"), _xid),
     _Row(
         re.compile(rf"NVRM:(?: The NVIDIA)? GPU (?:at )?{_BUS}.*fallen off the bus", re.DOTALL),
-        lambda m: Told(XID, Code.GPU_OFF_BUS, bus_id=m[1], number=xids.OFF_BUS),
+        lambda m: KernelFinding(XID, Code.GPU_OFF_BUS, bus_id=m[1], number=xids.OFF_BUS),
     ),
     _Row(
         re.compile(r"NVRM:.*fallen off the bus", re.DOTALL),
-        lambda _: Told(XID, Code.GPU_OFF_BUS, number=xids.OFF_BUS),
+        lambda _: KernelFinding(XID, Code.GPU_OFF_BUS, number=xids.OFF_BUS),
     ),
     _Row(re.compile(rf"(nvidia-nvswitch\d+): SXid \({_BUS}[^)]*\): (\d{{1,6}}), ([A-Za-z-]+)"), _sxid),
     _Row(
         re.compile(r"drv_soft_fault\].*Heartbeat lost.*?\(device=(\d{1,3})\b"),
-        lambda m: Told(NPU, Code.NPU_FAULT_EVENT, f"card {int(m[1])}"),
+        lambda m: KernelFinding(NPU, Code.NPU_FAULT_EVENT, f"card {int(m[1])}"),
     ),
     *_rows(
         STORAGE,
@@ -135,7 +135,7 @@ _ROWS = (
     ),
     _Row(
         re.compile(rf"{_BUS}: (?:AER: )?PCIe Bus Error: severity=Uncorrect"),
-        lambda m: Told(KERNEL, Code.KERNEL_PCIE_ERROR, bus_id=m[1]),
+        lambda m: KernelFinding(KERNEL, Code.KERNEL_PCIE_ERROR, bus_id=m[1]),
     ),
     *_rows(
         NFS,
@@ -160,13 +160,13 @@ _WORDS = re.compile(
 _NVIDIA_GPU = re.compile(rf"NVRM: The NVIDIA GPU {_BUS}")
 
 
-class Reader:
+class KernelLineReader:
     """Reads lines, with a memory of one line for messages that fill several records."""
 
     def __init__(self) -> None:
         self._card = ("", -1.0)
 
-    def read(self, record: Record) -> Told | None:
+    def read(self, record: KernelRecord) -> KernelFinding | None:
         """What the record says; None for nothing of interest."""
         text = record.text
         if not _WORDS.search(text):
@@ -180,6 +180,6 @@ class Reader:
                     # "NVRM: The NVIDIA GPU 0000:18:00.0", "NVRM: ... has", "NVRM: fallen off the bus and ..."
                     bus_id, at = self._card
                     if 0 <= record.seconds - at <= 1.0:
-                        return Told(told.item, told.code, bus_id=bus_id, number=told.number)
+                        return KernelFinding(told.item, told.code, bus_id=bus_id, number=told.number)
                 return told
         return None

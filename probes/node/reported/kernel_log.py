@@ -7,7 +7,7 @@ import anyio.lowlevel
 
 from muster.probes.checks.result import CheckResult, Code
 from muster.probes.kernel import kmsg
-from muster.probes.kernel.kmsg import KernelLog, Record
+from muster.probes.kernel.kmsg import KernelLog, KernelRecord
 from muster.probes.node.node_check import About, NodeCheck
 
 CHECK = NodeCheck("kernel-log", "the kernel's log can be read", 300.0, (Code.KERNEL_LOG_UNREADABLE,))
@@ -38,7 +38,7 @@ class Following:
     def lost(self) -> int:
         return self._log.lost
 
-    async def next(self) -> list[Record]:
+    async def next(self) -> list[KernelRecord]:
         """The next records, as soon as there are some; none after a while, or where the log cannot be read."""
         self.followed = True
         if not self._ready():
@@ -53,7 +53,7 @@ class Following:
                 await anyio.sleep(_PACE_S)
         return self.read()
 
-    def read(self) -> list[Record]:
+    def read(self) -> list[KernelRecord]:
         """What there is now. Does not wait, and is a matter of milliseconds: the log is memory of the kernel's."""
         if not self._ready():
             return []

@@ -67,7 +67,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class JobFacts:
     """What is known of a job once it has its place."""
 
     job_id: str
@@ -87,7 +87,7 @@ class Facts:
     python: str
 
 
-def processes(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Process]:
+def processes(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
     """The processes of this node, in the order of their places. `env` is the ranks' environment.
 
     Raises NotStartable where a variable in `env` cannot be used.
@@ -138,11 +138,11 @@ def package_of(program: str) -> str:
 # --- the modes --------------------------------------------------------------------------------------------------------
 
 
-def _ranks(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Process]:
+def _ranks(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
     return [Process(spec.command, {}, "rank") for _ in range(facts.cards)]
 
 
-def _torchrun(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Process]:
+def _torchrun(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
     words, own = _for_torchrun(spec.command)
     argv = ["torchrun"]
     if facts.node_count == 1:
@@ -161,7 +161,7 @@ def _torchrun(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Proce
     return [Process((*argv, *words), own, "launcher")]
 
 
-def _msrun(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Process]:
+def _msrun(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
     words, own = _for_msrun(spec.command, env)
     argv = ["msrun", f"--worker_num={facts.node_count * facts.cards}", f"--local_worker_num={facts.cards}"]
     if facts.node_count > 1:
@@ -178,7 +178,7 @@ def _msrun(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Process]
     return [Process((*argv, *words), own, "launcher")]
 
 
-def _pytorch(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Process]:
+def _pytorch(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
     argv = [
         *_boot_file(spec.command, env),
         "--init_method",
@@ -189,7 +189,7 @@ def _pytorch(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Proces
     return [Process(tuple(argv), {}, "worker")]
 
 
-def _tensorflow(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Process]:
+def _tensorflow(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
     words = _boot_file(spec.command, env)
     if facts.node_count == 1:
         return [Process(words, {}, "worker")]
@@ -210,7 +210,7 @@ def _tensorflow(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Pro
     return found
 
 
-def _mpi(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Process]:
+def _mpi(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process]:
     # -I: neither PYTHON* variables nor the working folder are to change what runs here.
     program = (facts.python, "-I", "-m", "muster.supervisors.birth.mpi.mpi")
     ready = spec.ready_timeout or DEFAULT_READY_S
@@ -240,7 +240,7 @@ def _mpi(spec: JobSpec, facts: Facts, env: Mapping[str, str]) -> list[Process]:
     return [Process((*program, *lead, "--", *mpirun), {}, "mpi-lead")]
 
 
-_MODES: dict[Boot, Callable[[JobSpec, Facts, Mapping[str, str]], list[Process]]] = {
+_MODES: dict[Boot, Callable[[JobSpec, JobFacts, Mapping[str, str]], list[Process]]] = {
     Boot.RANKS: _ranks,
     Boot.TORCHRUN: _torchrun,
     Boot.MSRUN: _msrun,
@@ -311,7 +311,7 @@ def _table_wanted(env: Mapping[str, str]) -> bool:
     return env.get("MS_RANKTABLE_ENABLE", "").lower() == "true"
 
 
-def _tf_port(facts: Facts) -> int:
+def _tf_port(facts: JobFacts) -> int:
     """Of the parameter servers; the workers have the next one. All nodes reckon it alike."""
     low, high = TF_PORTS
     if low <= facts.master_port < high:

@@ -48,9 +48,9 @@ def test_keys_are_taken_over(tmp_path: Path):
 
 
 def test_the_checks_have_the_probes_own_names_and_defaults():
-    assert Config().checks.settings() == precheck.Settings()
+    assert Config().checks.settings() == precheck.CheckSettings()
     ours = set(config.ChecksTable.__struct_fields__) - {"policy"}
-    assert ours == {f.name for f in fields(precheck.Settings)}
+    assert ours == {f.name for f in fields(precheck.CheckSettings)}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from muster.agent.errors import CursorTooOld, InvalidRequest
 from muster.agent.events import event_store, segments
-from muster.agent.events.event_store import BOOT_GAP, Event, EventStore, Key
+from muster.agent.events.event_store import BOOT_GAP, Event, EventStore, RecordKey
 
 
 @asynccontextmanager
@@ -23,8 +23,8 @@ async def opened(folder: Path, keep: int = 1 << 20, boot: str = "one") -> AsyncI
         await store.close()
 
 
-def told(number: int, job: str = "a", accepted_at: float = 1.0) -> tuple[Key, Event]:
-    return Key(job, accepted_at, number), Event(100.0 + number, "job.warning", job, message=f"event {number}")
+def told(number: int, job: str = "a", accepted_at: float = 1.0) -> tuple[RecordKey, Event]:
+    return RecordKey(job, accepted_at, number), Event(100.0 + number, "job.warning", job, message=f"event {number}")
 
 
 def files(folder: Path) -> list[Path]:
@@ -42,7 +42,7 @@ async def messages(store: EventStore, cursor: str | None = None) -> list[str]:
 async def test_events_come_back_in_order_with_all_that_they_say(tmp_path: Path):
     event = Event(5.5, "rank.exited", "a", 3, "rank 3 exited with code 1", 2.5, {"exit_code": "1"})
     async with opened(tmp_path) as store:
-        store.append([(Key("a", 1.0, 7), event), (None, Event(6.0, "node.started"))])
+        store.append([(RecordKey("a", 1.0, 7), event), (None, Event(6.0, "node.started"))])
         assert [e for e, _ in await store.read(None, 10)] == [event, Event(6.0, "node.started")]
     async with opened(tmp_path) as store:  # from disk now
         assert [e for e, _ in await store.read(None, 10)] == [event, Event(6.0, "node.started")]

@@ -11,7 +11,7 @@ import pytest
 
 from muster.agent.jobs import job_folder
 from muster.agent.jobs import log_ownership as files
-from muster.agent.jobs.log_ownership import Known
+from muster.agent.jobs.log_ownership import KnownJob
 from muster.supervisors.output import log_removals
 from muster.supervisors.output.log_layout import Folder
 
@@ -86,7 +86,7 @@ def test_a_folder_of_another_name(tmp_path: Path) -> None:
     """MA_VJ_NAME gave it."""
     (tmp_path / "modelarts-job-7").mkdir()
     (tmp_path / "a").mkdir()
-    found = files.scan(tmp_path, {"a": Known("a", 0, None, ("a", "modelarts-job-7"))})["a"]
+    found = files.scan(tmp_path, {"a": KnownJob("a", 0, None, ("a", "modelarts-job-7"))})["a"]
     assert {path.name for path in found.folders} == {"a", "modelarts-job-7"}
 
 
@@ -108,7 +108,7 @@ def test_sums_of_many_files_take_no_memory_for_their_names(tmp_path: Path) -> No
 def test_a_folder_that_jobs_share_goes_with_the_first_of_them(tmp_path: Path) -> None:
     """Unless that one has a folder of its own, since this one is another user's."""
     (tmp_path / "shared").mkdir()
-    jobs = {name: Known(name, 0, None, (name, "shared")) for name in ("later", "earlier")}
+    jobs = {name: KnownJob(name, 0, None, (name, "shared")) for name in ("later", "earlier")}
     found = files.scan(tmp_path, jobs)
     assert {name: list(each.folders) for name, each in found.items()} == {"later": [tmp_path / "shared"]}
     assert not files.scan(tmp_path, jobs, ["earlier"])
@@ -124,7 +124,7 @@ def test_another_nodes_files_are_its_own(tmp_path: Path) -> None:
     """Where nodes share the folder."""
     for name in ("a-proc-rank-0-device-0.txt", "a-proc-rank-8-device-0.txt", "a-muster-0.log", "a-muster-1.log"):
         make(tmp_path, name)
-    found = files.of_job(tmp_path, Known("a", 1, frozenset({8}), ("a",)))
+    found = files.of_job(tmp_path, KnownJob("a", 1, frozenset({8}), ("a",)))
     assert {path.name for path in found.paths} == {"a-proc-rank-8-device-0.txt", "a-muster-1.log"}
 
 
@@ -139,7 +139,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (log / "a" / "loop").symlink_to(log / "a")
     (log / "b").symlink_to(outside)
     make(log, "b-muster-0.log")
-    found = files.scan(log, {name: Known(name, 0, None, (name,)) for name in "ab"}, "ab")
+    found = files.scan(log, {name: KnownJob(name, 0, None, (name,)) for name in "ab"}, "ab")
     assert found["a"].bytes < 1 << 20
     assert not found["b"].folders
     for each in found.values():

@@ -4,15 +4,15 @@ import pytest
 
 from muster.agent.errors import CardBusy, NodeUnhealthy, NoSuchCard
 from muster.agent.jobs.cards.doubts import Doubt
-from muster.agent.jobs.cards.leases import Cards, Given, Lease
+from muster.agent.jobs.cards.leases import CardLeases, Given, Lease
 from muster.agent.node.conditions import Condition
 from muster.probes.cards.accelerator import Card
 from muster.probes.checks.result import Action, Status
 from muster.supervisors.model.spec import JobSpec
 
 
-def node(*indices: int) -> Cards:
-    made = Cards()
+def node(*indices: int) -> CardLeases:
+    made = CardLeases()
     made.refresh({index: Card(index, "nvidia") for index in indices})
     return made
 
@@ -112,9 +112,9 @@ HOT = Doubt(Status.WARN, "GPU_TEMPERATURE: it is too hot")
 HANGS = Doubt(Status.UNKNOWN, "it does not answer (HANG): a call has not returned for 12 s")
 
 
-def mixed(*models: str, **more: object) -> Cards:
+def mixed(*models: str, **more: object) -> CardLeases:
     """Cards of these models, by index."""
-    made = Cards()
+    made = CardLeases()
     made.refresh({i: Card(i, "nvidia", model=model, **more) for i, model in enumerate(models)})  # type: ignore[arg-type]
     return made
 
@@ -143,7 +143,7 @@ def test_as_few_doubtful_cards_as_can_be_and_the_gravest_is_told_first():
 
 
 def test_nearness_decides_among_cards_of_the_same_health():
-    made = Cards()
+    made = CardLeases()
     # Pairs 0-1, 2-3, 4-5, 6-7; of the first two one card each is doubtful.
     made.refresh({i: Card(i, "nvidia", model="H100", peers=(i ^ 1,)) for i in range(8)})
     doubts = {1: HOT, 3: HANGS}
@@ -202,14 +202,14 @@ def test_a_card_that_has_not_said_what_it_is_counts_as_the_others_where_these_ar
 
 
 def test_a_card_that_is_cut_into_instances_is_of_another_model():
-    cards = Cards()
+    cards = CardLeases()
     cards.refresh({i: Card(i, "nvidia", model="H100", mig=i == 0) for i in range(3)})
     assert cards.lease("a", wants(2), {}).devices == [1, 2]
 
 
 def test_whole_cards_and_instances_are_never_mixed():
     """CUDA shows a process either whole cards or one instance."""
-    cards = Cards()
+    cards = CardLeases()
     cards.refresh(
         {i: Card(i, "nvidia", mig=i == 0) for i in range(3)} | {i: Card(i, "nvidia", parent=0) for i in (1000, 1001)}
     )
@@ -227,7 +227,7 @@ def counted(*uuids: str) -> dict[int, Card]:
 
 
 def test_a_lease_knows_its_card_by_uuid_when_the_driver_counts_anew():
-    cards = Cards()
+    cards = CardLeases()
     cards.restore("a", [2, 3], {2: "c", 3: "d"})
     cards.refresh(counted("a", "c", "d"))  # "b" has gone
     assert {lease.card.index: lease.job_id for lease in cards.all()} == {0: "", 1: "a", 2: "a", 3: "a"}
@@ -244,7 +244,7 @@ def test_a_lease_knows_its_card_by_uuid_when_the_driver_counts_anew():
 
 
 def test_a_uuid_of_several_cards_says_nothing():
-    cards = Cards()
+    cards = CardLeases()
     cards.refresh(counted("same", "same", ""))
     assert cards.lease("a", wants(1), {}).devices == [0]
     assert cards.lease("b", wants(1), {}).devices == [1]

@@ -18,7 +18,7 @@ def lines(
     """Fed at the seconds 1, 2, ..."""
     out: list[bytes] = []
     pattern = re.compile(grep) if grep is not None else None
-    sink = labels.Lines(out.append, label=label, timestamps=timestamps, several=several, grep=pattern)
+    sink = labels.LabelledLines(out.append, label=label, timestamps=timestamps, several=several, grep=pattern)
     for i, (rank, data) in enumerate(fed, 1):
         sink.feed(f"rank {rank}", data, float(i))
     if finish:
@@ -63,7 +63,7 @@ def test_a_line_has_the_time_at_which_it_began():
 
 def test_a_time_that_is_not_known_is_a_dash():
     out: list[bytes] = []
-    sink = labels.Lines(out.append, label=False, timestamps=True)
+    sink = labels.LabelledLines(out.append, label=False, timestamps=True)
     sink.feed("rank 0", b"a\n", 0.0)
     assert out == [b"-                        a\n"]
 
@@ -82,7 +82,7 @@ def test_a_long_line_of_one_rank_stays_whole():
 
 def test_what_comes_behind_a_cut_is_another_line():
     out: list[bytes] = []
-    sink = labels.Lines(out.append, label=True)
+    sink = labels.LabelledLines(out.append, label=True)
     sink.feed("rank 0", b"half", 1.0)
     sink.cut("rank 0")
     sink.cut("rank 0")
@@ -119,7 +119,7 @@ def test_the_first_piece_of_a_long_line_decides():
 
 def test_a_line_of_100_mb_takes_no_memory():
     held = []
-    sink = labels.Lines(lambda data: held.append(len(data)), label=True)
+    sink = labels.LabelledLines(lambda data: held.append(len(data)), label=True)
     for _ in range(1600):
         sink.feed("rank 0", b"\x00\xff" * 32768, 1.0)
     assert max(held) < 3 * labels.MAX_LINE

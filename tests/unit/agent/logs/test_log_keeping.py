@@ -26,7 +26,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.logs import log_keeping, log_upload
 from muster.agent.logs.log_keeping import LogKeeping
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
-from muster.supervisors.model.settings import Settings
+from muster.supervisors.model.settings import SettingsFile
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import State
 from muster.supervisors.output import gzip_members, log_removals, log_segments
@@ -232,8 +232,8 @@ async def test_segments_go_when_they_were_taken(tmp_path: Path) -> None:
         )
         assert first.exists()
         # Its supervisor must not remove it, but has to rotate early enough for it. A look may be under way meanwhile.
-        await node.until(lambda: Settings(node.root.settings).logs.rotate_for_bytes == 1100)
-        assert Settings(node.root.settings).logs.max_job_bytes == 0
+        await node.until(lambda: SettingsFile(node.root.settings).logs.rotate_for_bytes == 1100)
+        assert SettingsFile(node.root.settings).logs.max_job_bytes == 0
         (tmp_path / "open").touch()
         second.write_bytes(bytes(1000))
         monotonic = anyio.current_time()

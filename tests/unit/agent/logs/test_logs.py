@@ -28,7 +28,7 @@ SECOND = 1_000_000_000
 
 
 def rank_file(folder, rank, data=None, index=(), torn=b""):
-    file = log_reading.LogFile(rank, folder / f"{rank}.txt", folder / f"{rank}.idx")
+    file = log_reading.RankLogFile(rank, folder / f"{rank}.txt", folder / f"{rank}.idx")
     if data is not None:
         file.path.write_bytes(data)
     if index is not None:

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from muster.agent.api.slots import Listeners
 from muster.agent.config.config import Config, MetricsTable
-from muster.agent.events.event_store import Event, EventStore, Key
+from muster.agent.events.event_store import Event, EventStore, RecordKey
 from muster.agent.exposition import Page
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.entry import Entry
@@ -548,7 +548,7 @@ async def test_events_that_were_dropped_before_they_were_counted_end_nothing(tmp
         first = store.oldest_cursor()
         with anyio.fail_after(60):
             while store.oldest_cursor() == first:
-                store.append((Key("a", 1.0, i), event("job.restarting", text="x" * 1000)) for i in range(100))
+                store.append((RecordKey("a", 1.0, i), event("job.restarting", text="x" * 1000)) for i in range(100))
                 await anyio.sleep(0.05)
         tasks.cancel_scope.cancel()
     store.append([(None, event("job.taken_over"))])

@@ -305,6 +305,8 @@ def test_a_file_that_nobody_would_read(text):
 
 
 def test_a_head_is_read():
-    assert parse(b"GET /metrics HTTP/1.1\r\nAccept: a\r\naccept:b ") == metrics_http.Request("GET", "/metrics", "a, b")
+    assert parse(b"GET /metrics HTTP/1.1\r\nAccept: a\r\naccept:b ") == metrics_http.HttpRequest(
+        "GET", "/metrics", "a, b"
+    )
     with pytest.raises(BadRequest):
         parse(b"")

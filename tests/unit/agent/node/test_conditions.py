@@ -13,27 +13,27 @@ from muster.agent.node.conditions import (
     OPERATOR,
     READING,
     REBOOT,
-    Change,
     Condition,
+    ConditionChange,
+    ConditionRule,
     Conditions,
     Latched,
     Moment,
-    Rule,
 )
 from muster.probes.checks.result import CheckResult, Code, Status
 
 RULES = {
-    Code.GPU_TEMPERATURE: Rule(READING),
-    Code.PROBE_TIMED_OUT: Rule(READING),
-    Code.GPU_ROW_REMAP_PENDING: Rule(REBOOT),
-    Code.GPU_ROW_REMAP_FAILED: Rule(OPERATOR),
-    Code.KERNEL_HUNG_TASK: Rule(AGE, 3600.0),
-    Code.FS_READ_ONLY: Rule(READING),
+    Code.GPU_TEMPERATURE: ConditionRule(READING),
+    Code.PROBE_TIMED_OUT: ConditionRule(READING),
+    Code.GPU_ROW_REMAP_PENDING: ConditionRule(REBOOT),
+    Code.GPU_ROW_REMAP_FAILED: ConditionRule(OPERATOR),
+    Code.KERNEL_HUNG_TASK: ConditionRule(AGE, 3600.0),
+    Code.FS_READ_ONLY: ConditionRule(READING),
 }
 
 
-def rule(code: str) -> Rule:
-    return RULES.get(Code(code), Rule(READING, condition=False))
+def rule(code: str) -> ConditionRule:
+    return RULES.get(Code(code), ConditionRule(READING, condition=False))
 
 
 def still(item: str, device: str, code: Code, results: Sequence[CheckResult]) -> bool | None:
@@ -78,7 +78,7 @@ def codes(known: Conditions) -> list[str]:
 def test_a_finding_is_latched_once_with_when_it_began_and_when_it_was_seen():
     known = conditions()
     (change,) = known.look([hot()], None, at(0))
-    assert change == Change(known.all[0])
+    assert change == ConditionChange(known.all[0])
     assert known.look([hot(reason="card 3: 93 C")], None, at(60)) == []
     (condition,) = known.all
     assert condition == Condition(
@@ -217,7 +217,7 @@ def test_a_drill_stands_beside_the_real_thing_and_ends_by_itself():
         "temperature", "card 3", Status.CRITICAL, "GPU_TEMPERATURE", "a drill", at(0).at, at(0).at,
         clears=AGE, injected=True, card=3,
     )  # fmt: skip
-    assert known.inject(drill, 600, at(0)) == Change(drill)
+    assert known.inject(drill, 600, at(0)) == ConditionChange(drill)
     assert known.inject(drill, 600, at(100)) is None  # the same again begins anew
     known.look([hot()], None, at(100))
     assert len(known.all) == 2

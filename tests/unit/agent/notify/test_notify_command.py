@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from muster.agent.notify import notify_command
-from muster.agent.notify.notify_item import Item, NotTaken, Refused
+from muster.agent.notify.notify_item import Item, NotificationRefused, NotTaken
 from tests.conftest import alive
 from tests.unit.notify_receiver import until
 
@@ -72,7 +72,7 @@ async def test_it_is_tried_again_later(script: str, said: str) -> None:
 
 
 async def test_it_says_never_again() -> None:
-    with pytest.raises(Refused, match="ended with code 65: what is this"):
+    with pytest.raises(NotificationRefused, match="ended with code 65: what is this"):
         await run("echo what is this >&2; exit 65")
 
 

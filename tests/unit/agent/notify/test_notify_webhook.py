@@ -15,8 +15,8 @@ import anyio
 import pytest
 
 from muster.agent.notify import notify_webhook
-from muster.agent.notify.notify_item import Item, NotTaken, Refused
-from muster.agent.notify.notify_webhook import Target, post
+from muster.agent.notify.notify_item import Item, NotificationRefused, NotTaken
+from muster.agent.notify.notify_webhook import WebhookTarget, post
 from tests.unit.notify_receiver import Answer, Got, Receiver, nobody, serving, until
 
 ITEM = Item("0123456789abcdef-7", "hung", "job.hung", 1000.0, "job-1", "rank 3 hangs")
@@ -26,7 +26,7 @@ LONG_S = 60.0
 
 async def sent(url: str, timeout_s: float = LONG_S, **how: str) -> None:
     with anyio.fail_after(60):
-        await post(Target(url, timeout_s, **how), ITEM, BODY)
+        await post(WebhookTarget(url, timeout_s, **how), ITEM, BODY)
 
 
 async def not_taken(url: str, timeout_s: float = LONG_S, **how: str) -> NotTaken:
@@ -71,7 +71,7 @@ async def test_it_is_tried_again_later(receiver: Receiver, status: int) -> None:
 @pytest.mark.parametrize("status", [400, 413, 422])
 async def test_it_is_never_wanted(receiver: Receiver, status: int) -> None:
     receiver.answer = lambda got: Answer(status)
-    with pytest.raises(Refused, match=f"answered {status}"):
+    with pytest.raises(NotificationRefused, match=f"answered {status}"):
         await sent(receiver.url)
 
 

@@ -13,14 +13,14 @@ import pytest
 from muster.agent.errors import HistoryUnreadable
 from muster.agent.telemetry.history import history_store, history_waiting
 from muster.agent.telemetry.history.history_db import Database
-from muster.agent.telemetry.history.history_rows import CPU, UTIL, Bounds, Busy, Facts, Found, Key
+from muster.agent.telemetry.history.history_rows import CPU, UTIL, Bounds, Busy, FoundSeries, SeriesFacts, SeriesKey
 from muster.agent.telemetry.history.history_store import History
 from muster.agent.telemetry.history.history_waiting import Waiting
 
 BOUNDS = Bounds(1.0, 3.0, 64 << 20)
 T0 = 1_700_000_040.0
-NODE, CARD = Key("node"), Key("card", "GPU-1")
-JOB = Key("job", "a", T0)
+NODE, CARD = SeriesKey("node"), SeriesKey("card", "GPU-1")
+JOB = SeriesKey("job", "a", T0)
 
 
 class Clock:
@@ -49,13 +49,13 @@ async def opened(path: Path, clock: Clock) -> AsyncIterator[History]:
             tasks.cancel_scope.cancel()
 
 
-def note(made: History, clock: Clock, key: Key, values: list[float]) -> None:
+def note(made: History, clock: Clock, key: SeriesKey, values: list[float]) -> None:
     for value in values:
         made.note(key, made.tick(clock.now) if key is CARD else clock.now, {UTIL: value})
         clock.now += 1
 
 
-def means(found: Found, metric: int = UTIL) -> list[float]:
+def means(found: FoundSeries, metric: int = UTIL) -> list[float]:
     values = [found.steps[number].values[metric] for number in sorted(found.steps)]
     return [value[0] for value in values if value is not None]
 
@@ -63,7 +63,7 @@ def means(found: Found, metric: int = UTIL) -> list[float]:
 async def test_what_was_just_noted_is_there_and_after_a_restart_too(tmp_path: Path, clock: Clock):
     path = tmp_path / "x.db"
     async with opened(path, clock) as made:
-        made.tell(CARD, Facts("nvidia", 2))
+        made.tell(CARD, SeriesFacts("nvidia", 2))
         note(made, clock, CARD, [1.0, 2.0, 3.0])
         (found,) = await made.card("GPU-1", 2, T0, T0 + 10, 1.0)
         assert (means(found), found.card_kind, found.card) == ([1.0, 2.0, 3.0], "nvidia", 2)
@@ -114,7 +114,7 @@ async def test_a_job_that_has_ended_is_there_with_its_cards(tmp_path: Path, cloc
     path = tmp_path / "x.db"
     async with opened(path, clock) as made:
         note(made, clock, CARD, [9.0, 9.0])
-        made.tell(JOB, Facts("nvidia", busy=Busy(T0, 100.0, 2.0), cards=((CARD, 4),)))
+        made.tell(JOB, SeriesFacts("nvidia", busy=Busy(T0, 100.0, 2.0), cards=((CARD, 4),)))
         for value in (1.0, 2.0, 3.0):
             made.note(CARD, clock.now, {UTIL: value})
             note(made, clock, JOB, [value * 10])
@@ -133,8 +133,8 @@ async def test_a_job_that_has_ended_is_there_with_its_cards(tmp_path: Path, cloc
         assert means(own) == [10.0, 20.0, 30.0]
         assert means(its_card) == [9.0, 9.0, 1.0, 2.0, 3.0]
         # Another job takes the id.
-        later = Key("job", "a", clock.now)
-        made.tell(later, Facts("nvidia"))
+        later = SeriesKey("job", "a", clock.now)
+        made.tell(later, SeriesFacts("nvidia"))
         made.note(later, clock.now, {UTIL: 77.0})
         (own,) = await made.job("a", T0, T0 + 60, 1.0)
         assert means(own) == [77.0]
@@ -211,14 +211,14 @@ async def test_damage_that_shows_in_the_middle(tmp_path: Path, clock: Clock, mon
     monkeypatch.setattr(history_store, "FLUSH_S", 0.01)
     path = tmp_path / "x.db"
     async with opened(path, clock) as made:
-        made.tell(CARD, Facts("nvidia", 3))
+        made.tell(CARD, SeriesFacts("nvidia", 3))
         note(made, clock, CARD, [1.0] * 50)
     data = bytearray(path.read_bytes())
     for page in range(1, len(data) // 4096):  # all but the first, which tells the layout
         data[page * 4096 : page * 4096 + 200] = b"\xff" * 200
     path.write_bytes(data)
     async with opened(path, clock) as made:
-        made.tell(CARD, Facts("nvidia", 3))
+        made.tell(CARD, SeriesFacts("nvidia", 3))
         note(made, clock, CARD, [2.0, 3.0])
         clock.now += 10
         with anyio.fail_after(30):

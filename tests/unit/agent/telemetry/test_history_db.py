@@ -20,10 +20,10 @@ from muster.agent.telemetry.history.history_rows import (
     UTIL,
     Bounds,
     Busy,
-    Facts,
-    Found,
-    Key,
+    FoundSeries,
     Row,
+    SeriesFacts,
+    SeriesKey,
     Step,
     joined,
 )
@@ -31,7 +31,7 @@ from muster.agent.telemetry.history.history_rows import (
 BOUNDS = Bounds(step_s=1.0, days=3.0, bytes=64 << 20)
 #: A full minute.
 T0 = 1_700_000_040.0
-NODE, CARD = Key("node"), Key("card", "GPU-1")
+NODE, CARD = SeriesKey("node"), SeriesKey("card", "GPU-1")
 
 
 def row(at: float, util: float | None = None, power: float | None = None) -> Row:
@@ -42,7 +42,7 @@ def rows(start: float, count: int, util: float = 50.0, step: float = 1.0) -> lis
     return [row(start + i * step, util) for i in range(count)]
 
 
-def points(found: Found, metric: int = UTIL) -> list[tuple[int, float, float, float]]:
+def points(found: FoundSeries, metric: int = UTIL) -> list[tuple[int, float, float, float]]:
     values = [(number, found.steps[number].values[metric]) for number in sorted(found.steps)]
     return [(number, *value) for number, value in values if value is not None]
 
@@ -54,13 +54,15 @@ def database(tmp_path: Path) -> Iterator[Database]:
     made.close()
 
 
-def card(database: Database, start: float, end: float, step: float, now: float) -> Found:
+def card(database: Database, start: float, end: float, step: float, now: float) -> FoundSeries:
     (found,) = database.card("GPU-1", 0, start, end, step, now)
     return found
 
 
 def test_the_last_hour_is_there_at_full_rate(database: Database):
-    database.write({CARD: [row(T0 + i, float(i), 2.0 * i) for i in range(10)]}, {CARD: Facts("nvidia", 3)}, T0 + 10)
+    database.write(
+        {CARD: [row(T0 + i, float(i), 2.0 * i) for i in range(10)]}, {CARD: SeriesFacts("nvidia", 3)}, T0 + 10
+    )
     found = card(database, T0 + 2, T0 + 8, 1.0, T0 + 10)
     assert points(found) == [(i, i + 2.0, i + 2.0, i + 2.0) for i in range(6)]
     assert points(found, POWER)[0] == (0, 4.0, 4.0, 4.0)
@@ -158,37 +160,37 @@ def test_a_clock_that_is_set_back_gives_each_step_once_and_in_order(database: Da
 
 
 def test_a_job_has_its_cards_for_its_time_only(database: Database):
-    other = Key("card", "GPU-2")
-    job = Key("job", "a", T0 + 20)
+    other = SeriesKey("card", "GPU-2")
+    job = SeriesKey("job", "a", T0 + 20)
     facts = {
-        CARD: Facts("nvidia", 0),
-        other: Facts("nvidia", 1),
-        job: Facts("nvidia", busy=Busy(T0 + 21, 300.0, 10.0), cards=((other, 5),)),
+        CARD: SeriesFacts("nvidia", 0),
+        other: SeriesFacts("nvidia", 1),
+        job: SeriesFacts("nvidia", busy=Busy(T0 + 21, 300.0, 10.0), cards=((other, 5),)),
     }
     database.write({CARD: rows(T0, 60, 1.0), other: rows(T0, 60, 2.0), job: rows(T0 + 20, 20, 3.0)}, facts, T0 + 60)
-    database.write({}, {job: Facts("nvidia", live=False, cards=((other, 5),))}, T0 + 60)
+    database.write({}, {job: SeriesFacts("nvidia", live=False, cards=((other, 5),))}, T0 + 60)
     own, its_card = database.job("a", T0, T0 + 60, 1.0, T0 + 60)
     assert (own.key, [n for n, *_ in points(own)]) == (job, list(range(20, 40)))
     assert (its_card.key, its_card.card) == (other, 5)  # the index that it had in the job
     assert [n for n, *_ in points(its_card)] == list(range(20, 40))
     assert database.job("b", T0, T0 + 60, 1.0, T0 + 60) == []
     # A later job of the same id is another one.
-    later = Key("job", "a", T0 + 50)
-    database.write({later: rows(T0 + 50, 5, 8.0)}, {later: Facts("nvidia")}, T0 + 60)
+    later = SeriesKey("job", "a", T0 + 50)
+    database.write({later: rows(T0 + 50, 5, 8.0)}, {later: SeriesFacts("nvidia")}, T0 + 60)
     (own,) = database.job("a", T0, T0 + 60, 1.0, T0 + 60)
     assert [n for n, *_ in points(own)] == list(range(50, 55))
 
 
 def test_the_node_comes_with_the_cards_that_it_had(database: Database):
-    gone = Key("card", "GPU-0")
+    gone = SeriesKey("card", "GPU-0")
     database.write({gone: rows(T0 - 600, 10, 1.0), CARD: rows(T0, 5), NODE: rows(T0, 5)}, {}, T0 + 5)
     assert [f.key for f in database.node(T0, T0 + 5, 1.0, T0 + 5)] == [NODE, CARD]
     assert {f.key for f in database.node(T0 - 900, T0 + 5, 1.0, T0 + 5)} == {NODE, CARD, gone}
 
 
 def test_a_card_is_found_by_its_index_where_its_name_is_not_known(database: Database):
-    before = Key("card", "GPU-old")
-    facts = {before: Facts("nvidia", 0), CARD: Facts("nvidia", 0)}
+    before = SeriesKey("card", "GPU-old")
+    facts = {before: SeriesFacts("nvidia", 0), CARD: SeriesFacts("nvidia", 0)}
     database.write({before: rows(T0, 5, 1.0), CARD: rows(T0 + 10, 5, 2.0)}, facts, T0 + 20)
     assert [f.key for f in database.card("", 0, T0, T0 + 20, 1.0, T0 + 20)] == [CARD]
     assert database.card("", 7, T0, T0 + 20, 1.0, T0 + 20) == []
@@ -197,8 +199,8 @@ def test_a_card_is_found_by_its_index_where_its_name_is_not_known(database: Data
 def test_how_busy_a_job_was_is_kept(tmp_path: Path):
     path = tmp_path / "x.db"
     database = Database.open(path, BOUNDS)
-    job = Key("job", "a", 5.0)
-    database.write({}, {job: Facts("nvidia", busy=Busy(7.0, 1234.5, 60.0))}, T0)
+    job = SeriesKey("job", "a", 5.0)
+    database.write({}, {job: SeriesFacts("nvidia", busy=Busy(7.0, 1234.5, 60.0))}, T0)
     database.close()
     database = Database.open(path, BOUNDS)
     assert database.busy() == {job: Busy(7.0, 1234.5, 60.0)}
@@ -208,7 +210,7 @@ def test_how_busy_a_job_was_is_kept(tmp_path: Path):
 
 def test_a_write_that_fails_leaves_nothing(database: Database):
     database.write({CARD: rows(T0, 30)}, {}, T0 + 30)
-    bad: dict[Key, list[Row]] = {NODE: rows(T0, 3), CARD: [(T0 + 31, (1.0,))]}  # too few columns
+    bad: dict[SeriesKey, list[Row]] = {NODE: rows(T0, 3), CARD: [(T0 + 31, (1.0,))]}  # too few columns
     with pytest.raises(sqlite3.Error):
         database.write(bad, {}, T0 + 90)
     assert [f.key for f in database.node(T0, T0 + 90, 1.0, T0 + 90)] == [CARD]
@@ -236,15 +238,15 @@ def test_the_file_stays_within_its_bytes_and_the_jobs_that_ended_first_go(tmp_pa
     noise = random.Random(5)
     for number in range(40):
         start = T0 + 3600 * number
-        job = Key("job", f"job-{number}", start)
+        job = SeriesKey("job", f"job-{number}", start)
         some = [(start + i, tuple(noise.random() for _ in range(5))) for i in range(3600)]
         try:
-            database.write({job: some}, {job: Facts("nvidia")}, start + 3600)
+            database.write({job: some}, {job: SeriesFacts("nvidia")}, start + 3600)
         except sqlite3.OperationalError as error:
             assert error.sqlite_errorcode == sqlite3.SQLITE_FULL
             keeper.keep(database, bounds, start + 3600)
-            database.write({job: some}, {job: Facts("nvidia")}, start + 3600)
-        database.write({}, {job: Facts("nvidia", live=False)}, start + 3600)
+            database.write({job: some}, {job: SeriesFacts("nvidia")}, start + 3600)
+        database.write({}, {job: SeriesFacts("nvidia", live=False)}, start + 3600)
         keeper.keep(database, bounds, start + 3600)
         assert size(path) <= bounds.bytes * 1.1
     names = [key.name for key in sorted(database.busy(), key=lambda key: key.born)]
@@ -276,8 +278,8 @@ def test_where_only_the_living_are_left_the_oldest_days_go(tmp_path: Path):
 
 
 def test_what_is_too_old_goes_but_not_for_a_moment_of_a_wrong_clock(database: Database):
-    job, gone = Key("job", "a", T0), Key("card", "GPU-gone")
-    database.write({job: rows(T0, 60), gone: rows(T0, 60), CARD: rows(T0, 60)}, {job: Facts(live=False)}, T0 + 60)
+    job, gone = SeriesKey("job", "a", T0), SeriesKey("card", "GPU-gone")
+    database.write({job: rows(T0, 60), gone: rows(T0, 60), CARD: rows(T0, 60)}, {job: SeriesFacts(live=False)}, T0 + 60)
     late = T0 + 10 * 86400
     database.write({CARD: rows(late, 60)}, {}, late + 60)
     Keeper().keep(database, BOUNDS, late + 60)
@@ -292,8 +294,8 @@ def test_what_is_too_old_goes_but_not_for_a_moment_of_a_wrong_clock(database: Da
 
 
 def test_a_job_that_runs_is_kept_however_long_it_was_silent(database: Database):
-    job = Key("job", "a", T0)
-    database.write({job: rows(T0, 60)}, {job: Facts()}, T0 + 60)
+    job = SeriesKey("job", "a", T0)
+    database.write({job: rows(T0, 60)}, {job: SeriesFacts()}, T0 + 60)
     Keeper(patience_s=0.0).keep(database, BOUNDS, T0 + 30 * 86400)
     assert set(database.busy()) == {job}
 

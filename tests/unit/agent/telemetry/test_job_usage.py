@@ -4,25 +4,26 @@ from dataclasses import replace
 
 import pytest
 
-from muster.agent.telemetry.job_usage import JobUsage, Meter, NodeUsage, Place
-from muster.probes.cards.sampler import Look
+from muster.agent.telemetry.job_usage import JobUsage, Meter, NodeUsage, RankPlace
+from muster.probes.cards.sampler import ProcessLook
 from muster.probes.kernel.procfs import TICKS_PER_S, Io, NodeTotals, Stat
-from muster.probes.kernel.trees import Proc, Role
+from muster.probes.kernel.trees import JobProcess, ProcessRole
 
 NODE = NodeTotals(busy_ticks=1000, all_ticks=4000, mem_total=1000, mem_available=250)
-PLACES = {"a": [Place(0, 4, 10), Place(1, 5, 20)]}
+PLACES = {"a": [RankPlace(0, 4, 10), RankPlace(1, 5, 20)]}
 
 
 def proc(
-    pid: int, rank: int | None, cpu_s: float = 0.0, io: tuple[int, int] | None = (0, 0), role: Role = Role.RANK,
+    pid: int, rank: int | None, cpu_s: float = 0.0, io: tuple[int, int] | None = (0, 0),
+    role: ProcessRole = ProcessRole.RANK,
     rss: int = 10, start: int = 1, state: str = "S", local: int | None = None,
-) -> Proc:  # fmt: skip
+) -> JobProcess:  # fmt: skip
     stat = Stat(pid, "x", state, 1, pid, cpu_s, start, rss, False)
-    return Proc(rank, local, role, stat, Io(io[0], io[1], 7, 7) if io else None, None)
+    return JobProcess(rank, local, role, stat, Io(io[0], io[1], 7, 7) if io else None, None)
 
 
-def look(at: float, *procs: Proc, node: NodeTotals = NODE, job: str = "a") -> Look:
-    return Look(1000.0 + at, at, {job: procs}, node)
+def look(at: float, *procs: JobProcess, node: NodeTotals = NODE, job: str = "a") -> ProcessLook:
+    return ProcessLook(1000.0 + at, at, {job: procs}, node)
 
 
 def later(seconds: float, busy_s: float) -> NodeTotals:
@@ -34,7 +35,7 @@ def device(job: str, local: int | None) -> int:
     return 40 + (local or 0)
 
 
-def take(*looks: Look) -> tuple[NodeUsage, JobUsage]:
+def take(*looks: ProcessLook) -> tuple[NodeUsage, JobUsage]:
     meter = Meter()
     for one in looks:
         node, jobs = meter.take(one, PLACES, device)
@@ -42,7 +43,7 @@ def take(*looks: Look) -> tuple[NodeUsage, JobUsage]:
 
 
 def test_before_the_second_look_there_are_no_rates():
-    node, job = take(look(0, proc(10, 0, 5.0), proc(20, 1, state="D"), proc(30, None, role=Role.HELPER, rss=80)))
+    node, job = take(look(0, proc(10, 0, 5.0), proc(20, 1, state="D"), proc(30, None, role=ProcessRole.HELPER, rss=80)))
     assert (node.cpu, node.mem) == (None, 75.0)
     assert (job.cpu, job.mem, job.processes) == (None, 10.0, 3)
     zero, one = job.ranks
@@ -53,11 +54,11 @@ def test_before_the_second_look_there_are_no_rates():
 
 def test_rates_are_of_the_time_between():
     node, job = take(
-        look(0, proc(10, 0, 5.0, (100, 1000)), proc(11, 0, 1.0, (0, 0), Role.WORKER), proc(20, 1)),
+        look(0, proc(10, 0, 5.0, (100, 1000)), proc(11, 0, 1.0, (0, 0), ProcessRole.WORKER), proc(20, 1)),
         look(
             10,
             proc(10, 0, 15.0, (1100, 1500)),
-            proc(11, 0, 6.0, (0, 500), Role.WORKER),
+            proc(11, 0, 6.0, (0, 500), ProcessRole.WORKER),
             proc(20, 1, io=None),
             node=later(10, 17.0),
         ),
@@ -72,7 +73,7 @@ def test_rates_are_of_the_time_between():
 
 def test_what_a_child_used_is_its_parents_after_the_wait_and_counts_once():
     _, job = take(
-        look(0, proc(10, 0, 5.0), proc(11, 0, 100.0, (0, 10**6), Role.WORKER)),
+        look(0, proc(10, 0, 5.0), proc(11, 0, 100.0, (0, 10**6), ProcessRole.WORKER)),
         look(10, proc(10, 0, 106.0, (0, 10**6 + 500))),
     )
     assert job.ranks[0].cpu == pytest.approx(10.0)
@@ -81,7 +82,7 @@ def test_what_a_child_used_is_its_parents_after_the_wait_and_counts_once():
 
 def test_a_child_that_nobody_waited_for_takes_its_share_along():
     _, job = take(
-        look(0, proc(10, 0, 5.0, (0, 0)), proc(11, 0, 100.0, (0, 10**6), Role.WORKER)),
+        look(0, proc(10, 0, 5.0, (0, 0)), proc(11, 0, 100.0, (0, 10**6), ProcessRole.WORKER)),
         look(10, proc(10, 0, 7.0, (0, 500))),
     )
     assert job.ranks[0].cpu == pytest.approx(20.0)
@@ -101,7 +102,7 @@ def test_a_rank_without_a_process_is_told_as_such():
 
 def test_ranks_that_a_launcher_made_are_told():
     meter = Meter()
-    procs = (proc(5, None, role=Role.HELPER), proc(12, 9, local=1), proc(11, 8, local=0, state="R"))
+    procs = (proc(5, None, role=ProcessRole.HELPER), proc(12, 9, local=1), proc(11, 8, local=0, state="R"))
     _, jobs = meter.take(look(0, *procs), {}, device)
     assert [(r.rank, r.device, r.pid, r.state) for r in jobs["a"].ranks] == [(8, 40, 11, "R"), (9, 41, 12, "S")]
 
@@ -115,6 +116,6 @@ def test_a_node_that_tells_nothing():
 def test_a_job_that_comes_later_has_no_rates_at_first():
     meter = Meter()
     meter.take(look(0, proc(10, 0)), PLACES, device)
-    _, jobs = meter.take(look(10, proc(50, 0, 9.0), job="b"), {"b": [Place(0, 0, 50)]}, device)
+    _, jobs = meter.take(look(10, proc(50, 0, 9.0), job="b"), {"b": [RankPlace(0, 0, 50)]}, device)
     assert jobs["b"].ranks[0].cpu is None
     assert "a" not in jobs

@@ -10,15 +10,24 @@ import pytest
 from msgspec.structs import replace
 
 from muster.agent.telemetry import records
-from muster.agent.telemetry.records import CardRecord, Lost, ProcRecord, Record, RecordFile, Records, append, encoded
-from muster.probes.kernel.trees import Role
+from muster.agent.telemetry.records import (
+    CardRecord,
+    Lost,
+    ProcRecord,
+    RecordFile,
+    Records,
+    TelemetryRecord,
+    append,
+    encoded,
+)
+from muster.probes.kernel.trees import ProcessRole
 
-PROC = ProcRecord(10, 55, 3, Role.WORKER, 1.5, 1, 2, None, 4, "S", None)
+PROC = ProcRecord(10, 55, 3, ProcessRole.WORKER, 1.5, 1, 2, None, 4, "S", None)
 CARD = CardRecord(4, "nvidia", 99.0, 40.0, 600.5, None, 12345, 3)
 
 
-def made(number: int, job: str = "a") -> Record:
-    return Record(1000.0 + number, job, (PROC,), (CARD,), {"3": 77}, 888)
+def made(number: int, job: str = "a") -> TelemetryRecord:
+    return TelemetryRecord(1000.0 + number, job, (PROC,), (CARD,), {"3": 77}, 888)
 
 
 async def test_a_record_has_the_keys_that_are_promised():
@@ -99,7 +108,7 @@ async def test_of_more_jobs_than_there_is_room_for_none_is_left_out():
         for look in range(2):
             for job in jobs:
                 hub.publish(made(look, job))
-        assert [r.job for r in await slow.some() if isinstance(r, Record)] == jobs * 2
+        assert [r.job for r in await slow.some() if isinstance(r, TelemetryRecord)] == jobs * 2
         for look in range(records.OF_EACH + 1):
             for job in jobs:
                 hub.publish(made(look, job))

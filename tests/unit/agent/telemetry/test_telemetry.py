@@ -13,14 +13,14 @@ import pytest
 from muster.agent.config.config import Config
 from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry import job_processes, sampling
-from muster.agent.telemetry.history.history_rows import CARD_MEM, CPU, POWER, UTIL, Found
-from muster.agent.telemetry.records import Record
+from muster.agent.telemetry.history.history_rows import CARD_MEM, CPU, POWER, UTIL, FoundSeries
+from muster.agent.telemetry.records import TelemetryRecord
 from muster.agent.telemetry.sampling import Telemetry
 from muster.probes.cards.accelerator import NVIDIA, Card, Health, Reading
 from muster.probes.cards.driver import Driver, Seen, View
-from muster.probes.cards.sampler import Look
+from muster.probes.cards.sampler import ProcessLook
 from muster.probes.kernel.procfs import Io, NodeTotals, Stat
-from muster.probes.kernel.trees import Proc, Role
+from muster.probes.kernel.trees import JobProcess, ProcessRole
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.states import State
@@ -99,7 +99,7 @@ def read(it: Telemetry, clock: Time, utils: dict[int, float | None], times: int 
         it._read(view(utils))
 
 
-def means(found: Found, metric: int) -> list[float]:
+def means(found: FoundSeries, metric: int) -> list[float]:
     values = [found.steps[number].values[metric] for number in sorted(found.steps)]
     return [value[0] for value in values if value is not None]
 
@@ -222,13 +222,13 @@ async def test_a_job_that_has_ended_is_still_told(tmp_path: Path, clock: Time):
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-def proc(pid: int, rank: int | None, cpu_s: float, role: Role = Role.RANK, wchar: int = 0) -> Proc:
-    return Proc(rank, 0, role, Stat(pid, "x", "S", 50, pid, cpu_s, 1000, 4096, False), Io(1, wchar, 3, 4), "poll")
+def proc(pid: int, rank: int | None, cpu_s: float, role: ProcessRole = ProcessRole.RANK, wchar: int = 0) -> JobProcess:
+    return JobProcess(rank, 0, role, Stat(pid, "x", "S", 50, pid, cpu_s, 1000, 4096, False), Io(1, wchar, 3, 4), "poll")
 
 
-def look(clock: Time, *procs: Proc) -> Look:
+def look(clock: Time, *procs: JobProcess) -> ProcessLook:
     ticks = int(clock.up * 100)
-    return Look(clock.at, clock.up, {"a": procs}, NodeTotals(ticks // 2, ticks, 1 << 20, 1 << 19, 777))
+    return ProcessLook(clock.at, clock.up, {"a": procs}, NodeTotals(ticks // 2, ticks, 1 << 20, 1 << 19, 777))
 
 
 async def test_looks_are_told_per_rank_and_put_into_the_history(tmp_path: Path, clock: Time):
@@ -357,12 +357,12 @@ async def test_a_look_makes_a_record(tmp_path: Path, clock: Time):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(it._recording.run)
                 it._roots()
-                it._looked(look(clock, proc(100, 4, 1.0, wchar=2), proc(90, None, 0.5, Role.HELPER)))
+                it._looked(look(clock, proc(100, 4, 1.0, wchar=2), proc(90, None, 0.5, ProcessRole.HELPER)))
                 (record,) = await subscription.some()
                 tasks.cancel_scope.cancel()
     finally:
         Cards.view = View()
-    assert isinstance(record, Record)
+    assert isinstance(record, TelemetryRecord)
     assert (record.t, record.job, record.log_bytes, record.net_bytes) == (clock.at, "a", {"4": 1010}, 777)
     assert [(p.pid, p.rank, p.role, p.cpu_s, p.wchar, p.wchan) for p in record.procs] == [
         (100, 4, "rank", 1.0, 2, "poll"),

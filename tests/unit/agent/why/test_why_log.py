@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.logs.log_reading import LogFile
+from muster.agent.logs.log_reading import RankLogFile
 from muster.agent.why import log_signs
 from muster.agent.why.log_signs import Searched, Sign, Wanted
 from muster.agent.why.signatures import builtin
@@ -16,8 +16,8 @@ SPACE, IMPORT = b"OSError: [Errno 28] No space left on device\n", b"ModuleNotFou
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> LogFile:
-    return LogFile(3, tmp_path / "x-proc-rank-3-device-3.txt", tmp_path / "x-proc-rank-3-device-3.idx")
+def log(tmp_path: Path) -> RankLogFile:
+    return RankLogFile(3, tmp_path / "x-proc-rank-3-device-3.txt", tmp_path / "x-proc-rank-3-device-3.idx")
 
 
 async def search(*wanted: Wanted) -> Searched:
@@ -28,12 +28,12 @@ def names(signs: tuple[Sign, ...]) -> list[str]:
     return [sign.hit.signature.id for sign in signs]
 
 
-def index(log: LogFile, *records: tuple[int, float]) -> None:
+def index(log: RankLogFile, *records: tuple[int, float]) -> None:
     """Bytes from this offset on were written at this time (seconds)."""
     log.index.write_bytes(b"".join(INDEX_RECORD.pack(offset, round(at * 1e9)) for offset, at in records))
 
 
-async def test_signs_with_the_time_of_their_lines(log: LogFile) -> None:
+async def test_signs_with_the_time_of_their_lines(log: RankLogFile) -> None:
     log.path.write_bytes(b"begin\n" + SPACE + b"more\n" + IMPORT)
     index(log, (0, 1000.0), (6, 1010.0), (6 + len(SPACE), 1020.0))
     found = await search(Wanted(3, log))
@@ -44,26 +44,26 @@ async def test_signs_with_the_time_of_their_lines(log: LogFile) -> None:
     assert found.missing == ()
 
 
-async def test_without_an_index_no_time_is_made_up(log: LogFile) -> None:
+async def test_without_an_index_no_time_is_made_up(log: RankLogFile) -> None:
     log.path.write_bytes(SPACE)
     assert [sign.at for sign in (await search(Wanted(3, log))).signs] == [None]
 
 
-async def test_only_the_end_is_searched(log: LogFile) -> None:
+async def test_only_the_end_is_searched(log: RankLogFile) -> None:
     log.path.write_bytes(SPACE + b"x\n" * 50_000 + IMPORT)
     index(log, (0, 1000.0), (len(SPACE) + 100_000, 2000.0))
     found = await search(Wanted(3, log, most=1000))
     assert [(sign.hit.signature.id, sign.at) for sign in found.signs] == [("python-import", 2000.0)]
 
 
-async def test_an_attempt_has_its_own_part(log: LogFile) -> None:
+async def test_an_attempt_has_its_own_part(log: RankLogFile) -> None:
     log.path.write_bytes(SPACE + IMPORT)
     assert names((await search(Wanted(3, log, begin=len(SPACE)))).signs) == ["python-import"]
     assert names((await search(Wanted(3, log, end=len(SPACE)))).signs) == ["no-space"]
     assert names((await search(Wanted(3, log, begin=10_000))).signs) == []
 
 
-async def test_the_first_line_is_whole_or_left_out(log: LogFile) -> None:
+async def test_the_first_line_is_whole_or_left_out(log: RankLogFile) -> None:
     log.path.write_bytes(b"x" * 100 + SPACE + IMPORT)
     # It would begin in the middle of the first line.
     assert names((await search(Wanted(3, log, most=len(SPACE) + len(IMPORT)))).signs) == ["python-import"]
@@ -71,7 +71,7 @@ async def test_the_first_line_is_whole_or_left_out(log: LogFile) -> None:
     assert names((await search(Wanted(3, log, begin=100))).signs) == ["no-space", "python-import"]
 
 
-async def test_what_was_written_last_is_told_from_what_was_before(log: LogFile) -> None:
+async def test_what_was_written_last_is_told_from_what_was_before(log: RankLogFile) -> None:
     log.path.write_bytes(SPACE + b"step\n" * 10 + IMPORT)
     end = len(SPACE) + 50
     index(log, (0, 1000.0), (end, 1000.0 + log_signs.APART_S + 5))
@@ -84,11 +84,11 @@ async def test_what_was_written_last_is_told_from_what_was_before(log: LogFile) 
 
 
 async def test_a_log_that_is_gone_or_unreadable_is_told_and_the_others_are_searched(
-    log: LogFile, tmp_path: Path
+    log: RankLogFile, tmp_path: Path
 ) -> None:
     log.path.write_bytes(SPACE)
-    gone = LogFile(4, tmp_path / "gone.txt", tmp_path / "gone.idx")
-    link = LogFile(5, tmp_path / "link.txt", tmp_path / "link.idx")
+    gone = RankLogFile(4, tmp_path / "gone.txt", tmp_path / "gone.idx")
+    link = RankLogFile(5, tmp_path / "link.txt", tmp_path / "link.idx")
     link.path.symlink_to(log.path)  # never followed: the log's folder is the job's user's to write in
     found = await search(Wanted(4, gone), Wanted(5, link), Wanted(3, log))
     assert names(found.signs) == ["no-space"]
@@ -96,9 +96,9 @@ async def test_a_log_that_is_gone_or_unreadable_is_told_and_the_others_are_searc
 
 
 async def test_a_disk_that_does_not_answer_costs_no_more_than_its_time(
-    log: LogFile, monkeypatch: pytest.MonkeyPatch
+    log: RankLogFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipe = LogFile(4, log.path.with_name("stuck.txt"), log.index)
+    pipe = RankLogFile(4, log.path.with_name("stuck.txt"), log.index)
     log.path.write_bytes(SPACE)
     reading, writing = os.pipe()
 

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from muster.agent.jobs.entry import Entry
-from muster.agent.telemetry.history.history_rows import CARD_MEM, CPU, MEM, POWER, UTIL, Bounds, Busy, Facts, Key
+from muster.agent.telemetry.history.history_rows import (
+    CARD_MEM,
+    CPU,
+    MEM,
+    POWER,
+    UTIL,
+    Bounds,
+    Busy,
+    SeriesFacts,
+    SeriesKey,
+)
 from muster.agent.telemetry.history.history_store import History
 from muster.agent.why import curves as why_telemetry
 from muster.agent.why.curves import Curve, Minutes, last, peak, remarks
@@ -29,11 +39,11 @@ def noted(tmp_path: Path) -> Callable[[Entry, float, float], History]:
 
     def make(entry: Entry, zero: float, ran: float) -> History:
         history = History(tmp_path / "h", lambda: BOUNDS)
-        cards = (Key("card", "a"), Key("card", "b"))
-        own = Key("job", "j", entry.job.accepted_at)
-        history.tell(own, Facts("nvidia", busy=Busy(entry.job.started_at), cards=((cards[0], 0), (cards[1], 1))))
+        cards = (SeriesKey("card", "a"), SeriesKey("card", "b"))
+        own = SeriesKey("job", "j", entry.job.accepted_at)
+        history.tell(own, SeriesFacts("nvidia", busy=Busy(entry.job.started_at), cards=((cards[0], 0), (cards[1], 1))))
         for place, card in enumerate(cards):
-            history.tell(card, Facts("nvidia", place))
+            history.tell(card, SeriesFacts("nvidia", place))
         for second in range(int(ran)):
             at = zero - ran + second
             idle = ran - second <= 30

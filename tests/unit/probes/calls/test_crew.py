@@ -4,7 +4,7 @@ import time
 import anyio
 import pytest
 
-from muster.probes.calls.crew import Answer, Crew, Failure, Late
+from muster.probes.calls.crew import Answer, CallFailure, Crew, Late
 from tests.conftest import eventually
 
 
@@ -46,7 +46,7 @@ async def test_one_thread_makes_all_calls(crew, monkeypatch):
 
 async def test_what_a_call_raises_is_its_own(crew):
     outcomes = await crew.run({"bad": lambda: 1 // 0, "good": lambda: 1}, 60)
-    assert isinstance(outcomes["bad"], Failure) and isinstance(outcomes["bad"].error, ZeroDivisionError)
+    assert isinstance(outcomes["bad"], CallFailure) and isinstance(outcomes["bad"].error, ZeroDivisionError)
     assert outcomes["good"] == Answer(1)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from muster.probes.cards.accelerator import DriverError, Trouble
 from muster.probes.cards.ascend import ascend_numbers, dcmi_codes, dcmi_layouts, dcmi_library
-from muster.probes.cards.ascend.ascend_numbers import Told
+from muster.probes.cards.ascend.ascend_numbers import ChipIdentity
 from muster.probes.cards.ascend.dcmi import Dcmi
 from tests.fakes import build
 from tests.fakes.cards import FakeCards
@@ -25,11 +25,11 @@ from tests.fakes.cards import FakeCards
         (dcmi_layouts.HbmInfo, 32, {"size": 0, "clock": 8, "used": 16, "temperature": 24, "bandwidth": 28}),
         # 28 in the driver's header, 36 in that of npu-exporter: room for the longer one.
         (dcmi_layouts.EccInfo, 36, {"enabled": 0, "single": 4, "double": 8, "isolated_double": 24}),
-        (dcmi_layouts.Process, 16, {"pid": 0, "bytes": 8}),
+        (dcmi_layouts.DcmiProcess, 16, {"pid": 0, "bytes": 8}),
         (dcmi_layouts.PortStatistics, 496, {"seconds": 416, "reserved": 432}),
         (dcmi_layouts.UbStatus, 148, {"ports": 4}),
         (dcmi_layouts.EventFilter, 48, {"event_id": 8, "severity": 12, "node_type": 13}),
-        (dcmi_layouts.Event, 360, {"event_id": 8, "logical": 12, "severity": 18, "assertion": 19, "name": 40}),
+        (dcmi_layouts.DcmiEvent, 360, {"event_id": 8, "logical": 12, "severity": 18, "assertion": 19, "name": 40}),
     ],
 )
 def test_layouts(layout, size, offsets):
@@ -150,9 +150,9 @@ def make(tmp_path):
 @pytest.mark.parametrize(
     ("model", "seats", "second"),
     [
-        ("Ascend910B3", [Told((n, 0), n, n) for n in range(4)], False),
-        ("Ascend910", [Told((n // 2, n % 2), n, n) for n in range(4)], False),
-        ("Ascend950", [Told((n,), n, n) for n in range(4)], True),
+        ("Ascend910B3", [ChipIdentity((n, 0), n, n) for n in range(4)], False),
+        ("Ascend910", [ChipIdentity((n // 2, n % 2), n, n) for n in range(4)], False),
+        ("Ascend950", [ChipIdentity((n,), n, n) for n in range(4)], True),
     ],
 )
 def test_the_dialect_of_the_chips_is_found(make, model, seats, second):
@@ -166,7 +166,7 @@ def test_the_dialect_of_the_chips_is_found(make, model, seats, second):
 def test_physical_numbers_are_not_logical_ones(make):
     cards, library = make(2)
     cards[0].minor, cards[1].minor = 5, 4
-    assert library.start().found == [Told((0, 0), 0, 5), Told((1, 0), 1, 4)]
+    assert library.start().found == [ChipIdentity((0, 0), 0, 5), ChipIdentity((1, 0), 1, 4)]
 
 
 def test_the_library_is_initialized_once(make):
@@ -174,7 +174,7 @@ def test_the_library_is_initialized_once(make):
     library.start()
     cards.fail("dcmi_init", -8005)
     library.start()
-    assert Dcmi(library._library).start().found == [Told((0, 0), 0, 0)]
+    assert Dcmi(library._library).start().found == [ChipIdentity((0, 0), 0, 0)]
 
 
 def test_a_driver_that_was_unloaded_is_initialized_anew(make):
@@ -188,7 +188,7 @@ def test_a_driver_that_was_unloaded_is_initialized_anew(make):
         library.answers()
     assert caught.value.of_driver
     cards.load()
-    assert library.start().found == [Told((0, 0), 0, 0)]
+    assert library.start().found == [ChipIdentity((0, 0), 0, 0)]
     library.answers()
 
 
@@ -202,13 +202,13 @@ def test_a_card_that_does_not_tell_its_number_hides_no_other(make):
     cards, library = make(3)
     cards[1].lose()
     listing = library.start()
-    assert listing.found == [Told((0, 0), 0, 0), Told((2, 0), 2, 2)]
+    assert listing.found == [ChipIdentity((0, 0), 0, 0), ChipIdentity((2, 0), 2, 2)]
     assert listing.lost[(1, 0)].trouble is Trouble.LOST
 
 
 def test_a_library_that_lacks_functions(make):
     _, library = make(1, without=("dcmi_get_device_phyid_from_logicid", "dcmi_get_device_health"))
-    assert library.start().found == [Told((0, 0), 0)]
+    assert library.start().found == [ChipIdentity((0, 0), 0)]
     with pytest.raises(DriverError, match="lacks dcmi_get_device_health") as caught:
         library.health((0, 0))
     assert caught.value.trouble is Trouble.NOT_TOLD

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.probes.cards.ascend import npu_smi
-from muster.probes.cards.ascend.npu_smi import Ids, Row, Running
+from muster.probes.cards.ascend.npu_smi import Ids, NpuSmiRow, Running
 
 #: 910_93: two chips to a board, with a physical number.
 PAIRS = """\
@@ -85,10 +85,10 @@ def test_two_chips_to_a_board():
     info = npu_smi.info(PAIRS)
     assert info is not None and info.version == "24.1.rc3.3"
     assert info.rows == (
-        Row((0, 0), 0, "Ascend910", "OK", "0000:9d:00.0", 178.5, 36.0, 0.0, 3416, 65536),
-        Row((0, 1), 1, "Ascend910", "OK", "0000:9f:00.0", None, 37.0, 12.0, 62498, 65536),
-        Row((1, 0), 2, "Ascend910", "Alarm", "0000:99:00.0", 164.0, 41.0, 100.0, 62265, 65536),
-        Row((1, 1), 3, "Ascend910", "UNKNOWN", "0000:9b:00.0", None, None, None, None, None),
+        NpuSmiRow((0, 0), 0, "Ascend910", "OK", "0000:9d:00.0", 178.5, 36.0, 0.0, 3416, 65536),
+        NpuSmiRow((0, 1), 1, "Ascend910", "OK", "0000:9f:00.0", None, 37.0, 12.0, 62498, 65536),
+        NpuSmiRow((1, 0), 2, "Ascend910", "Alarm", "0000:99:00.0", 164.0, 41.0, 100.0, 62265, 65536),
+        NpuSmiRow((1, 1), 3, "Ascend910", "UNKNOWN", "0000:9b:00.0", None, None, None, None, None),
     )
     assert info.processes == (Running((0, 1), 824166, 59316), Running((0, 1), 824167, 132))
 
@@ -97,8 +97,8 @@ def test_one_chip_to_a_board():
     info = npu_smi.info(SINGLES)
     assert info is not None
     assert info.rows == (
-        Row((6, 0), None, "910B3", "OK", "0000:41:00.0", 91.0, 36.0, 97.0, 3401, 65536),
-        Row((7, 0), None, "910B3", "Warning", "0000:42:00.0", 95.4, 37.0, 0.0, 3400, 65536),
+        NpuSmiRow((6, 0), None, "910B3", "OK", "0000:41:00.0", 91.0, 36.0, 97.0, 3401, 65536),
+        NpuSmiRow((7, 0), None, "910B3", "Warning", "0000:42:00.0", 95.4, 37.0, 0.0, 3400, 65536),
     )
     assert info.processes == (Running((7, 0), 48988, 13330),)
 
@@ -107,8 +107,8 @@ def test_boards_of_the_next_generation():
     info = npu_smi.info(ANEW)
     assert info is not None
     assert info.rows == (
-        Row((0, 0), None, "Ascend950PR", "OK", "0000:05:00.0", 201.3, 40.0, 55.0, 4000, 131072),
-        Row((1, 0), None, "Ascend950PR", "Critical", "", 199.0, 41.0, 3.0, 4001, 131072),
+        NpuSmiRow((0, 0), None, "Ascend950PR", "OK", "0000:05:00.0", 201.3, 40.0, 55.0, 4000, 131072),
+        NpuSmiRow((1, 0), None, "Ascend950PR", "Critical", "", 199.0, 41.0, 3.0, 4001, 131072),
     )
     assert info.processes == (Running((1, 0), 777, 3000),)
 

@@ -14,11 +14,11 @@ import pytest
 from muster.probes.cards import sampler
 from muster.probes.cards.accelerator import NVIDIA, Card, Holder, Reading
 from muster.probes.cards.driver import Driver, Seen, View, What
-from muster.probes.cards.sampler import Look, Rates, Sampler
-from muster.probes.kernel.trees import JobRoots, Role, Root
+from muster.probes.cards.sampler import ProcessLook, Rates, Sampler
+from muster.probes.kernel.trees import JobRoots, ProcessRole, RootProcess
 from tests.unit.proc_folder import ProcFolder
 
-ROOTS = JobRoots("job", (Root(0, 100, 1000, launcher=True),), 50, (3,), 7)
+ROOTS = JobRoots("job", (RootProcess(0, 100, 1000, launcher=True),), 50, (3,), 7)
 
 
 class FakeDriver:
@@ -41,7 +41,7 @@ class Watch:
         self.rates = rates
         self.driver = FakeDriver()
         self.views: list[View] = []
-        self.looks: list[Look] = []
+        self.looks: list[ProcessLook] = []
         self.sampler = Sampler(
             lambda: self.rates,
             cast("Driver", self.driver),
@@ -92,7 +92,10 @@ async def test_all_kinds_are_read_and_told(proc: ProcFolder):
     assert watch.views[0].readings[3].value.util == 50.0
     look = watch.looks[0]
     # The driver says that 110 holds card 3, the first of the job's cards.
-    assert [(p.stat.pid, p.role, p.rank) for p in look.jobs["job"]] == [(100, Role.HELPER, None), (110, Role.RANK, 7)]
+    assert [(p.stat.pid, p.role, p.rank) for p in look.jobs["job"]] == [
+        (100, ProcessRole.HELPER, None),
+        (110, ProcessRole.RANK, 7),
+    ]
     assert look.node.net_bytes == 117
     assert watch.looks[1].up > look.up
     assert watch.sampler.trouble == ""
@@ -169,6 +172,6 @@ async def test_other_names_of_helpers_are_taken_over(proc: ProcFolder):
     proc.add(110, 100, 1100, name="ours")
     watch = Watch(proc.path, FAST)
     async with watch.running():
-        await until(lambda: watch.looks and watch.looks[-1].jobs["job"][1].role is Role.RANK)
+        await until(lambda: watch.looks and watch.looks[-1].jobs["job"][1].role is ProcessRole.RANK)
         watch.rates = replace(FAST, helpers=("ours",))
-        await until(lambda: watch.looks[-1].jobs["job"][1].role is Role.HELPER)
+        await until(lambda: watch.looks[-1].jobs["job"][1].role is ProcessRole.HELPER)

@@ -7,7 +7,7 @@ import pytest
 from muster.probes.cards import visible
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, Numbers, Trouble
 from muster.probes.cards.ascend import ascend_numbers
-from muster.probes.cards.ascend.ascend_numbers import Told
+from muster.probes.cards.ascend.ascend_numbers import ChipIdentity
 from muster.probes.cards.view import Sick
 
 
@@ -57,7 +57,7 @@ def test_cann_takes_ascending_numbers_alone():
 
 
 def places(told, nodes, *, counted=lambda: None):
-    chips = [Told((board, 0), logical, physical) for board, (logical, physical) in enumerate(told)]
+    chips = [ChipIdentity((board, 0), logical, physical) for board, (logical, physical) in enumerate(told)]
     found = ascend_numbers.places(chips, nodes, counted=counted)
     return {seat[0]: (at.index, at.logical, at.node) for seat, at in found.items()}
 

@@ -7,7 +7,7 @@ from muster.probes.cards.accelerator import Card, DriverError, Health, Reading, 
 from muster.probes.cards.driver import Driver, DriverSettings, What
 from muster.probes.cards.no_cards import NoCards
 from muster.probes.checks import card_checks
-from muster.probes.checks.card_checks import Answer, Wanted
+from muster.probes.checks.card_checks import CardAnswer, CardsWanted
 from muster.probes.checks.result import Action, Code, Status
 
 LOST = DriverError(Trouble.LOST, "GPU is lost", 15)
@@ -69,14 +69,14 @@ async def test_without_a_wish_nobody_is_asked(make):
     backend = Cards()
     driver = make(backend)
     await driver.open()
-    found = await check(Wanted(), driver)
+    found = await check(CardsWanted(), driver)
     assert (found.status, found.code) == (Status.NOT_APPLICABLE, Code.CARDS_NOT_WANTED)
     assert "8 cards found" in found.reason and backend.asked == []
 
 
 async def test_each_card_that_is_wanted_is_asked_and_named(make):
     backend = Cards()
-    found = await check(Wanted(indices=(2, 5)), make(backend))
+    found = await check(CardsWanted(indices=(2, 5)), make(backend))
     assert (found.status, found.code, found.action) == (Status.OK, Code.CARDS_OK, Action.NONE)
     assert sorted(backend.asked) == [2, 5]
     assert found.observed == "nvidia: 2 of 2 cards answer (2 GPU-2, 5 GPU-5)"
@@ -84,20 +84,20 @@ async def test_each_card_that_is_wanted_is_asked_and_named(make):
 
 async def test_a_count_means_the_first_that_are_there(make):
     backend = Cards(3)
-    assert (await check(Wanted(count=2), make(backend))).status is Status.OK
+    assert (await check(CardsWanted(count=2), make(backend))).status is Status.OK
     assert sorted(backend.asked) == [0, 1]
 
 
 async def test_every_card_that_there_is(make):
     backend = Cards(3)
-    assert (await check(Wanted(every=True), make(backend))).reason == "cards 0-2: there, and answering"
-    found = await check(Wanted(every=True), make(Cards(0)))
+    assert (await check(CardsWanted(every=True), make(backend))).reason == "cards 0-2: there, and answering"
+    found = await check(CardsWanted(every=True), make(Cards(0)))
     assert (found.status, found.code) == (Status.NOT_APPLICABLE, Code.CARDS_NOT_WANTED)
 
 
 async def test_a_missing_card_is_named_and_the_others_are_asked(make):
     backend = Cards(3)
-    found = await check(Wanted(indices=(0, 1, 2, 3)), make(backend))
+    found = await check(CardsWanted(indices=(0, 1, 2, 3)), make(backend))
     assert (found.status, found.code, found.action) == (Status.CRITICAL, Code.CARDS_MISSING, Action.DRAIN)
     assert found.reason == "card 3: not there; this host shows cards 0-2"
     assert sorted(backend.asked) == [0, 1, 2]
@@ -106,11 +106,11 @@ async def test_a_missing_card_is_named_and_the_others_are_asked(make):
 @pytest.mark.parametrize(
     ("wanted", "count", "slots", "code"),
     [
-        (Wanted(count=8), 7, 0, Code.CARDS_TOO_FEW),
-        (Wanted(count=1), 0, 0, Code.CARDS_NONE_FOUND),
-        (Wanted(indices=(0, 1)), 0, 0, Code.CARDS_NONE_FOUND),
+        (CardsWanted(count=8), 7, 0, Code.CARDS_TOO_FEW),
+        (CardsWanted(count=1), 0, 0, Code.CARDS_NONE_FOUND),
+        (CardsWanted(indices=(0, 1)), 0, 0, Code.CARDS_NONE_FOUND),
         # The cards are gone, and what an operator configured for hosts without cards comes in their place.
-        (Wanted(indices=(0, 1), kind="nvidia"), 0, 8, Code.CARDS_NONE_FOUND),
+        (CardsWanted(indices=(0, 1), kind="nvidia"), 0, 8, Code.CARDS_NONE_FOUND),
     ],
 )
 async def test_too_few_cards(make, wanted, count, slots, code):
@@ -121,10 +121,10 @@ async def test_too_few_cards(make, wanted, count, slots, code):
 
 async def test_slots_are_no_cards(make):
     driver = make(Cards(0), slots=4)
-    found = await check(Wanted(indices=(0, 1), kind="slot"), driver)
+    found = await check(CardsWanted(indices=(0, 1), kind="slot"), driver)
     assert (found.status, found.code) == (Status.NOT_APPLICABLE, Code.CARDS_ARE_SLOTS)
-    assert (await check(Wanted(count=2), driver)).code is Code.CARDS_ARE_SLOTS
-    assert (await check(Wanted(every=True), driver)).reason.startswith("4 slots")
+    assert (await check(CardsWanted(count=2), driver)).code is Code.CARDS_ARE_SLOTS
+    assert (await check(CardsWanted(every=True), driver)).reason.startswith("4 slots")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ async def test_slots_are_no_cards(make):
 async def test_one_card_in_trouble(make, error, code, status):
     backend = Cards()
     backend.told[3] = error
-    found = await check(Wanted(indices=tuple(range(8))), make(backend))
+    found = await check(CardsWanted(indices=tuple(range(8))), make(backend))
     assert (found.status, found.code) == (status, code)
     assert found.reason == "card 3: GPU is lost"
     assert found.observed.startswith("nvidia: 7 of 8 cards answer")
@@ -152,9 +152,9 @@ async def test_what_it_says_now_counts_and_not_what_was_read_before(make):
     driver = make(backend)
     await driver.refresh(What.READINGS)
     backend.told[1] = LOST
-    assert (await check(Wanted(every=True), driver)).code is Code.CARDS_NO_ANSWER
+    assert (await check(CardsWanted(every=True), driver)).code is Code.CARDS_NO_ANSWER
     backend.told.clear()
-    assert (await check(Wanted(every=True), driver)).code is Code.CARDS_OK
+    assert (await check(CardsWanted(every=True), driver)).code is Code.CARDS_OK
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ async def test_what_it_says_now_counts_and_not_what_was_read_before(make):
         (Trouble.NOT_TOLD, Code.CARDS_NOT_TOLD, Status.UNKNOWN),
     ],
 )
-@pytest.mark.parametrize("wanted", [Wanted(indices=(0, 1, 2, 5)), Wanted(every=True), Wanted(count=4)])
+@pytest.mark.parametrize("wanted", [CardsWanted(indices=(0, 1, 2, 5)), CardsWanted(every=True), CardsWanted(count=4)])
 async def test_a_driver_in_trouble_is_told_once_for_all_cards(make, tmp_path, wanted, trouble, code, status):
     for i in (0, 1, 2, 5):
         (tmp_path / f"nvidia{i}").touch()
@@ -181,7 +181,7 @@ async def test_a_driver_in_trouble_is_told_once_for_all_cards(make, tmp_path, wa
 async def test_a_driver_in_trouble_that_lists_no_card(make):
     backend = Cards()
     backend.told["open"] = DriverError(Trouble.NO_DRIVER, "NVML says no", 9, of_driver=True)
-    for wanted in (Wanted(count=2), Wanted(indices=(0,)), Wanted(every=True)):
+    for wanted in (CardsWanted(count=2), CardsWanted(indices=(0,)), CardsWanted(every=True)):
         found = await check(wanted, make(backend))
         assert (found.status, found.code) == (Status.CRITICAL, Code.CARDS_DRIVER_FAILED)
         assert found.reason == "NVML says no" and found.action is Action.DRAIN
@@ -191,11 +191,11 @@ async def test_a_driver_that_is_back_is_asked_at_once(make, monkeypatch):
     backend = Cards()
     backend.told["open"] = DriverError(Trouble.NO_DRIVER, "NVML says no", 9, of_driver=True)
     driver = make(backend)
-    assert (await check(Wanted(count=2), driver)).status is Status.CRITICAL
+    assert (await check(CardsWanted(count=2), driver)).status is Status.CRITICAL
     backend.told.clear()
     later = time.monotonic() + 1
     monkeypatch.setattr("muster.probes.cards.driver.time.monotonic", lambda: later)
-    assert (await check(Wanted(count=2), driver)).status is Status.OK
+    assert (await check(CardsWanted(count=2), driver)).status is Status.OK
 
 
 async def test_a_card_that_hangs_is_unknown_and_hides_no_other(make):
@@ -206,12 +206,12 @@ async def test_a_card_that_hangs_is_unknown_and_hides_no_other(make):
     try:
         backend.told[0] = release
         began = time.monotonic()
-        found = await check(Wanted(indices=(0, 1)), driver, deadline_s=0.5)
+        found = await check(CardsWanted(indices=(0, 1)), driver, deadline_s=0.5)
         assert time.monotonic() - began < 25
         assert (found.status, found.code) == (Status.UNKNOWN, Code.PROBE_TIMED_OUT)
         assert found.reason == "card 0: no answer within 0.5 s"
         backend.told[1] = LOST
-        found = await check(Wanted(indices=(0, 1)), driver, deadline_s=0.5)
+        found = await check(CardsWanted(indices=(0, 1)), driver, deadline_s=0.5)
         assert (found.status, found.code) == (Status.CRITICAL, Code.CARDS_NO_ANSWER)
         assert "card 1: GPU is lost; card 0: an earlier call still hangs after" in found.reason
         assert backend.asked.count(0) == 1
@@ -226,7 +226,7 @@ async def test_a_driver_that_hangs_is_unknown(make, tmp_path):
     backend = Cards()
     backend.told["open"] = release
     try:
-        found = await check(Wanted(indices=(0, 1)), make(backend, deadline_s=0.5), deadline_s=0.5)
+        found = await check(CardsWanted(indices=(0, 1)), make(backend, deadline_s=0.5), deadline_s=0.5)
         assert (found.status, found.code, found.action) == (
             Status.UNKNOWN,
             Code.PROBE_TIMED_OUT,
@@ -243,12 +243,12 @@ async def test_a_driver_that_takes_longer_than_there_is_time_is_unknown(make):
     backend.told["open"] = release
     try:
         driver = make(backend)
-        found = await check(Wanted(count=2), driver, deadline_s=0.3)
+        found = await check(CardsWanted(count=2), driver, deadline_s=0.3)
         assert (found.status, found.code) == (Status.UNKNOWN, Code.PROBE_TIMED_OUT)
         assert found.reason == "no driver was found within 0.3 s"
     finally:
         release.set()
-    assert (await check(Wanted(count=2), driver)).status is Status.OK
+    assert (await check(CardsWanted(count=2), driver)).status is Status.OK
 
 
 async def test_no_thread_to_be_had_says_nothing_against_a_card(make, monkeypatch):
@@ -257,7 +257,7 @@ async def test_no_thread_to_be_had_says_nothing_against_a_card(make, monkeypatch
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    found = await check(Wanted(indices=(0,)), make(Cards()), deadline_s=0.3)
+    found = await check(CardsWanted(indices=(0,)), make(Cards()), deadline_s=0.3)
     assert (found.status, found.code) == (Status.UNKNOWN, Code.CARDS_NOT_TOLD)
 
 
@@ -276,14 +276,17 @@ async def test_no_thread_to_be_had_says_nothing_against_a_card(make, monkeypatch
 async def test_health_of_ascend_cards(make, health, code, words):
     backend = Cards(2, "ascend")
     backend.told["health", 1] = health
-    found = await check(Wanted(count=2), make(backend))
+    found = await check(CardsWanted(count=2), make(backend))
     assert found.code is code
     assert words in f"{found.reason} {found.observed}"
 
 
 def test_what_is_certain_comes_first():
-    late, gone = Answer(Code.PROBE_TIMED_OUT, "no answer within 1 s"), Answer(Code.CARDS_NO_ANSWER, "GPU is lost")
-    found = card_checks.judge("nvidia", {0: late, 1: gone, 2: gone, 3: Answer(Code.CARDS_OK, "GPU-3")})
+    late, gone = (
+        CardAnswer(Code.PROBE_TIMED_OUT, "no answer within 1 s"),
+        CardAnswer(Code.CARDS_NO_ANSWER, "GPU is lost"),
+    )
+    found = card_checks.judge("nvidia", {0: late, 1: gone, 2: gone, 3: CardAnswer(Code.CARDS_OK, "GPU-3")})
     assert (found.status, found.code) == (Status.CRITICAL, Code.CARDS_NO_ANSWER)
     assert found.reason == "cards 1-2: GPU is lost; card 0: no answer within 1 s"
     assert found.observed == "nvidia: 1 of 4 cards answer (3 GPU-3)"

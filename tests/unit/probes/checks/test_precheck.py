@@ -8,14 +8,14 @@ from muster.probes.cards.accelerator import Card, Reading
 from muster.probes.cards.driver import Driver, DriverSettings
 from muster.probes.cards.no_cards import NoCards
 from muster.probes.checks import disk, precheck
-from muster.probes.checks.precheck import Request, Settings, UnknownItem, Wanted
+from muster.probes.checks.precheck import CardsWanted, CheckRequest, CheckSettings, UnknownItem
 from muster.probes.checks.result import Code, Status
 
 BUILTIN = ["dns", "disk-size root", "disk-size shm", "disk-size cache", "ulimit", "gpu-check"]
 
 
 async def run(settings=None, items=(), **request):
-    return await precheck.run(settings or Settings(host_files=""), Request(**request), items)
+    return await precheck.run(settings or CheckSettings(host_files=""), CheckRequest(**request), items)
 
 
 async def test_results_come_in_the_order_of_the_catalogue_with_seconds():
@@ -52,7 +52,7 @@ async def test_a_check_that_hangs_is_unknown_and_stops_nobody(monkeypatch, tmp_p
         return real(path)
 
     monkeypatch.setattr(os, "statvfs", statvfs)
-    settings = Settings(cache_path=str(tmp_path), host_files="", deadline_s=0.3, root_min_gb=0)
+    settings = CheckSettings(cache_path=str(tmp_path), host_files="", deadline_s=0.3, root_min_gb=0)
     try:
         began = time.monotonic()
         results = {r.item: r for r in await run(settings)}
@@ -79,7 +79,7 @@ async def test_a_broken_check_is_unknown(monkeypatch):
 
 
 async def test_a_missing_custom_folder_is_unknown(tmp_path):
-    settings = Settings(host_files="", custom_dir=str(tmp_path / "none"))
+    settings = CheckSettings(host_files="", custom_dir=str(tmp_path / "none"))
     (result,) = await run(settings, items=("custom",))
     assert (result.item, result.code) == ("custom", Code.CUSTOM_FOLDER_UNREADABLE)
     (result,) = await run(settings, items=("custom ib",))
@@ -87,14 +87,14 @@ async def test_a_missing_custom_folder_is_unknown(tmp_path):
 
 
 async def test_what_is_asked_for_reaches_each_check(tmp_path):
-    settings = Settings(host_files="", ulimits="always")
+    settings = CheckSettings(host_files="", ulimits="always")
     results = await run(
         settings,
         items=("dns", "ulimit", "gpu-check"),
         hosts=("localhost",),
         user="nobody",
         limits={"nofile": 17},
-        cards=Wanted(count=2),
+        cards=CardsWanted(count=2),
         driver=Driver(DriverSettings, [], dev=tmp_path),
     )
     dns, ulimit, gpu_check = results
@@ -117,10 +117,10 @@ async def test_a_check_that_is_cut_short_says_how_long_it_had(tmp_path):
             release.wait(60)
             return Reading()
 
-    settings = Settings(host_files="", deadline_s=1.0, root_min_gb=0)
+    settings = CheckSettings(host_files="", deadline_s=1.0, root_min_gb=0)
     driver = Driver(lambda: DriverSettings(1.0), [Hangs(lambda: 0)], dev=tmp_path)
     try:
-        results = await run(settings, cards=Wanted(indices=(0, 1)), driver=driver)
+        results = await run(settings, cards=CardsWanted(indices=(0, 1)), driver=driver)
     finally:
         release.set()
         await driver.close()
@@ -146,5 +146,5 @@ async def test_without_a_driver_one_is_opened_for_this(tmp_path, monkeypatch):
             return [Card(0, "nvidia", uuid="GPU-0")]
 
     monkeypatch.setattr("muster.probes.cards.driver.vendors", lambda: [Cards(lambda: 0)])
-    (result,) = await run(Settings(), items=("gpu-check",), cards=Wanted(every=True))
+    (result,) = await run(CheckSettings(), items=("gpu-check",), cards=CardsWanted(every=True))
     assert (result.code, opened) == (Code.CARDS_OK, [True, False])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from muster.probes.hang import Settings
+from muster.probes.hang import HangSettings
 from tests.corpus.measure import run
 from tests.corpus.scenarios import BY_NAME, SCENARIOS, Scenario
 from tests.corpus.variations import VARIATIONS
@@ -10,24 +10,24 @@ from tests.corpus.variations import VARIATIONS
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_what_must_be_told_is_told_in_time(scenario: Scenario) -> None:
-    assert run(scenario, 1, Settings()).wrong == ""
+    assert run(scenario, 1, HangSettings()).wrong == ""
 
 
 @pytest.mark.parametrize("scenario", VARIATIONS, ids=lambda scenario: scenario.name)
 def test_so_is_it_of_other_life_and_other_hangs(scenario: Scenario) -> None:
-    assert run(scenario, 1, Settings()).wrong == ""
+    assert run(scenario, 1, HangSettings()).wrong == ""
 
 
 @pytest.mark.parametrize(
     "scenario", [s for s in (*SCENARIOS, *VARIATIONS) if s.within_min is None], ids=lambda scenario: scenario.name
 )
 def test_bad_readings_make_no_false_alarm(scenario: Scenario) -> None:
-    assert not run(scenario, 3, Settings(), harsh=True).hung
+    assert not run(scenario, 3, HangSettings(), harsh=True).hung
 
 
 def test_the_plain_rule_errs_where_it_must() -> None:
     """It takes a flat utilization for a hang, and a helper's IO for life."""
-    plain = Settings(rule="plain", plain_s=600)
+    plain = HangSettings(rule="plain", plain_s=600)
     assert run(BY_NAME["H10"], 1, plain).hung
     assert not run(BY_NAME["U2"], 1, plain).hung
     assert run(BY_NAME["U6"], 1, plain).hung
@@ -35,5 +35,5 @@ def test_the_plain_rule_errs_where_it_must() -> None:
 
 def test_a_corpus_that_expects_the_opposite_fails() -> None:
     """What compares can fail: a hang is no healthy job, and silence is no hang."""
-    assert any(run(BY_NAME["H8"], seed, Settings(busy_s=600)).wrong.startswith("false alarm") for seed in range(6))
-    assert run(BY_NAME["U6"], 1, Settings(hung_s=86400, weak_s=86400, busy_s=86400)).wrong.startswith("missed")
+    assert any(run(BY_NAME["H8"], seed, HangSettings(busy_s=600)).wrong.startswith("false alarm") for seed in range(6))
+    assert run(BY_NAME["U6"], 1, HangSettings(hung_s=86400, weak_s=86400, busy_s=86400)).wrong.startswith("missed")

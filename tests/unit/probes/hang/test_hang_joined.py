@@ -13,7 +13,7 @@ import pytest
 
 from muster.agent.cli.commands.hang import hang
 from muster.agent.cli.exits import Failure
-from muster.probes.hang import Change, Record, Settings
+from muster.probes.hang import Change, HangSettings, Record
 from muster.probes.hang.hang_records import read
 from muster.probes.hang.hang_replay import replay
 from muster.probes.hang.joined import joined
@@ -54,7 +54,7 @@ def test_of_a_job_of_which_all_nodes_are_seen_nothing_is_missing() -> None:
     four = [[line | {"nodes": 4} for line in half] for half in two]
 
     def missing(found: Iterator[Record]) -> list[bool]:
-        hung = [change for change in replay(found, Settings()) if change.verdict == "HUNG"]
+        hung = [change for change in replay(found, HangSettings()) if change.verdict == "HUNG"]
         assert hung
         return ["other nodes" in change.evidence["missing"] for change in hung]
 
@@ -75,11 +75,11 @@ def jobs_of_8(name: str) -> Iterator[tuple[int | None, list[Line]]]:
 
 
 def changes(lines: list[Line]) -> list[Change]:
-    return list(replay(map(read, lines), Settings()))
+    return list(replay(map(read, lines), HangSettings()))
 
 
 def changes_of(nodes: list[list[Line]]) -> list[Change]:
-    return list(replay(joined([list(map(read, lines)) for lines in nodes]), Settings()))
+    return list(replay(joined([list(map(read, lines)) for lines in nodes]), HangSettings()))
 
 
 def test_the_culprit_is_a_rank_of_another_node():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.probes.hang import BadRecord, PlainDetector, Settings, Verdict, parse
+from muster.probes.hang import BadRecord, HangSettings, PlainDetector, Verdict, parse
 from muster.probes.hang.hang_records import read
 from muster.probes.hang.tracks.level import Level
 
@@ -81,13 +81,13 @@ def test_any_line_is_a_record_or_a_bad_one(line: bytes) -> None:
 )
 def test_a_setting_that_cannot_be_meant_is_refused(values: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Settings().with_values(values)
+        HangSettings().with_values(values)
 
 
 def test_settings_are_read_from_text() -> None:
-    changed = Settings().with_values({"hung_s": "900", "min_samples": "7", "rule": "plain"})
+    changed = HangSettings().with_values({"hung_s": "900", "min_samples": "7", "rule": "plain"})
     assert (changed.hung_s, changed.min_samples, changed.rule) == (900.0, 7, "plain")
-    assert changed.suspect_s == Settings().suspect_s
+    assert changed.suspect_s == HangSettings().suspect_s
 
 
 # --- levels -----------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_a_level_stays_small_and_follows() -> None:
 
 
 def _plain(utils: list[float], io: list[int]) -> list[str]:
-    detector = PlainDetector(Settings(rule="plain", plain_s=600))
+    detector = PlainDetector(HangSettings(rule="plain", plain_s=600))
     found = []
     for i, (util, count) in enumerate(zip(utils, io, strict=True)):
         procs = [{"pid": 1, "start": 1, "rank": 0, "role": "helper", "rchar": count}]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.probes.hang import Change, Detector, Settings, Verdict
+from muster.probes.hang import Change, Detector, HangSettings, Verdict
 from muster.probes.hang.hang_records import read
 from tests.corpus.measure import trace
 from tests.corpus.scenarios import BY_NAME, SCENARIOS
@@ -273,7 +273,7 @@ def test_peers_that_spin_for_a_rank_that_evaluates_on_its_card_wait(mem: int | N
     lines = [*node.steps(20, work), *node.steps(40, lambda rank: SPIN | {"mem": mem and 0} if rank else evaluates)]
     assert "HUNG" not in verdicts(fed(lines))
     if mem is None:  # nor does anything else tell: its power alone does
-        assert "HUNG" in verdicts(fed(lines, Detector(Settings(power_apart_factor=3.5))))
+        assert "HUNG" in verdicts(fed(lines, Detector(HangSettings(power_apart_factor=3.5))))
     # ... and are hung when it says nothing any more.
     silent = [*node.steps(30, lambda rank: SPIN | {"mem": mem and 0} if rank else evaluates | {"log": 0})]
     assert verdicts(fed([*lines, *silent]))[-1] == "HUNG"
@@ -295,13 +295,13 @@ def test_ranks_of_other_nodes_may_be_what_all_here_wait_for(waits: Line) -> None
         return next(change for change in fed(lines) if change.verdict is Verdict.HUNG)
 
     alone, one_of_three = hung(1, waits), hung(3, waits)
-    assert alone.confidence >= Settings().action_confidence > one_of_three.confidence
+    assert alone.confidence >= HangSettings().action_confidence > one_of_three.confidence
     assert one_of_three.confidence == pytest.approx(alone.confidence - 0.5)
     assert "other nodes" in one_of_three.evidence["missing"] and "other nodes" not in alone.evidence["missing"]
     assert one_of_three.evidence["rule"].endswith("; 2 other nodes are not seen")
     # A rank of this node that is the reason is that for all of them.
     stopped = hung(3, lambda rank: waits if rank else SLEEP | {"state": "T"})
-    assert stopped.ranks == (0,) and stopped.confidence >= Settings().action_confidence
+    assert stopped.ranks == (0,) and stopped.confidence >= HangSettings().action_confidence
 
 
 def test_a_rank_that_sleeps_while_its_peers_spin_for_it_may_wait_for_another_node() -> None:
@@ -311,7 +311,7 @@ def test_a_rank_that_sleeps_while_its_peers_spin_for_it_may_wait_for_another_nod
     (alone,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
     (one_of_two,) = [c for c in fed(line | {"nodes": 2} for line in lines) if c.verdict is Verdict.HUNG]
     assert alone.ranks == one_of_two.ranks == (0,)
-    assert alone.confidence >= Settings().action_confidence > one_of_two.confidence
+    assert alone.confidence >= HangSettings().action_confidence > one_of_two.confidence
 
 
 @pytest.mark.parametrize("kind", ["nvidia", "ascend"])
@@ -320,7 +320,7 @@ def test_a_rank_that_has_ended_is_the_reason_also_where_cards_idle(kind: str, en
     node = Node(4, kind)
     lines = [*node.steps(20, WORK), *node.steps(12, lambda rank: SLEEP | (ended if rank == 2 else {}))]
     (hung,) = [c for c in fed(line | {"nodes": 2} for line in lines) if c.verdict is Verdict.HUNG]
-    assert hung.ranks == (2,) and hung.confidence >= Settings().action_confidence
+    assert hung.ranks == (2,) and hung.confidence >= HangSettings().action_confidence
     # But not one that left long before, without which the others worked on.
     node = Node(4, kind)
     left: Line = SLEEP | ended
@@ -383,7 +383,7 @@ def test_a_file_server_that_is_not_told_may_be_what_a_process_waits_for() -> Non
         assert found.kind == "io_blocked"
         return found.confidence
 
-    assert hung("uvm_gpu_wait") >= Settings().action_confidence > hung(None)
+    assert hung("uvm_gpu_wait") >= HangSettings().action_confidence > hung(None)
 
 
 @pytest.mark.parametrize("mem", [0, 1])
@@ -401,7 +401,7 @@ def test_for_one_card_whose_rank_writes_a_little_nobody_is_stopped() -> None:
         (found,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
         return found.confidence
 
-    assert hung(0.0) >= Settings().action_confidence > hung(300.0)
+    assert hung(0.0) >= HangSettings().action_confidence > hung(300.0)
 
 
 def test_a_child_that_is_kept_stopped_is_no_reason() -> None:
@@ -453,7 +453,7 @@ def test_helpers_are_no_veto_unless_the_whole_tree_counts() -> None:
         return found
 
     assert fed(lines())[-1].verdict == "HUNG"
-    assert verdicts(fed(lines(), Detector(Settings(io_scope="tree")))) == ["ALIVE"]
+    assert verdicts(fed(lines(), Detector(HangSettings(io_scope="tree")))) == ["ALIVE"]
 
 
 def test_npus_that_wait_are_hung_after_five_minutes() -> None:
@@ -676,7 +676,7 @@ def test_time_may_be_scaled() -> None:
     lines = [node.step(WORK, 0.25) for _ in range(40)]
     began = node.t
     lines += [node.step(SPIN, 0.25) for _ in range(60)]
-    changes = fed(lines, Detector(Settings().scaled(60)))
+    changes = fed(lines, Detector(HangSettings().scaled(60)))
     assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
     assert changes[-1].t - began <= 11
 

@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.probes.kernel.procfs import Procfs
-from muster.probes.kernel.trees import FULL_EACH, Forest, JobRoots, Role, Root
+from muster.probes.kernel.trees import FULL_EACH, Forest, JobRoots, ProcessRole, RootProcess
 from tests.unit.proc_folder import ProcFolder
 
 SUPERVISOR = 50
 #: Two ranks, as muster starts them: leaders of a session, children of the supervisor.
-ROOTS = JobRoots("job", (Root(0, 100, 1000), Root(1, 200, 1000)), SUPERVISOR, (4, 5))
-LAUNCHER = JobRoots("job", (Root(0, 100, 1000, launcher=True),), SUPERVISOR, (4, 5), first_rank=8)
+ROOTS = JobRoots("job", (RootProcess(0, 100, 1000), RootProcess(1, 200, 1000)), SUPERVISOR, (4, 5))
+LAUNCHER = JobRoots("job", (RootProcess(0, 100, 1000, launcher=True),), SUPERVISOR, (4, 5), first_rank=8)
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_another_attempt_begins_anew(proc: ProcFolder, forest: Forest):
     proc.remove(200)
     proc.add(110, SUPERVISOR, 1100, session=100)  # left over from the first one
     proc.add(300, SUPERVISOR, 3000)
-    assert roles(forest, JobRoots("job", (Root(0, 300, 3000),), SUPERVISOR)) == {
+    assert roles(forest, JobRoots("job", (RootProcess(0, 300, 3000),), SUPERVISOR)) == {
         110: ("helper", None),
         300: ("rank", 0),
     }
@@ -235,7 +235,7 @@ def test_jobs_are_told_apart(proc: ProcFolder, forest: Forest):
     proc.add(300, 70, 2000)
     proc.add(310, 300, 2001)
     proc.add(110, 100, 1100)
-    found = forest.look([ROOTS, JobRoots("other", (Root(0, 300, 2000),), 70)], {})
+    found = forest.look([ROOTS, JobRoots("other", (RootProcess(0, 300, 2000),), 70)], {})
     assert {p.stat.pid for p in found["job"]} == {100, 200, 110}
     assert {p.stat.pid for p in found["other"]} == {300, 310}
     assert {p.stat.pid for p in forest.look([ROOTS], {})["job"]} == {100, 200, 110}
@@ -253,13 +253,13 @@ def test_below_a_launcher_who_has_a_number_is_a_rank(proc: ProcFolder, forest: F
     proc.add(130, 105, 1100, environ={"RANK": "none"})
     found = forest.look([LAUNCHER], {})["job"]
     assert {p.stat.pid: (p.role, p.rank, p.local) for p in found} == {
-        100: (Role.HELPER, None, 0),
-        105: (Role.HELPER, None, None),
-        110: (Role.RANK, 8, 0),
-        111: (Role.WORKER, 8, 0),
-        112: (Role.WORKER, 8, 0),
-        120: (Role.RANK, 9, 1),
-        130: (Role.HELPER, None, None),
+        100: (ProcessRole.HELPER, None, 0),
+        105: (ProcessRole.HELPER, None, None),
+        110: (ProcessRole.RANK, 8, 0),
+        111: (ProcessRole.WORKER, 8, 0),
+        112: (ProcessRole.WORKER, 8, 0),
+        120: (ProcessRole.RANK, 9, 1),
+        130: (ProcessRole.HELPER, None, None),
     }
 
 

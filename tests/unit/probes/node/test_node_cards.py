@@ -7,7 +7,7 @@ import pytest
 from muster.probes.cards.accelerator import Health, Holder, Remapped, Trouble
 from muster.probes.checks.result import Action, Code, Status
 from muster.probes.node.cards import card_health, leftovers, links, npus, presence
-from muster.probes.node.cards.leftovers import Process
+from muster.probes.node.cards.leftovers import CardHolder
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_check import about
 from tests.unit.node_looks import FINE, NPU_FINE, busy, gpu, look, npu, sick, view
@@ -413,7 +413,7 @@ def left(holders, alive, held=None, memory=None, now=1000.0, **settings):
     return leftovers.judge(about("leftovers", facts), facts, at, alive)
 
 
-PYTHON = {7: Process("python", 1000)}
+PYTHON = {7: CardHolder("python", 1000)}
 
 
 def test_a_process_without_a_job_counts_at_the_second_look():
@@ -430,8 +430,8 @@ def test_a_process_without_a_job_counts_at_the_second_look():
     [
         ([Holder(7, 15 * MIB)], PYTHON),  # not more than the threshold
         ([Holder(7, 20 * MIB)], {}),  # of another container, or gone
-        ([Holder(7, 20 * MIB)], {7: Process("nv-hostengine", 0)}),
-        ([Holder(7, 20 * MIB)], {7: Process("nvidia-persistenced"[:15], 0)}),
+        ([Holder(7, 20 * MIB)], {7: CardHolder("nv-hostengine", 0)}),
+        ([Holder(7, 20 * MIB)], {7: CardHolder("nvidia-persistenced"[:15], 0)}),
         ([Holder(7, None, graphics=True)], PYTHON),
         ([], {}),
     ],

@@ -6,22 +6,22 @@ from hypothesis import strategies as st
 
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, CardEvent
 from muster.probes.checks.result import Action, Code, Status
-from muster.probes.kernel.kmsg import Record
+from muster.probes.kernel.kmsg import KernelRecord
 from muster.probes.node.node_settings import NodeSettings
 from muster.probes.node.reported import xids
 from muster.probes.node.reported.findings import Findings, bus_of
-from muster.probes.node.reported.kernel_lines import Reader
+from muster.probes.node.reported.kernel_lines import KernelLineReader
 from tests.unit.node_looks import gpu
 
 CARDS = {i: gpu(i, bus_id=f"0000:{0x90 + i:02x}:00.0") for i in range(8)}
 
 
 def record(text, seconds=100.0, seq=1, kernel=True):
-    return Record(seq, seconds, 4, kernel, text)
+    return KernelRecord(seq, seconds, 4, kernel, text)
 
 
 def read(text):
-    return Reader().read(record(text))
+    return KernelLineReader().read(record(text))
 
 
 def findings(earlier_boots=lambda card, xid: 0, cards=CARDS, **settings):
@@ -195,7 +195,7 @@ def test_a_pcie_error_is_the_cards():
 
 @given(st.text(max_size=200))
 def test_any_line(text):
-    Reader().read(record(text))
+    KernelLineReader().read(record(text))
     findings().of_records([record(f"NVRM: Xid ({text}): 79, {text}"), record(text)])
 
 

@@ -17,7 +17,7 @@ from muster.probes.node.infiniband import Port
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_check import About
 from muster.probes.node.node_settings import NodeSettings
-from muster.probes.node.processes import Process
+from muster.probes.node.processes import OddProcess
 from tests.unit.node_looks import look
 
 NOBODY = View(kind=SLOT)
@@ -307,7 +307,7 @@ async def test_a_share_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
 
 
 def stuck(pid=7, start=100, name="python"):
-    return Process(pid, start, name, "D", 1)
+    return OddProcess(pid, start, name, "D", 1)
 
 
 def d_state(processes_, memory, now, waiting=None):
@@ -356,8 +356,8 @@ def test_processes_are_read_whatever_their_names_are(tmp_path):
     (tmp_path / "12").mkdir()  # ended meanwhile
     (tmp_path / "meminfo").touch()
     assert sorted(processes.scan(tmp_path), key=lambda p: p.pid) == [
-        Process(7, 55, "a) D (b", "D", 1),
-        Process(9, 55, "gone", "Z", 7),
+        OddProcess(7, 55, "a) D (b", "D", 1),
+        OddProcess(9, 55, "gone", "Z", 7),
     ]
 
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from muster.agent.config.config import ChecksTable, Config, HealthTable
-from muster.probes.checks.precheck import Settings
+from muster.probes.checks.precheck import CheckSettings
 from muster.probes.node.node_settings import NodeSettings
 
 
@@ -25,11 +25,11 @@ from muster.probes.node.node_settings import NodeSettings
 )
 def test_settings_that_cannot_be_meant(field, value):
     with pytest.raises(ValueError, match=field):
-        Settings(**{field: value})
+        CheckSettings(**{field: value})
 
 
 def test_the_table_of_a_file_has_each_setting_with_its_default():
-    assert ChecksTable().settings() == Settings()
+    assert ChecksTable().settings() == CheckSettings()
 
 
 def test_settings_as_written_on_a_command_line():
@@ -42,7 +42,7 @@ def test_settings_as_written_on_a_command_line():
     assert Config().with_written({}) == Config()
 
 
-of_start = [f.name for f in fields(Settings)]
+of_start = [f.name for f in fields(CheckSettings)]
 
 
 @pytest.mark.parametrize("name", [*of_start, *(f.name for f in fields(NodeSettings))])

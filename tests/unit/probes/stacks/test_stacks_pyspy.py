@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.probes.calls.script import Ended
+from muster.probes.calls.script import ScriptEnd
 from muster.probes.stacks import pyspy
-from muster.probes.stacks.pyspy import MAX_FRAMES, MAX_THREADS, Outcome
+from muster.probes.stacks.pyspy import MAX_FRAMES, MAX_THREADS, DumpOutcome
 
 #: As py-spy 0.4.3 prints it of a program that was given as text.
 DUMP = """Process 12217: /usr/bin/python3 -c import time
@@ -47,8 +47,8 @@ Caused by:
 """
 
 
-def ended(code: int = 1, out: str = "", err: str = "", flooded: bool = False) -> Ended:
-    return Ended(code, out.encode(), err.encode(), flooded)
+def ended(code: int = 1, out: str = "", err: str = "", flooded: bool = False) -> ScriptEnd:
+    return ScriptEnd(code, out.encode(), err.encode(), flooded)
 
 
 def test_threads_and_frames():
@@ -82,20 +82,20 @@ def test_what_is_deep_or_many_is_bounded():
 @pytest.mark.parametrize(
     ("end", "outcome"),
     [
-        (ended(0, DUMP), Outcome.DONE),
-        (ended(-9, DUMP, flooded=True), Outcome.DONE),
-        (ended(0, "Process 1\nPython v3.11\n"), Outcome.FAILED),
-        (ended(1, err=NOT_PYTHON), Outcome.NOT_PYTHON),
-        (ended(1, err=FORBIDDEN), Outcome.REFUSED),
-        (ended(1, err="Permission Denied: Try running again with elevated permissions"), Outcome.REFUSED),
-        (ended(1, err="Error: Operation not permitted (os error 1)"), Outcome.REFUSED),
-        (ended(1, err=GONE), Outcome.GONE),
-        (ended(1, err=TORN), Outcome.FAILED),
-        (ended(-11), Outcome.FAILED),
-        (ended(101), Outcome.FAILED),
+        (ended(0, DUMP), DumpOutcome.DONE),
+        (ended(-9, DUMP, flooded=True), DumpOutcome.DONE),
+        (ended(0, "Process 1\nPython v3.11\n"), DumpOutcome.FAILED),
+        (ended(1, err=NOT_PYTHON), DumpOutcome.NOT_PYTHON),
+        (ended(1, err=FORBIDDEN), DumpOutcome.REFUSED),
+        (ended(1, err="Permission Denied: Try running again with elevated permissions"), DumpOutcome.REFUSED),
+        (ended(1, err="Error: Operation not permitted (os error 1)"), DumpOutcome.REFUSED),
+        (ended(1, err=GONE), DumpOutcome.GONE),
+        (ended(1, err=TORN), DumpOutcome.FAILED),
+        (ended(-11), DumpOutcome.FAILED),
+        (ended(101), DumpOutcome.FAILED),
     ],
 )
-def test_how_a_dump_ended(end: Ended, outcome: Outcome):
+def test_how_a_dump_ended(end: ScriptEnd, outcome: DumpOutcome):
     assert pyspy.judge(end).outcome is outcome
 
 

@@ -405,9 +405,9 @@ def test_a_private_file_is_emptied_and_a_link_not_followed(root):
 
 
 def test_facts_for_the_launchers(root, monkeypatch):
-    seen: list[boot.Facts] = []
+    seen: list[boot.JobFacts] = []
 
-    def processes(spec: JobSpec, facts: boot.Facts, env: object) -> list[boot.Process]:
+    def processes(spec: JobSpec, facts: boot.JobFacts, env: object) -> list[boot.Process]:
         seen.append(facts)
         return [boot.Process(("x",), {}, "launcher")]
 

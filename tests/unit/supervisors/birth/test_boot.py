@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from muster.supervisors.birth.modes import boot
-from muster.supervisors.birth.modes.boot import Facts, Process, count, package_of, problems, processes
+from muster.supervisors.birth.modes.boot import JobFacts, Process, count, package_of, problems, processes
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.supervision_errors import NotStartable
 
-ONE = Facts("train-7", (), 0, 1, 8, "10.0.0.1", 29400, "", "/log/train-7", "/opt/muster/bin/python")
+ONE = JobFacts("train-7", (), 0, 1, 8, "10.0.0.1", 29400, "", "/log/train-7", "/opt/muster/bin/python")
 TWO = replace(ONE, nodes=("node-a", "node-b"), node_count=2, node_rank=1, master_addr="node-a", master_port=6000)
 X = (
     "-x LD_LIBRARY_PATH -x HOROVOD_MPI_THREADS_DISABLE=1 -x NCCL_DEBUG=INFO -x NCCL_SOCKET_IFNAME=ib0,bond0,eth0"
@@ -18,7 +18,7 @@ X = (
 MCA = "-mca pml ob1 -mca btl '^openib' -mca plm_rsh_no_tree_spawn true"
 
 
-def spec_of(mode: str, command: str = "train.py --lr 0.1", facts: Facts = ONE, **changes: Any) -> JobSpec:
+def spec_of(mode: str, command: str = "train.py --lr 0.1", facts: JobFacts = ONE, **changes: Any) -> JobSpec:
     fields: dict[str, Any] = {
         "boot": mode,
         "nodes": facts.nodes,
@@ -29,11 +29,11 @@ def spec_of(mode: str, command: str = "train.py --lr 0.1", facts: Facts = ONE, *
     return JobSpec(facts.job_id, tuple(shlex.split(command)), **fields | changes)
 
 
-def start(mode: str, command: str = "train.py --lr 0.1", facts: Facts = ONE, **env: str) -> list[Process]:
+def start(mode: str, command: str = "train.py --lr 0.1", facts: JobFacts = ONE, **env: str) -> list[Process]:
     return processes(spec_of(mode, command, facts), facts, env)
 
 
-def line(mode: str, command: str = "train.py --lr 0.1", facts: Facts = ONE, **env: str) -> str:
+def line(mode: str, command: str = "train.py --lr 0.1", facts: JobFacts = ONE, **env: str) -> str:
     (only,) = start(mode, command, facts, **env)
     return shlex.join(only.argv)
 
@@ -266,7 +266,7 @@ def test_the_jobs_own_setting_wins_over_mpiruns_default():
     assert " -x NCCL_DEBUG -x NCCL_SOCKET_IFNAME=ib0,bond0,eth0 " in line("mpi", NCCL_DEBUG="WARN")
 
 
-def named(facts: Facts, **env: str) -> list[str]:
+def named(facts: JobFacts, **env: str) -> list[str]:
     argv = start("mpi", facts=facts, **env)[0].argv
     return [argv[i + 1] for i, word in enumerate(argv) if word == "-x"]
 

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from muster.supervisors.model import settings
-from muster.supervisors.model.settings import LogSettings, Settings
+from muster.supervisors.model.settings import LogSettings, SettingsFile
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_what_is_missing_or_damaged_is_as_by_default(tmp_path, content, expected
     path = tmp_path / "settings.json"
     if content is not None:
         path.write_bytes(content)
-    assert Settings(path).logs == expected
+    assert SettingsFile(path).logs == expected
 
 
 def test_a_file_of_1_gib_and_no_limit_for_a_job_by_default():
@@ -36,7 +36,7 @@ def test_a_file_of_1_gib_and_no_limit_for_a_job_by_default():
 def test_what_is_written_is_read_within_a_second(tmp_path, monkeypatch):
     path, now = tmp_path / "settings.json", [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    found = Settings(path)
+    found = SettingsFile(path)
     assert found.logs == LogSettings()
     settings.write(path, LogSettings(5, 6))
     assert found.logs == LogSettings(), "the file is not looked at all the time"
