@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from grpc import aio
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
     """What the services serve. `tls` is for the TCP listener, if there is one; `config` gives the present
     configuration, `started_at` is in seconds since the epoch, and the server ends when `stopping` is set."""

@@ -69,8 +69,24 @@ def server_context(registry: Any, events: Any, config: Any, root: Root) -> Serve
     health: Any = SimpleNamespace(conditions=[], drain=None, trouble=[])
     silent: Any = SimpleNamespace(trouble=[])
     hangs: Any = SimpleNamespace(trouble="", found=lambda entry: None)
-    parts = (driver, health, silent, silent, silent, silent, hangs, silent, Listeners(lambda: config))
-    return ServerContext(registry, events, *parts, None, lambda: config, root, 1000.0, anyio.Event())
+    return ServerContext(
+        registry=registry,
+        events=events,
+        driver=driver,
+        health=health,
+        telemetry=silent,
+        metrics=silent,
+        notifier=silent,
+        stacks=silent,
+        hangs=hangs,
+        keeping=silent,
+        slots=Listeners(lambda: config),
+        tls=None,
+        config=lambda: config,
+        root=root,
+        started_at=1000.0,
+        stopping=anyio.Event(),
+    )
 
 
 class FakeRegistry:

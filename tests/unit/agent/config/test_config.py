@@ -9,8 +9,8 @@ import pytest
 
 from muster.agent.config import config
 from muster.agent.config.config import Config
+from muster.agent.config.live_config import LiveConfig
 from muster.agent.errors import StartupError
-from muster.agent.musterd import LiveConfig
 from muster.probes.checks import precheck
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
 from muster.supervisors.paths import Root

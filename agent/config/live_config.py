@@ -1,0 +1,59 @@
+"""The configuration in force: read at the start, and again on SIGHUP."""
+
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from muster.agent.config import config
+from muster.agent.config.config import Config
+from muster.agent.errors import StartupError
+from muster.supervisors.paths import Root
+
+_log = structlog.get_logger(__name__)
+
+
+class LiveConfig:
+    """The present configuration; SIGHUP reads it again."""
+
+    def __init__(self, root: Root, path: Path | None, record: str = "") -> None:
+        """Raises StartupError. A file that is named must exist, the default one need not. `record`: in the place of
+        what the file says of telemetry.record."""
+        self._record = record
+        self._path = path or root.config
+        self._named = path is not None
+        self.now = self._read()
+        #: Why the last reload did not work, for an operator.
+        self.trouble = ""
+
+    def __call__(self) -> Config:
+        return self.now
+
+    @property
+    def origin(self) -> str:
+        """A sentence about the file."""
+        return f"{self._path}: " + (
+            "good" if self._path.exists() else "there is no such file: every key has its default"
+        )
+
+    def reload(self) -> None:
+        """Reads the file again; a bad one is reported and changes nothing. Blocks."""
+        try:
+            new = self._read()
+        except StartupError as error:
+            self.trouble = f"the configuration was not reloaded, the one before is in force: {error}"
+            _log.error("config.refused", error=str(error))
+            return
+        late = config.restart_needed(self.now, new)
+        self.now, self.trouble = new, ""
+        if late:
+            self.trouble = f"{', '.join(late)}: the new value takes effect when musterd is started again"
+            _log.warning("config.needs_restart", keys=late)
+        _log.info("config.loaded", path=str(self._path))
+
+    def _read(self) -> Config:
+        there = self._named or self._path.exists()
+        read = config.load(self._path, own=True) if there else Config()
+        if not self._record:
+            return read
+        return msgspec.structs.replace(read, telemetry=msgspec.structs.replace(read.telemetry, record=self._record))

@@ -1,0 +1,222 @@
+"""The daemon's parts: each is made here, once, and told of the others it works with; then their tasks are started, in
+order, and ended.
+
+`musterd` imports this only when gRPC's environment is set.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from muster.agent import orphans, threads, watchdog
+from muster.agent.api.server import serve as serve_api
+from muster.agent.api.services import ServerContext
+from muster.agent.api.slots import Listeners
+from muster.agent.api.tls import Credentials
+from muster.agent.config.live_config import LiveConfig
+from muster.agent.ending import Ending
+from muster.agent.errors import StartupError
+from muster.agent.events.event_store import Event, EventStore
+from muster.agent.hang.hang_watch import HangWatch
+from muster.agent.hang.job_stacks import Stacks
+from muster.agent.host import build, heap, log_setup, systemd
+from muster.agent.host.pid_one import is_init
+from muster.agent.jobs.cards.leasing import Leasing
+from muster.agent.jobs.crashes import Crashes
+from muster.agent.jobs.ended.collected_logs import CollectedLogs
+from muster.agent.jobs.output_losses import OutputLosses
+from muster.agent.jobs.registry import Registry
+from muster.agent.link.nursery_client import NurseryClient
+from muster.agent.logs.collecting import Collecting
+from muster.agent.logs.log_keeping import LogKeeping
+from muster.agent.metrics.metrics import Metrics
+from muster.agent.node.degraded import Degraded
+from muster.agent.node.health import NodeHealth
+from muster.agent.notify.sender import Notifier
+from muster.agent.telemetry.sampling import Telemetry
+from muster.probes.cards.driver import Driver, DriverSettings
+from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import explain
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon(ServerContext):
+    """All parts: those that the services use, and those that work by themselves."""
+
+    config: LiveConfig
+    nursery: NurseryClient
+    leasing: Leasing
+    limits: Degraded
+    crashes: Crashes
+    losses: OutputLosses
+    collecting: Collecting
+    ending: Ending
+    owner_fd: int | None
+
+    def note(self, kind: str, message: str) -> None:
+        """An event about the daemon itself."""
+        event = Event(time.time(), kind, message=message, attributes={"pid": str(os.getpid())})
+        self.events.append([(None, event)])
+
+
+async def serve(root: Root, config: LiveConfig, owner_fd: int | None) -> None:
+    """All between start and end. `owner_fd`: the pipe of the command that this daemon serves; None: there is none.
+    Raises StartupError, alone or in groups."""
+    try:
+        daemon = await _build(root, config, owner_fd)
+        await _load(daemon)
+    except OSError as error:
+        raise StartupError(f"{root.state}: cannot be worked with: {explain(error)}") from error
+    try:
+        await _run(daemon)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await daemon.driver.close()
+            await daemon.events.close()
+    _log.info("ended")
+
+
+async def _build(root: Root, config: LiveConfig, owner_fd: int | None) -> Daemon:
+    """Raises OSError, StartupError."""
+    stopping = anyio.Event()
+    tls = Credentials(config.now.tls) if config.now.tls.listen else None
+    events = await EventStore.open(root.events, config.now.jobs.keep_events_bytes)
+    nursery = NurseryClient(root, owner_fd=owner_fd)
+
+    # Cards and node.
+    driver = Driver(lambda: DriverSettings(config.now.cards.driver_deadline_s, config.now.cards.slots))
+    health = NodeHealth(root, config, events, driver)
+    leasing = Leasing(config, events, driver, health)
+    health.holder = leasing.holder
+    limits = Degraded(root, health.found)
+
+    # Jobs.
+    registry = Registry(root, config, events, nursery, driver, leasing, health)
+    registry.of_daemon = lambda: limits.trouble
+    registry.on_no_room = limits.refused
+    crashes = Crashes(events, health.found, registry.known)
+    nursery.died = crashes.died
+    losses = OutputLosses(root, health.found, registry.live)
+    registry.ended.on_ended.append(losses.ended)
+    registry.ended.on_lacking.append(losses.ended)
+
+    # What watches them, and what tells of them.
+    telemetry = Telemetry(root, config, driver, registry)
+    stacks = Stacks(registry, driver)
+    hangs = HangWatch(config, events, registry, telemetry.records, stacks.take)
+    notifier = Notifier(root, config, events, registry)
+    slots = Listeners(config)
+    metrics = Metrics(config, registry, driver, telemetry, health, events, slots)
+
+    # What is kept of them.
+    collected = CollectedLogs(root.collected_logs)
+    keeping = LogKeeping(root, config, events, registry, collected)
+    collecting = Collecting(config, registry, keeping, collected, telemetry.history, events)
+
+    return Daemon(
+        registry=registry,
+        events=events,
+        driver=driver,
+        health=health,
+        telemetry=telemetry,
+        metrics=metrics,
+        notifier=notifier,
+        stacks=stacks,
+        hangs=hangs,
+        keeping=keeping,
+        slots=slots,
+        tls=tls,
+        config=config,
+        root=root,
+        started_at=time.time(),
+        stopping=stopping,
+        nursery=nursery,
+        leasing=leasing,
+        limits=limits,
+        crashes=crashes,
+        losses=losses,
+        collecting=collecting,
+        ending=Ending(config, registry, notifier, stopping, owned=owner_fd is not None),
+        owner_fd=owner_fd,
+    )
+
+
+async def _load(daemon: Daemon) -> None:
+    """What the parts keep on disk. Raises OSError, StartupError."""
+    await daemon.notifier.load()
+    await daemon.health.load()
+    await daemon.registry.load()
+    await daemon.telemetry.load()
+
+
+async def _run(daemon: Daemon) -> None:
+    """Returns when the daemon is to end. Raises StartupError, alone or in groups."""
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(_handle_signals, daemon)
+        tasks.start_soon(heap.trim)
+        tasks.start_soon(daemon.crashes.run)
+        tasks.start_soon(daemon.limits.run)
+        tasks.start_soon(daemon.losses.run)
+        if is_init():
+            tasks.start_soon(orphans.reap, daemon.registry)
+        await tasks.start(daemon.events.run)
+        await tasks.start(daemon.nursery.run)
+        await tasks.start(daemon.keeping.run)
+        await tasks.start(daemon.registry.run)
+        tasks.start_soon(daemon.collecting.run)
+        # Not waited for: a driver may hang, and the daemon answers all the same.
+        tasks.start_soon(_open_driver, daemon)
+        await tasks.start(daemon.health.run)
+        await tasks.start(daemon.hangs.run)
+        await tasks.start(daemon.telemetry.run)
+        await tasks.start(daemon.metrics.run)
+        await tasks.start(daemon.notifier.run)
+        async with anyio.create_task_group() as serving:
+            await serving.start(serve_api, daemon)
+            daemon.note("node.started", f"musterd {build.FULL} started")
+            systemd.notify("READY=1")
+            if daemon.owner_fd is not None:
+                tasks.start_soon(daemon.ending.end_with_owner, daemon.owner_fd)
+            tasks.start_soon(watchdog.feed, daemon.events, daemon.root.nursery_socket)
+            await daemon.stopping.wait()
+            systemd.notify("STOPPING=1")
+            daemon.registry.close()
+            running = "" if daemon.ending.stops_jobs else "; jobs run on"
+            daemon.note("node.stopping", f"musterd is ending{running}")
+        tasks.cancel_scope.cancel()
+
+
+async def _open_driver(daemon: Daemon) -> None:
+    await daemon.driver.open()
+    daemon.leasing.known.set()
+
+
+async def _handle_signals(daemon: Daemon, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    ending = daemon.ending
+    with anyio.open_signal_receiver(*ending.signals()) as signals:
+        task_status.started()
+        async with anyio.create_task_group() as tasks:
+            async for number in signals:
+                if ending.is_meant(number):
+                    ending.take(number, tasks)
+                else:
+                    await _reload(daemon)
+
+
+async def _reload(daemon: Daemon) -> None:
+    systemd.notify("RELOADING=1")
+    await threads.run(daemon.config.reload)
+    now = daemon.config.now
+    log_setup.configure(now.daemon.log_level, now.daemon.log_format)
+    daemon.events.keep_bytes = now.jobs.keep_events_bytes
+    daemon.registry.reload(daemon.config.trouble)
+    daemon.metrics.reload()
+    daemon.keeping.reload()
+    daemon.collecting.reload()
+    systemd.notify("READY=1")
