@@ -14,7 +14,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.errors import JobNotFound, MusterError
 from muster.agent.host import end_signals
 from muster.agent.host.end_signals import Ask

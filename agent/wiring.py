@@ -33,7 +33,7 @@ from muster.agent.jobs.registry import Registry
 from muster.agent.link.nursery_client import NurseryClient
 from muster.agent.logs.collecting import Collecting
 from muster.agent.logs.log_keeping import LogKeeping
-from muster.agent.metrics.metrics import Metrics
+from muster.agent.metrics.exporter import Metrics
 from muster.agent.node.degraded import Degraded
 from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier

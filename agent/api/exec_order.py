@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from google.protobuf.duration_pb2 import Duration
 
 from muster.agent import protobuf_times
-from muster.agent.config.config import ExecTable
+from muster.agent.config.schema import ExecTable
 from muster.agent.errors import InvalidRequest, RankNotRunning
 from muster.agent.jobs.entry import Entry
 from muster.supervisors.birth.spec_rules import violations

@@ -29,7 +29,7 @@ from muster.agent.api.services.probe_service import ProbeService
 from muster.agent.api.services.telemetry_service import TelemetryService
 from muster.agent.api.slots import Slots
 from muster.agent.api.tls import Credentials
-from muster.agent.config.config import Config, LimitsTable, SocketTable, TlsTable
+from muster.agent.config.schema import Config, LimitsTable, SocketTable, TlsTable
 from muster.agent.errors import StartupError
 from muster.supervisors.paths import Root
 from muster.v1 import (

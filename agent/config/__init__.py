@@ -1,4 +1,4 @@
 """The daemon's configuration: every key, its default, and what is said about a file that is wrong.
 
-Others use: `config.Config` and its tables.
+Others use: `schema.Config` and its tables.
 """

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from muster.agent.config import config
-from muster.agent.config.config import Config
+from muster.agent.config import schema
+from muster.agent.config.schema import Config
 from muster.agent.errors import StartupError
 from muster.supervisors.paths import Root
 
@@ -44,7 +44,7 @@ class LiveConfig:
             self.trouble = f"the configuration was not reloaded, the one before is in force: {error}"
             _log.error("config.refused", error=str(error))
             return
-        late = config.restart_needed(self.now, new)
+        late = schema.restart_needed(self.now, new)
         self.now, self.trouble = new, ""
         if late:
             self.trouble = f"{', '.join(late)}: the new value takes effect when musterd is started again"
@@ -53,7 +53,7 @@ class LiveConfig:
 
     def _read(self) -> Config:
         there = self._named or self._path.exists()
-        read = config.load(self._path, own=True) if there else Config()
+        read = schema.load(self._path, own=True) if there else Config()
         if not self._record:
             return read
         return msgspec.structs.replace(read, telemetry=msgspec.structs.replace(read.telemetry, record=self._record))

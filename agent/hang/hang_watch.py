@@ -14,7 +14,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
-from muster.agent.config.config import Config, HangTable
+from muster.agent.config.schema import Config, HangTable
 from muster.agent.errors import CursorTooOld
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs.entry import Entry

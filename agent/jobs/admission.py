@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from muster.agent.config.config import Config, HangTable
+from muster.agent.config.schema import Config, HangTable
 from muster.agent.errors import InvalidRequest, NoRoom, PortInUse
 from muster.probes import hang
 from muster.supervisors.birth.child import Account

@@ -12,7 +12,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.errors import (
     JobAlive,
     JobIdConflict,

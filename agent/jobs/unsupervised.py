@@ -10,7 +10,7 @@ import anyio
 import structlog
 
 from muster.agent import threads
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.errors import MusterError
 from muster.agent.jobs import job_folder, rank_tables
 from muster.agent.jobs.cards import placement

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import anyio
 import structlog
 
-from muster.agent.config.config import Config, JobsTable
+from muster.agent.config.schema import Config, JobsTable
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.ended.ended_row import Ended

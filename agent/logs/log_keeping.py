@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
 from muster.agent import threads
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.errors import CursorTooOld, InvalidRequest, JobNotFound
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.host.log_folder import folder as known_folder

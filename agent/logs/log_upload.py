@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from muster.agent import threads
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.errors import JobNotFound
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.host import operator_program

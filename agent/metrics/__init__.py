@@ -1,4 +1,4 @@
 """Metrics for Prometheus: the page, the endpoint that shows it, and the file for node_exporter.
 
-Others use `metrics.Metrics`; `loop_lag` measures the daemon's own event loop for that page.
+Others use `exporter.Metrics`; `loop_lag` measures the daemon's own event loop for that page.
 """

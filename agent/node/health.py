@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import TaskStatus
 
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.errors import ConditionNotFound
 from muster.agent.events.event_store import EventStore
 from muster.agent.node import acceptance

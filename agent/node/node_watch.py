@@ -12,7 +12,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.node.rota import Rota
 from muster.probes.cards.accelerator import CardEvent
 from muster.probes.cards.driver import Driver

@@ -1,6 +1,6 @@
 """Tells chosen events to a program and to webhooks: those of the node, and one of each job that names one.
 
-Events are read from their store, by a cursor; what is chosen waits in a queue per receiver (notify_queue.py) and is
+Events are read from their store, by a cursor; what is chosen waits in a queue per receiver (backlog.py) and is
 sent by a task of that receiver alone, in order, again and again until it is taken, refused or too old. So a receiver
 that is dead costs nobody else anything. What is sent has the id of its event: who gets it twice can tell.
 """
@@ -18,10 +18,10 @@ from anyio.abc import TaskGroup, TaskStatus
 from muster.agent.config.notify_settings import NotifyTable
 from muster.agent.errors import CursorTooOld, InvalidRequest, JobNotFound
 from muster.agent.events.event_store import Event, EventStore
-from muster.agent.notify import notify_command, notify_item, notify_webhook
-from muster.agent.notify.notify_item import Item, NotificationRefused, NotTaken
-from muster.agent.notify.notify_queue import COMMAND, WEBHOOK, Outbox, Queue
-from muster.agent.notify.notify_webhook import WebhookTarget
+from muster.agent.notify import command, notification, webhook
+from muster.agent.notify.backlog import COMMAND, WEBHOOK, Outbox, Queue
+from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
+from muster.agent.notify.webhook import WebhookTarget
 from muster.supervisors.model.notify_rules import JOB_EVENTS, shown
 from muster.supervisors.paths import Root
 
@@ -168,14 +168,14 @@ class Notifier:
                 self._outbox.cursor = cursor
 
     async def _take(self, event: Event, cursor: str, table: NotifyTable) -> None:
-        names = notify_item.names(event)
+        names = notification.names(event)
         if not names:
             return
         for key, wanted in await self._receivers(event.job_id, table):
             # Who asks for failed and ended gets one of them.
             name = next((name for name in names if name in wanted), None)
             if name is not None:
-                self._outbox.put(key, notify_item.item(event, cursor, name), table.keep)
+                self._outbox.put(key, notification.item(event, cursor, name), table.keep)
                 self._wake(key)
 
     async def _receivers(self, job_id: str, table: NotifyTable) -> list[tuple[str, tuple[str, ...]]]:
@@ -246,17 +246,17 @@ class Notifier:
         return after
 
     async def _send(self, key: str, item: Item, table: NotifyTable) -> None:
-        body = notify_item.body(item, self._node)
+        body = notification.body(item, self._node)
         if key == COMMAND:
-            await notify_command.run(table.command, item, body, table.timeout_s)
+            await command.run(table.command, item, body, table.timeout_s)
         elif key == WEBHOOK:
             target = WebhookTarget(table.webhook, table.timeout_s, "", table.secret_file, table.proxy, table.ca_file)
-            await notify_webhook.post(target, item, body)
+            await webhook.post(target, item, body)
         else:  # the node's secret is between it and its own receiver
             url, secret = _of_job_key(key)
             async with self._slots:
                 target = WebhookTarget(url, table.timeout_s, secret, "", table.proxy, table.ca_file)
-                await notify_webhook.post(target, item, body)
+                await webhook.post(target, item, body)
 
     async def _pause(self, queue: Queue, table: NotifyTable, after: float) -> None:
         """Leaves a receiver alone, for longer after each failure; not in step with other nodes, whose receiver it often

@@ -8,7 +8,7 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskStatus
 
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry import job_processes
 from muster.agent.telemetry.freshness import lasts

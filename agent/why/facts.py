@@ -8,7 +8,7 @@ from typing import Protocol
 
 import anyio
 
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.events.event_store import EventStore
 from muster.agent.jobs.entry import Entry
 from muster.agent.logs.log_reading import RankLogFile

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.agent.config import config
+from muster.agent.config import schema
 from muster.agent.errors import StartupError
 from muster.supervisors.wire.messages import SocketAt
 from muster.v1 import job_pb2
@@ -30,7 +30,7 @@ from tests.fuzz.test_calls import clear, defects
 SEED = int(os.environ.get("MUSTER_FUZZ_SEED", "1"))
 ROUNDS = int(os.environ.get("MUSTER_FUZZ_CALLS", "3000")) // 15
 
-_TABLES = {name: get_type_hints(kind) for name, kind in get_type_hints(config.Config).items()}
+_TABLES = {name: get_type_hints(kind) for name, kind in get_type_hints(schema.Config).items()}
 _VALUE = st.recursive(
     st.one_of(
         st.booleans(),
@@ -61,11 +61,11 @@ def _raw(draw: st.DrawFn) -> dict[str, Any]:
 @settings(deadline=None, max_examples=400)
 def test_any_configuration_is_taken_or_refused_with_one_sentence(raw: dict[str, Any]) -> None:
     try:
-        made = config.parse(raw)
+        made = schema.parse(raw)
     except ValueError as error:
         assert str(error) and "\n" not in str(error)[:-1]
     else:
-        assert isinstance(made, config.Config)
+        assert isinstance(made, schema.Config)
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
@@ -74,7 +74,7 @@ def test_any_bytes_are_a_configuration_or_refused_by_the_name_of_the_file(data: 
     path = Path(f"/dev/shm/muster-fuzz-{os.getpid()}.toml")
     path.write_bytes(data)
     try:
-        config.load(path)
+        schema.load(path)
     except StartupError as error:
         assert str(error).startswith(f"{path}: ")
     else:

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from muster import client
 from muster.agent.api.server import MAX_STREAMS, connections
 from muster.agent.api.slots import MAX_CALLS, MAX_UNTAKEN
-from muster.agent.config.config import LimitsTable
+from muster.agent.config.schema import LimitsTable
 from muster.v1 import (
     event_pb2,
     event_pb2_grpc,

@@ -14,7 +14,7 @@ import pytest
 
 from muster.agent.host import state_folder
 from muster.agent.node import node_file
-from muster.agent.notify import notify_queue
+from muster.agent.notify import backlog
 from muster.agent.telemetry.history import history_db
 from muster.probes.hang import resumable
 from muster.supervisors import PROTOCOL
@@ -285,7 +285,7 @@ def test_the_table_in_the_docs_is_that_of_the_code() -> None:
         "jobs/<id>/journal": journal.FORMAT,
         "jobs/<id>/hang.json": resumable._VERSION,
         "<state>/node.json": node_file.VERSION,
-        "<state>/notify.json": notify_queue.VERSION,
+        "<state>/notify.json": backlog.VERSION,
         "<state>/telemetry.db": history_db.FORMAT,
         "jobs/<id>/control": PROTOCOL,
     }

@@ -9,13 +9,13 @@ import anyio
 from muster.agent.api import access
 from muster.agent.api.slots import Listeners
 from muster.agent.api.tls import Credentials
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.events.event_store import EventStore
 from muster.agent.hang.hang_watch import HangWatch
 from muster.agent.hang.job_stacks import Stacks
 from muster.agent.jobs.registry import Registry
 from muster.agent.logs.log_keeping import LogKeeping
-from muster.agent.metrics.metrics import Metrics
+from muster.agent.metrics.exporter import Metrics
 from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier
 from muster.agent.telemetry.sampling import Telemetry

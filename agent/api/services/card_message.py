@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from muster.agent import threads
 from muster.agent.api.services import ServerContext
-from muster.agent.config.config import TelemetryTable
+from muster.agent.config.schema import TelemetryTable
 from muster.agent.jobs.cards import doubts, holders
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.protobuf_times import timestamp

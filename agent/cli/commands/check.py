@@ -18,7 +18,7 @@ from muster.agent.cli.spec.spec_options import Parsed, label_pair
 from muster.agent.text import table
 
 if TYPE_CHECKING:
-    from muster.agent.config.config import Config
+    from muster.agent.config.schema import Config
     from muster.probes.checks.precheck import CardsWanted
     from muster.probes.checks.result import CheckResult
     from muster.probes.node.node_checks import Inventory
@@ -111,14 +111,14 @@ def run(
     """
     import anyio
 
-    from muster.agent.config import config
+    from muster.agent.config import schema
     from muster.agent.errors import StartupError
     from muster.probes.checks import result
     from muster.probes.node import node_checks
 
     path = Path(file) if file is not None else named_root(context.find_root()).config
     try:
-        settings = config.load(path) if file is not None or path.exists() else config.Config()
+        settings = schema.load(path) if file is not None or path.exists() else schema.Config()
         settings = settings.with_written(dict(changes))
     except StartupError as error:
         raise Failure(str(error), Exit.USAGE) from None

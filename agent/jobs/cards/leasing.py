@@ -11,7 +11,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.errors import CardBusy, JobNotFound, NodeDraining, NodeUnhealthy, NoSuchCard
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs.cards import placement, release

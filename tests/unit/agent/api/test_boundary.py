@@ -26,7 +26,7 @@ from muster.agent.api.audit import Audit
 from muster.agent.api.server import ServerContext
 from muster.agent.api.services import event_service
 from muster.agent.api.slots import Listeners
-from muster.agent.config.config import ExecTable, LimitsTable, SocketTable, TelemetryTable, TlsTable
+from muster.agent.config.schema import ExecTable, LimitsTable, SocketTable, TelemetryTable, TlsTable
 from muster.agent.events.event_store import Event
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.damaged_jobs import DamagedJobs

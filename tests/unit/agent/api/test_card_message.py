@@ -9,7 +9,7 @@ import pytest
 
 from muster.agent.api.services import ServerContext
 from muster.agent.api.services.card_message import cards_of
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.node.conditions import Condition
 from muster.agent.telemetry.freshness import OLD_S

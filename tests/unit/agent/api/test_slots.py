@@ -10,7 +10,7 @@ from muster.agent.api import slots
 from muster.agent.api.access import Caller, Role
 from muster.agent.api.server import connections
 from muster.agent.api.slots import MAX_CALLS, MAX_UNTAKEN, HeldSlot, Listeners, SlotKind, Slots, kind_of
-from muster.agent.config.config import ExecTable, LimitsTable
+from muster.agent.config.schema import ExecTable, LimitsTable
 from muster.agent.errors import NoSlot
 from muster.agent.exposition import Page
 

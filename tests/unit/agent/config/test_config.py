@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from muster.agent.config import config
-from muster.agent.config.config import Config
+from muster.agent.config import schema
 from muster.agent.config.live_config import LiveConfig
+from muster.agent.config.schema import Config
 from muster.agent.errors import StartupError
 from muster.probes.checks import precheck
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
@@ -20,7 +20,7 @@ from tests.small_disk import needs_root
 def parsed(text: str, tmp_path: Path) -> Config:
     path = tmp_path / "musterd.toml"
     path.write_text(text)
-    return config.load(path)
+    return schema.load(path)
 
 
 def refusal(text: str, tmp_path: Path) -> str:
@@ -49,7 +49,7 @@ def test_keys_are_taken_over(tmp_path: Path):
 
 def test_the_checks_have_the_probes_own_names_and_defaults():
     assert Config().checks.settings() == precheck.CheckSettings()
-    ours = set(config.ChecksTable.__struct_fields__) - {"policy"}
+    ours = set(schema.ChecksTable.__struct_fields__) - {"policy"}
     assert ours == {f.name for f in fields(precheck.CheckSettings)}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.errors import InvalidRequest, NoRoom
 from muster.agent.jobs import admission
 from muster.supervisors.model.spec import JOB_ID, JobSpec

@@ -16,7 +16,7 @@ import anyio
 import msgspec
 import pytest
 
-from muster.agent.config.config import Config, LogsTable
+from muster.agent.config.schema import Config, LogsTable
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs import log_ownership
 from muster.agent.jobs.ended.collected_logs import CollectedLogs

@@ -18,14 +18,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from muster.agent.api.slots import Listeners
-from muster.agent.config.config import Config, MetricsTable
+from muster.agent.config.schema import Config, MetricsTable
 from muster.agent.events.event_store import Event, EventStore, RecordKey
 from muster.agent.exposition import Page
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.entry import Entry
-from muster.agent.metrics import metrics, metrics_node, metrics_tally
+from muster.agent.metrics import exporter, node_metrics, tally
+from muster.agent.metrics.exporter import Metrics
 from muster.agent.metrics.loop_lag import BOUNDS, LoopLag
-from muster.agent.metrics.metrics import Metrics
 from muster.agent.node.conditions import Condition
 from muster.agent.telemetry import freshness
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, Health, Holder, Reading, Remapped, Trouble
@@ -192,7 +192,7 @@ async def test_devices_of_checks_are_bounded(tmp_path: Path):
     results = [CheckResult("nfs", Status.OK, "OK", "", device=f"/home/{i}") for i in range(5000)]  # type: ignore[arg-type]
     results.append(CheckResult("nfs", Status.CRITICAL, "NFS_HANGS", "", device="/home/x"))  # type: ignore[arg-type]
     found = await shown(tmp_path, Parts(results=results))
-    assert len(matching(found, "muster_check_status")) == metrics_node.MAX_CHECKS
+    assert len(matching(found, "muster_check_status")) == node_metrics.MAX_CHECKS
     assert value(found, "muster_check_status", item="nfs", device="/home/x") == 2
 
 
@@ -542,7 +542,7 @@ async def test_only_what_happens_from_now_on_is_counted(tmp_path: Path):
 async def test_events_that_were_dropped_before_they_were_counted_end_nothing(tmp_path: Path):
     """Nobody looked for long, and the history is short."""
     store = await EventStore.open(tmp_path, 64 << 10, boot_id="one")
-    tally = metrics_tally.Tally(store, list)
+    counting = tally.Tally(store, list)
     async with anyio.create_task_group() as tasks:
         await tasks.start(store.run)
         first = store.oldest_cursor()
@@ -553,26 +553,26 @@ async def test_events_that_were_dropped_before_they_were_counted_end_nothing(tmp
         tasks.cancel_scope.cancel()
     store.append([(None, event("job.taken_over"))])
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(tally.run)
-        await until(lambda: value(counted(tally), "muster_supervisor_takeovers_total") == 1)
+        tasks.start_soon(counting.run)
+        await until(lambda: value(counted(counting), "muster_supervisor_takeovers_total") == 1)
         store.append([(None, event("job.taken_over"))])
-        await until(lambda: value(counted(tally), "muster_supervisor_takeovers_total") == 2)
+        await until(lambda: value(counted(counting), "muster_supervisor_takeovers_total") == 2)
         tasks.cancel_scope.cancel()
     await store.close()
 
 
-def counted(tally: metrics_tally.Tally) -> Samples:
+def counted(tallied: tally.Tally) -> Samples:
     page = Page()
-    tally.fill(page)
+    tallied.fill(page)
     return read(page.text())
 
 
 async def test_label_sets_are_bounded(tmp_path: Path):
-    numbers = [str(i) for i in range(2 * metrics_tally.MAX_SETS)]
+    numbers = [str(i) for i in range(2 * tally.MAX_SETS)]
     many = [event("node.event", code="X", item="xid", number=number, card="0") for number in numbers]
     found = await shown(tmp_path, Parts(), *many)
-    assert len(matching(found, "muster_xid_events_total")) == metrics_tally.MAX_SETS
-    assert value(found, "muster_hardware_events_total", code="X") == 2 * metrics_tally.MAX_SETS
+    assert len(matching(found, "muster_xid_events_total")) == tally.MAX_SETS
+    assert value(found, "muster_hardware_events_total", code="X") == 2 * tally.MAX_SETS
 
 
 async def test_no_label_tells_of_jobs_users_or_commands(tmp_path: Path):
@@ -662,7 +662,7 @@ async def test_a_new_configuration_takes_effect(tmp_path: Path):
 
 
 async def test_a_port_in_use_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(metrics, "RETRY_S", 0.01)
+    monkeypatch.setattr(exporter, "RETRY_S", 0.01)
     parts = Parts()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -12,14 +12,14 @@ import pytest
 
 from muster.agent.api import slots
 from muster.agent.exposition import Catalogue, Distribution, Metric, Page
-from muster.agent.metrics import loop_lag, metrics_cards, metrics_node, metrics_tally, metrics_vendor
+from muster.agent.metrics import card_metrics, loop_lag, node_metrics, tally, vendor_metrics
 from muster.probes.cards.accelerator import Trouble
 from muster.supervisors.model.states import State
 
 DOCS = Path(__file__).parents[4] / "docs"
 RULES_TEST = Path(__file__).parents[2] / "alerts_test.yml"
-OWN = (metrics_node.OWN, slots.OWN, metrics_tally.OWN, metrics_cards.OWN)
-ALL = (*OWN, metrics_vendor.DCGM, metrics_vendor.NPU)
+OWN = (node_metrics.OWN, slots.OWN, tally.OWN, card_metrics.OWN)
+ALL = (*OWN, vendor_metrics.DCGM, vendor_metrics.NPU)
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (prometheus)")
 
@@ -83,14 +83,14 @@ def test_names_follow_prometheus_rules():
 
 
 @pytest.mark.parametrize(
-    "metric", [m for m in metrics_of(*ALL) if m not in metrics_vendor.ERRORS[2:]], ids=lambda m: m.name
+    "metric", [m for m in metrics_of(*ALL) if m not in vendor_metrics.ERRORS[2:]], ids=lambda m: m.name
 )
 def test_every_metric_is_documented_as_it_is(metric: Metric):
     labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
     row = f" | {metric.kind} | {labels} | {metric.text} |\n"
     text = (DOCS / "metrics.md").read_text()
-    if metric in metrics_vendor.ERRORS[1:]:
-        assert f"| `npu_chip_info_error_code_1` ... `{metrics_vendor.ERRORS[-1].name}`{row}" in text
+    if metric in vendor_metrics.ERRORS[1:]:
+        assert f"| `npu_chip_info_error_code_1` ... `{vendor_metrics.ERRORS[-1].name}`{row}" in text
     else:
         assert f"| `{metric.name}`{row}" in text
 
@@ -117,8 +117,8 @@ def test_values_that_rules_compare_labels_with_exist():
     assert states <= {*map(str, State), "free", "leased", "held", "unfit"}
     troubles = {t for match in re.findall(r'trouble=~?"([^"]+)"', text) for t in match.split("|")}
     assert troubles <= {*map(str, Trouble)}
-    assert set(re.findall(r'recommendation="([^"]+)"', text)) <= set(metrics_tally.RECOMMENDATIONS)
-    assert set(re.findall(r'verdict="([^"]+)"', text)) <= set(metrics_tally.HANG_VERDICTS)
+    assert set(re.findall(r'recommendation="([^"]+)"', text)) <= set(tally.RECOMMENDATIONS)
+    assert set(re.findall(r'verdict="([^"]+)"', text)) <= set(tally.HANG_VERDICTS)
     assert set(re.findall(r'\ble="([^"]+)"', text)) <= {repr(bound) for bound in loop_lag.BOUNDS}
 
 

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 import pytest
 
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.errors import ConditionNotFound, InvalidRequest, NodeUnhealthy, NoRoom
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.node.health import Clock, NodeHealth

@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from muster.agent.notify import notify_command
-from muster.agent.notify.notify_item import Item, NotificationRefused, NotTaken
+from muster.agent.notify import command
+from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
 from tests.conftest import alive
 from tests.unit.notify_receiver import until
 
@@ -19,7 +19,7 @@ LONG_S = 60.0
 
 async def run(script: str, *args: str, timeout_s: float = LONG_S, body: bytes = BODY) -> None:
     with anyio.fail_after(60):
-        await notify_command.run(("/bin/sh", "-c", script, "sh", *args), ITEM, body, timeout_s)
+        await command.run(("/bin/sh", "-c", script, "sh", *args), ITEM, body, timeout_s)
 
 
 def lines(path: Path) -> list[str]:
@@ -78,10 +78,10 @@ async def test_it_says_never_again() -> None:
 
 async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotTaken, match=r"no-such: cannot be executed: No such file or directory"):
-        await notify_command.run((str(tmp_path / "no-such"),), ITEM, BODY, LONG_S)
+        await command.run((str(tmp_path / "no-such"),), ITEM, BODY, LONG_S)
     (tmp_path / "plain").touch(0o644)
     with pytest.raises(NotTaken, match=r"plain: cannot be executed: Permission denied"):
-        await notify_command.run((str(tmp_path / "plain"),), ITEM, BODY, LONG_S)
+        await command.run((str(tmp_path / "plain"),), ITEM, BODY, LONG_S)
 
 
 async def test_it_is_killed_with_all_its_group_when_its_time_is_over(tmp_path: Path) -> None:

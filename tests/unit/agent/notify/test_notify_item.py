@@ -5,8 +5,8 @@ import json
 import pytest
 
 from muster.agent.events.event_store import Event
-from muster.agent.notify import notify_item
-from muster.agent.notify.notify_item import names
+from muster.agent.notify import notification
+from muster.agent.notify.notification import names
 from muster.supervisors.model.notify_rules import EVENTS
 
 
@@ -49,8 +49,8 @@ def test_names(kind: str, attributes: dict[str, str], expected: tuple[str, ...])
 
 
 def test_what_is_sent() -> None:
-    item = notify_item.item(event("job.ended", state="FAILED", exit_code="7"), "0123456789abcdef-17", "failed")
-    assert json.loads(notify_item.body(item, "node-3")) == {
+    item = notification.item(event("job.ended", state="FAILED", exit_code="7"), "0123456789abcdef-17", "failed")
+    assert json.loads(notification.body(item, "node-3")) == {
         "id": "0123456789abcdef-17",
         "event": "failed",
         "kind": "job.ended",
@@ -64,11 +64,11 @@ def test_what_is_sent() -> None:
 
 def test_a_condition_of_a_card_names_the_job_that_has_it() -> None:
     raised = Event(1.0, "node.condition", attributes={"status": "CRITICAL", "card": "3", "job": "job-9"})
-    assert notify_item.item(raised, "x-1", "node_condition").job == "job-9"
+    assert notification.item(raised, "x-1", "node_condition").job == "job-9"
 
 
 def test_long_texts_are_cut_and_many_attributes_left_out() -> None:
     long = Event(1.0, "job.hung", "j", message="m" * 100_000, attributes={f"a{i}": "v" * 100_000 for i in range(1000)})
-    body = notify_item.body(notify_item.item(long, "x-1", "hung"), "n")
+    body = notification.body(notification.item(long, "x-1", "hung"), "n")
     assert len(body) < 65 * 4200
     assert json.loads(body)["message"].endswith("m...")

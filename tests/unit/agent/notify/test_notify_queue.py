@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from muster.agent.host.state_folder import write_synced
-from muster.agent.notify import notify_queue
-from muster.agent.notify.notify_item import Item
-from muster.agent.notify.notify_queue import COMMAND, WEBHOOK, Outbox
+from muster.agent.notify import backlog
+from muster.agent.notify.backlog import COMMAND, WEBHOOK, Outbox
+from muster.agent.notify.notification import Item
 from tests.unit.notify_receiver import until
 
 URL = "https://h/letmein"
@@ -103,7 +103,7 @@ def test_what_is_too_old_is_dropped_and_told_for_an_hour(tmp_path: Path, monkeyp
     assert outbox.trouble == [
         "notify: 2 event(s) for the webhook were dropped: they were older than 60 s (max_age_s in [notify])"
     ]
-    monkeypatch.setattr(notify_queue, "LOSS_SHOWN_S", 0.0)
+    monkeypatch.setattr(backlog, "LOSS_SHOWN_S", 0.0)
     assert outbox.trouble == []
 
 
@@ -141,7 +141,7 @@ async def test_a_change_is_written_at_once_and_not_only_at_the_end(tmp_path: Pat
 async def test_a_cursor_that_moved_over_nothing_of_interest_is_kept_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify_queue, "IDLE_SAVE_S", 0.01)
+    monkeypatch.setattr(backlog, "IDLE_SAVE_S", 0.01)
     path = tmp_path / "notify.json"
     async with kept(path) as outbox:
         outbox.cursor = "x-5"
@@ -162,7 +162,7 @@ async def test_a_file_that_cannot_be_understood_is_set_aside(tmp_path: Path, tex
 async def test_a_file_that_cannot_be_written_is_told_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify_queue, "SAVE_S", 0.01)
+    monkeypatch.setattr(backlog, "SAVE_S", 0.01)
     path = tmp_path / "notify.json"
     in_the_way = tmp_path / ".notify.json.new"
     in_the_way.mkdir()
@@ -200,7 +200,7 @@ def fill(ballast: Path) -> None:
 
 
 async def test_a_full_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notify_queue, "SAVE_S", 0.01)
+    monkeypatch.setattr(backlog, "SAVE_S", 0.01)
     path, ballast = small_disk / "notify.json", small_disk / "ballast"
     async with kept(path) as outbox:
         outbox.put(WEBHOOK, item(1), 10)
@@ -220,15 +220,15 @@ async def test_a_full_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) ->
 async def test_a_disk_that_hangs_is_told_and_keeps_nothing_from_going_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notify_queue, "SAVE_S", 0.01)
-    monkeypatch.setattr(notify_queue, "WRITE_S", 0.05)
+    monkeypatch.setattr(backlog, "SAVE_S", 0.01)
+    monkeypatch.setattr(backlog, "WRITE_S", 0.05)
     let_go, real = threading.Event(), write_synced
 
     def hang(path: Path, text: str) -> None:
         let_go.wait(60)
         real(path, text)
 
-    monkeypatch.setattr(notify_queue, "write_synced", hang)
+    monkeypatch.setattr(backlog, "write_synced", hang)
     path = tmp_path / "notify.json"
     try:
         async with kept(path) as outbox:

@@ -14,9 +14,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from muster.agent.notify import notify_webhook
-from muster.agent.notify.notify_item import Item, NotificationRefused, NotTaken
-from muster.agent.notify.notify_webhook import WebhookTarget, post
+from muster.agent.notify import webhook
+from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
+from muster.agent.notify.webhook import WebhookTarget, post
 from tests.unit.notify_receiver import Answer, Got, Receiver, nobody, serving, until
 
 ITEM = Item("0123456789abcdef-7", "hung", "job.hung", 1000.0, "job-1", "rank 3 hangs")
@@ -201,7 +201,7 @@ async def test_a_call_that_never_comes_back_leaves_other_urls_alone(
         return real(host, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    monkeypatch.setattr(notify_webhook, "LINGER_S", 0.01)
+    monkeypatch.setattr(webhook, "LINGER_S", 0.01)
     try:
         assert "did not answer" in str(await not_taken("http://hangs.example/letmein", 0.1))
         error = await not_taken("http://hangs.example/letmein")

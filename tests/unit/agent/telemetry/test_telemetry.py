@@ -10,7 +10,7 @@ import anyio
 import msgspec
 import pytest
 
-from muster.agent.config.config import Config
+from muster.agent.config.schema import Config
 from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry import job_processes, sampling
 from muster.agent.telemetry.history.history_rows import CARD_MEM, CPU, POWER, UTIL, FoundSeries

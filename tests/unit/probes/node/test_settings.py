@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from muster.agent.config.config import ChecksTable, Config, HealthTable
+from muster.agent.config.schema import ChecksTable, Config, HealthTable
 from muster.probes.checks.precheck import CheckSettings
 from muster.probes.node.node_settings import NodeSettings
 

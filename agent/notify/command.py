@@ -2,7 +2,7 @@
 
 from muster.agent.host import operator_program
 from muster.agent.host.operator_program import ProgramFailed
-from muster.agent.notify.notify_item import Item, NotificationRefused, NotTaken
+from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
 
 #: Exit code that says "never again with this one"; EX_DATAERR of sysexits.h.
 REFUSED = 65

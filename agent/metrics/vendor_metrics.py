@@ -7,9 +7,9 @@ always be empty is left out, which is the same to Prometheus.
 
 from collections.abc import Mapping
 
-from muster.agent.config.config import TelemetryTable
+from muster.agent.config.schema import TelemetryTable
 from muster.agent.exposition import Catalogue, Metric, Page
-from muster.agent.metrics.metrics_cards import fresh, scaled
+from muster.agent.metrics.card_metrics import fresh, scaled
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Health, Reading
 from muster.probes.cards.driver import View
 

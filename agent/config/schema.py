@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from muster.agent.config import metrics_settings, notify_settings
+from muster.agent.config import listen_address, notify_settings
 from muster.agent.config.notify_settings import NotifyTable
 from muster.agent.errors import StartupError
 from muster.agent.host.ownership import refuse_others
@@ -321,8 +321,8 @@ def parse(raw: dict[str, Any]) -> Config:
 
 
 def _check_metrics(table: MetricsTable) -> None:
-    metrics_settings.check_listen(table.listen)
-    metrics_settings.check_textfile(table.textfile)
+    listen_address.check_listen(table.listen)
+    listen_address.check_textfile(table.textfile)
 
 
 def _check_tls(table: TlsTable) -> None:

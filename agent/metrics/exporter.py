@@ -1,7 +1,7 @@
 """Metrics for Prometheus: what daemon, jobs, node and cards are at this moment, and what happened since the start.
 
 Nothing is kept up for them: a page is made when it is asked for, from what the other parts know anyway. Only events are
-counted as they come (metrics_tally.py), and the loop's lag is measured (loop_lag.py). A page is shown on a loopback
+counted as they come (tally.py), and the loop's lag is measured (loop_lag.py). A page is shown on a loopback
 port or a unix socket, and in a file for node_exporter; neither ever ends the daemon.
 """
 
@@ -17,17 +17,17 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from muster.agent.config import metrics_settings
-from muster.agent.config.config import Config, MetricsTable
-from muster.agent.config.metrics_settings import Tcp, Unix
+from muster.agent.config import listen_address
+from muster.agent.config.listen_address import Tcp, Unix
+from muster.agent.config.schema import Config, MetricsTable
 from muster.agent.events.event_store import EventStore
 from muster.agent.exposition import Page
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.entry import Entry
-from muster.agent.metrics import metrics_cards, metrics_http, metrics_node, metrics_vendor
+from muster.agent.metrics import card_metrics, node_metrics, scrape_server, vendor_metrics
 from muster.agent.metrics.loop_lag import LoopLag
-from muster.agent.metrics.metrics_tally import Tally
-from muster.agent.metrics.metrics_textfile import Textfile
+from muster.agent.metrics.tally import Tally
+from muster.agent.metrics.textfile import Textfile
 from muster.agent.node.conditions import Condition
 from muster.probes.cards.driver import View
 from muster.probes.checks.result import CheckResult
@@ -158,19 +158,19 @@ class Metrics:
         now, config, view = time.time(), self._settings(), self._driver.view
         jobs, conditions, health = self._registry, self._health.conditions, self._health
         warnings = [*self._registry.warnings(), *health.trouble, *self._telemetry.trouble, *self.trouble]
-        metrics_node.daemon(page, self._started_at, self._lag.seen, len(warnings))
-        metrics_node.jobs(page, jobs.states(), jobs.live(), len(self._telemetry.underused))
+        node_metrics.daemon(page, self._started_at, self._lag.seen, len(warnings))
+        node_metrics.jobs(page, jobs.states(), jobs.live(), len(self._telemetry.underused))
         self._tally.fill(page)
         self._slots.fill(page)
         drained, refused = health.drain is not None, health.refusal(()) is not None
-        metrics_node.health(page, health.results, conditions, drained=drained, refused=refused)
+        node_metrics.health(page, health.results, conditions, drained=drained, refused=refused)
         ended = {lease.job_id for lease in jobs.cards if jobs.has_ended(lease.job_id)}
-        metrics_cards.cards(page, view, jobs.cards, ended, health.unfit_cards())
-        metrics_cards.readings(page, view, config.telemetry, now)
+        card_metrics.cards(page, view, jobs.cards, ended, health.unfit_cards())
+        card_metrics.readings(page, view, config.telemetry, now)
         if config.metrics.dcgm_names:
-            metrics_vendor.dcgm(page, view, config.telemetry, self._tally.last_xid, self._hostname, now)
+            vendor_metrics.dcgm(page, view, config.telemetry, self._tally.last_xid, self._hostname, now)
         if config.metrics.npu_names:
-            metrics_vendor.npu(page, view, config.telemetry, now)
+            vendor_metrics.npu(page, view, config.telemetry, now)
         return page.text(openmetrics=openmetrics)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -203,7 +203,7 @@ class Metrics:
         await self._lag.run()
 
     async def _serve(self, listen: str) -> None:
-        where = metrics_settings.parse(listen)
+        where = listen_address.parse(listen)
         assert where is not None
         try:
             while True:
@@ -215,7 +215,7 @@ class Metrics:
     async def _serve_once(self, where: Tcp | Unix) -> None:
         """Returns where it cannot be bound."""
         try:
-            sock = metrics_http.bind(where)
+            sock = scrape_server.bind(where)
         except OSError as error:
             text = f"{where}: metrics cannot be shown here: {os.strerror(error.errno or 0)}; it is tried again; "
             text += "see listen in [metrics]"
@@ -227,7 +227,7 @@ class Metrics:
         _log.info("metrics.shown", where=str(where))
         with sock:
             try:
-                await metrics_http.serve(sock, self.page)
+                await scrape_server.serve(sock, self.page)
             finally:
                 if isinstance(where, Unix):
                     with contextlib.suppress(OSError):

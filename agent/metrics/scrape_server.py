@@ -18,7 +18,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from muster.agent.config.metrics_settings import Tcp, Unix
+from muster.agent.config.listen_address import Tcp, Unix
 from muster.agent.exposition import OPENMETRICS, TEXT, wants_openmetrics
 
 PATH = "/metrics"

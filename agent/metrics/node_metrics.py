@@ -1,6 +1,6 @@
 """Our own metrics of the daemon, its jobs and the node's health.
 
-Those of the cards are in metrics_cards.py, what is counted over time in metrics_tally.py.
+Those of the cards are in card_metrics.py, what is counted over time in tally.py.
 """
 
 import os

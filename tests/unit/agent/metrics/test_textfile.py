@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from muster.agent.metrics import metrics_textfile
-from muster.agent.metrics.metrics_textfile import Textfile
+from muster.agent.metrics import textfile
+from muster.agent.metrics.textfile import Textfile
 
 
 async def page() -> bytes:
@@ -101,8 +101,8 @@ async def test_a_disk_that_hangs_is_said_and_waited_for_no_longer(tmp_path: Path
         anyio.from_thread.run_sync(inside.set)
         let_go.wait(60)
 
-    monkeypatch.setattr(metrics_textfile, "_replace", hang)
-    monkeypatch.setattr(metrics_textfile, "WRITE_S", 0.05)
+    monkeypatch.setattr(textfile, "_replace", hang)
+    monkeypatch.setattr(textfile, "WRITE_S", 0.05)
     file = Textfile(tmp_path / "muster.prom", page)
     try:
         with anyio.fail_after(20):

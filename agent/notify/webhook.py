@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 import muster.agent
-from muster.agent.notify.notify_item import Item, NotificationRefused, NotTaken
+from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
 from muster.probes.calls import watched
 from muster.supervisors.model.notify_rules import MAX_SECRET, shown, webhook_problem
 

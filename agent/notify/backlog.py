@@ -18,7 +18,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.host.state_folder import refuse_newer, write_synced
-from muster.agent.notify.notify_item import Item
+from muster.agent.notify.notification import Item
 from muster.probes.calls import watched
 from muster.supervisors.system import trust
 

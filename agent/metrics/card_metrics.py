@@ -5,7 +5,7 @@ A reading that a card does not give has no sample, and neither has one that is o
 
 from collections.abc import Collection, Sequence
 
-from muster.agent.config.config import TelemetryTable
+from muster.agent.config.schema import TelemetryTable
 from muster.agent.exposition import Catalogue, Metric, Page
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.telemetry.freshness import fresh

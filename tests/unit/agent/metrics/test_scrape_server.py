@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from muster.agent.config.metrics_settings import Tcp, Unix, check_listen, check_textfile
-from muster.agent.config.metrics_settings import parse as parse_listen
+from muster.agent.config.listen_address import Tcp, Unix, check_listen, check_textfile
+from muster.agent.config.listen_address import parse as parse_listen
 from muster.agent.exposition import OPENMETRICS, TEXT
-from muster.agent.metrics import metrics_http
-from muster.agent.metrics.metrics_http import BadRequest, bind, parse, serve
+from muster.agent.metrics import scrape_server
+from muster.agent.metrics.scrape_server import BadRequest, bind, parse, serve
 
 ANY_PORT = Tcp("127.0.0.1", 0)
 
@@ -88,7 +88,7 @@ async def test_a_scrape():
         (b"GET /metrics\r\n\r\n", 400),
         (b"GET /metrics HTTP/1.1\r\nno colon\r\n\r\n", 400),
         (b"\r\n\r\n", 400),
-        (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * metrics_http.MAX_HEAD + b"\r\n\r\n", 431),
+        (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * scrape_server.MAX_HEAD + b"\r\n\r\n", 431),
         (b"x" * 200_000, 431),
     ],
 )
@@ -105,7 +105,7 @@ async def test_a_client_that_ends_its_side_gets_an_answer():
 
 
 async def test_a_client_that_is_slow_is_cut(monkeypatch):
-    monkeypatch.setattr(metrics_http, "HEAD_S", 0.05)
+    monkeypatch.setattr(scrape_server, "HEAD_S", 0.05)
     async with serving() as address:
         async with await connected(address) as stream:
             await stream.send(b"GET /metrics HTTP/1.1\r\n")
@@ -114,8 +114,8 @@ async def test_a_client_that_is_slow_is_cut(monkeypatch):
 
 
 async def test_a_client_that_does_not_read_is_cut(monkeypatch):
-    monkeypatch.setattr(metrics_http, "ANSWER_S", 0.05)
-    monkeypatch.setattr(metrics_http, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(scrape_server, "ANSWER_S", 0.05)
+    monkeypatch.setattr(scrape_server, "MAX_CONNECTIONS", 1)
 
     async def large(openmetrics: bool) -> bytes:
         return b"x" * (64 << 20)
@@ -129,7 +129,7 @@ async def test_a_client_that_does_not_read_is_cut(monkeypatch):
 
 async def test_no_more_connections_than_allowed(monkeypatch):
     """Others wait in the queue, and are served when one is done."""
-    monkeypatch.setattr(metrics_http, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(scrape_server, "MAX_CONNECTIONS", 3)
     inside, most, gate = 0, 0, anyio.Event()
     full = anyio.Event()
 
@@ -192,7 +192,7 @@ async def test_the_end_does_not_wait_for_clients():
 
 
 async def test_descriptors_that_run_out_end_nothing(monkeypatch):
-    monkeypatch.setattr(metrics_http, "PAUSE_S", 0.01)
+    monkeypatch.setattr(scrape_server, "PAUSE_S", 0.01)
     loop = asyncio.get_running_loop()
     accept, failures = loop.sock_accept, 3
 
@@ -305,7 +305,7 @@ def test_a_file_that_nobody_would_read(text):
 
 
 def test_a_head_is_read():
-    assert parse(b"GET /metrics HTTP/1.1\r\nAccept: a\r\naccept:b ") == metrics_http.HttpRequest(
+    assert parse(b"GET /metrics HTTP/1.1\r\nAccept: a\r\naccept:b ") == scrape_server.HttpRequest(
         "GET", "/metrics", "a, b"
     )
     with pytest.raises(BadRequest):
