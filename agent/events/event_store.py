@@ -21,6 +21,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.errors import CursorTooOld, InvalidRequest
 from muster.agent.events import segments
 from muster.agent.events.segments import Segment
@@ -94,8 +95,7 @@ class EventStore:
         self._recent_after = self._next - 1
         #: What is not on disk, with its number.
         self._pending: list[tuple[int, RecordKey | None, Event]] = []
-        self._grown = anyio.Event()
-        self._dirty = anyio.Event()
+        self._grown, self._dirty = Changes(), Changes()
         self._limiter = anyio.CapacityLimiter(4)
         #: Sentences for an operator: what is damaged, what cannot be written.
         self.damage = [f"{s.path}: {s.damaged} damaged line(s) were left out" for s in found if s.damaged]
@@ -134,9 +134,8 @@ class EventStore:
         if len(self._recent) >= 2 * RECENT:
             self._recent_after = self._numbers[-RECENT - 1]
             del self._recent[:-RECENT], self._numbers[:-RECENT]
-        self._grown.set()
-        self._grown = anyio.Event()
-        self._dirty.set()
+        self._grown.tell()
+        self._dirty.tell()
 
     def last_record(self, job_id: str, accepted_at: float) -> int:
         """The number of the last record of this job that was told as an event; -1 for none."""
@@ -235,7 +234,7 @@ class EventStore:
         """Returns when there is an event behind `cursor`. Raises as `read` does."""
         after = self._number(cursor)
         while self._next - 1 <= after:
-            await self._grown.wait()
+            await self._grown.next()
 
     def newest_cursor(self) -> str:
         """Behind the last event: what comes from now on."""
@@ -264,9 +263,9 @@ class EventStore:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Syncs, keeps the bound, and writes what could not be written; for ever."""
         task_status.started()
+        seen = 0
         while True:
-            await self._dirty.wait()
-            self._dirty = anyio.Event()
+            seen = await self._dirty.beyond(seen)
             try:
                 if self._pending:
                     self._flush()
@@ -275,9 +274,9 @@ class EventStore:
             except OSError as error:
                 self._unwritten = f"{self._folder}: events cannot be put onto the disk: {error.strerror}"
                 _log.warning("events.unwritten", error=str(error))
-                self._dirty.set()
+                self._dirty.tell()
             if self._pending:
-                self._dirty.set()
+                self._dirty.tell()
             await anyio.sleep(SYNC_S)
 
     async def answers(self) -> None:

@@ -14,6 +14,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.jobs.climbing import Climber
 from muster.agent.jobs.entry import Entry
 from muster.agent.link import supervisor_client
@@ -54,8 +55,7 @@ class DamagedJob:
         self._climber = Climber(entry.job_id, reserve, self._say)
         self._reserve = reserve
         self._order: StopOrder | None = None
-        self._wake = anyio.Event()
-        self._news = anyio.Event()
+        self._wake, self._news = Changes(), Changes()
         self._limiter = anyio.CapacityLimiter(1)
         self.scope = anyio.CancelScope()
 
@@ -72,7 +72,7 @@ class DamagedJob:
     async def looked(self) -> bool:
         """Whether something of it lives; waits for the first look."""
         while self.living is None:
-            await self._news.wait()
+            await self._news.next()
         return bool(self.living)
 
     async def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
@@ -84,15 +84,15 @@ class DamagedJob:
             self._order = StopOrder(nonce, given, by, reason, now)
         elif now + sum(given) < self._order.up + sum(self._order.steps):
             self._order.steps = (max(0.0, now - self._order.up + sum(given)),)
-        self._wake.set()
+        self._wake.tell()
         while self._order is not None:
-            await self._news.wait()
+            await self._news.next()
 
     async def run(self) -> None:
         """Until nothing of it lives."""
         prefix = environment.nonce_prefix(self._root, self.entry.job_id)
         self._order = await self._thread(stop_order.read, self._root.stop_order(self.entry.job_id), prefix, True)
-        contained, empty, needed = self._containment(), 0, 1
+        contained, empty, needed, woken = self._containment(), 0, 1, 0
         while empty < needed or self._order is not None:
             try:
                 left = await self._climber.look(contained)
@@ -111,8 +111,7 @@ class DamagedJob:
                 self._tell()
             if empty < needed or self._order is not None:
                 with anyio.move_on_after(LOOK_S):
-                    await self._wake.wait()
-                self._wake = anyio.Event()
+                    woken = await self._wake.beyond(woken)
         await self._thread(stop_order.remove, self._root.stop_order(self.entry.job_id))
 
     async def _carry_out(self, contained: Containment, order: StopOrder) -> None:
@@ -238,8 +237,7 @@ class DamagedJob:
         self.trouble = text
 
     def _tell(self) -> None:
-        self._news.set()
-        self._news = anyio.Event()
+        self._news.tell()
         self._changed()
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:

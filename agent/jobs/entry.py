@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import anyio
-
+from muster.agent.changes import Changes
 from muster.agent.events.event_store import Event
 from muster.agent.events.story import Story
 from muster.supervisors.model import journal, verdict
@@ -55,7 +54,7 @@ class Entry:
     lost_now: dict[int, tuple[float, int]] = field(default_factory=dict)
     #: Which reading of which journal this is: the number of no other one.
     reading: int = field(default_factory=_readings.__next__)
-    changed: anyio.Event = field(default_factory=anyio.Event)
+    changed: Changes = field(default_factory=Changes)
     story: Story = field(default_factory=Story)
     #: Whether the daemon carries a stop out that the journal does not know of yet; whether nothing of a job that is
     #: being stopped lives, though its end is not recorded.
@@ -180,8 +179,7 @@ class Entry:
 
     def wake(self) -> None:
         """For whoever waits for a change."""
-        self.changed.set()
-        self.changed = anyio.Event()
+        self.changed.tell()
 
     def give_up(self, text: str) -> None:
         """What is on disk cannot be trusted: nothing is guessed from it. That the job had cards is no guess; whoever is

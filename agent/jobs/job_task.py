@@ -96,7 +96,7 @@ class JobTask:
             while not entry.job.state.final:
                 if self._before.ours:
                     self._before.stop(steps, by, reason)
-                    await entry.changed.wait()
+                    await entry.changed.next()
                     continue
                 try:
                     await supervisor_client.stop(entry.paths.controls, steps, by, reason)
@@ -113,7 +113,7 @@ class JobTask:
                     break
                 # A job that only has its epilog left is not being stopped any more, but this ends sooner.
                 while entry.job.stop is None and not (entry.job.concluded or entry.job.state.final):
-                    await entry.changed.wait()
+                    await entry.changed.next()
                 return
         given = steps if steps is not None else entry.spec.grace_steps or DEFAULT_GRACE_STEPS
         if entry.job.state.final:

@@ -92,7 +92,7 @@ class LastResort:
             except OSError as error:
                 self._say(f"cannot look at its processes: {explain(error)}; trying again")
             if self._order is None and self._entry.job.stop is None:
-                await self._entry.changed.wait()
+                await self._entry.changed.next()
             else:
                 await anyio.sleep(LOOK_S)
 

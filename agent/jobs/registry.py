@@ -180,13 +180,13 @@ class Registry:
 
     async def wait_change(self, entry: Entry) -> None:
         """Returns at the next record of this job, or when it is deleted."""
-        await entry.changed.wait()
+        await entry.changed.next()
 
     async def wait_ended(self, job_id: str) -> Entry:
         """Returns when the job has ended. Raises JobNotFound, also where it is deleted meanwhile."""
         entry = await self.get(job_id)
         while not entry.job.state.final:
-            await entry.changed.wait()
+            await entry.changed.next()
         return entry
 
     # --- what is done -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.errors import StartupError
 from muster.agent.link import connection as control
 from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Pause, Refused
@@ -68,7 +69,7 @@ class NurseryClient:
         self.died = died
         self._connection: Connection | None = None
         self._waiting: dict[str, _Answer] = {}
-        self._changed = anyio.Event()
+        self._changed = Changes()
         self._explained = False
         self.generation = 0
         self.pid = 0
@@ -121,7 +122,7 @@ class NurseryClient:
         try:
             with anyio.fail_after(TEND_S):
                 while self._connection is None:
-                    await self._changed.wait()
+                    await self._changed.next()
                 generation = self.generation
                 answer = self._waiting.get(job_id)
                 if answer is None:
@@ -139,14 +140,14 @@ class NurseryClient:
     async def wait_other(self, generation: int) -> None:
         """Returns when there is a nursery of a later generation."""
         while self._connection is None or self.generation == generation:
-            await self._changed.wait()
+            await self._changed.next()
 
     def _take(self, connection: Connection) -> None:
         self._connection = connection
         self.pid = connection.pid
         self.generation += 1
         self.trouble = ""
-        self._wake()
+        self._changed.tell()
         _log.info("nursery.found", pid=self.pid)
 
     def _lose(self) -> None:
@@ -155,10 +156,6 @@ class NurseryClient:
         for answer in self._waiting.values():
             answer.done.set()
         self._waiting.clear()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
     async def _listen(self, connection: Connection) -> None:
         while True:

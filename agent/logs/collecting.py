@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import anyio
 import structlog
 
+from muster.agent.changes import Changes
 from muster.agent.config.schema import Config, JobsTable
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
@@ -54,30 +55,30 @@ class Collecting:
         self._history = history
         self._events = events
         self._clock = clock
-        self._told = anyio.Event()
+        self._told = Changes()
         #: When records are sought next that are too old, by the loop's clock.
         self._by_age_at = 0.0
 
     def reload(self) -> None:
         """The configuration may be another: looks at once."""
         self._by_age_at = 0.0
-        self._told.set()
+        self._told.tell()
 
     async def run(self) -> None:
         """Collects, for ever."""
         ended = self._registry.ended
-        ended.on_ended.append(lambda _: self._told.set())
+        ended.on_ended.append(lambda _: self._told.tell())
         await ended.indexed.wait()
         await self._registry.leasing.settled.wait()
         while True:
-            self._told = anyio.Event()
+            told = self._told.count
             try:
                 wait = await self._collect()
             except Exception:  # a defect must not end the daemon
                 _log.exception("jobs.collecting_defect")
                 wait = LOOK_S
             with anyio.move_on_after(wait):
-                await self._told.wait()
+                await self._told.beyond(told)
             await anyio.sleep(PASS_S)
 
     async def _collect(self) -> float:

@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.config.schema import Config
 from muster.agent.errors import CursorTooOld, InvalidRequest, JobNotFound
 from muster.agent.events.event_store import Event, EventStore
@@ -99,7 +100,7 @@ class LogKeeping:
         self._uploads = Uploads(root, settings, events, registry, self._is_compressing, self._compress_on)
         self._limiter = anyio.CapacityLimiter(_THREADS)
         self._group: TaskGroup | None = None
-        self._told = anyio.Event()
+        self._told = Changes()
         self._workers: dict[str, WorkerLog] = {}
         #: Jobs that have not ended, or ended just now, whose worker log is being written or was.
         self._written: set[tuple[str, float]] = set()
@@ -109,7 +110,7 @@ class LogKeeping:
         #: Whether all ended jobs were looked through for such as need a worker log, or are to be handed over.
         self._resumed = self._offered = False
         self._plain: list[tuple[str, Path]] = []
-        self._some_plain = anyio.Event()
+        self._some_plain = Changes()
         self._compressing = ""
         #: Segments that are left as they are until a time; and those of them that another compresses.
         self._left: dict[Path, float] = {}
@@ -124,7 +125,7 @@ class LogKeeping:
 
     def reload(self) -> None:
         """The configuration may be another: looks at once."""
-        self._told.set()
+        self._told.tell()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keeps, for ever."""
@@ -138,7 +139,7 @@ class LogKeeping:
             task_status.started()
             await self._registry.ended.indexed.wait()  # files of jobs that are not known are nobody's
             while True:
-                self._told = anyio.Event()
+                told = self._told.count
                 try:
                     await self._look()
                 except Exception as error:  # a defect must not end the daemon
@@ -148,8 +149,8 @@ class LogKeeping:
                 # What could not be written is tried again: the disk may take it by now.
                 unsettled = _SETTLE in self._troubles
                 with anyio.move_on_after(SETTLE_AGAIN_S if unsettled else LOOK_S):
-                    await self._told.wait()
-                if unsettled or self._told.is_set():
+                    await self._told.beyond(told)
+                if unsettled or self._told.count != told:
                     await self._settle()
 
     async def _settle(self) -> None:
@@ -362,17 +363,16 @@ class LogKeeping:
 
     def _compress_on(self) -> None:
         """There may be something to compress."""
-        self._some_plain.set()
-        self._some_plain = anyio.Event()
+        self._some_plain.tell()
 
     async def _compress(self) -> None:
         """One at a time, for ever."""
         while True:
-            some = self._some_plain
+            some = self._some_plain.count
             free = (one for one in self._plain if not self._uploads.busy(one[0]))
             one = next(free, None) if self._settings().logs.compress != "off" else None
             if one is None:
-                await some.wait()
+                await self._some_plain.beyond(some)
                 continue
             self._plain.remove(one)
             self._compressing, path = one

@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.config.schema import Config
 from muster.agent.errors import JobNotFound
 from muster.agent.events.event_store import Event, EventStore
@@ -99,7 +100,7 @@ class Uploads:
         self._settings = settings
         self._events = events
         self._lots: dict[str, _Lot] = {}
-        self._told = anyio.Event()
+        self._told = Changes()
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
 
     @property
@@ -156,13 +157,13 @@ class Uploads:
 
     async def _serve(self) -> None:
         while True:
-            told = self._told
+            told = self._told.count
             lot = self._next() if self._settings().logs.upload else None
             if lot is None:
                 now = anyio.current_time()
                 due = min((lot.due for lot in self._lots.values() if lot.due > now), default=now + LOOK_S)
                 with anyio.move_on_at(min(due, now + LOOK_S)):
-                    await told.wait()
+                    await self._told.beyond(told)
                 continue
             lot.busy = True
             try:
@@ -176,8 +177,7 @@ class Uploads:
 
     def wake(self) -> None:
         """What is to be handed over may be so now: a job's file is not being compressed any more."""
-        self._told.set()
-        self._told = anyio.Event()
+        self._told.tell()
 
     def _next(self) -> _Lot | None:
         """The job that ended first, of those with something to hand over now."""

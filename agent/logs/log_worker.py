@@ -105,7 +105,7 @@ class WorkerLog:
         """Writes to the job's end. False where it was told to stop before that: it can go on later."""
         entry = self._entry
         while not entry.job.ranks and not entry.job.state.final:
-            await entry.changed.wait()  # its rank table is still to say which ranks there are
+            await entry.changed.next()  # its rank table is still to say which ranks there are
         self._path = self._root.worker_log(entry.job_id, entry.job.node_rank)
         lines: RankLines | None = None
         while True:
@@ -127,7 +127,7 @@ class WorkerLog:
         entry, files = self._entry, files_of(self._root, self._entry)
         merge = log_reading.Merge(files, {file.rank: lines.offsets.get(file.rank, 0) for file in files})
         while (style := self._style()) != "off":
-            labelled, ended, changed = style == "labelled", entry.job.state.final, entry.changed
+            labelled, ended, changed = style == "labelled", entry.job.state.final, entry.changed.count
             sizes = await log_reading.sizes_of(files)
             self.trouble, self._since = "", None
             if merge.begin(sizes):
@@ -140,7 +140,7 @@ class WorkerLog:
             if ended:
                 return True
             with anyio.move_on_after(LOOK_S):
-                await changed.wait()
+                await entry.changed.beyond(changed)
         return False
 
     async def _write(self, data: bytes) -> None:

@@ -17,6 +17,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
+from muster.agent.changes import Changes
 from muster.agent.config import listen_address
 from muster.agent.config.listen_address import Tcp, Unix
 from muster.agent.config.schema import Config, MetricsTable
@@ -137,7 +138,7 @@ class Metrics:
         self._lag = LoopLag()
         self._hostname = socket.gethostname()
         self._started_at = time.time()
-        self._reloaded = anyio.Event()
+        self._reloaded = Changes()
         self._unbound = ""
         self._textfile: Textfile | None = None
 
@@ -148,8 +149,7 @@ class Metrics:
 
     def reload(self) -> None:
         """The configuration was read again."""
-        self._reloaded.set()
-        self._reloaded = anyio.Event()
+        self._reloaded.tell()
 
     async def page(self, openmetrics: bool = False) -> bytes:
         """All metrics, as a scrape gets them."""
@@ -195,7 +195,7 @@ class Metrics:
                 if value:
                     tasks.start_soon(work, value)
                 while setting(self._settings().metrics) == value:
-                    await self._reloaded.wait()
+                    await self._reloaded.next()
                 tasks.cancel_scope.cancel()
 
     async def _measure(self, _: str) -> None:

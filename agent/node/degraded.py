@@ -17,6 +17,7 @@ import anyio
 import structlog
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.errors import StartupError
 from muster.agent.host.state_folder import MOVED, OTHER_ROOT, writable, writable_for_job
 from muster.probes.checks.codes import EXPLANATIONS
@@ -67,7 +68,7 @@ class Degraded:
         self._limiter = anyio.CapacityLimiter(3)
         #: Ranks of the largest job that was refused since a look found room for it.
         self._ranks = 1
-        self._refused = anyio.Event()
+        self._refused = Changes()
 
     @property
     def trouble(self) -> list[str]:
@@ -77,8 +78,7 @@ class Degraded:
     def refused(self, ranks: int) -> None:
         """A job with so many ranks could not be recorded: it is looked at once, and with this size."""
         self._ranks = max(ranks, self._ranks)
-        self._refused.set()
-        self._refused = anyio.Event()
+        self._refused.tell()
 
     async def run(self) -> None:
         """Looks, for ever."""
@@ -123,7 +123,7 @@ class Degraded:
 
     async def _watch(self, folder: Path, lost: str) -> None:
         while True:
-            ranks, refused = self._ranks, self._refused
+            ranks, refused = self._ranks, self._refused.count
             look, told = functools.partial(writable, folder), lost
             if folder == self._root.jobs:
                 look = functools.partial(writable_for_job, folder, ranks)
@@ -147,7 +147,7 @@ class Degraded:
             elif before:
                 _log.info("daemon.folder_again", folder=str(folder))
             with anyio.move_on_after(FOLDERS_S):
-                await refused.wait()
+                await self._refused.beyond(refused)
 
     def _condition(self, device: str, reason: str) -> None:
         action = EXPLANATIONS[Code.DAEMON_DEGRADED].action

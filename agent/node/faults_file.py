@@ -16,6 +16,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.node.condition_rules import of_presence
 from muster.agent.node.conditions import Condition, Moment, clock
 from muster.agent.node.node_file import Fault
@@ -76,7 +77,7 @@ class FaultsFile:
         self._boot = boot
         self._faults: list[Fault] = []
         self._content: dict[str, Any] = {}
-        self._dirty = anyio.Event()
+        self._dirty = Changes()
         self._limiter = anyio.CapacityLimiter(1)
         #: A sentence for an operator while it cannot be written.
         self.trouble = ""
@@ -100,14 +101,14 @@ class FaultsFile:
         new = content(self._boot, now.at, conditions, self._faults)
         if {**new, "at": 0} != {**self._content, "at": 0}:
             self._content = new
-            self._dirty.set()
+            self._dirty.tell()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Writes at each change, for ever."""
         task_status.started()
+        seen = 0
         while True:
-            await self._dirty.wait()
-            self._dirty = anyio.Event()
+            seen = await self._dirty.beyond(seen)
             try:
                 await threads.run(_replace, self._path, msgspec.json.encode(self._content), limiter=self._limiter)
                 self.trouble = ""
@@ -117,7 +118,7 @@ class FaultsFile:
                     "wrong with the cards"
                 )
                 _log.warning("faults_file.unwritten", path=str(self._path), error=str(error))
-                self._dirty.set()
+                self._dirty.tell()
                 await anyio.sleep(_RETRY_S)
 
 

@@ -15,6 +15,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.errors import NoRoom
 from muster.agent.host.state_folder import refuse_newer, write_synced
 from muster.agent.node.conditions import Latched
@@ -94,10 +95,9 @@ class NodeFile:
         self._path = path
         self._snapshot = snapshot
         self._save_s = save_s
-        self._changes = self._saved = 0
-        self._dirty = anyio.Event()
-        self._urgent = anyio.Event()
-        self._tried = anyio.Event()
+        self._changes, self._urgent, self._tried = Changes(), Changes(), Changes()
+        #: The changes that are on the disk.
+        self._saved = 0
         self._limiter = anyio.CapacityLimiter(1)
         self._unwritten = ""
         self._aside = ""
@@ -130,18 +130,17 @@ class NodeFile:
 
     def changed(self) -> None:
         """What `snapshot` gives has changed: it will be written soon."""
-        self._changes += 1
-        self._dirty.set()
+        self._changes.tell()
 
     async def written(self) -> None:
         """Returns when all changes so far are on the disk. Raises NoRoom where they cannot be, or not in time; they are
         in force all the same, and will be written as soon as that works."""
-        wanted = self._changes
+        wanted = self._changes.count
         why = f"the disk did not answer within {WAIT_S:g} s"
         with anyio.move_on_after(WAIT_S):
             while self._saved < wanted:
-                self._urgent.set()
-                await self._tried.wait()
+                self._urgent.tell()
+                await self._tried.next()
                 if self._saved < wanted and self._unwritten:
                     why = self._unwritten
                     break
@@ -156,18 +155,18 @@ class NodeFile:
         task_status.started()
         try:
             while True:
-                await self._dirty.wait()
+                await self._changes.beyond(self._saved)
+                urgent = self._urgent.count
                 await self._save()
                 with anyio.move_on_after(self._save_s):
-                    await self._urgent.wait()
+                    await self._urgent.beyond(urgent)
         finally:
-            if self._dirty.is_set():
+            if self._changes.count != self._saved:
                 with anyio.move_on_after(WAIT_S, shield=True):
                     await self._save(last=True)
 
     async def _save(self, *, last: bool = False) -> None:
-        self._dirty, self._urgent = anyio.Event(), anyio.Event()
-        number = self._changes
+        number = self._changes.count
         text = msgspec.json.format(msgspec.json.encode(self._snapshot()), indent=1).decode()
         try:
             # The last one is given up where the disk hangs; one after another is never overtaken by an older one.
@@ -177,6 +176,4 @@ class NodeFile:
             what = remedy(error)
             self._unwritten = f"{self._path}: cannot be written: {error.strerror or error}" + (what and f": {what}")
             _log.warning("node_file.unwritten", path=str(self._path), error=str(error))
-            self._dirty.set()
-        self._tried.set()
-        self._tried = anyio.Event()
+        self._tried.tell()

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.host.state_folder import refuse_newer, write_synced
 from muster.agent.notify.notification import Item
 from muster.probes.calls import watched
@@ -82,7 +83,9 @@ class Outbox:
         self._path = path
         self._queues: dict[str, Queue] = {}
         self._losses: dict[str, _Loss] = {}
-        self._dirty = anyio.Event()
+        self._dirty = Changes()
+        #: The changes that were written, or are being written.
+        self._saved = 0
         self._saved_cursor = ""
         self._aside = self._unwritten = ""
         self.cursor = ""
@@ -122,7 +125,7 @@ class Outbox:
                 if not jobs[longest].items:
                     break
                 self._drop(longest, jobs[longest], why)
-        self._dirty.set()
+        self._dirty.tell()
 
     def take(self, key: str, now: float, max_age_s: float) -> Item | None:
         """The next one to send; None where nothing waits. What is older than `max_age_s` at `now` (seconds since the
@@ -145,7 +148,7 @@ class Outbox:
     def done(self, key: str) -> None:
         """What is being sent was taken."""
         self.queue(key).sending = None
-        self._dirty.set()
+        self._dirty.tell()
 
     def refused(self, key: str, why: str) -> None:
         """What is being sent will never be taken."""
@@ -155,11 +158,11 @@ class Outbox:
     def close(self, key: str) -> None:
         """Nothing waits any more, or its receiver is no more: what is left is forgotten."""
         if len(self._queues.pop(key, Queue())):
-            self._dirty.set()
+            self._dirty.tell()
 
     def _drop(self, key: str, queue: Queue, why: str) -> None:
         queue.items.popleft()
-        self._dirty.set()
+        self._dirty.tell()
         self._lost(key, 1, why)
 
     def _lost(self, key: str, count: int, why: str) -> None:
@@ -202,7 +205,7 @@ class Outbox:
         try:
             while True:
                 with anyio.move_on_after(IDLE_SAVE_S):
-                    await self._dirty.wait()
+                    await self._dirty.beyond(self._saved)
                 await self._save()
                 await anyio.sleep(SAVE_S)
         finally:
@@ -210,9 +213,9 @@ class Outbox:
                 await self._save()
 
     async def _save(self) -> None:
-        if not self._dirty.is_set() and self.cursor == self._saved_cursor:
+        if self._dirty.count == self._saved and self.cursor == self._saved_cursor:
             return
-        self._dirty = anyio.Event()
+        self._saved = self._dirty.count
         cursor = self.cursor
         saved = _Saved(VERSION, cursor, {key: list(queue) for key, queue in self._queues.items() if len(queue)})
         text = msgspec.json.encode(saved).decode()
@@ -234,7 +237,7 @@ class Outbox:
             why = str(error)
         finally:
             if not written:
-                self._dirty.set()
+                self._dirty.tell()
         if written:
             self._saved_cursor, self._unwritten = cursor, ""
             return

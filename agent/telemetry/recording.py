@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import anyio
 
+from muster.agent.changes import Changes
 from muster.agent.host import log_folder
 from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry import job_processes
@@ -32,7 +33,7 @@ class Recording:
         self._view = view
         self._file = RecordFile(records)
         self._next: tuple[ProcessLook, Mapping[str, Entry]] | None = None
-        self._came = anyio.Event()
+        self._came = Changes()
 
     @property
     def trouble(self) -> str:
@@ -43,7 +44,7 @@ class Recording:
         """Makes records of this look at these jobs, if anybody wants them."""
         if self._records.wanted:
             self._next = look, entries
-            self._came.set()
+            self._came.tell()
 
     async def run(self) -> None:
         """For ever."""
@@ -53,9 +54,9 @@ class Recording:
                 await self._follow_file()
 
     async def _make(self) -> None:
+        seen = 0
         while True:
-            await self._came.wait()
-            self._came = anyio.Event()
+            seen = await self._came.beyond(seen)
             if self._next is not None:
                 look, entries = self._next
                 self._next = None

@@ -13,6 +13,7 @@ import anyio
 import msgspec
 import structlog
 
+from muster.agent.changes import Changes
 from muster.probes.calls import watched
 from muster.probes.kernel.trees import ProcessRole
 
@@ -88,7 +89,7 @@ class Subscription:
         self._job_id = job_id
         self._waiting: deque[TelemetryRecord | Lost] = deque()
         self._of_job: Counter[str] = Counter()
-        self._some = anyio.Event()
+        self._some = Changes()
         self._lost: Lost | None = None
 
     def put(self, record: TelemetryRecord) -> None:
@@ -103,13 +104,12 @@ class Subscription:
             self._lost = None
         self._waiting.append(record)
         self._of_job[record.job] += 1
-        self._some.set()
+        self._some.tell()
 
     async def some(self) -> list[TelemetryRecord | Lost]:
         """What waits, at least one; waits for that."""
         while not self._waiting:
-            self._some = anyio.Event()
-            await self._some.wait()
+            await self._some.next()
         found = list(self._waiting)
         self._waiting.clear()
         self._of_job.clear()

@@ -194,7 +194,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         """The entry, once its job has ended, or nothing of it lives and nobody can record that."""
         with anyio.CancelScope(deadline=deadline):
             while not (entry.job.state.final or entry.gone):
-                await entry.changed.wait()
+                await entry.changed.next()
             # A supervisor that just comes back, say, is given the time to tell how it ended.
             # One that is there and says that it cannot write is not waited for.
             with anyio.move_on_after(0 if entry.owed else RECORDED_S):

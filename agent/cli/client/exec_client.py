@@ -17,6 +17,7 @@ import grpc
 from anyio.abc import TaskGroup, TaskStatus
 
 from muster import client
+from muster.agent.changes import Changes
 from muster.agent.cli import printing
 from muster.agent.cli.client.calls import DaemonConnection, Patience
 from muster.agent.cli.exits import CallFailed, Exit, Failure, NoDaemon, StdoutFailed
@@ -76,7 +77,7 @@ class _Session:
         self._kept = self._given = 0
         self._most = WINDOW
         self._all_typed = self._closed = False
-        self._changed = anyio.Event()
+        self._changed = Changes()
         # Output: bytes received of stdout and stderr, and how many of both were acknowledged.
         self._received = [0, 0]
         self._acknowledged = 0
@@ -184,7 +185,7 @@ class _Session:
         self._given, self._closed = self._kept, False
         if self._raw:
             await self._send(self._window())
-        self._wake()
+        self._changed.tell()
 
     async def _follow(self, call: "_Call") -> int:
         """To the end of the session or of our part in it. Raises StdoutFailed, _Cut, grpc.RpcError."""
@@ -207,7 +208,7 @@ class _Session:
             elif kind == "input_offset":
                 self._forget(answer.input_offset)
                 self._most = answer.input_offset + WINDOW
-                self._wake()
+                self._changed.tell()
             elif kind == "exited":
                 await self._part(call)
                 if answer.exited.message:
@@ -251,14 +252,14 @@ class _Session:
         """Reads stdin, as far ahead as a window."""
         while not self._all_typed:
             while len(self._input) >= WINDOW:
-                await self._changed.wait()
+                await self._changed.next()
             data = await _apart(lambda: _read(min(MAX_DATA, WINDOW - len(self._input))))
             if self._raw and self._call is None and _CTRL_C in data:
                 self._leave(128 + signal.SIGINT, tasks)
             self._all_typed = not data
             typed, leave = self._watch.feed(data) if self._raw else (data, False)
             self._input += typed
-            self._wake()
+            self._changed.tell()
             if leave:
                 self._detached = True
                 await self._send(exec_pb2.ExecRequest(detach=exec_pb2.ExecDetach()))
@@ -277,7 +278,7 @@ class _Session:
                 self._closed = True
                 await self._send(exec_pb2.ExecRequest(input=exec_pb2.ExecInput(offset=end, close=True)))
             else:
-                await self._changed.wait()
+                await self._changed.next()
 
     def _forget(self, offset: int) -> None:
         """The session has the input up to there."""
@@ -372,10 +373,6 @@ class _Session:
         printing.note(text)
         if self._raw:
             self.terminal.raw()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
 
 
 def _read(most: int) -> bytes:

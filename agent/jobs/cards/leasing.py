@@ -11,6 +11,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
+from muster.agent.changes import Changes
 from muster.agent.config.schema import Config
 from muster.agent.errors import CardBusy, JobNotFound, NodeDraining, NodeUnhealthy, NoSuchCard
 from muster.agent.events.event_store import Event, EventStore
@@ -59,7 +60,7 @@ class Leasing:
         self._driver = driver
         self._health = health
         self._cards = CardLeases()
-        self._freed = anyio.Event()
+        self._freed = Changes()
         #: Ended jobs whose cards are looked at before others get them.
         self._freeing: set[str] = set()
         self._group: TaskGroup | None = None
@@ -96,7 +97,7 @@ class Leasing:
     async def wait_freed(self, job_id: str) -> None:
         """Returns when the cards of an ended job are free, or when it is known who is still on them."""
         while self.held_by(job_id) == []:
-            await self._freed.wait()
+            await self._freed.next()
 
     async def lease(self, job_id: str, spec: JobSpec) -> Given:
         """The cards that a job gets, in the order of its ranks; waits a little for such as are being freed.
@@ -123,7 +124,7 @@ class Leasing:
                 if anyio.current_time() >= end or not any(self.held_by(ended) == [] for ended in self._freeing):
                     raise
             with anyio.CancelScope(deadline=end):
-                await self._freed.wait()
+                await self._freed.next()
         try:
             self._refuse_several_instances(spec, given)
             # What is in use now is no leftover of this job.
@@ -169,7 +170,7 @@ class Leasing:
     def give_up(self, job_id: str) -> None:
         """Frees the cards of a job of which nothing ever ran."""
         self._cards.release(job_id)
-        self._wake()
+        self._freed.tell()
 
     def give_back(self, entry: Entry) -> None:
         """Frees the cards of an ended job, as soon as the driver shows nobody of it on them."""
@@ -212,14 +213,14 @@ class Leasing:
 
         def free(card: int) -> None:
             self._cards.release(entry.job_id, card)
-            self._wake()
+            self._freed.tell()
 
         def tell(texts: Mapping[int, str]) -> None:
             nonlocal late
             late = True
             self._cards.hold(entry.job_id, texts)
             self._note(entry, "job.cards_held", "; ".join(f"card {card}: {text}" for card, text in texts.items()))
-            self._wake()
+            self._freed.tell()
             entry.wake()
 
         if entry.damaged:
@@ -251,10 +252,6 @@ class Leasing:
     def _note(self, entry: Entry, kind: str, message: str) -> None:
         _log.warning(kind, job=entry.job_id, text=message)
         self._events.append([(None, Event(time.time(), kind, entry.job_id, message=message))])
-
-    def _wake(self) -> None:
-        freed, self._freed = self._freed, anyio.Event()
-        freed.set()
 
 
 def _may_be_on_cards(entry: Entry) -> bool:

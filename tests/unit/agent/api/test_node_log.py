@@ -10,6 +10,7 @@ import pytest
 
 from muster.agent.api.services import log_service as service
 from muster.agent.api.services import node_log_service
+from muster.agent.changes import Changes
 from muster.agent.errors import InvalidRequest, JobNotFound
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs.ended.ended_row import Ended
@@ -41,7 +42,7 @@ class Index(NoEnded):
 class Registry:
     def __init__(self):
         self.jobs: dict[str, Any] = {}
-        self.changed = anyio.Event()
+        self.changed = Changes()
         self.ended = Index(self.jobs)
         self.versions = itertools.count()
 
@@ -63,7 +64,7 @@ class Registry:
         return next(self.versions)
 
     async def wait_change(self, entry):
-        await self.changed.wait()
+        await self.changed.next()
 
 
 class Context:
@@ -113,8 +114,7 @@ class World:
     def end(self, job_id: str) -> None:
         job = self.registry.jobs[job_id].job
         job.state, job.ended_at, job.verdict = State.SUCCEEDED, T + 100, lifecycle.Verdict(0, "all well")
-        self.registry.changed.set()
-        self.registry.changed = anyio.Event()
+        self.registry.changed.tell()
 
     def path(self, job_id: str, rank: int = 0):
         return self.root.rank_log(job_id, rank, rank)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.agent.api.services import log_service as service
+from muster.agent.changes import Changes
 from muster.agent.errors import InvalidRequest, JournalUnreadable, LogUnreadable, OffsetOutOfRange
 from muster.agent.logs import log_reading
 from muster.supervisors.model import lifecycle
@@ -462,7 +463,7 @@ class FakeRegistry:
     def __init__(self, entry):
         self.entry = entry
         self.waits = 0
-        self.changed = anyio.Event()
+        self.changed = Changes()
 
     async def get(self, job_id):
         return self.entry
@@ -472,14 +473,13 @@ class FakeRegistry:
 
     async def wait_change(self, entry):
         self.waits += 1
-        await self.changed.wait()
+        await self.changed.next()
 
     def move(self, state):
         self.entry.job.state = state
         if state.final:
             self.entry.job.verdict = lifecycle.Verdict(0, "all well")
-        self.changed.set()
-        self.changed = anyio.Event()
+        self.changed.tell()
 
 
 class FakeContext:
