@@ -91,7 +91,9 @@ class DamagedJob:
     async def run(self) -> None:
         """Until nothing of it lives."""
         prefix = environment.nonce_prefix(self._root, self.entry.job_id)
-        self._order = await self._thread(stop_order.read, self._root.stop_order(self.entry.job_id), prefix, True)
+        with contextlib.suppress(OSError):
+            order = await self._thread(stop_order.read, self._root.stop_order(self.entry.job_id), prefix, True)
+            self._order = order if order is not None and order.is_asked else None
         contained, empty, needed, woken = self._containment(), 0, 1, 0
         while empty < needed or self._order is not None:
             try:

@@ -26,9 +26,8 @@ from muster.supervisors.birth import environment
 from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job import stop_order
 from muster.supervisors.job.stop_order import StopOrder
-from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, Rank, Stop
-from muster.supervisors.model.states import Cause, Kind, State
+from muster.supervisors.model.states import Cause, State
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import SupervisionError, explain
 from muster.supervisors.system import lock, process
@@ -53,6 +52,7 @@ class LastResort:
     def __init__(self, root: Root, entry: Entry, reserve: Reserve, catch_up: Callable[[], Awaitable[None]]) -> None:
         """`reserve`: see Climber. `catch_up` reads what the journal has over what is known."""
         self._climber = Climber(entry.job_id, reserve, self._say)
+        self._reserve = reserve
         self._empty = 0
         self._root, self._entry, self._catch_up = root, entry, catch_up
         self._file = root.stop_order(entry.job_id)
@@ -75,15 +75,23 @@ class LastResort:
 
     async def note(self, steps: tuple[float, ...], by: str, reason: str) -> None:
         """A stop of a job of which nothing exists yet, and which cannot be recorded now: the next daemon is to know."""
-        await self._keep(StopOrder(self._nonce(), steps, by, reason, process.uptime()))
+        with contextlib.suppress(OSError):  # it is in force all the same, as long as this daemon lives
+            await self._keep(StopOrder(self._nonce(), steps, by, reason, process.uptime()))
         self._entry.ordered = True
         self._all_gone()
 
     async def run(self) -> None:
         """Looks after the stops of this job; until cancelled."""
-        self._order = await self._thread(stop_order.read, self._file, self._nonce())
+        # A stop that its supervisor took and could not write down goes with that supervisor; the order stays.
+        known = had_stop = False
         while True:
             try:
+                if had_stop and self._entry.job.stop is None:
+                    known = False
+                had_stop = self._entry.job.stop is not None
+                if not known:
+                    await self._read_order()
+                    known = True
                 if self._order is not None:
                     await self._carry_out(self._order)
                 elif (job := self._entry.job).stop is not None and job.concluded is None:
@@ -91,10 +99,16 @@ class LastResort:
                     await self._go_on(job.stop)
             except OSError as error:
                 self._say(f"cannot look at its processes: {explain(error)}; trying again")
-            if self._order is None and self._entry.job.stop is None:
+            if known and self._order is None and self._entry.job.stop is None:
                 await self._entry.changed.next()
             else:
                 await anyio.sleep(LOOK_S)
+
+    async def _read_order(self) -> None:
+        """Of the daemon before this one, or of a supervisor. Raises OSError."""
+        order = await self._lent(stop_order.read, self._file, self._nonce())
+        if order is not None and order.is_asked and self._order is None:
+            self._order = order
 
     # --- whether something lives --------------------------------------------------------------------------------------
 
@@ -131,10 +145,12 @@ class LastResort:
             if not job.terminated and self._terminated_up != stop.up:
                 self._terminated_up = stop.up
                 await self._thread(wake_up, self._root, job.supervisor_pid)
-                await self._note(_terminated)
+                await self._note_late(stop, "SIGTERM")
                 await self._climber.signal(contained, signal.SIGTERM)
             return
         ladder = Ladder(process.uptime(), 0.0, pause_most=KILL_AGAIN_MOST_S)
+        if await self._climber.look(contained):
+            await self._note_late(stop, "SIGKILL")
         while self._entry.job.state is State.STOPPING and self._entry.job.stop is stop:
             rung = ladder.due(process.uptime())
             left = await self._climber.kill(contained, urgently=ladder.is_urgent(process.uptime()))
@@ -169,7 +185,7 @@ class LastResort:
             order,
             terminated="SIGTERM" in order.sent or self._entry.job.terminated,
             over=lambda: self._taken(order),
-            keep=lambda: self._keep(order),
+            keep=lambda: self._keep_or_record(order),
             between=lambda: self._record(order),
             doing="no supervisor takes its stop; musterd ends its processes itself",
         )
@@ -209,18 +225,44 @@ class LastResort:
         with contextlib.suppress(LinkLost, Refused), anyio.move_on_after(HAND_OVER_S):
             paths = self._entry.paths.controls
             await supervisor_client.stop(paths, order.steps, order.by, order.reason, up=order.up, sent=order.sent)
-        await self._note(lambda job: _due(job, order))
+        await self._note(order)
 
-    async def _note(self, due: Callable[[Job], list[Record]]) -> None:
+    async def _note(self, order: StopOrder) -> None:
         """Best effort."""
         with contextlib.suppress(OSError, SupervisionError):
-            await self._thread(job_folder.note, self._entry.paths, due)
+            await self._thread(job_folder.note, self._entry.paths, lambda job: stop_order.due(job, order))
         with contextlib.suppress(OSError, SupervisionError):
             await self._catch_up()
 
+    async def _keep_or_record(self, order: StopOrder) -> None:
+        """Before a signal: whoever judges the ends is to know of it. Where neither the run folder nor the journal takes
+        it, the signal is sent all the same."""
+        try:
+            await self._keep(order)
+        except OSError as error:
+            _log.warning("last_resort.order_not_kept", job=self._entry.job_id, error=explain(error))
+            if order.is_asked:
+                await self._record(order)
+
+    async def _note_late(self, stop: Stop, name: str) -> None:
+        """Before a signal of a stop in the journal with which its supervisor is late."""
+        up = stop.up if stop.cause is Cause.REQUESTED else stop.since
+        order = StopOrder(self._nonce(), stop.steps, stop.by, stop.reason, up, (name,), stop.cause)
+        await self._keep_or_record(order)
+        await self._note(order)
+
     async def _keep(self, order: StopOrder) -> None:
-        with contextlib.suppress(OSError):  # it is in force all the same, as long as this daemon lives
-            await self._thread(stop_order.write, self._file, order)
+        """Raises OSError."""
+        await self._lent(stop_order.write, self._file, order)
+
+    async def _lent(self, function: Callable[..., Any], *args: Any) -> Any:
+        """With descriptors in reserve. Raises what it raises."""
+
+        def work() -> Any:
+            with self._reserve.lent():
+                return function(*args)
+
+        return await self._thread(work)
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
@@ -271,16 +313,3 @@ def _replace(paths: JobPaths, supervisor: int) -> None:
         if stat is not None:
             process.send(pid, stat.start, signal.SIGKILL)
             _log.warning("last_resort.replaced", pid=pid)
-
-
-def _due(job: Job, order: StopOrder) -> list[Record]:
-    """What the journal does not say of an order."""
-    if job.concluded is not None or stop_order.covers(job, order):
-        return []
-    stop: Record = {"kind": Kind.STOPPING, "cause": Cause.REQUESTED, "by": order.by, "reason": order.reason}
-    records = [stop | {"steps": list(order.steps), "up": order.up}]
-    return records + [{"kind": Kind.ESCALATED, "signal": name, "processes": 0} for name in order.sent]
-
-
-def _terminated(job: Job) -> list[Record]:
-    return [{"kind": Kind.ESCALATED, "signal": "SIGTERM", "processes": 0}] if not job.terminated else []

@@ -22,9 +22,11 @@ from muster.agent.link.connection import Pause
 from muster.agent.link.nursery_client import NurseryClient
 from muster.probes.cards.accelerator import ASCEND
 from muster.probes.checks.result import CheckResult, Status, final_line, log_lines, numbers
+from muster.supervisors.birth import environment
 from muster.supervisors.birth.modes import ranktable
 from muster.supervisors.birth.modes.ranktable import RankTable
 from muster.supervisors.birth.modes.ranktable_json import RankTableError
+from muster.supervisors.job import stop_order
 from muster.supervisors.model import replay, restart
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
@@ -105,10 +107,22 @@ class Unsupervised:
 
     async def run(self) -> None:
         """To the job's end, or to where a supervisor is to go on."""
+        if self._order is None:
+            await self._take_order()
         if self._entry.job.boot_id == process.boot_id():  # else there is nothing to begin any more
             await self._make_fit()
         if self._order is not None and not self._entry.job.state.final:
             await self._write(self._stopped(self._order))
+
+    async def _take_order(self) -> None:
+        """A stop that the daemon before this one could not record. Raises OSError."""
+        path, nonce = self._around.root.stop_order(self._entry.job_id), self._nonce()
+        kept = await self._thread(stop_order.read, path, nonce)
+        if kept is not None and kept.is_asked and self._order is None:
+            self._order = _Order(kept.steps, kept.by, kept.reason)
+
+    def _nonce(self) -> str:
+        return environment.nonce(self._around.root, self._entry.job_id, self._entry.job)
 
     async def _make_fit(self) -> None:
         """The rank table, if there is one, then the checks; these again where restarts are left. Ends the job where it

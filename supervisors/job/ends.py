@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 
 from muster.supervisors.birth import child
 from muster.supervisors.model import verdict
@@ -64,15 +65,18 @@ class Ends:
         self._note()
         self._found.update(self._readable)
 
-    def collect(self, *, look: bool = False) -> list[int]:
+    def collect(self, before: Callable[[], object], *, look: bool = False) -> list[int]:
         """Records how ranks ended, in the order in which the kernel reported it (`verdict.first_failure` goes by it).
         They are waited for (`reap`) once that is on disk; until then they stay zombies with their status.
 
-        `look`: at all of them, also where no event has told yet. Returns their numbers. Raises OSError where /proc
-        cannot be read.
+        `before` is called once it is known which of them have ended, and before one is judged: it learns of what may
+        have ended them. Who ends meanwhile is left for the next time. `look`: at all of them, also where no event has
+        told yet. Returns their numbers. Raises OSError where /proc cannot be read, and what `before` raises.
         """
         if look:
             self._note()
+        if self._readable:
+            before()
         self._readable = [n for n in dict.fromkeys(self._readable) if self._rank(n).outcome is None]
         found = {n: self._status(self._rank(n)) for n in self._readable}
         self._victims = None
@@ -86,11 +90,6 @@ class Ends:
         self._unreaped += [self._rank(number) for number in numbers]
         self.reap()
         return numbers
-
-    @property
-    def pending(self) -> bool:
-        """Whether ranks are known to have ended that `collect` has not committed."""
-        return bool(self._readable)
 
     @property
     def unreaped(self) -> list[Rank]:

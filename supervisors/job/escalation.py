@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from muster.supervisors.birth.containment import Containment
-from muster.supervisors.job.stop_order import SAME_S
+from muster.supervisors.job.stop_order import SAME_S, unrecorded
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.states import Cause, Kind
 from muster.supervisors.system import process
@@ -24,14 +24,17 @@ class Escalation:
         ledger: Ledger,
         containment: Callable[[], Containment],
         before_signal: Callable[[], object],
+        unrecorded: Callable[[], object],
         look: Callable[[], None],
         give_up: Callable[[list[Stat]], None],
     ) -> None:
-        """`before_signal`: notes who has ended by itself by now. `look`: processes may be gone. `give_up`: these cannot
-        be killed; it is called again where it raises OSError."""
+        """`before_signal`: notes who has ended by itself by now. `unrecorded` is called where the journal did not take
+        what is done next, before it is done: a successor is to know of it. `look`: processes may be gone. `give_up`:
+        these cannot be killed; it is called again where it raises OSError."""
         self._ledger = ledger
         self._containment = containment
         self._before_signal = before_signal
+        self._unrecorded = unrecorded
         self._look = look
         self._give_up = give_up
         self._climb = Climb(loop, self._terminate, self._kill, self._end_in_vain)
@@ -66,15 +69,24 @@ class Escalation:
         if job.stop is None:
             hang = {"ranks": ranks, "again": again} if cause is Cause.HUNG else {}
             self._ledger.owe({"kind": Kind.STOPPING} | stop | hang)
-            for name in sent:
-                self._record(name, 0)
+            self.note_sent(sent)
+            self._keep()
             self.go_on()
         elif time.monotonic() + left < self._climb.kill_at - SAME_S:
             self._ledger.owe({"kind": Kind.STOPPING} | stop)
+            self._keep()
             self._climb.shorten(left)
         elif cause is Cause.REQUESTED and not job.halted:  # it ends no sooner for it, but it is not started again
             under_way = {"steps": job.stop.steps, "up": job.stop.up, "asked_up": up}
             self._ledger.owe({"kind": Kind.STOPPING} | stop | under_way)
+            self._keep()
+        self.note_sent(sent)
+
+    def note_sent(self, names: tuple[str, ...]) -> None:
+        """Records the signals that the daemon sent in our place, those of which the journal does not tell: what ends of
+        them was ended by the stop that is under way."""
+        for name in unrecorded(self._ledger.job, names):
+            self._record(name, 0)
 
     def halt(self) -> None:
         """All that was to be ended has ended. Another stop may begin later, of another attempt."""
@@ -92,6 +104,8 @@ class Escalation:
     def _terminate(self) -> None:
         with contextlib.suppress(OSError):  # /proc without a descriptor, say; the signal must not wait for it
             self._before_signal()
+        if self._ledger.job.terminated:  # by the daemon, as that has just read
+            return
         self._record("SIGTERM", self._containment().signal(signal.SIGTERM))
 
     def _kill(self) -> None:
@@ -110,3 +124,8 @@ class Escalation:
     def _record(self, name: str, processes: int) -> None:
         """From here on whoever ends was ended by us."""
         self._ledger.owe({"kind": Kind.ESCALATED, "signal": name, "processes": processes}, sync=False)
+        self._keep()
+
+    def _keep(self) -> None:
+        if self._ledger.owes:
+            self._unrecorded()

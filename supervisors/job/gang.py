@@ -20,6 +20,7 @@ from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.rank_start import RankStart
 from muster.supervisors.job.step_run import StepRun
 from muster.supervisors.job.steps import STEP_GRACE_S
+from muster.supervisors.job.stop_order import StopOrder
 from muster.supervisors.job.takeover import Takeover
 from muster.supervisors.model import restart, verdict
 from muster.supervisors.model.journal import Contents
@@ -74,7 +75,7 @@ class Gang:
         self._output = Output(root, spec.job_id, loop, ledger, self._control.publish_gaps)
         self._ends = Ends(self._paths, spec.command[0], loop, ledger, self._link)
         self._escalation = Escalation(
-            loop, ledger, lambda: self._containment, self._note_ends, self._look_again, self._give_up
+            loop, ledger, lambda: self._containment, self._note_ends, self._keep_stop, self._look_again, self._give_up
         )
         self._adopted = any(r["kind"] == Kind.TAKEN for r in contents.records)
         self._containment = self._contain()
@@ -326,7 +327,10 @@ class Gang:
             self._ledger.owe({"kind": Kind.WARNING, "text": text}, sync=False)
 
     def _go_further(self) -> None:
-        """The next step before the ranks, or these."""
+        """The next step before the ranks, or these; nothing of a job that is to end."""
+        self._take_order()
+        if self.job.stop is not None:
+            return
         name = steps.due(self._spec, self.job)
         try:
             if name:
@@ -351,6 +355,7 @@ class Gang:
             self._alarm.set(limit - job.ran_s - (process.uptime() - job.started_up), self._out_of_time)
 
     def _out_of_time(self) -> None:
+        self._take_order()
         if self.job.stop is None:
             self._stop(Cause.MAX_RUNTIME, "max_runtime", f"{self._spec.max_runtime:g} s are over", None)
 
@@ -412,6 +417,8 @@ class Gang:
     def _end_after_reboot(self) -> None:
         """Nothing of another boot lives: what had not ended by then is lost, what never ran has failed."""
         job = self.job
+        if (order := self._order()) is not None and (due := stop_order.due(job, order)):
+            self._ledger.owe(*due)  # there is nobody any more to whom a signal could go
         left = [r for r in job.processes() if r.outcome is None]
         self._ends.lose(left, "the node was rebooted while it ran")
         if job.concluded is not None:
@@ -427,9 +434,9 @@ class Gang:
         """Raises OSError where /proc cannot be read."""
         if self._undecided():
             return
-        if self._order_due or self._ends.pending or look:  # else an end that it caused would be judged without it
+        if self._order_due:
             self._take_order()
-        for number in self._ends.collect(look=look):
+        for number in self._ends.collect(self._take_order, look=look):
             rank = self.job.rank(number)
             if number != STEP and rank.status != 0:
                 self._output.say(
@@ -557,12 +564,31 @@ class Gang:
         self._look_due = True
 
     def _take_order(self) -> None:
-        """A stop that the daemon has begun while no supervisor took it. Raises OSError where it cannot be recorded."""
-        job = self.job
-        order = stop_order.read(self._root.stop_order(self._spec.job_id), self._nonce())
-        if order is not None and job.concluded is None and not stop_order.covers(job, order):
-            self._stop(Cause.REQUESTED, order.by, order.reason, list(order.steps), order.up, order.sent)
+        """What the daemon does in our place: a stop that no supervisor took, or signals of a stop in the journal with
+        which its supervisor was late. Raises OSError where that cannot be known now."""
+        order, job = self._order(), self.job
         self._order_due = False
+        if order is None or not (due := stop_order.due(job, order)):
+            return
+        if order.is_asked:
+            self._stop(Cause.REQUESTED, order.by, order.reason, list(order.steps), order.up, order.sent)
+        else:
+            self._ledger.owe(*due, sync=False)
+
+    def _keep_stop(self) -> None:
+        """A stop that somebody asked for and that the journal does not take now: a successor is to know it as if the
+        daemon had given the order. Best effort."""
+        stop, asked = self.job.stop, self.job.asked
+        if stop is None or asked is None:
+            return
+        names = (("SIGTERM", self.job.terminated), ("SIGKILL", self.job.killed))
+        sent = tuple(name for name, was_sent in names if was_sent)
+        order = StopOrder(self._nonce(), stop.steps, asked.by, asked.reason, stop.up, sent)
+        with contextlib.suppress(OSError):
+            stop_order.write(self._root.stop_order(self._spec.job_id), order)
+
+    def _order(self) -> StopOrder | None:
+        return stop_order.read(self._root.stop_order(self._spec.job_id), self._nonce())
 
     def _give_up(self, left: list[Stat]) -> None:
         """Each is waited for in the kernel (state D, mostly); only the driver or a reboot can end them."""
@@ -583,6 +609,7 @@ class Gang:
 
     def _conclude(self) -> None:
         """All processes of the attempt are gone."""
+        self._take_order()
         if self._output.unopened:
             try:
                 self._open_again()
@@ -629,7 +656,6 @@ class Gang:
         self._output.close()
         self._ends.forget_all()
         self._containment.remove()
-        stop_order.remove(self._root.stop_order(self._spec.job_id))
         paths = self._paths
         fifos = [paths.job_fifo, *(paths.fifo(rank.rank) for rank in self.job.ranks)]
         for path in [*fifos, paths.unborn, paths.lost, paths.ends, paths.exports]:
@@ -653,6 +679,7 @@ class Gang:
         except OSError:
             self._over_at = self._over_at or time.time()  # it ended now, whenever that can be written
             raise
+        stop_order.remove(self._root.stop_order(self._spec.job_id))  # until here a successor would need it
         self._link.tell("done")
         self._sessions.close()
         self._control.close()

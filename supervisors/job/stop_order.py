@@ -1,17 +1,23 @@
-"""A stop that the daemon carries out because no supervisor takes it: what the next supervisor must know of it.
+"""A stop of which the journal does not tell, and what the next supervisor must know of it. Either the daemon carries it
+out, because no supervisor does; or a supervisor does, and the journal takes no record.
 
-It is a small file in the run folder, which has room where the disk of the state folder has none: the daemon writes it
-before it signals anything, the supervisor reads it before it judges an end, and the next daemon goes on with it.
+It is a small file in the run folder, which has room where the disk of the state folder has none. It is written before
+a signal is sent. The supervisor reads it after it has seen which ranks ended, and before it judges how they did: so it
+knows of every signal that was sent to one of them. The next daemon goes on with it.
 """
 
 import contextlib
+import errno
 import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.states import Cause, Kind
 from muster.supervisors.system import trust
+from muster.supervisors.system.spare import FULL
 
 #: Two stops that would send SIGKILL at times no further apart are the same one, said twice; in seconds.
 SAME_S = 0.1
@@ -20,7 +26,8 @@ SAME_S = 0.1
 @dataclass(slots=True)
 class StopOrder:
     """`nonce`: of which job of that name (environment.nonce). `steps`: of the grace, in seconds. `up`: when it began,
-    seconds of CLOCK_BOOTTIME. `sent`: the signals that were sent so far."""
+    seconds of CLOCK_BOOTTIME. `sent`: the signals that were sent so far. `cause`: REQUESTED, or that of the stop in the
+    journal that the daemon goes on with, in the place of a supervisor that is late; `up` is then its `since`."""
 
     nonce: str
     steps: tuple[float, ...]
@@ -28,15 +35,43 @@ class StopOrder:
     reason: str
     up: float
     sent: tuple[str, ...] = ()
+    cause: str = Cause.REQUESTED
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody asked for it; else it only tells what was sent."""
+        return self.cause == Cause.REQUESTED
 
 
 def covers(job: Job, order: StopOrder) -> bool:
     """Whether the records of the job say all that the order does: who goes by them need not know it."""
+    return job.state.final or (_is_under_way(job, order) and not unrecorded(job, order.sent))
+
+
+def due(job: Job, order: StopOrder) -> list[Record]:
+    """What the records of the job do not say of an order."""
+    if job.state.final or job.concluded is not None:
+        return []
+    records = list[Record]()
+    if order.is_asked and not _is_under_way(job, order):
+        stop: Record = {"kind": Kind.STOPPING, "cause": Cause.REQUESTED, "by": order.by, "reason": order.reason}
+        records.append(stop | {"steps": list(order.steps), "up": order.up})
+    elif not order.is_asked and (job.stop is None or job.stop.since != order.up):
+        return []  # it is of an attempt before this one
+    names = unrecorded(job, order.sent)
+    return records + [{"kind": Kind.ESCALATED, "signal": name, "processes": 0} for name in names]
+
+
+def _is_under_way(job: Job, order: StopOrder) -> bool:
     stop = job.stop
-    if job.state.final or stop is None or not job.halted:
-        return job.state.final
-    sooner = stop.up + sum(stop.steps) <= order.up + sum(order.steps) + SAME_S
-    return sooner and (job.terminated or not order.sent)
+    if stop is None or not job.halted:
+        return False
+    return stop.up + sum(stop.steps) <= order.up + sum(order.steps) + SAME_S
+
+
+def unrecorded(job: Job, sent: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the signals that were sent to the processes of a stop of which the records of the job do not tell."""
+    return tuple(name for name in sent if not (job.killed if name == "SIGKILL" else job.terminated))
 
 
 def write(path: Path, order: StopOrder) -> None:
@@ -56,11 +91,15 @@ def write(path: Path, order: StopOrder) -> None:
 
 def read(path: Path, nonce: str, begins: bool = False) -> StopOrder | None:
     """None where there is no order for this very job, or none that can be read. `begins`: no more of the nonce is known
-    than how it begins."""
+    than how it begins. Raises OSError where there is no descriptor or memory to read it with: another try may work."""
     try:
         fields = json.loads(trust.read(path))
         order = StopOrder(**fields | {"steps": tuple(fields["steps"]), "sent": tuple(fields["sent"])})
-    except (OSError, ValueError, TypeError, KeyError):
+    except OSError as error:
+        if error.errno in (*FULL, errno.ENOMEM):
+            raise
+        return None
+    except (ValueError, TypeError, KeyError):
         return None
     return order if order.nonce == nonce or (begins and order.nonce.startswith(nonce)) else None
 

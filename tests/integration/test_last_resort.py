@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from muster.supervisors.system import lock
+from muster.supervisors.birth import environment
+from muster.supervisors.job import stop_order
+from muster.supervisors.job.stop_order import StopOrder
+from muster.supervisors.model import journal
+from muster.supervisors.model.replay import replay
+from muster.supervisors.model.states import Cause, Kind
+from muster.supervisors.system import lock, process
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, alive, eventually
 
@@ -150,6 +156,59 @@ def test_a_supervisor_that_never_answers_is_replaced_once_nothing_is_left(daemon
     frozen.append(daemon.supervisor_pid("job"))
     order(daemon, 0.0)
     assert daemon.wait("job").state == job_pb2.JOB_STATE_STOPPED
+
+
+def records_stop(daemon: Daemon, *steps: float) -> None:
+    """Writes into the journal what a supervisor writes that is frozen, or killed, before it sends SIGTERM. The one that
+    has the job is frozen, and is to be killed: its journal ends before that."""
+    path = daemon.root.job("job").journal
+    writer = journal.Writer(path, journal.read(path))
+    stop = {"kind": Kind.STOPPING, "cause": Cause.REQUESTED, "by": "somebody", "reason": "a test"}
+    writer.append([stop | {"t": time.time(), "steps": list(steps), "up": process.uptime()}])
+    writer.close()
+
+
+def start_slow(daemon: Daemon) -> int:
+    """A running job that saves a checkpoint when it gets SIGTERM, and exits with a code of its own then."""
+    script = "trap 'sleep 2; exit 3' TERM; echo ready; while :; do sleep 0.1; done"
+    daemon.run("sh", "-c", script, job_id="job")
+    eventually(lambda: daemon.output(daemon.get("job")))
+    return daemon.rank_pid("job")
+
+
+def test_a_late_supervisors_successor_knows_what_the_daemon_sent(daemon: Daemon, frozen: list[int]) -> None:
+    """The stop is in the journal; its supervisor hangs, and is killed once the daemon's SIGTERM has ended the rank."""
+    pid = start_slow(daemon)
+    supervisor = daemon.supervisor_pid("job")
+    frozen.append(supervisor)
+    eventually(lambda: (stat := process.read_stat(supervisor)) and stat.state == "T")
+    daemon.kill()
+    records_stop(daemon, 60)
+    daemon.start()
+    eventually(lambda: not alive(pid), 30)
+    job = replay(journal.read(daemon.root.job("job").journal).records)
+    kept = stop_order.read(daemon.root.stop_order("job"), environment.nonce(daemon.root, "job", job))
+    assert kept is not None and kept.sent == ("SIGTERM",)
+    frozen.clear()
+    os.kill(supervisor, signal.SIGKILL)
+    ended = daemon.wait("job")
+    assert (ended.state, bool(ended.verdict.stopped_by)) == (job_pb2.JOB_STATE_STOPPED, True), ended
+    assert (ended.ranks[0].outcome, ended.ranks[0].exit_code) == (job_pb2.RANK_OUTCOME_STOPPED, 3)
+
+
+def test_an_order_comes_before_what_a_job_without_a_supervisor_would_end_of(daemon: Daemon) -> None:
+    """The daemon before this one could not record it."""
+    table = daemon.folder / "table.json"
+    daemon.run("true", job_id="job", rank_table=str(table))
+    eventually(lambda: daemon.get("job").state == job_pb2.JOB_STATE_CHECKING)
+    daemon.kill()
+    table.write_text("no rank table")
+    job = replay(journal.read(daemon.root.job("job").journal).records)
+    nonce = environment.nonce(daemon.root, "job", job)
+    stop_order.write(daemon.root.stop_order("job"), StopOrder(nonce, (1.0,), "somebody", "", process.uptime()))
+    daemon.start()
+    ended = daemon.wait("job")
+    assert (ended.state, ended.verdict.stopped_by) == (job_pb2.JOB_STATE_STOPPED, "somebody"), ended
 
 
 def test_the_order_outlives_the_daemon(daemon: Daemon, frozen: list[int]) -> None:

@@ -13,7 +13,7 @@ from muster.supervisors.system import lock
 from muster.v1 import job_pb2
 from tests.conftest import alive, eventually
 from tests.integration.box import Boxed, mounted
-from tests.integration.test_last_resort import start
+from tests.integration.test_last_resort import order, start, start_slow
 
 
 @pytest.fixture
@@ -54,6 +54,26 @@ def test_state_folder_read_only_and_no_supervisor(boxed: Boxed) -> None:
         assert [job["state"] for job in listed] == ["JOB_STATE_STOPPING"]
     mount(boxed, "umount", "-l", str(boxed.root.state))
     assert boxed.wait("job").state in (job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_LOST)
+
+
+def test_the_supervisor_that_took_it_is_killed(boxed: Boxed) -> None:
+    """It had sent SIGTERM, and could write neither that nor the stop into the journal."""
+    pid = start_slow(boxed)
+    first = boxed.supervisor_pid("job")
+    read_only(boxed)
+    os.kill(first, signal.SIGKILL)  # it had the journal open for writing
+    second = eventually(lambda: (found := boxed.supervisor_pid("job")) != first and found)
+    journal = boxed.root.job("job").journal
+    before = journal.read_bytes()
+    order(boxed, 60.0)
+    eventually(lambda: boxed.get("job").state == job_pb2.JOB_STATE_STOPPING)
+    assert journal.read_bytes() == before
+    os.kill(second, signal.SIGKILL)
+    eventually(lambda: not alive(pid))
+    mount(boxed, "umount", "-l", str(boxed.root.state))
+    job = boxed.wait("job")
+    assert (job.state, job.verdict.stopped_by != "") == (job_pb2.JOB_STATE_STOPPED, True), job
+    assert (job.ranks[0].outcome, job.ranks[0].exit_code) == (job_pb2.RANK_OUTCOME_STOPPED, 3)
 
 
 def test_a_job_of_which_nothing_exists_yet(boxed: Boxed) -> None:

@@ -74,6 +74,10 @@ class Desk:
 SLEEP = ("sleep", "600")
 
 
+def nothing() -> None:
+    """Has ended them."""
+
+
 def killed(folder: Path, victims: dict[str, str] | None, events: str = "", **changes: Any) -> list[str]:
     """Outcome and detail of a rank that got a SIGKILL. `victims`: "rank" stands for its pid."""
 
@@ -85,7 +89,7 @@ def killed(folder: Path, victims: dict[str, str] | None, events: str = "", **cha
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(oom, "victims", lambda _: found)
             desk.kill()
-            desk.ends.collect(look=True)
+            desk.ends.collect(nothing, look=True)
         desk.done()
         rank = desk.job.ranks[0]
         return [rank.outcome, rank.detail, rank.status]
@@ -136,7 +140,7 @@ def test_as_many_ranks_are_out_of_memory_as_the_cgroup_counts(tmp_path):
                 pidfd = os.pidfd_open(child.pid)
                 wait_ended(pidfd)
                 os.close(pidfd)
-                desk.ends.collect(look=True)
+                desk.ends.collect(nothing, look=True)
         desk.done()
         return [rank.outcome for rank in desk.job.ranks]
 
@@ -169,7 +173,7 @@ def test_an_end_is_on_record_before_it_is_waited_for(tmp_path):
         desk = Desk(tmp_path, ("sh", "-c", "exit 7"))
         desk.wait()
         desk.owes = True
-        story: list[Any] = [desk.ends.collect(look=True)]
+        story: list[Any] = [desk.ends.collect(nothing, look=True)]
         pid = desk.job.ranks[0].pid
         zombie = process.read_stat(pid)
         story += [zombie is not None and zombie.ended, [rank.pid for rank in desk.ends.unreaped] == [pid]]
@@ -190,16 +194,37 @@ def test_ends_of_one_batch_are_noted_in_the_kernels_order(tmp_path):
         order = [4, 1, 5, 0]
         for number in order:
             desk.end(number)
-        found = desk.ends.collect(look=True)
+        found = desk.ends.collect(nothing, look=True)
         more = [3, 2]
         for number in more:
             desk.end(number)
-        found += desk.ends.collect(look=True)
+        found += desk.ends.collect(nothing, look=True)
         desk.done()
         return [found, desk.job.ends, order + more]
 
     found, ends, order = in_own_process(work)
     assert found == ends == order
+
+
+def test_whoever_ends_while_it_is_asked_what_may_have_ended_them_is_left_for_the_next_time(tmp_path):
+    """He may have been ended by what was not there yet when that was asked."""
+
+    def work() -> Any:
+        desk = Desk(tmp_path, SLEEP, SLEEP)
+        asked: list[list[int]] = []
+
+        def ask() -> None:
+            asked.append(list(desk.job.ends))
+            if len(asked) == 1:
+                desk.end(1)
+
+        story: list[Any] = [desk.ends.collect(ask, look=True)]
+        desk.end(0)
+        story += [desk.ends.collect(ask, look=True), desk.ends.collect(ask, look=True)]
+        desk.done()
+        return [*story, asked]
+
+    assert in_own_process(work) == [[], [0], [1], [[], [0]]]
 
 
 def test_whoever_ended_later_is_noted_later_also_where_a_status_is_yet_to_be_told(tmp_path):
@@ -213,9 +238,9 @@ def test_whoever_ended_later_is_noted_later_also_where_a_status_is_yet_to_be_tol
             patch.setattr(process, "final_status", lambda pid, *rest: None if pid == hidden else real(pid, *rest))
             desk.end(1)
             desk.end(0)
-            story: list[Any] = [desk.ends.collect(look=True)]
+            story: list[Any] = [desk.ends.collect(nothing, look=True)]
             desk.link.on_ended(hidden, signal.SIGKILL)
-            story.append(desk.ends.collect(look=True))
+            story.append(desk.ends.collect(nothing, look=True))
         desk.done()
         return [*story, desk.job.ends]
 
@@ -233,7 +258,7 @@ def test_a_step_is_watched_while_it_runs_and_not_the_ranks(tmp_path):
         pidfd = os.pidfd_open(pid)
         wait_ended(pidfd)
         desk.wait()
-        numbers = desk.ends.collect(look=True)
+        numbers = desk.ends.collect(nothing, look=True)
         desk.done()
         step.returncode = 0
         return [numbers, desk.job.step.status, sorted(desk.job.steps_done), desk.job.ranks[0].outcome, desk.job.ends]
