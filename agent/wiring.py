@@ -102,7 +102,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None) -> Daemon
     registry.on_no_room = limits.refused
     crashes = Crashes(events, health.found, registry.known)
     nursery.died = crashes.died
-    losses = OutputLosses(root, health.found, registry.live)
+    losses = OutputLosses(root, health.found, lambda: [*registry.live(), *registry.damaged.entries()])
     registry.ended.on_ended.append(losses.ended)
     registry.ended.on_lacking.append(losses.ended)
 

@@ -15,8 +15,10 @@ from anyio.abc import TaskGroup
 
 from muster.agent import threads
 from muster.agent.changes import Changes
+from muster.agent.jobs import salvage
 from muster.agent.jobs.climbing import Climber
 from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.salvage import Salvage
 from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
 from muster.supervisors.birth import environment
@@ -58,6 +60,9 @@ class DamagedJob:
         self._wake, self._news = Changes(), Changes()
         self._limiter = anyio.CapacityLimiter(1)
         self.scope = anyio.CancelScope()
+        #: Set once nothing of it is worked with any more.
+        self.done = anyio.Event()
+        self._salvage: tuple[anyio.CancelScope, anyio.Event] | None = None
 
     @property
     def stopping(self) -> bool:
@@ -90,6 +95,33 @@ class DamagedJob:
 
     async def run(self) -> None:
         """Until nothing of it lives."""
+        async with anyio.create_task_group() as tasks:
+            self._start_salvage(tasks)
+            await self._look_after(tasks)
+            await self._end_salvage()
+
+    def _start_salvage(self, tasks: TaskGroup) -> None:
+        if self._salvage is None:
+            scope, done = self._salvage = anyio.CancelScope(), anyio.Event()
+
+            async def work() -> None:
+                try:
+                    with scope:
+                        await Salvage(self._root, self.entry, self._tell).run()
+                finally:
+                    done.set()
+
+            tasks.start_soon(work)
+
+    async def _end_salvage(self) -> None:
+        """Returns when what the FIFOs hold is in the logs, and the job's lock is free."""
+        if self._salvage is not None:
+            scope, done = self._salvage
+            scope.cancel()
+            await done.wait()
+            self._salvage = None
+
+    async def _look_after(self, tasks: TaskGroup) -> None:
         prefix = environment.nonce_prefix(self._root, self.entry.job_id)
         with contextlib.suppress(OSError):
             order = await self._thread(stop_order.read, self._root.stop_order(self.entry.job_id), prefix, True)
@@ -106,8 +138,12 @@ class DamagedJob:
                 empty = 0 if left else empty + 1
                 needed = EMPTY_LOOKS if left else needed
                 self._saw(left)
+                if left:
+                    self._start_salvage(tasks)
             if self._order is not None and left:
-                await self._carry_out(contained, self._order)
+                left = await self._carry_out(contained, self._order)
+            if not left:
+                await self._end_salvage()
             if self._order is not None:
                 self._order = None
                 self._tell()
@@ -115,8 +151,9 @@ class DamagedJob:
                 with anyio.move_on_after(LOOK_S):
                     woken = await self._wake.beyond(woken)
         await self._thread(stop_order.remove, self._root.stop_order(self.entry.job_id))
+        await self._thread(contained.remove)
 
-    async def _carry_out(self, contained: Containment, order: StopOrder) -> None:
+    async def _carry_out(self, contained: Containment, order: StopOrder) -> list[Stat]:
         taken = await self._ask_supervisor(order)
 
         async def keep() -> None:
@@ -156,6 +193,7 @@ class DamagedJob:
         _log.warning("damaged_job.stopped", job=self.entry.job_id, by=order.by, said="; ".join(self.remarks))
         if not left:
             await self._thread(self._end_supervisor)
+        return left
 
     async def _ask_supervisor(self, order: StopOrder) -> bool:
         try:
@@ -264,16 +302,18 @@ class DamagedJobs:
         """What is on disk of this job cannot be trusted."""
         known = entry.known or Job()
         if known.boot_id and known.boot_id != process.boot_id():  # whatever there was of it is gone
+            salvage.release(entry)
             return
         if entry.job_id not in self._jobs:
             job = self._jobs[entry.job_id] = DamagedJob(self._root, entry, self._reserve, self._changed)
             if self._group is not None:
                 self._group.start_soon(self._follow, job)
 
-    def release(self, job_id: str) -> None:
-        """The record of this job can be trusted after all."""
+    async def release(self, job_id: str) -> None:
+        """The record of this job can be trusted after all. Returns when nothing of it is worked with any more."""
         if (job := self._jobs.pop(job_id, None)) is not None:
             job.scope.cancel()
+            await job.done.wait()
 
     def get(self, job_id: str) -> DamagedJob | None:
         """None where nothing of it lives."""
@@ -302,6 +342,7 @@ class DamagedJobs:
             with job.scope:
                 await job.run()
         finally:
+            job.done.set()
             if self._jobs.get(job.entry.job_id) is job:
                 del self._jobs[job.entry.job_id]
                 self._changed()

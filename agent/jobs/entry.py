@@ -1,6 +1,7 @@
 """A job as the daemon knows it: what its journal adds up to."""
 
 import itertools
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,6 +63,10 @@ class Entry:
     gone: bool = False
     #: Of a damaged one: what was known of it until then, to find its processes by.
     known: Job | None = None
+    #: Read ends of its FIFOs that were held, by rank; who drains them closes them (salvage.py).
+    fifos: dict[int, int] = field(default_factory=dict)
+    #: How much of the journal is on disk for sure, as its supervisors said: nobody of ours makes it shorter.
+    sure: int = 0
     #: What is wrong at this moment and in no journal: a sentence by source.
     notes: dict[str, str] | None = None
 
@@ -193,6 +198,24 @@ class Entry:
         self.job.cards, self.job.card_kind, self.job.card_used = before.cards, before.card_kind, before.card_used
         self.job.card_uuids = before.card_uuids
 
+    def take_for_gone(self, path: Path) -> None:
+        """A file of the job does not exist any more; who took it may put it back."""
+        self.unread = True
+        self.give_up(
+            f"{path}: somebody removed it, or moved it away: put it back, or end its processes with `muster stop "
+            f"{self.job_id}` and remove what is left with `muster rm --force {self.job_id}`"
+        )
+
+    def refuse_shorter(self) -> None:
+        """Raises JournalDamaged where somebody has emptied or cut the journal. Blocks. Raises OSError."""
+        with open(trust.open_own(self.paths.journal, os.O_RDONLY), "rb") as file:
+            size, first = os.fstat(file.fileno()).st_size, file.read(1)
+        if size < self.sure:
+            what = f"somebody {'cut' if size else 'emptied'} it: it has {size} bytes, and had {self.sure}"
+            raise JournalDamaged(str(self.paths.journal), 1, what)
+        if first == b"\0":  # its writer went on behind the hole
+            raise JournalDamaged(str(self.paths.journal), 1, "somebody emptied it, and its first records are gone")
+
 
 def fetch(path: Path, end: int, number: int, size: int | None) -> tuple[list[Record], int]:
     """The records of a journal from the offset `end` on, where the one with this number begins, and the offset behind
@@ -246,6 +269,9 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
 
 
 def _not_read(entry: Entry, path: Path, error: OSError) -> None:
+    if isinstance(error, FileNotFoundError):
+        entry.take_for_gone(path)
+        return
     entry.unread = True
     entry.give_up(f"{path}: cannot be read: {explain(error)}; musterd tries again")
 

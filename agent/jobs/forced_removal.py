@@ -17,7 +17,7 @@ from muster.agent.jobs.log_ownership import KnownJob, Owner
 from muster.supervisors.birth import environment
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised
-from muster.supervisors.system import lock, process
+from muster.supervisors.system import cgroups, lock, process
 from muster.supervisors.system.process import Stat
 
 
@@ -54,6 +54,7 @@ def remove(root: Root, job_id: str, entry: Entry | None, keep_logs: bool) -> lis
                 left.append(trouble)
         else:
             aside.unlink(missing_ok=True)
+        cgroups.remove_left(root, job_id)
     return left
 
 

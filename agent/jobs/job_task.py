@@ -11,6 +11,7 @@ from muster.agent import threads
 from muster.agent.jobs import job_folder, last_resort
 from muster.agent.jobs.entry import Entry, Told, fetch
 from muster.agent.jobs.job_folder import HeldJob
+from muster.agent.jobs.journal_watch import JournalWatch
 from muster.agent.jobs.last_resort import LastResort
 from muster.agent.jobs.stuck_supervisor import StuckSupervisor
 from muster.agent.jobs.unsupervised import Surroundings, Unsupervised
@@ -19,7 +20,7 @@ from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Pause, Refused
 from muster.agent.link.holds import Holds
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
-from muster.supervisors.supervision_errors import SupervisionError
+from muster.supervisors.supervision_errors import SupervisionError, explain
 
 #: Seconds until: a supervisor has taken a stop, else it is passed over; it leaves after its job's end; a link has held.
 STOP_S = 3.0
@@ -51,6 +52,7 @@ class JobTask:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._last.run)
                 tasks.start_soon(StuckSupervisor(self.entry).run)
+                tasks.start_soon(JournalWatch(self.entry).run)
                 await self._live()
                 tasks.cancel_scope.cancel()
             if not self.entry.damaged:  # of that one a supervisor may live
@@ -75,8 +77,11 @@ class JobTask:
                         await self._supervise()
             except SupervisionError as error:
                 self._give_up(error)
+            except FileNotFoundError as error:
+                self.entry.take_for_gone(self.entry.paths.journal)
+                self._given_up(error)
             except OSError as error:
-                self._tell(f"{error}; trying again")
+                self._tell(f"{explain(error)}; trying again")
                 _log.warning("job.trouble", job=self.entry.job_id, error=str(error))
                 await pause.wait()
             except Exception as error:
@@ -223,7 +228,10 @@ class JobTask:
         # Likewise what its writer owed is not known to be written once it is gone.
         again = (size is not None and 0 < size < entry.end) or (size is None and bool(entry.owed))
         end, number = (0, 0) if again else (entry.end, entry.records)
+        if size is None:  # nobody is known to write it
+            await self._thread(entry.refuse_shorter)
         records, end = await self._thread(fetch, entry.paths.journal, end, number, size)
+        entry.sure = max(entry.sure, size or 0)
         if not again and not entry.agrees(records):  # another supervisor wrote, and not what this one had told
             again = True
             records, end = await self._thread(fetch, entry.paths.journal, 0, 0, size)
@@ -240,8 +248,12 @@ class JobTask:
         self._around.publish(self.entry, told)
 
     def _give_up(self, error: SupervisionError) -> None:
-        _log.error("journal.damaged", job=self.entry.job_id, error=str(error))
         self.entry.give_up(str(error))
+        self._given_up(error)
+
+    def _given_up(self, error: Exception) -> None:
+        _log.error("journal.damaged", job=self.entry.job_id, error=str(error))
+        self.entry.fifos = self._holds.hand_over()
         self._publish([])
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:

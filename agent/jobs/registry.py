@@ -321,14 +321,13 @@ class Registry:
             await self.leasing.settle([*self._on_cards, *on_cards], self.ended.get)
             self._on_cards = []
             await self._read_again()
-            await anyio.sleep_forever()
 
     async def _read_again(self) -> None:
-        """Jobs that could not be read when the daemon started, until they can be, or turn out to be damaged."""
+        """Jobs that could not be read, until they can be, or turn out to be damaged; for ever."""
         pause = READ_AGAIN_S
-        while self.ended.unread:
+        while True:
             await anyio.sleep(pause)
-            pause = min(pause * 2, READ_AGAIN_MOST_S)
+            pause = min(pause * 2, READ_AGAIN_MOST_S) if self.ended.unread else READ_AGAIN_S
             for job_id in sorted(self.ended.unread):
                 async with self.alone(job_id):
                     await self._read_one_again(job_id)
@@ -346,7 +345,7 @@ class Registry:
             entry.become(found)
         self.ended.remove(job_id)
         if not found.damaged:
-            self.damaged.release(job_id)
+            await self.damaged.release(job_id)
         if entry.job.state.final:
             self.ended.add(entry)
         else:

@@ -7,6 +7,7 @@ descriptor. The supervisor and the nursery hold one as well; with the daemon's, 
 import contextlib
 import os
 
+from muster.supervisors.model.states import JOB
 from muster.supervisors.output.tee import make_fifo, open_reader
 from muster.supervisors.paths import JobPaths
 
@@ -16,7 +17,7 @@ class Holds:
 
     def __init__(self, paths: JobPaths) -> None:
         self._paths = paths
-        self._fds: list[int] = []
+        self._fds: dict[int, int] = {}
 
     def take(self, ranks: list[int], create: bool) -> None:
         """Opens what is there of these ranks and of the job's own log; `create` for a job that no supervisor has had
@@ -25,15 +26,21 @@ class Holds:
         if self._fds:
             return
         try:
-            for path in (self._paths.job_fifo, *map(self._paths.fifo, ranks)):
+            paths = {JOB: self._paths.job_fifo} | {rank: self._paths.fifo(rank) for rank in ranks}
+            for number, path in paths.items():
                 if create:
                     make_fifo(path, os.geteuid(), os.getegid())
                 with contextlib.suppress(FileNotFoundError):  # drained to its end and put away
-                    self._fds.append(open_reader(path))
+                    self._fds[number] = open_reader(path)
         except OSError:
             self.release()
             raise
 
+    def hand_over(self) -> dict[int, int]:
+        """What is held, by rank; the caller closes it."""
+        held, self._fds = self._fds, {}
+        return held
+
     def release(self) -> None:
         while self._fds:
-            os.close(self._fds.pop())
+            os.close(self._fds.popitem()[1])

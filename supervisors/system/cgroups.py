@@ -108,6 +108,19 @@ def remove_cgroup(folder: Path) -> None:
             os.rmdir(path)
 
 
+def remove_left(root: Root, job_id: str) -> None:
+    """Removes what is left of the cgroups of a job's ranks, wherever they were made; blocks as long as a walk over all
+    cgroups takes. Whichever is not empty stays. Raises nothing."""
+    mount = _mount()
+    if mount is None:
+        return
+    mark = _name(root, job_id)
+    for path, names, _ in os.walk(mount):
+        if mark in names:
+            remove_cgroup(Path(path, mark))
+        names[:] = [name for name in names if not name.startswith("muster-") or name.endswith((".scope", ".slice"))]
+
+
 def of_job(root: Root, job_id: str, pid: int) -> str:
     """The cgroup of a job's ranks, if this process is in it or below; empty otherwise. Raises nothing."""
     with contextlib.suppress(OSError):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,3 +167,88 @@ def test_ended_and_damaged_there_is_nothing_to_stop(daemon: Daemon) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         daemon.stop("job")
     assert refused.value.code() is grpc.StatusCode.DATA_LOSS
+
+
+def emptied(job: Path) -> None:
+    (job / "journal").write_bytes(b"")
+
+
+def removed(job: Path) -> None:
+    (job / "journal").unlink()
+
+
+def whole_folder(job: Path) -> None:
+    shutil.rmtree(job)
+
+
+def counted(log: Path) -> int:
+    """Lines of a rank that counts: none is missing, and each is whole."""
+    lines = log.read_text().split("\n")
+    assert lines.pop() == ""
+    assert lines == [f"line {number}" for number in range(len(lines))]
+    return len(lines)
+
+
+COUNTS = "i=0; while [ ! -e end ]; do echo line $i; i=$((i+1)); sleep .01; done; echo $i > count"
+
+
+@pytest.mark.parametrize("spoil", [emptied, removed, whole_folder])
+def test_the_journal_is_taken_away_and_the_supervisor_killed(daemon: Daemon, tmp_path: Path, spoil: Spoil) -> None:
+    """It is shown why, its output goes on into its logs, and nothing of it is left behind a stop and `rm --force`."""
+    daemon.run("sh", "-c", COUNTS, job_id="job", ranks=2, workdir=str(tmp_path))
+    daemon.until_running("job")
+    pids = [daemon.rank_pid("job", rank) for rank in range(2)]
+    logs = [daemon.root.rank_log("job", rank, rank) for rank in range(2)]
+    cgroup = next((line for line in Path(f"/proc/{pids[0]}/cgroup").read_text().splitlines() if "0::" in line), "")
+    eventually(lambda: all(log.exists() and log.read_text().count("\n") > 3 for log in logs))
+    supervisor = daemon.supervisor_pid("job")
+    spoil(daemon.root.job("job").folder)
+    os.kill(supervisor, signal.SIGKILL)
+    job = eventually(lambda: (found := shown(daemon))["state"] == "JOB_STATE_LOST" and found.get("living") and found)
+    assert any(str(pids[0]) in text for text in job["living"]), job
+    for command in ("status", "why"):
+        words = " ".join(daemon.cli(command, "job").stdout.split())
+        assert "somebody" in words and str(daemon.root.job("job").journal) in words and "Errno" not in words, words
+    before = [counted(log) for log in logs if log.read_text().endswith("\n")]
+    eventually(lambda: all(log.read_text().count("\n") > max(before, default=0) + 3 for log in logs))
+    (tmp_path / "end").touch()
+    eventually(lambda: not any(map(alive, pids)))
+    eventually(lambda: not shown_at_all(daemon), message="nothing of it lives any more")
+    for log in logs:
+        counted(log)
+    assert max(map(counted, logs)) >= int((tmp_path / "count").read_text())
+    assert daemon.cli("rm", "--force", "job").returncode == 0
+    assert not daemon.root.job("job").folder.exists()
+    assert not [path for path in daemon.root.log.iterdir() if path.name.startswith("job-")]
+    name = cgroup.rpartition("/")[2]
+    if name.startswith("muster-"):
+        assert not list(Path("/sys/fs/cgroup").rglob(name))
+
+
+def shown_at_all(daemon: Daemon) -> bool:
+    jobs = json.loads(daemon.cli("ps", "-o", "json").stdout).get("jobs", [])
+    return any(job["jobId"] == "job" for job in jobs)
+
+
+def test_a_journal_that_is_taken_away_is_told_while_the_supervisor_lives(daemon: Daemon) -> None:
+    pids = start(daemon)
+    whole_folder(daemon.root.job("job").folder)
+    eventually(lambda: any("somebody removed it" in text for text in daemon.get("job").warnings))
+    done = stop(daemon)
+    assert done.returncode == 0, done
+    assert not any(map(alive, pids))
+    assert daemon.cli("rm", "--force", "job").returncode == 0
+
+
+def test_a_journal_that_is_put_back_is_gone_on_with(daemon: Daemon, tmp_path: Path) -> None:
+    pids = start(daemon)
+    folder, aside = daemon.root.job("job").folder, daemon.root.state / "aside"
+    supervisor = daemon.supervisor_pid("job")
+    folder.rename(aside)
+    os.kill(supervisor, signal.SIGKILL)
+    eventually(lambda: shown(daemon)["state"] == "JOB_STATE_LOST")
+    aside.rename(folder)
+    eventually(lambda: shown(daemon)["state"] == "JOB_STATE_RUNNING", 40)
+    daemon.stop("job", grace_s=0)
+    assert not any(map(alive, pids))
+    assert daemon.wait("job").state in (job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_LOST)

@@ -174,12 +174,19 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             timeout = sum(steps or under_way or entry.spec.grace_steps or default) + STOP_MARGIN_S
         deadline = began + timeout
         remarks: list[str] = []
+        if not entry.damaged:
+            entry = await self._stopped(entry, deadline)
+            if entry.damaged:  # since then, and maybe ended by the order that was given already
+                remarks = [f"how its ranks ended is not known: {entry.damaged}"]
         if entry.damaged:
-            with anyio.CancelScope(deadline=deadline + LOOK_MARGIN_S):
-                remarks = await registry.stop_damaged(entry, steps, by, request.reason)
+            try:
+                with anyio.CancelScope(deadline=deadline + LOOK_MARGIN_S):
+                    remarks = await registry.stop_damaged(entry, steps, by, request.reason)
+            except JournalUnreadable:
+                if not remarks:
+                    raise
             gone = not registry.damaged.living(entry.job_id)
             return job_pb2.StopResponse(job=self._message(entry), ended=gone, gone=gone, remarks=map(plain, remarks))
-        entry = await self._stopped(entry, deadline)
         if entry.job.state.final:
             with anyio.CancelScope(deadline=deadline):
                 await registry.leasing.wait_freed(entry.job_id)
@@ -199,8 +206,6 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             # One that is there and says that it cannot write is not waited for.
             with anyio.move_on_after(0 if entry.owed else RECORDED_S):
                 entry = await self._server.registry.wait_ended(entry.job_id)
-        if entry.damaged:
-            raise JournalUnreadable(entry.job_id, entry.damaged)
         return entry
 
     async def Wait(self, request: job_pb2.WaitRequest, context: "_Context") -> job_pb2.WaitResponse:

@@ -1,0 +1,58 @@
+"""Whether somebody removed or emptied the journal of a live job: its supervisor goes on, and a successor could not."""
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.agent.jobs.entry import Entry
+from muster.supervisors.supervision_errors import JournalDamaged, explain
+
+#: Seconds between two looks.
+LOOK_S = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+class JournalWatch:
+    """Of one live job."""
+
+    def __init__(self, entry: Entry) -> None:
+        """Notes what it finds with `entry`."""
+        self._entry = entry
+        self._said = ""
+        self._limiter = anyio.CapacityLimiter(1)
+
+    async def run(self) -> None:
+        """Looks, until cancelled."""
+        try:
+            while True:
+                self._say(await threads.run(self._look, limiter=self._limiter, abandon_on_cancel=True))
+                await anyio.sleep(LOOK_S)
+        finally:
+            self._entry.note("record", "")
+
+    def _say(self, text: str) -> None:
+        if text == self._said:
+            return
+        if text:
+            _log.warning("journal.taken", job=self._entry.job_id, text=text)
+        self._said = text
+        self._entry.note("record", text)
+        self._entry.wake()
+
+    def _look(self) -> str:
+        """A sentence, or nothing. Blocks."""
+        journal = self._entry.paths.journal
+        try:
+            self._entry.refuse_shorter()
+            return ""
+        except FileNotFoundError:
+            what, do = f"{journal}: somebody removed it, or moved it away", "put it back if you can"
+        except JournalDamaged as error:
+            what, do = f"{error.path}: {error.what}", "let it end under this supervisor if you can"
+        except OSError as error:
+            return f"its record cannot be looked at: {explain(error)}"
+        return (
+            f"{what}: the job runs on, but if its supervisor or musterd dies nobody can tell how it ended: {do}; "
+            "`muster stop` works"
+        )

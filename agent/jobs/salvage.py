@@ -1,0 +1,238 @@
+"""The output of a damaged job that no supervisor can drain: the daemon does it, so that no rank waits in a write, and
+what a rank wrote last is not thrown away with its FIFO."""
+
+import contextlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.agent.jobs.entry import Entry
+from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
+from muster.supervisors.model.settings import SettingsFile
+from muster.supervisors.model.states import JOB
+from muster.supervisors.output.gaps import Counts, Gap
+from muster.supervisors.output.output import job_log_files
+from muster.supervisors.output.tee import RankLog
+from muster.supervisors.paths import JobPaths, Root
+from muster.supervisors.supervision_errors import AlreadySupervised, explain
+from muster.supervisors.system import lock, process
+
+#: Seconds between two looks whether a supervisor still drains, and that one round of a log, and the last one, may take.
+LOOK_S, ROUND_S, LAST_S = 0.5, 0.05, 10.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Salvage:
+    """Of one damaged job. While it drains, it has the job's lock: no supervisor writes the same files."""
+
+    def __init__(self, root: Root, entry: Entry, changed: Callable[[], None]) -> None:
+        """`changed` is called when what is being lost has changed."""
+        self._root, self._entry, self._changed = root, entry, changed
+        self._limiter = anyio.CapacityLimiter(4)
+        self._held: lock.Lock | None = None
+        self._logs: dict[int, RankLog] = {}
+        self._counts: Counts | None = None
+        #: Held while files are worked with: they are closed when no thread does so any more.
+        self._working = threading.Lock()
+        self._closed = False
+
+    async def run(self) -> None:
+        """Drains as soon as no supervisor does; until cancelled, then to the end of what the FIFOs hold."""
+        try:
+            while not await self._begun():  # noqa: ASYNC110  (nothing tells of a supervisor's end)
+                await anyio.sleep(LOOK_S)
+            async with anyio.create_task_group() as tasks:
+                for number in self._logs:
+                    tasks.start_soon(self._drain, number)
+        finally:
+            # A disk that hangs must not keep the daemon from ending, nor a supervisor from its job.
+            with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_S + 1):
+                lost = await self._thread(self._end)
+                entry = self._entry
+                entry.lost_now = {}
+                entry.job.gaps.clear()
+                for number, text in lost.items():
+                    entry.note(f"lost {number}", text)
+                self._changed()
+
+    async def _drain(self, number: int) -> None:
+        log = self._logs[number]
+        while True:
+            with anyio.move_on_after(1.0):  # in a gap the file is tried again meanwhile
+                await anyio.wait_readable(log.fd)
+            await self._thread(self._round, number, ROUND_S)
+            self._tell(number)
+
+    def _round(self, number: int, seconds: float) -> list[Gap]:
+        with self._working:
+            if self._closed:
+                return []
+            return self._logs[number].drain_all(time.monotonic() + seconds)
+
+    # --- begin and end, in threads ------------------------------------------------------------------------------------
+
+    def _begin(self) -> bool:
+        """Opens FIFOs and files. Returns False while a supervisor has them. Raises OSError."""
+        paths, known = self._entry.paths, self._entry.known or Job()
+        with self._working:
+            if self._closed:
+                return True
+            return self._open(paths, known)
+
+    def _open(self, paths: JobPaths, known: Job) -> bool:
+        """Raises OSError, with what could be opened open."""
+        if self._held is None:
+            if paths.folder.is_dir():
+                try:
+                    self._held = lock.take(paths.lock, paths.folder)
+                except AlreadySupervised:
+                    return False
+            elif _drains(known.supervisor_pid, paths):
+                return False
+        # By descriptor where the daemon holds one: the FIFO may have no name any more.
+        fifos = _fifos(paths) | {number: Path(f"/proc/self/fd/{fd}") for number, fd in self._entry.fifos.items()}
+        ranks = {rank.rank: rank for rank in known.ranks}
+        numbers = sorted(number for number in fifos if number != JOB)
+        count = max(len(ranks), len(numbers))
+        if self._counts is None:
+            self._counts = _counts(paths, count)
+        settings = SettingsFile(self._root.settings)
+        for slot, number in enumerate([*numbers, JOB]):
+            if number in self._logs or number not in fifos:
+                continue
+            files = self._files(number, ranks.get(number), known)
+            where = count if number == JOB else ranks[number].local_rank if number in ranks else slot
+            found = os.stat(fifos[number])
+            owner = found.st_uid, found.st_gid
+            self._logs[number] = RankLog(
+                fifos[number], *files, owner, self._counts, where, limit=lambda: settings.logs.max_file_bytes
+            )
+        if self._logs:
+            _log.warning("damaged_job.drained_here", job=self._entry.job_id, ranks=numbers)
+        return True
+
+    def _files(self, number: int, rank: Rank | None, known: Job) -> tuple[Path, Path]:
+        """Log and index. Which device a rank has, of which nothing is known, its log's name tells."""
+        job_id, root = self._entry.job_id, self._root
+        if number == JOB:
+            node = known.node_rank if known.ranks else _number(root.log, f"{job_id}-muster-", ".log", 0)
+            return job_log_files(root, job_id, node)
+        name = f"{job_id}-proc-rank-{number}-device-"
+        device = rank.device if rank is not None else _number(root.log, name, ".txt", number)
+        return root.rank_log(job_id, number, device), root.rank_index(job_id, number, device)
+
+    def _end(self) -> dict[int, str]:
+        """Drains what is left, and lets go of everything. Returns what was lost and stands in no log, by rank."""
+        lost = {}
+        with self._working:
+            if not self._logs:  # nothing of the job lived when the first look came
+                with contextlib.suppress(OSError):
+                    self._open(self._entry.paths, self._entry.known or Job())
+            late = time.monotonic() + LAST_S
+            for number, log in self._logs.items():
+                log.drain_all(late)
+                if (gap := log.abandon()) is not None:
+                    lost[number] = f"{_whose(number)}: {gap.bytes} bytes of output were lost: {gap.error}"
+                    _log.error("damaged_job.output_lost", job=self._entry.job_id, text=lost[number])
+                log.close()
+            self._logs.clear()
+            if self._counts is not None:
+                self._counts.close()
+            if self._held is not None:
+                self._held.close()
+            self._counts, self._held, self._closed = None, None, True
+            release(self._entry)
+        return lost
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    def _tell(self, number: int) -> None:
+        entry, log = self._entry, self._logs.get(number)
+        now = log.gap if log is not None else None
+        if now is not None and now.bytes:
+            entry.job.gaps[number] = OpenGap(now.bytes, now.since, now.error)
+            lost = {**entry.lost_now, number: (now.since, now.bytes)}
+        else:
+            entry.job.gaps.pop(number, None)
+            lost = {rank: figures for rank, figures in entry.lost_now.items() if rank != number}
+        if lost != entry.lost_now:
+            entry.lost_now = lost
+            self._changed()
+
+    async def _begun(self) -> bool:
+        try:
+            done: bool = await self._thread(self._begin)
+        except OSError as error:
+            self._entry.note("output", f"its output cannot be drained: {explain(error)}; trying again")
+            return False
+        self._entry.note("output", "")
+        return done
+
+    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True)
+
+
+def release(entry: Entry) -> None:
+    """Closes the read ends that were kept of a damaged job's FIFOs."""
+    while entry.fifos:
+        os.close(entry.fifos.popitem()[1])
+
+
+def _drains(pid: int, paths: JobPaths) -> bool:
+    """Whether this supervisor of a job whose folder is gone still has its FIFOs open."""
+    folder = f"{paths.folder}/"
+    with contextlib.suppress(OSError):
+        if not pid or (stat := process.read_stat(pid)) is None or stat.ended:
+            return False
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{name}").removesuffix(" (deleted)")
+                if target.startswith(folder) and target.endswith(".fifo"):
+                    return True
+    return False
+
+
+def _fifos(paths: JobPaths) -> dict[int, Path]:
+    """Those in the job's folder, by rank."""
+    found = {JOB: paths.job_fifo} if paths.job_fifo.is_fifo() else {}
+    for path in paths.folder.glob("rank-*.fifo"):
+        if (match := re.fullmatch(r"rank-(\d+)\.fifo", path.name)) and path.is_fifo():
+            found[int(match[1])] = path
+    return found
+
+
+def _counts(paths: JobPaths, ranks: int) -> Counts:
+    """As the supervisor left them; where they are of another number of ranks, nothing of them is believed."""
+    counts = Counts(paths.lost, paths.ends, ranks + 1)
+    with contextlib.suppress(OSError):
+        if paths.lost.stat().st_size == (ranks + 1) * Counts.LOST.size:
+            return counts
+    for slot in range(ranks + 1):
+        count = counts[slot]
+        count.lost = count.told = count.number = 0
+        count.end = -1
+    return counts
+
+
+def _number(folder: Path, before: str, behind: str, otherwise: int) -> int:
+    """The number in the name of the newest file that is called `before`, number, `behind`."""
+    newest = (0.0, otherwise)
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            number = entry.name.removeprefix(before).removesuffix(behind)
+            if entry.name == f"{before}{number}{behind}" and number.isascii() and number.isdigit():
+                newest = max(newest, (entry.stat(follow_symlinks=False).st_mtime, int(number)))
+    return newest[1]
+
+
+def _whose(number: int) -> str:
+    return "the job's own log" if number == JOB else f"rank {number}"
