@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 
@@ -43,10 +43,29 @@ class Late:
     running_s: float | None
 
 
+class AskEach(Protocol):
+    """Makes calls that may hang, each for itself, and returns in time: `Crew.ask` with a limit."""
+
+    def __call__(self, calls: Mapping[K, Callable[[], T]]) -> Mapping[K, Answer[T] | CallFailure | Late]: ...
+
+
+def in_turn(calls: Mapping[K, Callable[[], T]]) -> Mapping[K, Answer[T] | CallFailure | Late]:
+    """One call after another, for somebody who can wait for ever."""
+    return {key: _outcome(call) for key, call in calls.items()}
+
+
+def _outcome(call: Callable[[], T]) -> Answer[T] | CallFailure:
+    try:
+        return Answer(call())
+    except Exception as error:  # whatever it is, it belongs to who asked
+        return CallFailure(error)
+
+
 @dataclass(slots=True, eq=False)
 class _Batch:
-    loop: asyncio.AbstractEventLoop
-    done: asyncio.Event
+    """`over` is called once, by the thread that makes the last of its calls."""
+
+    over: Callable[[], None]
     waiting: int
 
 
@@ -88,21 +107,39 @@ class Crew:
         A key that has kept an earlier call for longer than that is not waited for: it is Late at once. A call that was
         not begun in time is not made.
         """
-        now = time.monotonic()
-        with self._lock:
-            late = {key for key in calls if (call := self._running.get(key)) and now - (call.began or now) >= limit_s}
-        asked = [key for key in calls if key not in late]
-        batch = _Batch(asyncio.get_running_loop(), asyncio.Event(), len(asked))
-        made = [_Call(batch, key, calls[key]) for key in asked]
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def over() -> None:
+            try:
+                loop.call_soon_threadsafe(done.set)
+            except RuntimeError:
+                pass  # the loop is closed: whoever asked is long gone
+
+        made = self._calls(calls, limit_s, over)
         if made:
             self._submit(made)
             try:
                 with anyio.move_on_after(limit_s):
-                    while not batch.done.is_set():
+                    while not done.is_set():
                         with anyio.move_on_after(min(PATIENCE_S, _PART * limit_s)):
-                            await batch.done.wait()
-                        if not batch.done.is_set():
+                            await done.wait()
+                        if not done.is_set():
                             self._reinforce()
+            finally:
+                self._give_up(made)
+        return self._outcomes(calls, made)
+
+    def ask(self, calls: Mapping[K, Callable[[], T]], limit_s: float) -> dict[K, Answer[T] | CallFailure | Late]:
+        """As `run`, for a call that the crew is making itself: it blocks, and another thread makes these calls."""
+        done, end = threading.Event(), time.monotonic() + limit_s
+        made = self._calls(calls, limit_s, done.set)
+        if made:
+            self._submit(made, within=True)
+            try:
+                while not done.wait(min(PATIENCE_S, _PART * limit_s, max(0.0, end - time.monotonic()))):
+                    if time.monotonic() >= end:
+                        break
+                    self._reinforce()
             finally:
                 self._give_up(made)
         return self._outcomes(calls, made)
@@ -113,11 +150,23 @@ class Crew:
             self._closed = True
             self._wake.notify_all()
 
-    def _submit(self, calls: list[_Call]) -> None:
+    def _calls(self, calls: Mapping[K, Callable[[], T]], limit_s: float, over: Callable[[], None]) -> list[_Call]:
+        """Those that are to be made: of keys that have not kept an earlier call for too long."""
+        now = time.monotonic()
+        with self._lock:
+            late = {key for key in calls if (call := self._running.get(key)) and now - (call.began or now) >= limit_s}
+        asked = [key for key in calls if key not in late]
+        batch = _Batch(over, len(asked))
+        return [_Call(batch, key, calls[key]) for key in asked]
+
+    def _submit(self, calls: list[_Call], *, within: bool = False) -> None:
+        """`within`: by a thread of the crew, which itself makes none of them."""
         with self._lock:
             self._pending.extend(calls)
             if self._resting:
                 self._wake.notify()
+            elif within:
+                self._start(1)
             else:
                 now = time.monotonic()
                 stuck = sum(now - (call.began or now) >= PATIENCE_S for call in self._running.values())
@@ -156,11 +205,7 @@ class Crew:
             call.began = time.monotonic()
             self._running[call.key] = call
             self._lock.release()
-            outcome: Answer[object] | CallFailure
-            try:
-                outcome = Answer(call.function())
-            except Exception as error:  # whatever it is, it belongs to who asked
-                outcome = CallFailure(error)
+            outcome = _outcome(call.function)
             self._lock.acquire()
             del self._running[call.key]
             self._end(call, outcome)
@@ -180,10 +225,7 @@ class Crew:
         call.outcome = outcome
         call.batch.waiting -= 1
         if not call.batch.waiting:
-            try:
-                call.batch.loop.call_soon_threadsafe(call.batch.done.set)
-            except RuntimeError:
-                pass  # the loop is closed: whoever asked is long gone
+            call.batch.over()
 
     def _give_up(self, calls: list[_Call]) -> None:
         with self._lock:

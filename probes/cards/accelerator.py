@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from muster.probes.calls.crew import AskEach, CallFailure, Late, in_turn
+
 #: Kinds of cards. A slot is what an operator lets jobs hold on a host without cards.
 NVIDIA, ASCEND, SLOT = "nvidia", "ascend", "slot"
 
@@ -37,6 +39,17 @@ class DriverError(Exception):
         self.trouble = trouble
         self.number = number
         self.of_driver = of_driver
+
+
+def no_answer(outcome: CallFailure | Late, what: str) -> DriverError:
+    """Why a call about `what` told nothing."""
+    if isinstance(outcome, Late):
+        if outcome.running_s is None:
+            return DriverError(Trouble.NOT_TOLD, f"{what}: could not be asked: no thread can be started")
+        return DriverError(Trouble.HANG, f"{what}: a call to its driver has not returned for {outcome.running_s:.0f} s")
+    if isinstance(outcome.error, DriverError):
+        return outcome.error
+    return DriverError(Trouble.FAILED, f"{what}: {type(outcome.error).__name__}: {outcome.error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +199,11 @@ class Backend(Protocol):
     #: NVIDIA, ASCEND or SLOT.
     kind: str
 
-    def open(self) -> None:
+    def open(self, ask: AskEach = in_turn) -> None:
         """Loads the library and initializes it; again after `close`, or where it is open already, is allowed.
+
+        What a single card must answer before `cards` can list it (its number, say) is asked with `ask`, so that a card
+        that hangs is left out in time and hides no other. It is listed all the same, and its own calls hang, too.
 
         Raises DriverError with `of_driver`; NO_LIBRARY where there is none to load.
         """

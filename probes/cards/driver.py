@@ -7,19 +7,22 @@ it is back.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
 from muster.probes.calls.crew import Answer, CallFailure, Crew, Late
-from muster.probes.cards.accelerator import SLOT, Backend, Card, CardEvent, DriverError, Trouble
+from muster.probes.cards.accelerator import SLOT, Backend, Card, CardEvent, DriverError, Trouble, no_answer
 from muster.probes.cards.drivers import Finder, FoundDriver, vendors
 from muster.probes.cards.listening import Listening
 from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 __all__ = ["Driver", "DriverSettings", "Seen", "Sick", "View", "What"]
 
@@ -30,10 +33,12 @@ REOPEN_S, LOOK_S, RAREST_S = 5.0, 30.0, 60.0
 _SOON_S = 0.5
 #: Of the deadline: what has nearly taken it has taken it, since other things took the rest.
 _ABOUT = 0.95
+#: ... and what of it an opening waits for cards that do not tell their numbers, twice at most (boards, chips).
+_SHARE = 0.2
 #: What closing may take, in seconds, where the deadline is longer.
 _CLOSE_S = 2.0
-#: The crew's key for what is of the whole driver.
-_WHOLE = "driver"
+#: The crew's keys for what is of the whole driver, and for what two cards say of each other, on which either may hang.
+_WHOLE, _LINKS = "driver", "links"
 #: Fields of View by card.
 _VALUES = ("readings", "health", "holders")
 
@@ -208,7 +213,7 @@ class Driver:
         found = (
             outcome.value
             if isinstance(outcome, Answer)
-            else replace(self._finder.by_node(), error=_why(outcome, "opening the driver"))
+            else replace(self._finder.by_node(), error=no_answer(outcome, "opening the driver"))
         )
         self._unknown = set()
         self._backend = found.backend
@@ -234,8 +239,12 @@ class Driver:
         self._view = View(found.kind, version, cards, sick=self._ledger.sick(cards), driver=sick)
 
     def _find(self) -> FoundDriver:
-        self._found = found = self._finder.find()
+        self._found = found = self._finder.find(self._ask_each)
         return found
+
+    def _ask_each(self, calls: Mapping[K, Callable[[], T]]) -> Mapping[K, Answer[T] | CallFailure | Late]:
+        """For a backend that opens."""
+        return self._crew.ask(calls, _SHARE * self._settings().deadline_s)
 
     async def _describe(
         self, backend: Backend, cards: dict[int, Card], limit_s: float
@@ -247,7 +256,7 @@ class Driver:
                 cards = _described(cards, outcome.value)
                 continue
             if isinstance(outcome, CallFailure):
-                error = _why(outcome, "describing the card")
+                error = no_answer(outcome, "describing the card")
                 if error.of_driver:
                     return cards, error
                 if error.trouble is Trouble.ELSEWHERE:
@@ -261,7 +270,7 @@ class Driver:
         """The direct links among the cards that have said who they are; where that takes longer, none, and they are
         asked for again behind the next readings."""
         ask = partial(backend.peers, set(cards) - self._unknown)
-        outcome = (await self._crew.run({_WHOLE: ask}, limit_s))[_WHOLE]
+        outcome = (await self._crew.run({_LINKS: ask}, limit_s))[_LINKS]
         self._unlinked = isinstance(outcome, Late)
         return outcome.value if isinstance(outcome, Answer) else {}
 
@@ -305,7 +314,7 @@ class Driver:
                     cards = _described(cards, replace(described, peers=described.peers or cards[index].peers))
                 continue
             values.pop(index, None)
-            error = _why(outcome, f"card {index}")
+            error = no_answer(outcome, f"card {index}")
             if error.of_driver:
                 # Nothing of what it said before still holds.
                 self._backend, self._ledger, self._nobody_answers = None, CardTroubles(), False
@@ -347,13 +356,3 @@ def _described(cards: Mapping[int, Card], card: Card) -> dict[int, Card]:
 
 def _linked(cards: Mapping[int, Card], links: Mapping[int, tuple[int, ...]]) -> dict[int, Card]:
     return {index: replace(card, peers=links.get(index, card.peers)) for index, card in cards.items()}
-
-
-def _why(outcome: CallFailure | Late, what: str) -> DriverError:
-    if isinstance(outcome, Late):
-        if outcome.running_s is None:
-            return DriverError(Trouble.NOT_TOLD, f"{what}: could not be asked: no thread can be started")
-        return DriverError(Trouble.HANG, f"{what}: a call to its driver has not returned for {outcome.running_s:.0f} s")
-    if isinstance(outcome.error, DriverError):
-        return outcome.error
-    return DriverError(Trouble.FAILED, f"{what}: {type(outcome.error).__name__}: {outcome.error}")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.probes.calls.crew import AskEach
 from muster.probes.cards.accelerator import SLOT, Backend, Card, DriverError, Trouble
 from muster.probes.cards.no_cards import NoCards, by_node
 
@@ -40,8 +41,9 @@ class Finder:
         #: Kind of the driver that is being opened.
         self.trying = SLOT
 
-    def find(self) -> FoundDriver:
-        """Blocks, for ever where the driver hangs. What was open is closed before.
+    def find(self, ask: AskEach) -> FoundDriver:
+        """Blocks, for ever where the driver hangs; not for a card that does, which is asked with `ask`. What was open
+        is closed before.
 
         The first backend that lists cards is it. Where none does, cards are known by their device nodes: then what
         keeps their driver from answering is the error. A driver in trouble without any node, and without cards that
@@ -57,7 +59,7 @@ class Finder:
             self.trying = backend.kind
             shown = tuple(nodes) if backend.kind == kind else ()
             try:
-                backend.open()
+                backend.open(ask)
                 cards = tuple(backend.cards())
                 if not cards and not shown and backend.kind != self._had:
                     backend.close()

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from muster.probes.calls.crew import AskEach, in_turn
 from muster.probes.cards.accelerator import (
     ASCEND,
     NVIDIA,
@@ -55,7 +56,7 @@ class NoCards(Backend):
     def __init__(self, slots: Callable[[], int]) -> None:
         self._slots = slots
 
-    def open(self) -> None:
+    def open(self, ask: AskEach = in_turn) -> None:
         pass
 
     def close(self) -> None:

@@ -220,3 +220,61 @@ def test_a_gate_does_not_pass_a_node_without_any_card(make_daemon: Callable[...,
         refused = daemon.cli("start", *more, "--cards", "1", "--", "true")
         assert refused.returncode == 5 and "CARD_COUNT" in refused.stderr, refused
         assert daemon.cli("run", *more, "--", "true").returncode == 0
+
+
+ASCEND = (
+    CONFIG
+    + """
+[telemetry]
+health_s = 0.2
+holders_s = 0.2
+"""
+)
+
+
+@pytest.mark.parametrize("function", ["dcmi_get_device_logic_id", "dcmi_get_device_num_in_card", "*"])
+def test_an_ascend_chip_that_hangs_while_the_cards_are_listed_costs_none_but_itself(
+    make_daemon: Callable[..., Daemon], tmp_path: Path, function: str
+):
+    """At a start of the daemon: the others are listed, leased and sampled; it comes back when it answers."""
+    with FakeCards.for_test(tmp_path / "npus", "ascend", 4, program=False) as npus:
+        daemon = make_daemon(ASCEND, npus.env)
+        eventually(lambda: len(remembered(daemon)) == 4)
+        daemon.kill()
+        # What is asked about a board knows no card in the fake: the board's own call is one for all of them.
+        if function == "dcmi_get_device_num_in_card":
+            npus.hang(function)
+        else:
+            npus[2].hang(function)
+        daemon.restart()
+
+        def shown() -> dict[int, Any]:
+            return {c.index: c for c in daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.cards}
+
+        hung = {0, 1, 2, 3} if function == "dcmi_get_device_num_in_card" else {2}
+        eventually(lambda: {i for i, card in shown().items() if card.health == "UNKNOWN"} == hung, 60)
+        assert list(shown()) == [0, 1, 2, 3]
+        well = {0, 1, 2, 3} - hung
+        for index in well:
+            npus[index].util = 50 + index
+        eventually(lambda: {i for i, card in shown().items() if card.reading.utilization == 50 + i} == well)
+        eventually(lambda: {r.device for r in gpu_looks(daemon) if r.code == "DRIVER_HANG"} >= names(hung), 60)
+        if well:
+            spec = job_pb2.JobSpec(command=["true"], cards=job_pb2.CardRequest(count=3))
+            job = daemon.wait(daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job.job_id)
+            assert job.verdict.exit_code == 0 and {rank.device for rank in job.ranks} == well
+        assert conditions(daemon) == {}, "it is not missing"
+        npus.clear()
+        npus[2].clear()
+        eventually(lambda: all(card.uuid and card.health == "OK" for card in shown().values()), 60)
+        npus[2].util = 77
+        eventually(lambda: shown()[2].reading.utilization == 77)
+        assert list(shown()) == [0, 1, 2, 3]
+
+
+def names(indices: set[int]) -> set[str]:
+    return {f"card {index}" for index in indices}
+
+
+def gpu_looks(daemon: Daemon) -> list[Any]:
+    return list(daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["driver"]), timeout=60).results)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from muster.probes.calls.crew import AskEach, in_turn
 from muster.probes.cards.accelerator import (
     ASCEND,
     Backend,
@@ -71,15 +72,17 @@ class Ascend(Backend):
         #: Numbers of the cards by their seats, as last told: a card that is lost keeps its own.
         self._numbers: dict[Seat, int] = {}
         self._subscribed: bool | None = None
+        self._ask_each: AskEach = in_turn
 
-    def open(self) -> None:
+    def open(self, ask: AskEach = in_turn) -> None:
+        self._ask_each = ask
         try:
             dcmi = Dcmi(load(self._libraries))
         except DriverError as missing:
             self._open_program(missing)
             return
         try:
-            listing = dcmi.start()
+            listing = dcmi.start(ask)
         except DriverError as trouble:
             raise self._without_driver(trouble) from None
         self._open, self._program = self._arranged(dcmi, listing), None
@@ -212,8 +215,8 @@ class Ascend(Backend):
     def _chip(self, index: int) -> Chip:
         opened = self._opened()
         if (missing := opened.lost.get(index)) and missing[0] is not None:
-            opened.dcmi.numbers(missing[0])  # raises as long as it is lost
-            self._open = opened = self._arranged(opened.dcmi, opened.dcmi.start(), opened.chips)
+            opened.dcmi.told(missing[0])  # raises as long as it is lost, and hangs as long as it does
+            self._open = opened = self._arranged(opened.dcmi, opened.dcmi.start(self._ask_each), opened.chips)
         if index in opened.lost:
             trouble = opened.lost[index][1]
             raise DriverError(trouble.trouble, str(trouble), trouble.number)

@@ -10,8 +10,10 @@ import queue
 import threading
 from ctypes import POINTER, byref, c_char, c_int, c_uint
 from dataclasses import dataclass, field
+from functools import partial
 
-from muster.probes.cards.accelerator import DriverError, Trouble
+from muster.probes.calls.crew import Answer, AskEach, CallFailure, Late, in_turn
+from muster.probes.cards.accelerator import DriverError, Trouble, no_answer
 from muster.probes.cards.ascend.ascend_numbers import ChipIdentity, Seat
 from muster.probes.cards.ascend.dcmi_codes import UNSUPPORTED, error
 from muster.probes.cards.ascend.dcmi_layouts import DcmiEvent, DcmiProcess, EventFilter, Label, words
@@ -73,6 +75,8 @@ class Listing:
 
 
 _lock = threading.Lock()
+#: Held while the library is asked to report: should that hang, who lists the chips does not.
+_subscribing = threading.Lock()
 #: Libraries that were initialized (once per process: there is no way back), with their dialect.
 _ready: dict[int, bool] = {}
 _CALLBACK = ctypes.CFUNCTYPE(None, POINTER(DcmiEvent))
@@ -91,8 +95,9 @@ class Dcmi:
         with _lock:
             self.reported = _reported.setdefault(self._handle, queue.SimpleQueue())
 
-    def start(self) -> Listing:
-        """Initializes the library where that was not done before, finds the dialect and lists the chips.
+    def start(self, ask: AskEach = in_turn) -> Listing:
+        """Initializes the library where that was not done before, finds the dialect and lists the chips. What a board
+        or a chip itself must answer is asked with `ask`: one that does not is `lost` with HANG.
 
         Raises DriverError, of the driver.
         """
@@ -101,19 +106,19 @@ class Dcmi:
             if known is not None:
                 self.second = known
                 try:
-                    return self._list()
+                    return self._list(ask)
                 except DriverError:
                     pass  # a driver that was unloaded since: once more from the beginning
-            return self._begin()
+            return self._begin(ask)
 
-    def _begin(self) -> Listing:
+    def _begin(self, ask: AskEach) -> Listing:
         problems: list[DriverError] = []
         empty: list[bool] = []
         for second in (False, True):
             self.second = second
             try:
                 self._call("dcmiv2_init" if second else "dcmi_init")
-                listing = self._list()
+                listing = self._list(ask)
             except DriverError as trouble:
                 problems.append(trouble)
                 continue
@@ -139,49 +144,52 @@ class Dcmi:
         except DriverError as trouble:
             raise DriverError(trouble.trouble, str(trouble), trouble.number, of_driver=True) from None
 
-    def _list(self) -> Listing:
-        return self._list_second() if self.second else self._list_first()
+    def _list(self, ask: AskEach) -> Listing:
+        listing = Listing()
+        seats = self._seats_second() if self.second else self._seats_first(ask, listing)
+        told = ask({("chip", *seat): partial(self.told, seat) for seat in seats})
+        for seat, outcome in zip(seats, told.values(), strict=True):
+            if not isinstance(outcome, Answer):
+                listing.lost[seat] = _lost(outcome, f"chip {'/'.join(map(str, seat))}")
+            elif outcome.value is not None:
+                listing.found.append(outcome.value)
+        return listing
 
-    def _list_first(self) -> Listing:
+    def _seats_first(self, ask: AskEach, listing: Listing) -> list[Seat]:
         count, boards = c_int(), (c_int * _CARDS)()
         self._call("dcmi_get_card_list", byref(count), boards, _CARDS)
-        listing = Listing()
-        for board in boards[: _clamp(count.value, _CARDS)]:
-            chips = c_int()
-            try:
-                self._call("dcmi_get_device_num_in_card", board, byref(chips))
-            except DriverError as trouble:
-                if trouble.number == UNSUPPORTED:
-                    raise
-                listing.lost[(board, 0)] = trouble
-            for chip in range(_clamp(chips.value, _CHIPS)):
-                self._place((board, chip), listing)
-        return listing
+        chips = ask({("board", board): partial(self._chips, board) for board in boards[: _clamp(count.value, _CARDS)]})
+        seats: list[Seat] = []
+        for (_, board), outcome in chips.items():
+            if isinstance(outcome, Answer):
+                seats += [(board, chip) for chip in range(outcome.value)]
+            else:
+                listing.lost[(board, 0)] = _lost(outcome, f"board {board}")
+        return seats
 
-    def _list_second(self) -> Listing:
+    def _seats_second(self) -> list[Seat]:
         count, chips = c_int(), (c_int * _CARDS)()
         self._call("dcmiv2_get_device_list", chips, byref(count), _CARDS)
-        listing = Listing()
-        for chip in chips[: _clamp(count.value, _CARDS)]:
-            self._place((chip,), listing)
-        return listing
+        return [(chip,) for chip in chips[: _clamp(count.value, _CARDS)]]
 
-    def _place(self, seat: Seat, listing: Listing) -> None:
+    def _chips(self, board: int) -> int:
+        """How many places for chips a board has."""
+        chips = c_int()
+        self._call("dcmi_get_device_num_in_card", board, byref(chips))
+        return _clamp(chips.value, _CHIPS)
+
+    def told(self, seat: Seat) -> ChipIdentity | None:
+        """The chip's numbers; None of what is no card: a board's management chip, or its processor. Raises
+        DriverError."""
         try:
             if self.ask_int("type", seat):
-                return  # a board's management chip, or its processor
+                return None
         except DriverError:
             pass
-        try:
-            listing.found.append(self.numbers(seat))
-        except DriverError as trouble:
-            if trouble.number == UNSUPPORTED:
-                raise
-            listing.lost[seat] = trouble
+        return self._numbers(seat)
 
-    def numbers(self, seat: Seat) -> ChipIdentity:
-        """The chip's numbers. The way back, from the physical number to the logical one, is not to be trusted in a
-        container. Raises DriverError."""
+    def _numbers(self, seat: Seat) -> ChipIdentity:
+        """The way back, from the physical number to the logical one, is not to be trusted in a container."""
         logical, number = c_int(seat[0]), c_uint()
         if self.second:
             self._call("dcmiv2_get_chip_phy_id_by_dev_id", *seat, byref(number))
@@ -269,7 +277,7 @@ class Dcmi:
 
     def subscribe(self) -> bool:
         """From now on, faults of all chips come to `reported`. False: the library has no such thing, or refuses it."""
-        with _lock:
+        with _subscribing:
             if self._handle in _callbacks:
                 return True
             callback = _CALLBACK(_Reporter(self.reported))
@@ -295,6 +303,14 @@ class _Reporter:
         if event.assertion != _RECOVERED and self._faults.qsize() < _FAULTS:
             text = f"{_SEVERITIES.get(event.severity, 'unknown severity')}: {words(event.name)}".removesuffix(": ")
             self._faults.put(ChipFault(event.event_id, event.logical, text))
+
+
+def _lost(outcome: CallFailure | Late, what: str) -> DriverError:
+    """Why a board or a chip told nothing. Raises that the library is not of its dialect."""
+    error = no_answer(outcome, what)
+    if error.number == UNSUPPORTED:
+        raise error
+    return error
 
 
 def _clamp(count: int, most: int) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from muster.probes.calls.crew import AskEach, in_turn
 from muster.probes.cards.accelerator import (
     NVIDIA,
     Backend,
@@ -113,7 +114,7 @@ class Nvidia(Backend):
         self._lock = threading.Lock()
         self._session: _Session | None = None
 
-    def open(self) -> None:
+    def open(self, ask: AskEach = in_turn) -> None:
         with self._lock:
             if self._session is None:
                 nvml = Nvml(load())

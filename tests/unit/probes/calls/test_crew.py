@@ -156,3 +156,35 @@ def test_a_call_that_hangs_outlives_the_loop_and_harms_nobody():
     eventually(lambda: not crew.busy)
     crew.close()
     eventually(lambda: crew.threads == 0)
+
+
+async def test_a_call_may_ask_for_others_of_which_one_hangs(crew):
+    """It is given the answers that there are in time; the one that hangs is asked nothing more until it is through."""
+    gate, asked = Gate(), []
+
+    def within(limit_s):
+        return crew.ask({"a": gate, "b": lambda: asked.append("b"), "c": lambda: 1 // 0}, limit_s)
+
+    outcome = (await crew.run({"whole": lambda: within(1.0)}, 60))["whole"]
+    assert isinstance(outcome, Answer)
+    assert isinstance(outcome.value["a"], Late) and (outcome.value["a"].running_s or 0) >= 0.9
+    assert outcome.value["b"] == Answer(None) and isinstance(outcome.value["c"], CallFailure)
+    began = time.monotonic()
+    outcome = (await crew.run({"whole": lambda: within(1.0)}, 60))["whole"]
+    assert isinstance(outcome, Answer) and isinstance(outcome.value["a"], Late)
+    assert time.monotonic() - began < 0.9 and gate.calls == 1 and asked == ["b", "b"]
+    gate.open.set()
+    eventually(lambda: not crew.busy)
+    outcome = (await crew.run({"whole": lambda: within(60.0)}, 60))["whole"]
+    assert isinstance(outcome, Answer) and outcome.value["a"] == Answer("through")
+    eventually(lambda: crew.threads == 1)
+
+
+async def test_a_call_that_asks_waits_for_no_patience(crew, monkeypatch):
+    """There is a thread for what it asks at once: the one that asks makes none of it."""
+    monkeypatch.setattr("muster.probes.calls.crew.PATIENCE_S", 60.0)
+    with anyio.fail_after(30):
+        outcome = (await crew.run({"whole": lambda: crew.ask({n: lambda n=n: n for n in range(64)}, 600.0)}, 600.0))[
+            "whole"
+        ]
+    assert isinstance(outcome, Answer) and len(outcome.value) == 64

@@ -4,12 +4,14 @@ import os
 import queue
 import threading
 
+import anyio
 import pytest
 
 from muster.probes.cards.accelerator import Card, CardEvent, DriverError, Health, Holder, Numbers, Reading, Trouble
 from muster.probes.cards.ascend import ascend_network, ascend_numbers, ascend_program
 from muster.probes.cards.ascend.ascend import Ascend
 from muster.probes.cards.ascend.ascend_network import Network
+from muster.probes.cards.driver import Driver, DriverSettings, What
 from tests.conftest import eventually
 from tests.fakes.cards import FakeCards
 
@@ -299,6 +301,58 @@ def test_which_of_two_lost_cards_it_is_is_told_once_one_is_back(make):
         backend.read(0)  # it was taken for card 0, and is 3
     assert caught.value.trouble is Trouble.LOST
     assert backend.read(3).util == 44.0
+
+
+@pytest.mark.parametrize(
+    ("model", "function"),
+    [
+        ("Ascend910B3", "dcmi_get_device_logic_id"),
+        ("Ascend910B3", "dcmi_get_device_phyid_from_logicid"),
+        ("Ascend910B3", "*"),
+        ("Ascend910", "dcmi_get_device_type"),
+        ("Ascend950", "dcmiv2_get_chip_phy_id_by_dev_id"),
+    ],
+)
+async def test_a_chip_that_hangs_while_the_chips_are_listed_costs_none_but_itself(make, tmp_path, model, function):
+    cards, backend = make(4, model)
+    cards[2].hang(function)
+    driver = Driver(lambda: DriverSettings(deadline_s=2.0), [backend], dev=tmp_path)
+    try:
+        view = await driver.open()
+        assert view.driver is None and list(view.cards) == [0, 1, 2, 3]
+        with anyio.fail_after(LONG):
+            while 2 not in (view := await driver.refresh(What.READINGS)).sick:
+                pass
+        assert view.sick[2].trouble is Trouble.HANG and set(view.readings) == {0, 1, 3}
+        assert [index for index, card in view.cards.items() if card.uuid] == [0, 1, 3]
+        # Nobody waits for it again, whoever lists the cards anew.
+        view = await driver.relist(anew=True)
+        assert view.driver is None and list(view.cards) == [0, 1, 2, 3]
+        assert set((await driver.refresh(What.HEALTH)).health) == {0, 1, 3}
+        cards[2].clear()
+        with anyio.fail_after(LONG):
+            while (view := await driver.refresh(What.READINGS)).sick or not view.cards[2].uuid:
+                await driver.refresh(What.HEALTH)
+        assert set(view.readings) == {0, 1, 2, 3}
+    finally:
+        cards[2].clear()
+        await driver.close()
+
+
+async def test_links_that_hang_do_not_keep_the_cards_from_being_listed_anew(make, tmp_path):
+    cards, backend = make(3)
+    cards[0].hang("dcmi_get_topo_info_by_device_id")
+    driver = Driver(lambda: DriverSettings(deadline_s=2.0), [backend], dev=tmp_path)
+    try:
+        for _ in range(2):
+            view = await driver.open()
+            assert view.driver is None and view.sick == {}
+            assert all(card.uuid and not card.peers for card in view.cards.values())
+            await anyio.sleep(1.0)
+        assert set((await driver.refresh(What.READINGS)).readings) == {0, 1, 2}
+    finally:
+        cards[0].clear()
+        await driver.close()
 
 
 def test_a_node_without_a_card_is_told(make, tmp_path):

@@ -8,6 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from muster.probes.calls import crew
+from muster.probes.calls.crew import in_turn
 from muster.probes.cards import driver as module
 from muster.probes.cards.accelerator import Backend, Card, CardEvent, DriverError, Health, Holder, Reading, Trouble
 from muster.probes.cards.driver import Driver, DriverSettings, What
@@ -43,7 +44,7 @@ class Cards(Backend):
     def asked(self, function):
         return [card for name, card in self.calls if name == function]
 
-    def open(self):
+    def open(self, ask=in_turn):
         self._do("open")
         self.is_open = True
 

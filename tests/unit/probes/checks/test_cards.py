@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from muster.probes.calls.crew import in_turn
 from muster.probes.cards.accelerator import Card, DriverError, Health, Reading, Trouble
 from muster.probes.cards.driver import Driver, DriverSettings, What
 from muster.probes.cards.no_cards import NoCards
@@ -22,7 +23,7 @@ class Cards(NoCards):
         self.told = {}
         self.asked = []
 
-    def open(self):
+    def open(self, ask=in_turn):
         if isinstance(self.told.get("open"), Exception):
             raise self.told["open"]
         if isinstance(self.told.get("open"), threading.Event):

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from muster.probes.calls.crew import in_turn
 from muster.probes.cards.accelerator import Card, Reading
 from muster.probes.cards.driver import Driver, DriverSettings
 from muster.probes.cards.no_cards import NoCards
@@ -136,7 +137,7 @@ async def test_without_a_driver_one_is_opened_for_this(tmp_path, monkeypatch):
     class Cards(NoCards):
         kind = "nvidia"
 
-        def open(self):
+        def open(self, ask=in_turn):
             opened.append(True)
 
         def close(self):

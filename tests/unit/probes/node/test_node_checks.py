@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from muster.probes.calls import watched
+from muster.probes.calls.crew import AskEach, in_turn
 from muster.probes.cards.accelerator import NVIDIA, Backend, CardEvent, DriverError, Health, Holder, Reading, Trouble
 from muster.probes.cards.driver import Driver, DriverSettings, What
 from muster.probes.checks import precheck
@@ -34,7 +35,7 @@ class Cards(Backend):
         self.of: dict[int, object] = {}
         self.asked: list[tuple[What, int]] = []
 
-    def open(self) -> None:
+    def open(self, ask: AskEach = in_turn) -> None:
         pass
 
     def close(self) -> None:
@@ -145,7 +146,7 @@ async def test_cards_that_were_there_and_whose_driver_and_nodes_are_gone(driver,
 
 
 def refuse(error):
-    def open_() -> None:
+    def open_(ask: AskEach = in_turn) -> None:
         raise error
 
     return open_
