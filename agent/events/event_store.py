@@ -25,9 +25,10 @@ from muster.agent.changes import Changes
 from muster.agent.errors import CursorTooOld, InvalidRequest
 from muster.agent.events import segments
 from muster.agent.events.segments import Segment
-from muster.agent.host.state_folder import DEGRADES, event_epoch, new_epoch, sync_folder, write_synced
+from muster.agent.host import state_file
+from muster.agent.host.state_folder import DEGRADES, event_epoch, new_epoch
 from muster.supervisors.model.spec import Violation
-from muster.supervisors.system import process, trust
+from muster.supervisors.system import process
 
 #: By how much the numbers of another boot are ahead.
 BOOT_GAP = 1 << 20
@@ -187,7 +188,7 @@ class EventStore:
     def _take_up(self) -> Segment:
         """Begins to write into a folder that could only be read so far. Raises OSError."""
         if not (self._folder / "epoch").exists():
-            write_synced(self._folder / "epoch", self._epoch + "\n")
+            state_file.write_text(self._folder / "epoch", self._epoch + "\n")
         segment = segments.create(self._folder, self._pending[0][0] if self._pending else self._next)
         self._fd = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._segments = [s for s in self._segments if s.size] + [segment]
@@ -311,9 +312,9 @@ class EventStore:
             return
         # First what the dropped ones say of jobs is saved, and all that it counts is on disk; then no reader is sent to
         # them any more; then they go.
-        saved = msgspec.json.encode(self._marks).decode()
+        saved = msgspec.structs.replace(self._marks, jobs=dict(self._marks.jobs))
         await self._sync()
-        await threads.run(write_synced, self._folder / "marks", saved, limiter=self._limiter)
+        await threads.run(state_file.write, self._folder / "marks", saved, limiter=self._limiter)
         dropped, self._segments = self._segments[:drop], self._segments[drop:]
         await threads.run(_unlink, [s.path for s in dropped], limiter=self._limiter)
 
@@ -324,7 +325,7 @@ class EventStore:
         self._segments.append(segment)
         try:
             await threads.run(os.fdatasync, before, limiter=self._limiter)
-            await threads.run(sync_folder, self._folder, limiter=self._limiter)
+            await threads.run(state_file.sync_folder, self._folder, limiter=self._limiter)
         finally:
             os.close(before)
 
@@ -358,7 +359,7 @@ def _open(folder: Path, boot: str, write: bool) -> _Read:
             raise
         epoch = new_epoch()
     try:
-        marks = msgspec.json.decode(trust.read(folder / "marks"), type=_Marks)
+        marks = state_file.read(folder / "marks", _Marks)
     except FileNotFoundError:
         marks = _Marks()
     except ValueError as error:  # also what is no UTF-8; then some events of long ago may be told again
@@ -376,9 +377,9 @@ def _open(folder: Path, boot: str, write: bool) -> _Read:
     if not found or marks.boot != boot:
         found.append(segments.create(folder, number))
     if marks.boot != boot:
-        sync_folder(folder)
+        state_file.sync_folder(folder)
         marks.boot = boot
-        write_synced(folder / "marks", msgspec.json.encode(marks).decode())
+        state_file.write(folder / "marks", marks)
     os.close(os.open(found[-1].path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
     return _Read(epoch, found, marks, number)
 

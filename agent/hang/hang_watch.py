@@ -1,7 +1,7 @@
 """Watches all running jobs for hangs: the rule of probes/hang over the telemetry records, and what follows from it."""
 
 import contextlib
-import os
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from muster.agent import threads
 from muster.agent.config.schema import Config, HangTable
 from muster.agent.errors import CursorTooOld
 from muster.agent.events.event_store import Event, EventStore
+from muster.agent.host import state_file
 from muster.agent.jobs.entry import Entry
 from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
@@ -26,7 +27,6 @@ from muster.probes import hang
 from muster.probes.hang import Change, Verdict
 from muster.supervisors.model.spec import OnHang
 from muster.supervisors.model.states import State
-from muster.supervisors.system import trust
 
 #: Records between two writes of a detector's state: about a minute of them.
 STORE_EVERY = 4
@@ -218,7 +218,8 @@ class HangWatch:
             untold,
         )
         try:
-            await self._thread(_save, _file(watched.entry), msgspec.json.encode(stored))
+            # Not synced: after a crash of the node the job is gone, too.
+            await self._thread(functools.partial(state_file.write, _file(watched.entry), stored, synced=False))
         except OSError as error:
             _log.warning("hang.state_not_written", job=watched.entry.job_id, error=str(error))
 
@@ -344,18 +345,9 @@ def _file(entry: Entry) -> Path:
 
 def _load(path: Path) -> _Stored | None:
     try:
-        return msgspec.json.decode(trust.read(path), type=_Stored)
+        return state_file.read(path, _Stored)
     except (OSError, ValueError):
         return None
-
-
-def _save(path: Path, data: bytes) -> None:
-    """Not synced: after a crash of the node the job is gone, too. Raises OSError."""
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)  # of a release before, which anybody could read
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb") as file:
-        file.write(data)
-    new.rename(path)
 
 
 def _remove(path: Path) -> None:

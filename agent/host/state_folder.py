@@ -7,9 +7,8 @@ import re
 import secrets
 from pathlib import Path
 
-import msgspec
-
 from muster.agent.errors import StartupError
+from muster.agent.host import state_file
 from muster.agent.host.ownership import refuse_contents_of_others, refuse_others
 from muster.supervisors.model import journal
 from muster.supervisors.paths import Root
@@ -102,7 +101,7 @@ def event_epoch(events: Path) -> str:
     except FileNotFoundError:
         pass
     epoch = new_epoch()
-    write_synced(path, epoch + "\n")
+    state_file.write_text(path, epoch + "\n")
     return epoch
 
 
@@ -148,33 +147,8 @@ def digest_key(state: Path) -> bytes:
             return key
     key = secrets.token_bytes(_KEY_BYTES)
     with contextlib.suppress(OSError):
-        write_synced(path, key.hex() + "\n")
+        state_file.write_text(path, key.hex() + "\n")
     return key
-
-
-def write_synced(path: Path, text: str) -> None:
-    """Replaces a file as a whole: after a crash there is the old or the new one. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with open(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(fd)
-        temporary.rename(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Puts names of a folder onto the disk. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _make(folder: Path, mode: int) -> None:
@@ -208,7 +182,7 @@ def _check_version(root: Root) -> None:
                 f"one; if it is one of this version, write the line {VERSION!r} into the file"
             ) from None
         try:
-            write_synced(root.version, VERSION + "\n")
+            state_file.write_text(root.version, VERSION + "\n")
         except OSError as error:
             raise StartupError(f"{root.version}: cannot be written: {error.strerror}") from error
         return
@@ -218,27 +192,8 @@ def _check_version(root: Root) -> None:
         return
     match = re.fullmatch(rf"{_NAME} (\d{{1,9}})", found)
     if match is not None and int(match[1]) > _NUMBER:
-        raise _newer(root.version, found, VERSION, "use another state folder")
+        raise state_file.newer(root.version, found, VERSION, "use another state folder")
     raise StartupError(
         f"{root.version}: says {found[:60]!r}, and this musterd reads {VERSION!r}: use the musterd that wrote it, or "
         "another state folder"
-    )
-
-
-def refuse_newer(path: Path, data: bytes, known: int) -> None:
-    """Raises StartupError where `data`, the JSON of a file, says a version over the one that is `known`: what is in it
-    is not to be forgotten, and not to be guessed. What is no such JSON is the caller's to refuse."""
-    with contextlib.suppress(ValueError):
-        if (found := msgspec.json.decode(data, type=_Head).version) > known:
-            raise _newer(path, found, known, "move the file away: what is in it is then forgotten")
-
-
-class _Head(msgspec.Struct):
-    version: int
-
-
-def _newer(path: Path, found: object, known: object, otherwise: str) -> StartupError:
-    return StartupError(
-        f"{path}: was written by a newer musterd (version {found}, and this one reads {known}); nothing was changed: "
-        f"use the newer musterd, or {otherwise}"
     )

@@ -24,15 +24,13 @@ from muster.agent.changes import Changes
 from muster.agent.config.schema import Config
 from muster.agent.errors import JobNotFound
 from muster.agent.events.event_store import Event, EventStore
-from muster.agent.host import operator_program
+from muster.agent.host import operator_program, state_file
 from muster.agent.host.operator_program import ProgramFailed
-from muster.agent.host.state_folder import write_synced
 from muster.agent.jobs import log_ownership
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
 from muster.supervisors.output.log_segments import segment_path
 from muster.supervisors.paths import Root
-from muster.supervisors.system import trust
 
 #: Runs of the program at the same time.
 AT_ONCE = 2
@@ -282,12 +280,12 @@ def waiting(root: Root, rows: Iterable[Ended]) -> list[Ended]:
 
 def _load(path: Path) -> Uploaded:
     with contextlib.suppress(FileNotFoundError, ValueError):
-        return msgspec.json.decode(trust.read(path), type=Uploaded)
+        return state_file.read(path, Uploaded)
     return Uploaded()
 
 
 def _store(path: Path, uploaded: Uploaded) -> None:
-    write_synced(path, msgspec.json.encode(uploaded).decode())
+    state_file.write(path, uploaded)
 
 
 def _listed(root: Root, entry: Entry, only: set[str] | None, taken: set[str]) -> list[dict[str, Any]]:

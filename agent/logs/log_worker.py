@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from muster.agent import threads
-from muster.agent.host.state_folder import write_synced
+from muster.agent.host import state_file
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
 from muster.agent.logs import log_reading
@@ -198,7 +198,7 @@ def unfinished(root: Root, rows: Iterable[Ended]) -> list[Ended]:
         if row.damaged:
             continue
         try:
-            done = msgspec.json.decode(root.job(row.job_id).worker.read_bytes(), type=_Saved).done
+            done = state_file.read(root.job(row.job_id).worker, _Saved).done
         except (OSError, ValueError):
             done = time.time() - row.ended_at > RECENT_S
         if not done:
@@ -209,7 +209,7 @@ def unfinished(root: Root, rows: Iterable[Ended]) -> list[Ended]:
 def _begin(entry: Entry, path: Path) -> _Saved | None:
     """Where to go on; None where there is nothing to do. Raises OSError."""
     with contextlib.suppress(FileNotFoundError, ValueError):
-        return msgspec.json.decode(trust.read(entry.paths.worker), type=_Saved)
+        return state_file.read(entry.paths.worker, _Saved)
     if entry.job.state.final and time.time() - entry.job.ended_at > RECENT_S:
         return None
     set_aside([(path, path.with_suffix(".idx"))])
@@ -262,7 +262,7 @@ def _store(entry: Entry, saved: _Saved, path: Path) -> None:
             os.fdatasync(fd)
         finally:
             os.close(fd)
-    write_synced(entry.paths.worker, msgspec.json.encode(saved).decode())
+    state_file.write(entry.paths.worker, saved)
 
 
 def _refuse_deleted(entry: Entry, path: Path) -> None:

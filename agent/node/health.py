@@ -20,7 +20,7 @@ from muster.agent.node.condition_rules import explained, refuses, rule, still
 from muster.agent.node.conditions import XID, Condition, ConditionChange, Conditions, Moment, said
 from muster.agent.node.drill import drill
 from muster.agent.node.faults_file import FaultsFile
-from muster.agent.node.node_file import DrainState, Fault, NodeFile, NodeState
+from muster.agent.node.node_file import DrainState, Fault, NodeState, node_file
 from muster.agent.node.node_notes import Notes
 from muster.agent.node.node_watch import Looks, NodeWatch
 from muster.agent.node.xid_memory import XidMemory
@@ -74,7 +74,7 @@ class NodeHealth:
         self._boot = self._clock.boot()
         self._make_looker = looker
         self._notes = Notes(events)
-        self._file = NodeFile(root.state / "node.json", self._snapshot)
+        self._file = node_file(root.state / "node.json", self._snapshot)
         self._faults = FaultsFile(root.faults, self._boot)
         self._xids = XidMemory(self._boot, {})
         self._conditions = Conditions(rule, still, lambda: settings().health.clear_looks, self._spacing)
@@ -232,7 +232,7 @@ class NodeHealth:
 
     async def load(self) -> None:
         """Takes up what was known. Raises OSError."""
-        state = await self._file.load()
+        state = await self._file.load() or NodeState()
         same_boot = state.boot == self._boot
         self._drain = state.drain
         self._xids = XidMemory(self._boot, state.xids)

@@ -5,7 +5,6 @@ what was sent just before a kill is at worst sent again. It is replaced as a who
 takes nothing keeps nothing from being sent.
 """
 
-import functools
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -16,12 +15,8 @@ import anyio
 import msgspec
 import structlog
 
-from muster.agent import threads
-from muster.agent.changes import Changes
-from muster.agent.host.state_folder import refuse_newer, write_synced
+from muster.agent.host.state_file import StateFile
 from muster.agent.notify.notification import Item
-from muster.probes.calls import watched
-from muster.supervisors.system import trust
 
 VERSION = 1
 #: The node's own receivers; every other key of a queue is the URL of a job's webhook, and perhaps a secret (notify.py).
@@ -30,8 +25,6 @@ COMMAND, WEBHOOK = "command", "webhook"
 SAVE_S = 0.5
 #: Seconds after which it is written down that events were read of which none was worth a notification.
 IDLE_SAVE_S = 60.0
-#: Seconds that a disk has for the file.
-WRITE_S = 10.0
 #: Seconds for which it is told that notifications were dropped.
 LOSS_SHOWN_S = 3600.0
 
@@ -80,15 +73,18 @@ class Outbox:
     waiting for anything in between, has both in the file or none."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._queues: dict[str, Queue] = {}
         self._losses: dict[str, _Loss] = {}
-        self._dirty = Changes()
-        #: The changes that were written, or are being written.
-        self._saved = 0
-        self._saved_cursor = ""
-        self._aside = self._unwritten = ""
-        self.cursor = ""
+        self._file = StateFile(
+            path,
+            _Saved,
+            self._snapshot,
+            version=VERSION,
+            forgotten="notifications that waited in it are not sent",
+            unwritten="what waits would be lost, or sent twice, if musterd was started again",
+            save_s=SAVE_S,
+        )
+        self._saved_cursor = self.cursor = ""
 
     @property
     def trouble(self) -> list[str]:
@@ -96,7 +92,7 @@ class Outbox:
         now = time.monotonic()
         shown = {name: loss for name, loss in self._losses.items() if now - loss.up < LOSS_SHOWN_S}
         lost = [f"notify: {loss.count} event(s) for {name} were dropped: {loss.why}" for name, loss in shown.items()]
-        return [text for text in (self._aside, self._unwritten) if text] + lost
+        return [*self._file.trouble, *lost]
 
     @property
     def keys(self) -> list[str]:
@@ -125,7 +121,7 @@ class Outbox:
                 if not jobs[longest].items:
                     break
                 self._drop(longest, jobs[longest], why)
-        self._dirty.tell()
+        self._file.changed()
 
     def take(self, key: str, now: float, max_age_s: float) -> Item | None:
         """The next one to send; None where nothing waits. What is older than `max_age_s` at `now` (seconds since the
@@ -148,7 +144,7 @@ class Outbox:
     def done(self, key: str) -> None:
         """What is being sent was taken."""
         self.queue(key).sending = None
-        self._dirty.tell()
+        self._file.changed()
 
     def refused(self, key: str, why: str) -> None:
         """What is being sent will never be taken."""
@@ -158,11 +154,11 @@ class Outbox:
     def close(self, key: str) -> None:
         """Nothing waits any more, or its receiver is no more: what is left is forgotten."""
         if len(self._queues.pop(key, Queue())):
-            self._dirty.tell()
+            self._file.changed()
 
     def _drop(self, key: str, queue: Queue, why: str) -> None:
         queue.items.popleft()
-        self._dirty.tell()
+        self._file.changed()
         self._lost(key, 1, why)
 
     def _lost(self, key: str, count: int, why: str) -> None:
@@ -179,73 +175,27 @@ class Outbox:
     async def load(self) -> None:
         """Takes up what waits, and the cursor ("" where nothing is known). A file that cannot be understood is set
         aside. Raises OSError, and StartupError for one that a newer musterd wrote."""
-        try:
-            data = await threads.run(trust.read, self._path)
-        except FileNotFoundError:
-            return
-        refuse_newer(self._path, data, VERSION)
-        try:
-            saved = msgspec.json.decode(data, type=_Saved)
-            if saved.version != VERSION:
-                raise msgspec.ValidationError(f"it is of version {saved.version}, and this musterd reads {VERSION}")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
-            await threads.run(self._path.rename, aside)
-            self._aside = (
-                f"{self._path}: cannot be understood ({error}) and was set aside as {aside.name}: notifications that "
-                "waited in it are not sent"
-            )
-            _log.error("notify.damaged", path=str(self._path), aside=aside.name, error=str(error))
-            return
-        self.cursor = self._saved_cursor = saved.cursor
-        self._queues = {key: Queue(deque(items)) for key, items in saved.waiting.items() if items}
+        if (saved := await self._file.load()) is not None:
+            self.cursor = self._saved_cursor = saved.cursor
+            self._queues = {key: Queue(deque(items)) for key, items in saved.waiting.items() if items}
 
     async def run(self) -> None:
         """Keeps the file, for ever; once more at the end."""
         try:
-            while True:
-                with anyio.move_on_after(IDLE_SAVE_S):
-                    await self._dirty.beyond(self._saved)
-                await self._save()
-                await anyio.sleep(SAVE_S)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._file.run)
+                while True:
+                    await anyio.sleep(IDLE_SAVE_S)
+                    self._note_cursor()
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._save()
+            self._note_cursor()
+            await self._file.save()
 
-    async def _save(self) -> None:
-        if self._dirty.count == self._saved and self.cursor == self._saved_cursor:
-            return
-        self._saved = self._dirty.count
-        cursor = self.cursor
-        saved = _Saved(VERSION, cursor, {key: list(queue) for key, queue in self._queues.items() if len(queue)})
-        text = msgspec.json.encode(saved).decode()
-        why = f"the disk did not take it within {WRITE_S:g} s"
-        written = False
-        try:
-            with anyio.move_on_after(WRITE_S):
-                # One that is being written when the daemon ends is waited for: the last one comes behind it.
-                await watched.call(
-                    f"write {self._path}",
-                    functools.partial(write_synced, self._path, text),
-                    on_cancel=_wait,
-                    linger_s=WRITE_S / 2,
-                )
-                written = True
-        except OSError as error:
-            why = f"cannot be written: {error.strerror or error}"
-        except watched.StillHanging as error:
-            why = str(error)
-        finally:
-            if not written:
-                self._dirty.tell()
-        if written:
-            self._saved_cursor, self._unwritten = cursor, ""
-            return
-        text = f"{self._path}: {why}; what waits would be lost, or sent twice, if musterd was started again"
-        if not self._unwritten:
-            _log.warning("notify.unwritten", path=str(self._path), error=why)
-        self._unwritten = text
+    def _note_cursor(self) -> None:
+        if self.cursor != self._saved_cursor:
+            self._file.changed()
 
-
-def _wait() -> None:
-    """There is nothing that would make a write return early."""
+    def _snapshot(self) -> _Saved:
+        self._saved_cursor = self.cursor
+        waiting = {key: list(queue) for key, queue in self._queues.items() if len(queue)}
+        return _Saved(VERSION, self.cursor, waiting)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from muster.agent.host.state_folder import write_synced
+from muster.agent.host.state_file import write_text
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.supervisors.model.states import State
 
@@ -70,7 +70,7 @@ class CollectedLogs:
             if not left:
                 self._path.unlink(missing_ok=True)
             elif len(left) < len(known):
-                write_synced(self._path, b"".join(_encoded(row) for row in left).decode())
+                write_text(self._path, b"".join(_encoded(row) for row in left).decode())
 
     def _read(self) -> dict[str, Ended]:
         found = {}

@@ -4,7 +4,7 @@ import contextlib
 import secrets
 from collections.abc import Iterable
 
-from muster.agent.host.state_folder import sync_folder
+from muster.agent.host.state_file import sync_folder
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.job_folder import remove_tree

@@ -18,6 +18,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from muster.agent.errors import HistoryUnreadable
+from muster.agent.host import state_file
 from muster.agent.telemetry.history.history_bounds import Keeper
 from muster.agent.telemetry.history.history_db import Damaged, Database, told
 from muster.agent.telemetry.history.history_rows import Bounds, Busy, FoundSeries, Row, SeriesFacts, SeriesKey
@@ -284,7 +285,7 @@ class History:
 
     async def _set_aside(self, text: str) -> None:
         """Goes on with a new file; the damaged one is kept beside it, and one from before it is not."""
-        aside = self._path.with_name(f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
+        aside = state_file.name_aside(self._path)
 
         def move() -> None:
             for old in self._path.parent.glob(f"{self._path.name}.damaged-*"):

@@ -12,6 +12,7 @@ import pytest
 from muster.agent.errors import CursorTooOld, InvalidRequest
 from muster.agent.events import event_store, segments
 from muster.agent.events.event_store import BOOT_GAP, Event, EventStore, RecordKey
+from muster.agent.host import state_file
 
 
 @asynccontextmanager
@@ -237,7 +238,8 @@ async def test_a_folder_that_cannot_be_written_is_read_and_taken_up_later(
         return create(*args)
 
     monkeypatch.setattr(segments, "create", refused)
-    monkeypatch.setattr(event_store, "write_synced", lambda *_: None if not broken else refused())
+    write = state_file.write_text
+    monkeypatch.setattr(state_file, "write_text", lambda *args, **more: refused() if broken else write(*args, **more))
     async with opened(tmp_path, boot="another") as store, anyio.create_task_group() as tasks:
         await tasks.start(store.run)
         assert await messages(store) == ["event 0"]

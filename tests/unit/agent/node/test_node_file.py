@@ -14,11 +14,11 @@ import anyio.lowlevel
 import pytest
 
 from muster.agent.errors import NoRoom
-from muster.agent.host.state_folder import write_synced
-from muster.agent.node import node_file
+from muster.agent.host import state_file
+from muster.agent.host.state_file import write_text
 from muster.agent.node.conditions import Condition, Latched, Moment
 from muster.agent.node.faults_file import FAULT_S, MAX_FAULTS, FaultsFile
-from muster.agent.node.node_file import DrainState, Fault, NodeFile, NodeState
+from muster.agent.node.node_file import DrainState, Fault, NodeState, node_file
 from muster.agent.node.rota import Rota
 from muster.agent.node.xid_memory import MAX_BOOTS, MAX_PAIRS, XidMemory
 from muster.probes.checks.result import Status
@@ -53,12 +53,12 @@ async def until(true: Any) -> None:
 
 async def test_what_was_written_is_read_again(tmp_path: Path):
     path = tmp_path / "node.json"
-    written = NodeFile(path, lambda: STATE)
-    assert await written.load() == NodeState()
+    written = node_file(path, lambda: STATE)
+    assert await written.load() is None
     async with running(written):
         written.changed()
         await written.written()
-    assert await NodeFile(path, NodeState).load() == STATE
+    assert await node_file(path, NodeState).load() == STATE
     assert path.stat().st_mode & 0o777 == 0o600
     assert os.listdir(tmp_path) == ["node.json"]
 
@@ -67,9 +67,9 @@ async def test_changes_in_quick_succession_are_few_writes_and_the_last_one_count
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     writes: list[str] = []
-    monkeypatch.setattr("muster.agent.node.node_file.write_synced", lambda path, text: writes.append(text))
+    monkeypatch.setattr("muster.agent.host.state_file.write_text", lambda path, text, synced: writes.append(text))
     boot = ""
-    written = NodeFile(tmp_path / "node.json", lambda: NodeState(boot=boot), save_s=60)
+    written = node_file(tmp_path / "node.json", lambda: NodeState(boot=boot), save_s=60)
     async with running(written):
         for i in range(200):
             boot = str(i)
@@ -98,8 +98,8 @@ async def test_changes_in_quick_succession_are_few_writes_and_the_last_one_count
 async def test_a_damaged_file_is_set_aside_and_said(tmp_path: Path, text: str):
     path = tmp_path / "node.json"
     path.write_bytes(text.encode("latin-1"))
-    damaged = NodeFile(path, NodeState)
-    assert await damaged.load() == NodeState()
+    damaged = node_file(path, NodeState)
+    assert await damaged.load() is None
     (trouble,) = damaged.trouble
     assert str(path) in trouble
     assert "drain" in trouble
@@ -112,13 +112,13 @@ async def test_a_full_disk_is_said_and_mends_by_itself(tmp_path: Path, monkeypat
     path = tmp_path / "node.json"
     full = True
 
-    def write(path: Path, text: str) -> None:
+    def write(path: Path, text: str, synced: bool) -> None:
         if full:
             raise OSError(28, "No space left on device")
-        write_synced(path, text)
+        write_text(path, text, synced=synced)
 
-    monkeypatch.setattr("muster.agent.node.node_file.write_synced", write)
-    written = NodeFile(path, lambda: STATE, save_s=0.01)
+    monkeypatch.setattr("muster.agent.host.state_file.write_text", write)
+    written = node_file(path, lambda: STATE, save_s=0.01)
     async with running(written):
         written.changed()
         with pytest.raises(
@@ -129,12 +129,12 @@ async def test_a_full_disk_is_said_and_mends_by_itself(tmp_path: Path, monkeypat
         full = False
         await written.written()
         assert written.trouble == []
-    assert await NodeFile(path, NodeState).load() == STATE
+    assert await node_file(path, NodeState).load() == STATE
 
 
 async def test_a_disk_that_does_not_answer_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(node_file, "WAIT_S", 0.05)
-    written = NodeFile(tmp_path / "node.json", NodeState)  # nobody runs it
+    monkeypatch.setattr(state_file, "WAIT_S", 0.05)
+    written = node_file(tmp_path / "node.json", NodeState)  # nobody runs it
     written.changed()
     with pytest.raises(NoRoom, match="did not answer"):
         await written.written()

@@ -550,10 +550,10 @@ async def test_a_drain_outlives_the_daemon_and_is_told(house: House):
 async def test_a_full_disk_refuses_no_drain_but_says_that_it_would_be_forgotten(
     house: House, monkeypatch: pytest.MonkeyPatch
 ):
-    def full(path: Path, text: str) -> None:
+    def full(path: Path, text: str, synced: bool) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("muster.agent.node.node_file.write_synced", full)
+    monkeypatch.setattr("muster.agent.host.state_file.write_text", full)
     async with house.running() as health:
         with pytest.raises(NoRoom, match="would be forgotten"):
             await health.set_drain("a new fan", "ops")

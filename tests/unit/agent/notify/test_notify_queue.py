@@ -10,7 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from muster.agent.host.state_folder import write_synced
+from muster.agent.host import state_file
+from muster.agent.host.state_file import write_text
 from muster.agent.notify import backlog
 from muster.agent.notify.backlog import COMMAND, WEBHOOK, Outbox
 from muster.agent.notify.notification import Item
@@ -221,14 +222,14 @@ async def test_a_disk_that_hangs_is_told_and_keeps_nothing_from_going_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog, "SAVE_S", 0.01)
-    monkeypatch.setattr(backlog, "WRITE_S", 0.05)
-    let_go, real = threading.Event(), write_synced
+    monkeypatch.setattr(state_file, "WAIT_S", 0.05)
+    let_go, real = threading.Event(), write_text
 
-    def hang(path: Path, text: str) -> None:
+    def hang(path: Path, text: str, synced: bool) -> None:
         let_go.wait(60)
-        real(path, text)
+        real(path, text, synced=synced)
 
-    monkeypatch.setattr(backlog, "write_synced", hang)
+    monkeypatch.setattr(state_file, "write_text", hang)
     path = tmp_path / "notify.json"
     try:
         async with kept(path) as outbox:
