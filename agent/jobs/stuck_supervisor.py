@@ -8,13 +8,12 @@ from muster.agent import threads
 from muster.agent.jobs.entry import Entry
 from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system import lock, process
+from muster.supervisors.system.process import STUCK
 
 #: Seconds between two looks, and between those that follow one that found it stuck.
 LOOK_S, AGAIN_S = 5.0, 1.0
 #: Seconds in which each look must have found it stuck: D is also a moment of any write.
 STUCK_S = 10.0
-#: The states of /proc/PID/stat that are told, and how.
-STUCK = {"T": "is stopped (SIGSTOP)", "t": "is stopped by a debugger (state t)", "D": "hangs in the kernel (state D)"}
 
 _log = structlog.get_logger(__name__)
 

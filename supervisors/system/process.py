@@ -29,6 +29,8 @@ _PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
 #: Signals that ask a process to end. They go to whole groups, containers and steps of Slurm, so muster's own processes
 #: get them as well as the ranks.
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: The states of /proc/PID/stat in which a process does nothing, whatever is asked of it.
+STUCK = {"T": "is stopped (SIGSTOP)", "t": "is stopped by a debugger (state t)", "D": "hangs in the kernel (state D)"}
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 

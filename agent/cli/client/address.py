@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from muster.supervisors.paths import Root
 F = TypeVar("F", bound=Callable[..., Any])
 #: Linux' limit for the path of a unix socket, in bytes.
 _MAX_PATH = 107
+_UCRED = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,17 @@ class Address:
                 raise NoDaemon(f"no daemon at {self}: {what}", Why.REFUSED) from None
             what = error.strerror or str(error)  # a timeout has no number
             raise NoDaemon(f"no daemon at {self}: {what}", Why.OTHER) from None
+
+    def listener(self, timeout: float = 5.0) -> int:
+        """Pid of the process that listens on the unix socket, whether or not it answers; 0 where it is in a PID
+        namespace that cannot be seen from here, and over TCP. Raises OSError."""
+        if self.path is None:
+            return 0
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(timeout)
+            sock.connect(os.fspath(self.path))
+            pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        return int(pid)
 
     def _probe_tcp(self, timeout: float) -> None:
         import ssl  # 10 ms that no command on the node itself is to pay

@@ -166,10 +166,19 @@ class DaemonConnection:
                 self.address.probe()
             except NoDaemon as failure:
                 return failure
+            if why := self._silence():
+                return CallFailed(status, f"no answer from the daemon at {self.address}: {why}")
             return CallFailed(status, f"the connection to the daemon at {self.address} broke: {known.message}")
         if status == "DEADLINE_EXCEEDED" and timeout is not None:
-            return CallFailed(status, f"the daemon at {self.address} did not answer within {timeout:g} s")
+            why = f": {why}" if (why := self._silence()) else ""
+            return CallFailed(status, f"the daemon at {self.address} did not answer within {timeout:g} s{why}")
         return CallFailed(status, known.message or status, reason, client.retry_after(error), client.facts(error))
+
+    def _silence(self) -> str:
+        """Why the daemon, which holds its socket, may be silent; empty where nobody can tell from here."""
+        from muster.agent.cli.client import silent
+
+        return silent.why(self.address)
 
 
 class Patience:

@@ -1,7 +1,5 @@
 """`muster check`: is this node fit? The checks before a start and those of the node, run here and now."""
 
-import os
-import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,10 +256,7 @@ def _parents(address: Address) -> tuple[int, int]:
         note(f"{address} is another node: limits are those of this shell")
         return 0, 0
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(_ANSWER_S)
-            sock.connect(os.fspath(address.path))
-            pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        pid = address.listener(_ANSWER_S)
     except OSError as error:
         if address.explicit or not isinstance(error, FileNotFoundError):
             note(f"no daemon at {address} ({error.strerror or error}): limits are those of this shell")
