@@ -13,6 +13,8 @@ import structlog
 from anyio.abc import TaskStatus
 
 from muster.agent import orphans, threads, watchdog
+from muster.agent.api.audit import Audit
+from muster.agent.api.own_logs import OwnLogs
 from muster.agent.api.server import serve as serve_api
 from muster.agent.api.services import ServerContext
 from muster.agent.api.slots import Listeners
@@ -53,6 +55,7 @@ class Daemon(ServerContext):
     nursery: NurseryClient
     leasing: Leasing
     limits: Degraded
+    own_logs: OwnLogs
     crashes: Crashes
     losses: OutputLosses
     collecting: Collecting
@@ -98,7 +101,9 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None) -> Daemon
 
     # Jobs.
     registry = Registry(root, config, events, nursery, driver, leasing, health)
-    registry.of_daemon = lambda: limits.trouble
+    audit = Audit(root.audit_log)
+    own_logs = OwnLogs(root, audit, events, health.found)
+    registry.of_daemon = lambda: [*limits.trouble, *own_logs.trouble]
     registry.on_no_room = limits.refused
     crashes = Crashes(events, health.found, registry.known)
     nursery.died = crashes.died
@@ -112,7 +117,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None) -> Daemon
     hangs = HangWatch(config, events, registry, telemetry.records, stacks.take)
     notifier = Notifier(root, config, events, registry)
     slots = Listeners(config)
-    metrics = Metrics(config, registry, driver, telemetry, health, events, slots)
+    metrics = Metrics(config, registry, driver, telemetry, health, events, [slots, own_logs])
 
     # What is kept of them.
     collected = CollectedLogs(root.collected_logs)
@@ -131,6 +136,8 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None) -> Daemon
         hangs=hangs,
         keeping=keeping,
         slots=slots,
+        audit=audit,
+        own_logs=own_logs,
         tls=tls,
         config=config,
         root=root,
@@ -162,6 +169,7 @@ async def _run(daemon: Daemon) -> None:
         tasks.start_soon(heap.trim)
         tasks.start_soon(daemon.crashes.run)
         tasks.start_soon(daemon.limits.run)
+        tasks.start_soon(daemon.own_logs.run)
         tasks.start_soon(daemon.losses.run)
         if is_init():
             tasks.start_soon(orphans.reap, daemon.registry)

@@ -8,6 +8,7 @@ a line when it has begun, and another when it ends.
 import errno
 import json
 import os
+import threading
 import time
 from contextvars import ContextVar
 from pathlib import Path
@@ -17,6 +18,7 @@ import structlog
 from google.protobuf.message import Message
 
 from muster.agent.api.access import Caller
+from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system import trust
 from muster.v1 import node_pb2
 
@@ -27,27 +29,60 @@ _log = structlog.get_logger(__name__)
 
 
 class Audit:
-    """Appends to one file, line by line. A disk that takes nothing is said in the daemon's log, and nobody waits."""
+    """Appends to one file, line by line. Nobody waits for a disk that takes nothing: the daemon's log has the line
+    then, it is counted, and once the file can be written a line in it says how many are missing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        #: Lines that could not be written, ever.
+        self.lost = 0
+        #: A sentence for an operator while the file cannot be written.
+        self.trouble = ""
+        #: Lines that no line in the file tells of, and when the first of them was lost.
+        self._untold, self._since = 0, 0.0
+        self._one = threading.Lock()
         self._append(b"")  # nothing else is to get this name
 
     def write(self, line: dict[str, Any]) -> None:
         """Best effort."""
         self._append(json.dumps(line).encode() + b"\n", **line)
 
+    def try_again(self) -> None:
+        """Looks whether the file can be written, and tells in it what it lacks. Blocks."""
+        self._append(b"")
+
     def _append(self, data: bytes, **line: Any) -> None:
-        try:
-            folder = trust.open_logs(self._path.parent)
+        with self._one:
             try:
-                self._append_to(folder, data)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            # A link or folder on the way may be what is wrong.
-            at = os.path.join(self._path.parent, error.filename or self._path.name)
-            _log.error("audit.unwritten", path=at, error=error.strerror, **line)
+                folder = trust.open_logs(self._path.parent)
+                try:
+                    self._append_to(folder, self._gap() + data)
+                finally:
+                    os.close(folder)
+            except OSError as error:
+                if data:
+                    self._untold, self._since = self._untold + 1, self._since or time.time()
+                    self.lost += 1
+                # A link or folder on the way may be what is wrong.
+                at = os.path.join(self._path.parent, error.filename or self._path.name)
+                if data or not self.trouble:
+                    _log.error("audit.unwritten", path=at, error=error.strerror, **line)
+                self.trouble = f"{at}: cannot be written: {explain(OSError(error.errno, error.strerror))}; "
+                since = time.strftime("%H:%M:%S", time.localtime(self._since))
+                self.trouble += (
+                    f"the audit log lacks {self._untold} line(s) since {since}; the daemon's log has them"
+                    if self._untold
+                    else "calls are written into the daemon's log alone"
+                )
+            else:
+                self.trouble, self._untold, self._since = "", 0, 0.0
+
+    def _gap(self) -> bytes:
+        """The line that stands in the place of those that were lost, if any were."""
+        if not self._untold:
+            return b""
+        when, since = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in (time.time(), self._since))
+        return json.dumps({"time": when, "call": "LOST", "lines": self._untold, "since": since}).encode() + b"\n"
 
     def _append_to(self, folder: int, data: bytes) -> None:
         """Raises OSError."""

@@ -17,7 +17,6 @@ from grpc_reflection.v1alpha import reflection
 
 from muster.agent.api import access
 from muster.agent.api.access import Caller, Role
-from muster.agent.api.audit import Audit
 from muster.agent.api.boundary import Boundary
 from muster.agent.api.services import ServerContext
 from muster.agent.api.services.event_service import EventService
@@ -104,14 +103,13 @@ async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio
     StartupError.
     """
     root, config = context.root, context.config()
-    audit = Audit(root.audit_log)
     health_servicer = _Health()
     for name in _SERVICES:
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     services = _Services(context, health_servicer)
 
     def made(identify: Callable[[Any], Caller], slots: Slots, operators: bool = False) -> tuple[aio.Server, Boundary]:
-        boundary = Boundary(identify, audit, slots)
+        boundary = Boundary(identify, context.audit, slots)
         server = aio.server(interceptors=[boundary], options=_options(config.limits, operators))
         services.add_to(server)
         return server, boundary

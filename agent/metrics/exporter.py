@@ -106,8 +106,8 @@ class JobUsages(Protocol):
         """Sentences for an operator."""
 
 
-class CallSlots(Protocol):
-    """Calls that listeners serve."""
+class Filler(Protocol):
+    """Who has metrics of its own."""
 
     def fill(self, page: Page) -> None:
         """Puts their metrics on the page."""
@@ -124,7 +124,7 @@ class Metrics:
         telemetry: JobUsages,
         health: Node,
         events: EventStore,
-        slots: CallSlots,
+        others: Sequence[Filler],
     ) -> None:
         """Events that are told from now on are counted: made before the registry is loaded, it counts what happened
         while no daemon was there."""
@@ -133,7 +133,7 @@ class Metrics:
         self._driver = driver
         self._telemetry = telemetry
         self._health = health
-        self._slots = slots
+        self._others = others
         self._tally = Tally(events, registry.live)
         self._lag = LoopLag()
         self._hostname = socket.gethostname()
@@ -161,7 +161,8 @@ class Metrics:
         node_metrics.daemon(page, self._started_at, self._lag.seen, len(warnings))
         node_metrics.jobs(page, jobs.states(), jobs.live(), len(self._telemetry.underused))
         self._tally.fill(page)
-        self._slots.fill(page)
+        for other in self._others:
+            other.fill(page)
         drained, refused = health.drain is not None, health.refusal(()) is not None
         node_metrics.health(page, health.results, conditions, drained=drained, refused=refused)
         ended = {lease.job_id for lease in jobs.cards if jobs.has_ended(lease.job_id)}

@@ -512,9 +512,9 @@ _NODE: dict[Code, Explanation] = {
         60.0,
     ),
     Code.DAEMON_DEGRADED: _aged(
-        "The daemon cannot write one of its folders, or has no file descriptors left. It answers, shows, explains and"
-        " stops; new jobs are refused where they could not be recorded.",
-        "The reason names the folder and the error: make room, mount it writable, raise the limit. It heals by itself.",
+        "The daemon cannot write one of its folders or logs, or has no file descriptors left. It answers, shows,"
+        " explains and stops; new jobs are refused where they could not be recorded.",
+        "The reason names the path and the error: make room, mount it writable, raise the limit. It heals by itself.",
         30.0,
     ),
     Code.OUTPUT_LOST: _aged(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from muster.agent.api import access
+from muster.agent.api.audit import Audit
 from muster.agent.api.slots import Listeners
 from muster.agent.api.tls import Credentials
 from muster.agent.config.schema import Config
@@ -42,6 +43,7 @@ class ServerContext:
     hangs: HangWatch
     keeping: LogKeeping
     slots: Listeners
+    audit: Audit
     tls: Credentials | None
     config: Callable[[], Config]
     root: Root

@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 
 from muster.agent.api.audit import Audit
+from muster.agent.api.own_logs import OwnLogs
+from muster.agent.events.event_store import EventStore
+from muster.agent.exposition import Page
+from muster.probes.checks.result import CheckResult
+from muster.supervisors.paths import Root
 
 
 def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +24,30 @@ def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         full.setattr("muster.agent.api.audit.os.write", lambda fd, data: write(fd, data[:10]))
         audit.write({"call": "second"})
     audit.write({"call": "third"})
-    assert [json.loads(line)["call"] for line in path.read_text().splitlines()] == ["first", "third"]
+    assert [json.loads(line)["call"] for line in path.read_text().splitlines()] == ["first", "LOST", "third"]
+
+
+async def test_what_it_lacks_is_a_condition_a_metric_and_an_event_a_minute(tmp_path: Path) -> None:
+    root = Root.under(tmp_path)
+    root.audit_log.mkdir(parents=True)
+    root.events.mkdir(parents=True)
+    audit = Audit(root.audit_log)
+    found: list[CheckResult] = []
+    store = await EventStore.open(root.events, 1 << 20, boot_id="one")
+    logs = OwnLogs(root, audit, store, found.append)
+    try:
+        for count in range(1, 4):
+            audit.write({"call": "one"})
+            logs._look()
+            logs._tell()
+            assert f"lacks {count} line(s)" in found[-1].reason and found[-1].device == str(root.audit_log)
+            page = Page()
+            logs.fill(page)
+            assert f"muster_audit_lines_lost_total {count}" in page.text().decode()
+        (event,) = [event for event, _ in await store.read(None, 10) if event.kind == "node.audit_lost"]
+    finally:
+        await store.close()
+    assert event.attributes == {"lines": "1", "total": "1"}
 
 
 def test_no_text_makes_a_line_of_its_own(tmp_path: Path) -> None:

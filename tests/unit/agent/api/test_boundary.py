@@ -78,6 +78,7 @@ def server_context(registry: Any, events: Any, config: Any, root: Root) -> Serve
         metrics=silent,
         notifier=silent,
         stacks=silent,
+        audit=Audit(root.audit_log),
         hangs=hangs,
         keeping=silent,
         slots=Listeners(lambda: config),

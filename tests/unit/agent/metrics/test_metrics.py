@@ -85,7 +85,7 @@ async def made(folder: Path, parts: Parts) -> AsyncIterator[tuple[Metrics, Event
     try:
         slots = Listeners(lambda: parts.config)
         slots.add("operators", "/run/muster/muster.sock")
-        yield Metrics(lambda: parts.config, parts, parts, parts, parts, store, slots), store
+        yield Metrics(lambda: parts.config, parts, parts, parts, parts, store, [slots]), store
     finally:
         await store.close()
 

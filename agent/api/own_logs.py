@@ -1,0 +1,98 @@
+"""Whether the daemon's own logs can be written: a condition of the node, an event and a metric tell what audit.log
+lacks, and a condition that nobody can see what nursery and supervisors say."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.agent.api.audit import Audit
+from muster.agent.events.event_store import Event, EventStore
+from muster.agent.exposition import Catalogue, Page
+from muster.probes.checks.codes import EXPLANATIONS
+from muster.probes.checks.result import CheckResult, Code, Status
+from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import explain
+from muster.supervisors.system import trust
+
+#: Seconds between two looks, and between two events about the same gap.
+LOOK_S, EVENT_S = 5.0, 60.0
+ITEM = "daemon"
+
+OWN = Catalogue()
+LOST = OWN.counter("muster_audit_lines_lost_total", "Lines that the audit log lacks, because it could not be written.")
+
+_log = structlog.get_logger(__name__)
+
+
+class OwnLogs:
+    """Belongs to one event loop."""
+
+    def __init__(self, root: Root, audit: Audit, events: EventStore, found: Callable[[CheckResult], None]) -> None:
+        """`found` latches a condition of the node."""
+        self._root, self._audit, self._events, self._found = root, audit, events, found
+        self._nursery = ""
+        self._told, self._told_at = 0, float("-inf")
+        self._limiter = anyio.CapacityLimiter(1)
+
+    @property
+    def trouble(self) -> list[str]:
+        """Sentences for an operator."""
+        return [text for text in (self._audit.trouble, self._nursery) if text]
+
+    def fill(self, page: Page) -> None:
+        """Adds the metrics."""
+        page.add(LOST, self._audit.lost)
+
+    async def run(self) -> None:
+        """Looks, for ever."""
+        while True:
+            # Given up when the daemon ends: a disk that hangs would hold up its end.
+            await threads.run(self._look, limiter=self._limiter, abandon_on_cancel=True)
+            self._tell()
+            await anyio.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        self._audit.try_again()
+        before, self._nursery = self._nursery, _refusal(self._root.nursery_log)
+        if self._nursery and not before:
+            _log.error("nursery.log_unwritten", text=self._nursery)
+
+    def _tell(self) -> None:
+        action = EXPLANATIONS[Code.DAEMON_DEGRADED].action
+        for path, text in ((self._root.audit_log, self._audit.trouble), (self._root.nursery_log, self._nursery)):
+            if text:
+                reason = text.removeprefix(f"{path}: ")
+                code = Code.DAEMON_DEGRADED
+                self._found(CheckResult(ITEM, Status.WARN, code, reason, device=str(path), action=action))
+        lost, now = self._audit.lost, time.monotonic()
+        if lost > self._told and now - self._told_at >= EVENT_S:
+            what = (
+                self._audit.trouble or f"{self._root.audit_log}: lines of the audit log were lost; it is written again"
+            )
+            attributes = {"lines": str(lost - self._told), "total": str(lost)}
+            self._events.append([(None, Event(time.time(), "node.audit_lost", message=what, attributes=attributes))])
+            self._told, self._told_at = lost, now
+
+
+def _refusal(path: Path) -> str:
+    """Why the nursery's log cannot be opened, a sentence; empty where it can be, or made. What is wrong with the whole
+    folder is told elsewhere (agent/node/degraded.py). Blocks."""
+    try:
+        folder = trust.open_logs(path.parent)
+    except OSError:
+        return ""
+    try:
+        os.close(trust.open_log(path.name, os.O_WRONLY | os.O_APPEND, folder=folder)[0])
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        why = explain(OSError(error.errno, error.strerror))
+        return f"{path}: cannot be opened: {why}; what nurseries and supervisors say besides journals is lost"
+    finally:
+        os.close(folder)
+    return ""

@@ -1,0 +1,61 @@
+"""Losses of the daemon's own logs: lines that audit.log lacks, and a nursery.log that nobody can open."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import Daemon, eventually
+
+METRICS = '[metrics]\nlisten = "unix:{}"\n'
+
+
+def conditions(daemon: Daemon, path: Any) -> list[Any]:
+    found = json.loads(daemon.cli("node", "-o", "json").stdout)
+    return [one for one in found.get("conditions", []) if one.get("device") == str(path)]
+
+
+def warnings(daemon: Daemon) -> list[str]:
+    found: list[str] = json.loads(daemon.cli("node", "-o", "json").stdout).get("warnings", [])
+    return found
+
+
+def test_lines_that_the_audit_log_lacks_are_counted_and_told(daemon: Daemon) -> None:
+    log = daemon.root.audit_log
+    daemon.run("true", job_id="before")
+    log.rename(log.with_name("aside"))
+    log.mkdir()
+    for number in range(3):
+        daemon.run("true", job_id=f"lost{number}")
+    (one,) = eventually(lambda: conditions(daemon, log))
+    assert one["code"] == "DAEMON_DEGRADED" and "lacks 3 line(s)" in one["reason"], one
+    assert any(str(log) in text and "lacks 3 line(s)" in text for text in warnings(daemon))
+    (event,) = [event for event in daemon.event_list() if event.kind == "node.audit_lost"]
+    assert event.attributes["lines"] == "3" and str(log) in event.message
+    log.rmdir()
+    daemon.run("true", job_id="behind")
+    eventually(lambda: log.is_file() and "behind" in log.read_text())
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert (lines[0]["call"], lines[0]["lines"]) == ("LOST", 3) and [line.get("job_id") for line in lines] == [
+        None,
+        "behind",
+    ]
+    assert not [text for text in warnings(daemon) if str(log) in text]
+
+
+@pytest.mark.parametrize("made", ["folder", "link"])
+def test_a_nursery_log_that_cannot_be_opened(daemon: Daemon, made: str) -> None:
+    daemon.run("true", job_id="before")
+    daemon.wait("before")
+    log = daemon.root.nursery_log
+    log.unlink(missing_ok=True)
+    if made == "folder":
+        log.mkdir()
+    else:
+        log.symlink_to("elsewhere")
+    eventually(lambda: conditions(daemon, log))
+    assert any(str(log) in text and "cannot be opened" in text for text in warnings(daemon))
+    daemon.run("true", job_id="behind")
+    assert daemon.wait("behind").verdict.exit_code == 0
+    log.rmdir() if made == "folder" else log.unlink()
+    eventually(lambda: not [text for text in warnings(daemon) if str(log) in text])
