@@ -40,7 +40,7 @@ from muster.agent.node.degraded import Degraded
 from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier
 from muster.agent.telemetry.sampling import Telemetry
-from muster.probes.cards.driver import Driver, DriverSettings
+from muster.probes.cards.driver import Driver
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import explain
 
@@ -93,7 +93,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None) -> Daemon
     nursery = NurseryClient(root, owner_fd=owner_fd)
 
     # Cards and node.
-    driver = Driver(lambda: DriverSettings(config.now.cards.driver_deadline_s, config.now.cards.slots))
+    driver = Driver(lambda: config.now.cards)
     health = NodeHealth(root, config, events, driver)
     leasing = Leasing(config, events, driver, health)
     health.holder = leasing.holder

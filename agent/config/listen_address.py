@@ -32,7 +32,7 @@ class Unix:
 def parse(text: str) -> Tcp | Unix | None:
     """Reads `metrics.listen`: "127.0.0.1:PORT", "[::1]:PORT", "localhost:PORT", "unix:/path"; empty: None.
 
-    Raises ValueError with one sentence that begins with the key's name. Metrics say which jobs' cards are at work, and
+    Raises ValueError with one sentence. Metrics say which jobs' cards are at work, and
     there is no password: only this machine may read them, and whoever is let in through it.
     """
     if not text:
@@ -40,36 +40,21 @@ def parse(text: str) -> Tcp | Unix | None:
     if text.startswith("unix:"):
         path = Path(text.removeprefix("unix:"))
         if not path.is_absolute():
-            raise ValueError(f'listen: {text!r}: a socket has an absolute path, as in "unix:/run/muster/metrics.sock"')
+            raise ValueError(f'{text!r}: a socket has an absolute path, as in "unix:/run/muster/metrics.sock"')
         if (size := len(os.fsencode(path))) > MAX_SOCKET:
-            raise ValueError(f"listen: {text!r}: the path has {size} bytes, and the kernel allows {MAX_SOCKET}")
+            raise ValueError(f"{text!r}: the path has {size} bytes, and the kernel allows {MAX_SOCKET}")
         return Unix(path)
     written, _, number = text.rpartition(":")
     host = "127.0.0.1" if written == "localhost" else written.removeprefix("[").removesuffix("]")
     if not (written and number.isascii() and number.isdigit() and 1 <= int(number) <= 65535):
-        raise ValueError(f'listen: {text!r}: must be an address and a port, as in "127.0.0.1:9835", or "unix:/path"')
+        raise ValueError(f'{text!r}: must be an address and a port, as in "127.0.0.1:9835", or "unix:/path"')
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        raise ValueError(f"listen: {text!r}: {written!r} is no address of this machine's loopback") from None
+        raise ValueError(f"{text!r}: {written!r} is no address of this machine's loopback") from None
     if not address.is_loopback:
         raise ValueError(
-            f"listen: {text!r}: only a loopback address is allowed (127.0.0.1 or [::1]), since metrics are neither "
+            f"{text!r}: only a loopback address is allowed (127.0.0.1 or [::1]), since metrics are neither "
             "encrypted nor guarded; let a reverse proxy or node_exporter's textfile collector show them to others"
         )
     return Tcp(str(address), int(number))
-
-
-def check_listen(text: str) -> None:
-    """Raises ValueError as `parse` does."""
-    parse(text)
-
-
-def check_textfile(text: str) -> None:
-    """Raises ValueError with one sentence where `metrics.textfile` is none that node_exporter would read; empty is
-    none at all."""
-    if text and not (Path(text).is_absolute() and Path(text).suffix == ".prom"):
-        raise ValueError(
-            f"textfile: {text!r}: must be an absolute path that ends in .prom, in the folder of node_exporter's "
-            'textfile collector, as in "/var/lib/node_exporter/textfile/muster.prom"'
-        )

@@ -1,11 +1,11 @@
 """The configuration in force: read at the start, and again on SIGHUP."""
 
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import structlog
 
-from muster.agent.config import schema
+from muster.agent.config import loading, schema
 from muster.agent.config.schema import Config
 from muster.agent.errors import StartupError
 from muster.supervisors.paths import Root
@@ -53,7 +53,7 @@ class LiveConfig:
 
     def _read(self) -> Config:
         there = self._named or self._path.exists()
-        read = schema.load(self._path, own=True) if there else Config()
+        read = loading.load(self._path, own=True) if there else Config()
         if not self._record:
             return read
-        return msgspec.structs.replace(read, telemetry=msgspec.structs.replace(read.telemetry, record=self._record))
+        return replace(read, telemetry=replace(read.telemetry, record=self._record))

@@ -1,222 +1,387 @@
-"""The configuration: every key with its default, and what is said about a file that is wrong.
-
-What the keys mean for an operator is told in docs/configuration.md.
+"""Every setting of musterd by its table in the configuration file. Settings that belong to a probe are declared there;
+the table of this file derives from them. What a declaration says: probes/settings.py.
 """
 
-import difflib
-import re
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any, Literal, cast, get_type_hints
 
-import msgspec
-
-from muster.agent.config import listen_address, notify_settings
-from muster.agent.config.notify_settings import NotifyTable
-from muster.agent.errors import StartupError
-from muster.agent.host.ownership import refuse_others
-from muster.probes import hang
-from muster.probes.checks import precheck
-from muster.probes.checks.ulimits import When
+from muster.agent.config import rules
+from muster.probes.cards.driver import DriverSettings
+from muster.probes.checks.check_settings import CheckSettings
+from muster.probes.hang import HangSettings
 from muster.probes.kernel.trees import HELPERS
 from muster.probes.node.node_settings import NodeSettings
+from muster.probes.settings import FileMode, Settings, setting, settings_of, unknown
+from muster.supervisors.model import notify_rules
+from muster.supervisors.model.settings import LogSettings
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, MAX_RANKS
 
-Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
-#: Below this gRPC could not even carry an error, above it a message would not fit into memory in any sensible way.
-MessageBytes = Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 30)]
-#: How long something may take, in seconds; and how often something is done.
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
-Period = Annotated[float, msgspec.Meta(ge=0.05, le=86_400)]
+#: What an operator wants to be woken for.
+_EVENTS = ("failed", "hung", "suspected_hang", "recovered", "output_lost", "node_condition")
 
 
-class Mode(int):
-    """Permission bits of a file."""
+@dataclass(frozen=True, slots=True)
+class DaemonTable(Settings):
+    """The daemon itself."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "The least level that musterd logs.")
+    log_format: Literal["auto", "json", "console"] = setting(
+        "auto",
+        "`json`: one line per event. `console`: for reading. `auto`: console on a terminal, entries with fields in "
+        "systemd's journal, JSON elsewhere. musterd logs to stderr.",
+        restart=True,
+    )
+    stop_jobs: Literal["auto", "always", "never"] = setting(
+        "auto",
+        "Whether SIGTERM to musterd stops its jobs, with their grace, before musterd exits. `never`: the jobs run "
+        "on, and the next musterd finds them. `auto`: only where musterd is PID 1, because the end of PID 1 ends "
+        "every process of the container ([containers.md](containers.md)).",
+    )
 
 
-class DaemonTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[daemon]"""
+@dataclass(frozen=True, slots=True)
+class JobsTable(Settings):
+    """Jobs and their records."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "json", "console"] = "auto"
-    stop_jobs: Literal["auto", "always", "never"] = "auto"
-
-
-class JobsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[jobs]"""
-
-    max_jobs: Count = 256
-    max_ranks: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)] = MAX_RANKS
-    grace_steps: Annotated[tuple[float, ...], msgspec.Meta(min_length=1, max_length=64)] = DEFAULT_GRACE_STEPS
-    keep_events_bytes: Annotated[int, msgspec.Meta(ge=64 << 10, le=1 << 40)] = 8 << 20
-    #: Records of ended jobs: how many, and for how many days; 0 is no limit.
-    keep_ended: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1000
-    keep_ended_days: Annotated[float, msgspec.Meta(ge=0, le=3660)] = 30.0
-
-
-class LimitsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[limits]: of each listener; what one client may have, and what readers leave to operators, in percent."""
-
-    max_followers: Count = 256
-    max_watchers: Count = 256
-    max_connections: Count = 256
-    client_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 50
-    reserved_percent: Annotated[int, msgspec.Meta(ge=0, le=90)] = 25
-    max_message_bytes: MessageBytes = 4 << 20
+    max_jobs: int = rules.count(256, "Jobs that have not ended, at most. One more is refused with TOO_MANY_JOBS.")
+    max_ranks: int = setting(MAX_RANKS, "Ranks of one job on this node, at most.", least=1, most=MAX_RANKS)
+    grace_steps: tuple[float, ...] = setting(
+        DEFAULT_GRACE_STEPS,
+        "How a stop goes, for jobs that do not say it themselves: SIGTERM, a look after each of these times, then "
+        "SIGKILL. It applies before a restart as well. A job keeps the steps that were in force when it was accepted.",
+        what=f"1 to 64 numbers (seconds), together at most {MAX_GRACE_S:.0f}",
+        rule=rules.grace_steps,
+    )
+    keep_ended: int = setting(
+        1000,
+        "Records of ended jobs, at most. 0: no limit. muster removes the job that ended first: an event "
+        "`job.collected`, and only its logs and events are left ([jobs.md](jobs.md#records-of-ended-jobs)).",
+        most=rules.MAX_COUNT,
+    )
+    keep_ended_days: float = setting(
+        30.0, "How long muster keeps the record of an ended job. 0: no limit.", most=rules.MAX_DAYS
+    )
+    keep_events_bytes: int = setting(
+        8 << 20, "Disk space of the history of events. The oldest go first.", least=64 << 10, most=1 << 40
+    )
 
 
-class ExecTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[exec]: sessions in a job and streams of a listener, at once; times in seconds."""
+@dataclass(frozen=True, slots=True)
+class LimitsTable(Settings):
+    """Each listener (the operators' socket, the readers' socket, TCP) has these slots for itself, so readers take none
+    from operators. One more call is refused with TOO_MANY_STREAMS ([security.md](security.md#limits)). muster's own
+    commands wait for a slot, print a note after a second, and go on by themselves."""
 
-    max_sessions: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 64
-    max_streams: Count = 256
-    abandoned_s: Seconds = 600.0
-    grace_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0
+    max_followers: int = rules.count(256, "Readers of logs at the same time, per listener.")
+    max_watchers: int = rules.count(
+        256, "Watchers of events at the same time, per listener; as many again read records of telemetry."
+    )
+    client_percent: int = setting(
+        50,
+        "Share of the slots of each kind that one client may have. A client is a certificate: on unix sockets nothing "
+        "tells one client from another.",
+        least=1,
+        most=100,
+    )
+    reserved_percent: int = setting(
+        25,
+        "Share of the slots of each kind that readers leave to operators, on the listener that they share (TCP).",
+        most=90,
+    )
+    max_connections: int = rules.count(
+        256,
+        "Connections of the readers' socket, and of TCP; the operators' socket takes four times as many. Together they "
+        "take at most half of the daemon's descriptors (`LimitNOFILE=`; musterd raises its soft limit to the hard one, "
+        "and needs 64). One more is closed at once; one without a call is closed after a minute.",
+        restart=True,
+    )
+    # Below the least gRPC could not even carry an error; a message above the most would not fit into memory.
+    max_message_bytes: int = setting(
+        4 << 20, "The largest request that musterd takes.", least=64 << 10, most=1 << 30, restart=True
+    )
 
 
-class LogsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[logs]: what a file, a job and the node may have, in bytes (0: no limit), and for how long."""
+@dataclass(frozen=True, slots=True)
+class ExecTable(Settings):
+    """Commands in jobs ([exec.md](exec.md))."""
 
-    max_file_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 1 << 30
-    max_job_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 0
-    max_node_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 0
-    keep_days: Annotated[float, msgspec.Meta(ge=0, le=3660)] = 30.0
-    min_free_percent: Annotated[float, msgspec.Meta(ge=0, le=99)] = 5.0
-    compress: Literal["gzip", "off"] = "gzip"
-    worker_log: Literal["off", "plain", "labelled"] = "off"
-    upload: tuple[str, ...] = ()
-    upload_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 3600.0
-
-
-class CardsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[cards]"""
-
-    slots: Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)] = 0
-    driver_deadline_s: Annotated[float, msgspec.Meta(gt=0, le=600)] = 10.0
-    bind_cpus: Literal["affinity", "none"] = "affinity"
-    release_timeout_s: Seconds = 30.0
-    release_memory_mb: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 100.0
+    max_sessions: int = setting(64, "Sessions of one job that have not ended, at most. 0 allows none.", most=1000)
+    max_streams: int = rules.count(
+        256,
+        "Clients of sessions, and commands of schedulers, at the same time, per listener. `client_percent` and "
+        "`reserved_percent` of `[limits]` apply here, too. One more is refused with TOO_MANY.",
+    )
+    abandoned_s: float = rules.seconds(
+        600.0,
+        "muster ends a session that nobody is attached to, and that nobody detached from on purpose, after this "
+        "time. It keeps the end of a session for as long.",
+    )
+    grace_s: float = setting(5.0, "From SIGHUP or SIGTERM to SIGKILL when a session is ended.", most=600)
 
 
-class TelemetryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[telemetry]: periods in seconds; what is kept, in days and bytes."""
+@dataclass(frozen=True, slots=True)
+class LogsTable(Settings):
+    """Logs of jobs. [logs-keeping.md](logs-keeping.md) describes what becomes of the files."""
 
-    enabled: bool = True
-    readings_s: Period = 1.0
-    health_s: Period = 15.0
-    holders_s: Period = 60.0
-    processes_s: Period = 15.0
-    history_days: Annotated[float, msgspec.Meta(gt=0, le=366)] = 3.0
-    history_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 40)] = 256 << 20
-    underused_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 50.0
-    underused_after_s: Seconds = 1800.0
-    record: str = ""
-    helpers: tuple[str, ...] = HELPERS
+    max_file_bytes: int = setting(
+        LogSettings().max_file_bytes, "A rank's file is rotated when it is larger. 0: no limit.", most=1 << 50
+    )
+    max_job_bytes: int = setting(
+        LogSettings().max_job_bytes,
+        "A running job whose files take more loses its oldest segments. 0: no limit.",
+        most=1 << 60,
+    )
+    max_node_bytes: int = setting(
+        0, "All logs of the node. Files of ended jobs are removed, oldest first. 0: no limit.", most=1 << 60
+    )
+    keep_days: float = setting(
+        30.0, "Files of a job are removed this long after its end. 0: never.", most=rules.MAX_DAYS
+    )
+    min_free_percent: float = setting(
+        5.0,
+        "While less of the log folder's file system is free, files of ended jobs are removed, oldest first. 0: never.",
+        most=99,
+    )
+    compress: Literal["gzip", "off"] = setting("gzip", "How rotated segments are compressed.")
+    worker_log: Literal["off", "plain", "labelled"] = setting(
+        "off",
+        "Whether each job has one more file, with the lines of all ranks. `labelled`: with the rank in each line.",
+    )
+    upload: tuple[str, ...] = rules.command(
+        (), "Program that is handed the files of ended jobs and rotated segments. Nothing is removed before it took it."
+    )
+    upload_timeout_s: float = setting(
+        3600.0, "musterd kills that program after this time, and tries again.", above=0, most=rules.DAY_S
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CardsTable(DriverSettings):
+    """The cards of the node."""
+
+    bind_cpus: Literal["affinity", "none"] = setting(
+        "affinity", "`affinity`: ranks run on the CPUs near their card, as its driver reports. `none`: on any."
+    )
+    release_timeout_s: float = rules.seconds(
+        30.0,
+        "How long musterd waits, when a job has ended, until no process of the job is left on its cards. After that it "
+        "reports who holds them.",
+    )
+    release_memory_mb: float = setting(
+        100.0,
+        "A card whose memory in use grew by more than this during the job, and whose driver names no process, is not "
+        "free.",
+        most=rules.MAX_COUNT,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChecksTable(CheckSettings):
+    """The checks before a start. [checks.md](checks.md) describes each.
+
+    A job skips them with `skip_check` in its spec, or with `MA_SKIP_IMAGE_DETECT=0` in its environment; its record says
+    so. It skips no condition of the node: what `muster node` shows as CRITICAL refuses the job all the same (`policy`
+    in `[health]`)."""
+
+    policy: Literal["enforce", "warn", "off"] = setting(
+        "enforce",
+        "`enforce`: a CRITICAL finding ends the job as FAILED with RETRY_ELSEWHERE before anything is started; with "
+        "`--max-restarts` the node is checked again first, so many times. `warn`: findings are recorded and the job "
+        "starts. `off`: nothing is checked.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class HealthTable(NodeSettings):
-    """[health]: what to do with a condition, and the settings of probes/node/node_checks.py by their names there."""
+    """The checks of the node, which run all the time. [checks.md](checks.md) describes each. Lists are text with
+    commas; a list that is empty switches its rule off."""
 
-    policy: Literal["enforce", "warn", "off"] = "enforce"
-    #: Looks in a row that must find nothing before a condition goes.
-    clear_looks: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 2
-    #: Seconds after which a drill ends by itself.
-    inject_s: Seconds = 3600.0
-
-    def settings(self) -> NodeSettings:
-        """For the probes."""
-        return self
+    policy: Literal["enforce", "warn", "off"] = setting(
+        "enforce",
+        "`enforce`: a CRITICAL condition refuses new jobs on the node, or on its card (NODE_UNHEALTHY); one about all "
+        "cards refuses jobs that want cards. `warn`: it is reported, and refuses nothing. `off`: nothing is checked.",
+    )
+    clear_looks: int = setting(
+        2, "Looks in a row that must find nothing before a condition is cleared.", least=1, most=1000
+    )
+    inject_s: float = rules.seconds(3600.0, "A drill (`muster check inject`) ends by itself after this time.")
 
 
 @dataclass(frozen=True, slots=True)
-class HangTable(hang.HangSettings):
-    """[hang]: whether the rule runs, what is done about a hang, and probes/hang's settings by their names there."""
+class HangTable(HangSettings):
+    """Whether a job hangs. [hang.md](hang.md) describes the rule, with the reason of each number. What is "per minute"
+    is counted over `period_s`. A job may have its own values (`hang` in its spec), except of `enabled` and `action`."""
 
-    enabled: bool = True
-    action: Literal["notify", "stop", "restart"] = "notify"
-
-
-class WhyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[why]"""
-
-    signatures_dir: str = "/etc/muster/signatures.d"
-
-
-class MetricsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[metrics]"""
-
-    listen: str = ""
-    textfile: str = ""
-    textfile_s: Period = 15.0
-    dcgm_names: bool = False
-    npu_names: bool = False
+    enabled: bool = setting(True, "Whether the rule runs. It needs `telemetry.enabled`.")
+    action: Literal["notify", "stop", "restart"] = setting(
+        "notify",
+        "What muster does about a job that is HUNG and has no `on_hang` of its own. `notify`: it reports the hang. "
+        "`stop`: it ends the job as failed. `restart`: it ends the job and starts it again, within its restarts.",
+    )
 
 
-class ChecksTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[checks]: what to do with a finding, and the settings of probes/checks/precheck.py by their names there."""
+@dataclass(frozen=True, slots=True)
+class NotifyTable(Settings):
+    """Whom musterd notifies of events. [notify.md](notify.md) describes what it sends, and how to verify it."""
 
-    policy: Literal["enforce", "warn", "off"] = "enforce"
-    deadline_s: float = 10.0
-    root_path: str = "/"
-    root_min_gb: float = 32.0
-    root_required: bool = False
-    shm_path: str = "/dev/shm"
-    shm_min_gb: float = 1.0
-    shm_required: bool = False
-    cache_path: str = "/cache"
-    cache_min_gb: float = 32.0
-    cache_required: bool = False
-    disk_free_percent: float = 10.0
-    host_files: str = "/etc/volcano"
-    ulimits: When = "infiniband"
-    infiniband_path: str = "/sys/class/infiniband"
-    memlock_min_kb: int = 16_000
-    nofile_min: int = 1_000_000
-    stack_min_kb: int = 8_000
-    nproc_min: int = 1_000_000
-    custom_dir: str = ""
-
-    def settings(self) -> precheck.CheckSettings:
-        """For the probes. Raises ValueError for a value that cannot be meant."""
-        return precheck.CheckSettings(**{f.name: getattr(self, f.name) for f in fields(precheck.CheckSettings)})
-
-
-#: How a setting of each type is read from a command line, and what it must be.
-_WRITTEN: dict[type, tuple[Callable[[str], Any], str]] = {
-    bool: ({"true": True, "false": False}.__getitem__, "true or false"),
-    int: (int, "a whole number"),
-    float: (float, "a number"),
-    str: (str, "text"),
-}
+    command: tuple[str, ...] = rules.command((), "Program that gets the event as JSON on stdin. Empty: none.")
+    webhook: str = setting(
+        "",
+        "URL to which the event is posted. Empty: none.",
+        what="an http or https URL, or empty",
+        rule=rules.webhook,
+        secret=True,
+    )
+    secret_file: str = rules.optional_path(
+        "File with the secret that signs what is posted. Other users must not be able to read it."
+    )
+    proxy: str = setting("", "Proxy for the webhook.", what="http://HOST:PORT, or empty", rule=rules.proxy, secret=True)
+    ca_file: str = rules.optional_path("Certificates to trust in the place of the system's.")
+    events: tuple[str, ...] = setting(
+        _EVENTS, "The events to notify of.", what=f"names out of {', '.join(notify_rules.EVENTS)}", rule=rules.events
+    )
+    timeout_s: float = setting(10.0, "For an answer, or for the command.", above=0, most=600)
+    retry_max_s: float = rules.period(300.0, "The longest pause between two tries.")
+    keep: int = setting(
+        1000,
+        "Events that wait for a receiver, at most. The oldest are dropped, and muster reports that.",
+        least=1,
+        most=100_000,
+    )
+    max_age_s: float = setting(86_400.0, "An older event is not sent any more.", above=0, most=31 * rules.DAY_S)
 
 
-class SocketTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[socket]"""
+@dataclass(frozen=True, slots=True)
+class WhyTable(Settings):
+    """Why a job ended ([why.md](why.md))."""
 
-    mode: Mode = Mode(0o660)
-    group: str = "muster"
-    #: A second socket, reader.sock, for those who may look and do nothing.
-    reader: bool = True
-    reader_mode: Mode = Mode(0o660)
-    reader_group: str = "muster-readers"
+    signatures_dir: str = setting(
+        "/etc/muster/signatures.d", "Folder with error signatures of your own, `*.toml`. Empty: none."
+    )
 
 
-class TlsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[tls]: the TCP listener, off by default. Names are those of clients' certificates (SAN or CN)."""
+@dataclass(frozen=True, slots=True)
+class TelemetryTable(Settings):
+    """What musterd samples, and what it keeps. [telemetry.md](telemetry.md) describes the records."""
 
-    listen: str = ""
-    certificate: str = ""
-    key: str = ""
-    client_authority: str = ""
-    operators: tuple[str, ...] = ()
-    readers: tuple[str, ...] = ()
+    enabled: bool = setting(
+        True, "Whether cards and processes are sampled. Checks and stops ask the driver in any case."
+    )
+    readings_s: float = rules.period(1.0, "Between two readings of utilization, memory and power of the cards.")
+    health_s: float = rules.period(15.0, "Between two readings of temperatures, clocks, counters and error states.")
+    holders_s: float = rules.period(60.0, "Between two lists of the processes on the cards.")
+    processes_s: float = rules.period(
+        15.0, "Between two looks at the processes of jobs, and between two telemetry records."
+    )
+    history_days: float = setting(3.0, "How far back the history goes.", above=0, most=366)
+    history_bytes: int = setting(
+        256 << 20,
+        "Disk space of the history. The history of the jobs that ended first is removed first.",
+        least=1 << 20,
+        most=1 << 40,
+    )
+    underused_percent: float = rules.percent(
+        50.0, "muster reports a job whose cards have less utilization than this on average."
+    )
+    underused_after_s: float = rules.seconds(1800.0, "The least time over which that average is taken.")
+    record: str = setting("", "Append telemetry records to this file (`musterd --record FILE`). Empty: none.")
+    helpers: tuple[str, ...] = setting(
+        HELPERS,
+        "Programs whose input and output says nothing about the health of a rank. A name is that of the kernel (15 "
+        "characters); `*` at its end stands for any rest.",
+    )
 
 
-class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file; a table or key that is missing has its default."""
+@dataclass(frozen=True, slots=True)
+class MetricsTable(Settings):
+    """Metrics for Prometheus. [metrics.md](metrics.md) has their names."""
+
+    listen: str = setting(
+        "",
+        "Where musterd serves the metrics: `127.0.0.1:9835` (127.x, [::1] or localhost, with a port) or "
+        "`unix:/run/muster/metrics.sock`. Empty: nowhere.",
+        what="a loopback address with a port, unix:/PATH, or empty",
+        rule=rules.listen,
+    )
+    textfile: str = setting(
+        "",
+        "musterd writes the metrics to this file, for node_exporter's textfile collector. Empty: to none.",
+        what="an absolute path that ends in .prom, or empty",
+        rule=rules.textfile,
+    )
+    textfile_s: float = rules.period(15.0, "Between two writes of that file.")
+    dcgm_names: bool = setting(False, "Also show readings of NVIDIA cards under the names and labels of dcgm-exporter.")
+    npu_names: bool = setting(False, "Also show readings of Ascend cards under the names and labels of npu-exporter.")
+
+
+@dataclass(frozen=True, slots=True)
+class SocketTable(Settings):
+    """The unix sockets of the daemon."""
+
+    mode: FileMode = setting(
+        FileMode(0o660),
+        "Mode of the operators' socket. Whoever may write to it may run commands as every user that the daemon can "
+        "become.",
+        restart=True,
+    )
+    group: str = setting(
+        "muster",
+        "Group of the operators' socket. musterd ignores the default where the group does not exist or it may not use "
+        "it; it refuses to start with any other group that it cannot use.",
+        restart=True,
+    )
+    reader: bool = setting(
+        True, "Whether there is a second socket, `reader.sock`, for those who may look and do nothing.", restart=True
+    )
+    reader_mode: FileMode = setting(FileMode(0o660), "Mode of the readers' socket.", restart=True)
+    reader_group: str = setting("muster-readers", "Group of the readers' socket, as `group`.", restart=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsTable(Settings):
+    """TCP, with certificates on both sides. [security.md](security.md) shows how to make them."""
+
+    listen: str = setting(
+        "",
+        "`HOST:PORT`, as in `0.0.0.0:7443`. Empty: musterd does not listen on TCP; the keys below then have no "
+        "meaning.",
+        restart=True,
+    )
+    certificate: str = rules.restart_path(
+        "Absolute path of the daemon's certificate, PEM. It is read again when it changes."
+    )
+    key: str = rules.restart_path(
+        "Absolute path of the key of that certificate, PEM. It is read again when it changes."
+    )
+    client_authority: str = rules.restart_path(
+        "Absolute path of the certificates that sign those of clients, PEM. It is read again when it changes."
+    )
+    operators: tuple[str, ...] = setting(
+        (), "Names in clients' certificates (subject alternative names, common name) that may do everything."
+    )
+    readers: tuple[str, ...] = setting((), "Names in clients' certificates that may look and do nothing.")
+
+    def check_together(self) -> None:
+        """Raises ValueError."""
+        if not self.listen:
+            return
+        host, _, port = self.listen.rpartition(":")
+        if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+            raise ValueError(f"listen: {self.listen!r}: must be HOST:PORT, as in 0.0.0.0:7443")
+        for key in ("certificate", "key", "client_authority"):
+            path = getattr(self, key)
+            if not path.startswith("/"):
+                raise ValueError(f"{key}: {path!r}: must be an absolute path: TCP is served with mutual TLS only")
+        if not self.operators and not self.readers:
+            raise ValueError("operators: []: name operators or readers: nobody could do anything over TCP")
+        if both := sorted(set(self.operators) & set(self.readers)):
+            raise ValueError(f"readers: {both[0]!r}: is among the operators, too: leave it in one of the lists")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole file, a field per table. A table or key that is missing has its default."""
 
     daemon: DaemonTable = DaemonTable()
     jobs: JobsTable = JobsTable()
@@ -234,155 +399,30 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     socket: SocketTable = SocketTable()
     tls: TlsTable = TlsTable()
 
-    def with_written(self, changes: Mapping[str, str]) -> "Config":
-        """With other thresholds of checks ([checks], [health]), as they are written on a command line.
-
-        Raises ValueError with one sentence.
-        """
-        of_start, of_node = ([f.name for f in fields(kind)] for kind in (precheck.CheckSettings, NodeSettings))
-        values: dict[str, Any] = {}
-        for name, text in changes.items():
-            if name not in of_start and name not in of_node:
-                known = [*of_start, *of_node]
-                raise ValueError(_unknown(name, difflib.get_close_matches(name, known, 1), known))
-            read, allowed = _WRITTEN[type(getattr(self.checks if name in of_start else self.health, name))]
-            try:
-                values[name] = read(text)
-            except (KeyError, ValueError):
-                raise ValueError(f"{name}: {text!r}: must be {allowed}") from None
-        # A name that both have is meant for both.
-        start = {name: value for name, value in values.items() if name in of_start}
-        node = {name: value for name, value in values.items() if name in of_node}
-        checks = msgspec.structs.replace(self.checks, **start)
-        changed = msgspec.structs.replace(self, checks=checks, health=replace(self.health, **node))
-        changed.checks.settings()
-        return changed
+    def with_written(self, texts: Mapping[str, str]) -> "Config":
+        """With other settings of the checks ([checks], [health]), as they are written on a command line. A name that
+        both have is meant for both. Raises ValueError with one sentence."""
+        known: dict[str, type[Settings]] = {"checks": CheckSettings, "health": NodeSettings}
+        names = [name for kind in known.values() for name in settings_of(kind)]
+        for name in texts:
+            if name not in names:
+                raise ValueError(unknown(name, names))
+        changed: dict[str, Any] = {
+            table: getattr(self, table).with_written({n: text for n, text in texts.items() if n in settings_of(kind)})
+            for table, kind in known.items()
+        }
+        return replace(self, **changed)
 
 
-#: Keys that are read once; a change of them is said, and takes effect with the next start of the daemon.
-NEEDS_RESTART = (
-    ("daemon", "log_format"),
-    ("limits", "max_message_bytes"),
-    ("socket", "mode"),
-    ("socket", "group"),
-    ("socket", "reader"),
-    ("socket", "reader_mode"),
-    ("socket", "reader_group"),
-    ("tls", "listen"),
-    ("tls", "certificate"),
-    ("tls", "key"),
-    ("tls", "client_authority"),
-)
-
-
-def load(path: Path, *, own: bool = False) -> Config:
-    """Reads a file. `own`: to do what it says, programs that it names included, so it must be nobody else's. Raises
-    StartupError that names file, key, value and what is allowed."""
-    try:
-        if own:
-            refuse_others(path)
-        with path.open(encoding="utf-8", newline="") as file:
-            raw = tomllib.loads(file.read())
-    except OSError as error:
-        raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise StartupError(f"{path}: is not UTF-8 text: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise StartupError(f"{path}: is not TOML: {error}") from error
-    try:
-        return parse(raw)
-    except ValueError as error:
-        raise StartupError(f"{path}: {error}") from error
-
-
-def parse(raw: dict[str, Any]) -> Config:
-    """From what a file holds. Raises ValueError with one sentence."""
-    _refuse_unknown(raw)
-    try:
-        config = msgspec.convert(raw, Config, dec_hook=_mode)
-    except msgspec.ValidationError as error:
-        raise ValueError(_plain(str(error))) from error
-    if any(not 0 <= step <= MAX_GRACE_S for step in config.jobs.grace_steps):
-        raise ValueError(f"jobs.grace_steps: {list(config.jobs.grace_steps)}: each step is 0 to {MAX_GRACE_S:.0f} s")
-    if sum(config.jobs.grace_steps) > MAX_GRACE_S:
-        raise ValueError(f"jobs.grace_steps: together they are over {MAX_GRACE_S:.0f} s")
-    for table, check in (
-        ("checks", config.checks.settings),
-        ("logs", lambda: notify_settings.check_command("upload", config.logs.upload)),
-        ("metrics", lambda: _check_metrics(config.metrics)),
-        ("notify", lambda: notify_settings.check(config.notify)),
-        ("tls", lambda: _check_tls(config.tls)),
-    ):
-        try:
-            check()
-        except ValueError as error:
-            raise ValueError(f"{table}.{error}") from error
-    return config
-
-
-def _check_metrics(table: MetricsTable) -> None:
-    listen_address.check_listen(table.listen)
-    listen_address.check_textfile(table.textfile)
-
-
-def _check_tls(table: TlsTable) -> None:
-    if not table.listen:
-        return
-    host, _, port = table.listen.rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise ValueError(f"listen: {table.listen!r}: is HOST:PORT, as in 0.0.0.0:7443")
-    for key in ("certificate", "key", "client_authority"):
-        if not Path(getattr(table, key)).is_absolute():
-            raise ValueError(f"{key}: {getattr(table, key)!r}: TCP is served with mutual TLS only, so this is a path")
-    if not table.operators and not table.readers:
-        raise ValueError("operators, tls.readers: both are empty: nobody could do anything over TCP")
-    if both := sorted(set(table.operators) & set(table.readers)):
-        raise ValueError(f"readers: {both[0]!r} is among the operators, too")
+#: The class of each table, by its name in the file.
+TABLES: Mapping[str, type[Settings]] = cast("Any", get_type_hints(Config))
 
 
 def restart_needed(old: Config, new: Config) -> list[str]:
-    """Keys whose new value is not used before the daemon is started again."""
+    """Settings whose new value takes effect when the daemon is started again."""
     return [
-        f"{table}.{key}"
-        for table, key in NEEDS_RESTART
-        if getattr(getattr(old, table), key) != getattr(getattr(new, table), key)
+        f"{table.name}.{name}"
+        for table in fields(Config)
+        for name, declared in settings_of(TABLES[table.name]).items()
+        if declared.restart and getattr(getattr(old, table.name), name) != getattr(getattr(new, table.name), name)
     ]
-
-
-def _refuse_unknown(raw: dict[str, Any]) -> None:
-    tables = {name: list(get_type_hints(kind)) for name, kind in get_type_hints(Config).items()}
-    for name, table in raw.items():
-        if name not in tables:
-            homes = [f"{home}.{name}" for home, keys in tables.items() if name in keys]
-            raise ValueError(_unknown(name, homes or difflib.get_close_matches(name, tables, 1), list(tables)))
-        if not isinstance(table, dict):
-            raise ValueError(f"{name}: is a table, written as [{name}]")
-        for key in table:
-            if key not in tables[name]:
-                # In this table first: a slip of the key is likelier than one of the table.
-                for home in (name, *tables):
-                    if near := difflib.get_close_matches(key, tables[home], 1):
-                        raise ValueError(_unknown(f"{name}.{key}", [f"{home}.{near[0]}"], []))
-                raise ValueError(_unknown(f"{name}.{key}", [], tables[name]))
-
-
-def _unknown(name: str, near: list[str], known: list[str]) -> str:
-    return f"unknown key {name!r}: " + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}")
-
-
-def _mode(kind: type, value: object) -> Mode:
-    """A mode may be written as "0660" or as 0o660."""
-    number = -1
-    if isinstance(value, str) and re.fullmatch("[0-7]{3,4}", value):
-        number = int(value, 8)
-    elif isinstance(value, int) and not isinstance(value, bool):
-        number = value
-    if not 0 <= number <= 0o777 or number & 0o600 != 0o600:
-        raise ValueError(f'{value!r}: a mode is text like "0660", and lets at least the owner read and write')
-    return Mode(number)
-
-
-def _plain(message: str) -> str:
-    """msgspec's "Expected `int`, got `str` - at `$.jobs.max_jobs`" with the key in front."""
-    text, _, where = message.partition(" - at `$")
-    return f"{where.strip('`.')}: {text[0].lower()}{text[1:]}" if where else message

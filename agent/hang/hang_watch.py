@@ -204,7 +204,7 @@ class HangWatch:
 
     def _rule(self, entry: Entry) -> hang.HangSettings:
         try:
-            return self._settings().hang.with_values(entry.spec.hang)
+            return self._settings().hang.with_written(entry.spec.hang)
         except ValueError as error:  # a setting that an earlier version knew
             _log.warning("hang.settings_refused", job=entry.job_id, error=str(error))
             return self._settings().hang

@@ -134,7 +134,7 @@ def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:
         found.append(Violation(f"hang[{name[:40]}]", text))
     while left:
         try:
-            rule.with_values(left)
+            rule.with_written(left)
             break
         except ValueError as error:
             name, _, text = str(error).partition(": ")

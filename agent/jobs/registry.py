@@ -531,7 +531,7 @@ class Registry:
             nursery=self._nursery.pid,
             nofile=descriptors.given_limit(),
         )
-        results = await precheck.run(self._config().checks.settings(), request)
+        results = await precheck.run(self._config().checks, request)
         return results + (await self._look(job.hardware) if job.cards else [])
 
     async def _look(self, cards: Sequence[int]) -> list[CheckResult]:

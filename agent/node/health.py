@@ -348,7 +348,7 @@ class NodeHealth:
         return check.interval_s / 2 if check is not None else 0.0
 
     def _node_settings(self) -> NodeSettings:
-        return self._settings().health.settings()
+        return self._settings().health
 
     def _ready(self) -> tuple[NodeWatch, Looks]:
         assert self._watch is not None and self._looker is not None, "load comes first"

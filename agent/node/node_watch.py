@@ -192,7 +192,7 @@ class NodeWatch:
             self._happened(wanted, of_kernel)
 
     def _node_settings(self) -> NodeSettings:
-        return self._settings().health.settings()
+        return self._settings().health
 
 
 def _chosen(item: str, items: Sequence[str]) -> bool:

@@ -20,6 +20,7 @@ from muster.probes.cards.accelerator import SLOT, Backend, Card, CardEvent, Driv
 from muster.probes.cards.drivers import Finder, FoundDriver, vendors
 from muster.probes.cards.listening import Listening
 from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What
+from muster.probes.settings import Settings, setting
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -44,11 +45,23 @@ _VALUES = ("readings", "health", "holders")
 
 
 @dataclass(frozen=True, slots=True)
-class DriverSettings:
-    """`deadline_s`: a call that takes longer hangs. `slots`: what a host without cards has in their place."""
+class DriverSettings(Settings):
+    """The driver of the cards."""
 
-    deadline_s: float = 10.0
-    slots: int = 0
+    driver_deadline_s: float = setting(
+        10.0,
+        "A call of the driver of a card that takes longer hangs (`DRIVER_HANG`): muster leaves the card to that call "
+        "and asks for the others without it.",
+        above=0,
+        most=600,
+    )
+    slots: int = setting(
+        0,
+        "On a host without cards: slots that jobs can ask for as if they were cards (`--cards`), each held by one "
+        "job at a time. Where there are cards (`/dev/nvidia*`, `/dev/davinci*`), muster finds them and this has no "
+        "meaning.",
+        most=4096,
+    )
 
 
 class Driver:
@@ -99,7 +112,7 @@ class Driver:
 
     async def open(self, *, deadline_s: float | None = None) -> View:
         """Finds the driver and lists the cards, anew where that was done before. Returns within the deadline."""
-        limit = self._settings().deadline_s if deadline_s is None else deadline_s
+        limit = self._settings().driver_deadline_s if deadline_s is None else deadline_s
         async with self._opening:
             await self._open(limit)
         return self._view
@@ -107,7 +120,7 @@ class Driver:
     async def ready(self, *, deadline_s: float | None = None) -> View:
         """Opens what nobody has opened, and looks for a driver that is gone, sooner than `refresh` does. Returns within
         the deadline."""
-        limit = self._settings().deadline_s if deadline_s is None else deadline_s
+        limit = self._settings().driver_deadline_s if deadline_s is None else deadline_s
         end = time.monotonic() + limit
         with anyio.move_on_after(limit) as waiting:
             await self._opening.acquire()
@@ -127,7 +140,7 @@ class Driver:
         A card that has not answered by then has no value. It is HANG once its call is older than the settings'
         deadline. A driver that is gone is opened again, at most every REOPEN_S.
         """
-        limit = self._settings().deadline_s if deadline_s is None else deadline_s
+        limit = self._settings().driver_deadline_s if deadline_s is None else deadline_s
         end = time.monotonic() + limit
         await self._mend(limit)
         backend, generation, view = self._backend, self._generation, self._view
@@ -155,7 +168,7 @@ class Driver:
         if backend is None or self._view.driver is not None or self._opening.locked():
             return self._view
         if not anew:
-            outcome = (await self._crew.run({_WHOLE: backend.cards}, self._settings().deadline_s))[_WHOLE]
+            outcome = (await self._crew.run({_WHOLE: backend.cards}, self._settings().driver_deadline_s))[_WHOLE]
             anew = isinstance(outcome, Answer) and {card.index for card in outcome.value} != self._listed
         return await self.open() if anew and generation == self._generation and not self._closed else self._view
 
@@ -174,7 +187,7 @@ class Driver:
         self._backend = None
         self._listening.close()
         if not self._crew.busy:
-            await self._crew.run({_WHOLE: self._finder.close}, min(_CLOSE_S, self._settings().deadline_s))
+            await self._crew.run({_WHOLE: self._finder.close}, min(_CLOSE_S, self._settings().driver_deadline_s))
         self._crew.close()
 
     # --- opening ------------------------------------------------------------------------------------------------------
@@ -341,7 +354,7 @@ class Driver:
 
     def _hangs(self, running_s: float, waited_s: float) -> bool:
         """Whether a call hangs: it was waited for, or has been running, for about as long as one may take."""
-        return max(running_s, waited_s) >= _ABOUT * self._settings().deadline_s
+        return max(running_s, waited_s) >= _ABOUT * self._settings().driver_deadline_s
 
 
 def _with_slots(view: View, slots: tuple[Card, ...]) -> View:

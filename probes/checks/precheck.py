@@ -2,11 +2,10 @@
 
 import difflib
 import functools
-import math
 import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import anyio
@@ -15,8 +14,8 @@ from muster.probes.calls import watched
 from muster.probes.cards.driver import Driver, DriverSettings
 from muster.probes.checks import card_checks, custom, disk, dns, ulimits
 from muster.probes.checks.card_checks import CardsWanted
+from muster.probes.checks.check_settings import CheckSettings
 from muster.probes.checks.result import Action, CheckResult, Code, Status, final_line, log_lines, worst
-from muster.probes.checks.ulimits import When
 
 __all__ = [
     "CardsWanted",
@@ -38,58 +37,6 @@ Check = Callable[[], Awaitable[CheckResult]]
 
 class UnknownItem(ValueError):
     """Raised when somebody asks for a check that does not exist. The message names the nearest one and all."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckSettings:
-    """Thresholds of the checks; the defaults are ModelArts' (environment pre-check of its training guide).
-
-    `*_gb` are 2**30 bytes and must be exceeded. An empty path switches its check off. Raises ValueError for a value
-    that cannot be meant.
-    """
-
-    #: Seconds after which a check that has not answered is UNKNOWN.
-    deadline_s: float = 10.0
-    root_path: str = "/"
-    root_min_gb: float = 32.0
-    root_required: bool = False
-    shm_path: str = "/dev/shm"
-    shm_min_gb: float = 1.0
-    shm_required: bool = False
-    cache_path: str = "/cache"
-    cache_min_gb: float = 32.0
-    cache_required: bool = False
-    #: Less free space or fewer free inodes than this on any of the three is a WARN; 0 switches that off.
-    disk_free_percent: float = 10.0
-    #: Folder with `.host` files, whose names must resolve as the job's own do.
-    host_files: str = "/etc/volcano"
-    #: When the limits are checked: "infiniband" (an adapter is there), "always" or "never".
-    ulimits: When = "infiniband"
-    infiniband_path: str = "/sys/class/infiniband"
-    memlock_min_kb: int = 16_000
-    nofile_min: int = 1_000_000
-    stack_min_kb: int = 8_000
-    nproc_min: int = 1_000_000
-    #: Folder with executable checks of one's own.
-    custom_dir: str = ""
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                if not math.isfinite(value) or value < 0:
-                    raise ValueError(f"{f.name}: {value}: must be a number that is not negative")
-            elif isinstance(value, str) and "\0" in value:
-                raise ValueError(f"{f.name}: {value!r}: must not contain a NUL character")
-        if not 0 < self.deadline_s <= 3600:
-            raise ValueError(f"deadline_s: {self.deadline_s:g}: allowed are more than 0 to 3600 seconds")
-        if self.disk_free_percent > 100:
-            raise ValueError(f"disk_free_percent: {self.disk_free_percent:g}: allowed are 0 to 100")
-        if self.ulimits not in ("infiniband", "always", "never"):
-            raise ValueError(f"ulimits: {self.ulimits!r}: allowed are infiniband, always, never")
-        for name in ("root_path", "shm_path", "cache_path", "host_files", "infiniband_path", "custom_dir"):
-            if getattr(self, name) and not getattr(self, name).startswith("/"):
-                raise ValueError(f"{name}: {getattr(self, name)!r}: must be an absolute path")
 
 
 @dataclass(frozen=True, slots=True)

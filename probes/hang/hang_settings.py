@@ -1,209 +1,166 @@
-"""Every number of the hang rule."""
+"""The settings of the hang rule. docs/hang.md has the reason of each number."""
 
-import difflib
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
+
+from muster.probes.settings import Settings, setting
 
 Rule = Literal["full", "plain"]
 Scope = Literal["ranks", "tree"]
 
+_MOST_S = 30 * 86400.0
+
+
+def _period(default: float, help: str) -> float:
+    return setting(default, help, least=0.1, most=_MOST_S)
+
+
+def _factor(default: float, help: str) -> float:
+    return setting(default, help, least=1)
+
 
 @dataclass(frozen=True, slots=True)
-class HangSettings:
-    """Thresholds of the hang rule; docs/hang.md has the reason of each. Seconds, bytes and percent; what is "per
-    minute" is counted over `period_s`. Raises ValueError for a value that cannot be meant.
-    """
+class HangSettings(Settings):
+    """The rule that decides whether a job hangs. docs/hang.md describes it, with the reason of each number. What is
+    "per minute" is counted over `period_s`. A job may have its own values (`hang` in its spec)."""
 
-    #: "full", or "plain": ModelArts' two stages and nothing else.
-    rule: Rule = "full"
+    rule: Rule = setting("full", "`plain`: the two stages of ModelArts and nothing else.")
 
-    #: Stage 1, what processes do: the period over which IO and CPU time are counted.
-    period_s: float = 60.0
-    #: A sign is of now where it is no older than so many periods.
-    recent_periods: float = 1.5
-    #: Whose IO counts: of ranks and their descendants, or of the whole tree with helpers.
-    io_scope: Scope = "ranks"
-    #: Per rank and minute; below both a rank is silent. Between these and the strong ones IO is weak evidence:
-    #: exporters and uploaders inside a dead rank do that much (measured: up to 118 KB a minute).
-    write_floor_bytes: float = 4096.0
-    read_floor_bytes: float = 65536.0
-    strong_write_bytes: float = 262144.0
-    strong_read_bytes: float = 1048576.0
-    #: Traffic of the node per minute that shows a rank receiving into memory, which is IO of no process.
-    net_floor_bytes: float = 62914560.0
-    #: CPU seconds per minute of a rank: below the first it sleeps, from the second on it computes.
-    cpu_idle_s: float = 5.0
-    cpu_busy_s: float = 30.0
-    #: Of a rank whose cards tell nothing, or that has none, so little is a sign of life (gloo's threads take 0.12 s a
-    #: minute in a dead rank); or, where that is more, this share of what is usual for it.
-    cpu_trace_s: float = 0.2
-    cpu_trace_ratio: float = 0.25
-
-    #: Stage 2, what cards do: the window, and how many readings it needs at least.
-    window_s: float = 300.0
-    min_samples: int = 5
-    #: Flat: variance of the utilization in percentage points squared.
-    flat_variance: float = 1.0
-    low_percent: float = 5.0
-    high_percent: float = 95.0
-    #: Seconds without a reading after which a card's utilization is not known.
-    dark_s: float = 150.0
-
-    #: Power against the card's own active median: below `hung` it waits, from `alive` on it works. Below `strict` (or,
-    #: where its idle power is known, `strict_share` of the way from there) this needs no second sign; with memory and
-    #: fabric both dead, `relaxed` is low enough.
-    power_hung_ratio: float = 0.5
-    power_alive_ratio: float = 0.85
-    power_strict_ratio: float = 0.3
-    power_strict_share: float = 0.125
-    power_relaxed_ratio: float = 0.75
-    #: A power that was that of waiting is no other before it is so many times the threshold: noise is less.
-    power_leave_factor: float = 1.1
-    #: Of the median of the other cards that seem to wait, from which on one is taken to compute for them. Cards that
-    #: really wait differ by a tenth or two.
-    power_apart_factor: float = 1.5
-    #: Share of the way from the card's idle power to its active median below which it waits, too.
-    power_idle_share: float = 0.25
-    #: Share of the power limit from which a card works, for as long as its active median is not known.
-    power_active_share: float = 0.35
-    #: Readings of a working card after which its medians count.
-    level_samples: int = 6
-    #: Utilization of the memory: up to the first it is dead, above the second alive.
-    mem_dead_percent: float = 1.0
-    mem_alive_percent: float = 3.0
-    #: Bytes over the fabric per minute that count as none (100 packets of RoCE are less); shares of its active rate.
-    fabric_floor_bytes: float = 1048576.0
-    fabric_dead_ratio: float = 0.05
-    fabric_alive_ratio: float = 0.2
-
-    #: Seconds of work after which a card counts as active, and the share of a pause that is taken off them: bursts are
-    #: work, a blip is none.
-    active_s: float = 30.0
-    pause_ratio: float = 0.25
-
-    #: Durations. Silence until SUSPECT and HUNG; the latter also for NPUs whose fabric fell silent.
-    suspect_s: float = 300.0
-    hung_s: float = 600.0
-    npu_hung_s: float = 300.0
-    #: Share of `npu_hung_s` after which they are suspected: stacks must be taken before the end.
-    npu_suspect_ratio: float = 0.8
-    #: Steady work after which the shorter time of NPUs counts.
-    established_s: float = 180.0
-    #: Until cards were active first: how long they may wait for nobody that works, and for somebody that does.
-    startup_s: float = 3600.0
-    startup_busy_s: float = 14400.0
-    #: How long a rank may compute on the CPU while its cards are idle.
-    busy_s: float = 3600.0
-    #: With only weak evidence of life, or with readings missing; so many times as long without power and log.
-    weak_s: float = 1200.0
-    weak_factor: float = 2.0
-    #: After a burst of writes, or in D for a file system; which burst, and how many times as much as is usual it must
-    #: be; how long before the silence it may have ended.
-    save_s: float = 1800.0
-    save_burst_bytes: float = 1073741824.0
-    save_burst_factor: float = 4.0
-    save_before_s: float = 180.0
-    #: Flat utilization between low and high takes so many times as long.
-    mid_factor: float = 2.0
-    #: A silence that the job came out of by itself so many times as long is waited for, up to a most.
-    patience_ratio: float = 1.25
-    patience_max_s: float = 3600.0
-    #: More than this between two records, and than so many usual distances, is a gap: time that proves nothing.
-    gap_s: float = 120.0
-    gap_factor: float = 4.0
-    #: Seconds after which a process that is missing in the records is gone.
-    gone_s: float = 60.0
-    #: SLOW: power below the first and fabric or memory below the second share of their active medians.
-    slow_power_ratio: float = 0.85
-    slow_rate_ratio: float = 0.5
-    #: Beginnings of kernel functions in which a process in D waits for a file system or a disk.
-    file_system_waits: str = (
-        "nfs,rpc_,ceph,fuse,request_wait_answer,lustre,cl_,osc_,ll_,ptlrpc,gpfs,cxi,mmfs,xfs,ext4,jbd2,btrfs,zfs,cv_wait,"
-        "txg_,cifs,smb,afs,p9_,v9fs,fhgfs,ocfs2,gfs2,io_schedule,folio_wait,wait_on_page,wait_on_bit,bit_wait_io,"
-        "wait_on_buffer,__wait_on_buffer,balance_dirty,blk_,submit_bio_wait,bio_wait,iomap,filemap,rq_qos,wbt_,wb_wait,"
-        "sync_inodes,writeback,vfs_fsync,file_write_and_wait,d_alloc_parallel,lookup_slow"
+    # Stage 1: what processes do.
+    period_s: float = _period(60.0, "The period over which the IO and the CPU time of processes are counted.")
+    recent_periods: float = setting(1.5, "A sign of life counts for this many periods after it was seen.", least=1)
+    io_scope: Scope = setting(
+        "ranks",
+        "Whose IO counts. `ranks`: of the ranks and their descendants; `tree`: also of launchers and helpers.",
+    )
+    # Exporters and uploaders inside a dead rank were measured at up to 118 KB a minute.
+    write_floor_bytes: float = setting(
+        4096.0,
+        "A rank that writes less than this per minute is silent. From here to `strong_write_bytes`: weak evidence.",
+    )
+    read_floor_bytes: float = setting(
+        65536.0,
+        "A rank that reads less than this per minute is silent. From here to `strong_read_bytes`: weak evidence.",
+    )
+    strong_write_bytes: float = setting(262144.0, "A rank that writes this much per minute is alive.")
+    strong_read_bytes: float = setting(1048576.0, "A rank that reads this much per minute is alive.")
+    # Receiving into memory is IO of no process.
+    net_floor_bytes: float = setting(
+        62914560.0, "Network traffic of the node per minute that shows that a rank receives data."
+    )
+    cpu_idle_s: float = setting(5.0, "A rank with less CPU time than this per minute sleeps.")
+    cpu_busy_s: float = setting(30.0, "A rank with this much CPU time per minute computes.")
+    # gloo's threads take 0.12 s a minute in a dead rank.
+    cpu_trace_s: float = setting(
+        0.2, "CPU time per minute that is a sign of life of a rank without cards, or whose cards report nothing."
+    )
+    cpu_trace_ratio: float = setting(
+        0.25, "For such a rank: the least share of its usual CPU time, where that is more than `cpu_trace_s`."
     )
 
-    #: Not of the rule, of who acts on it: HUNG of less confidence is told, and nobody is stopped for it.
-    action_confidence: float = 0.5
+    # Stage 2: what cards do.
+    window_s: float = _period(300.0, "The window over which readings of a card are judged.")
+    min_samples: int = setting(5, "Readings that the window must hold, at least.", least=2)
+    flat_variance: float = setting(1.0, "The utilization is flat up to this variance, in percentage points squared.")
+    low_percent: float = setting(5.0, "A card idles up to this utilization.")
+    high_percent: float = setting(95.0, "From this utilization on power, memory and fabric decide.", most=100)
+    dark_s: float = setting(150.0, "After this long without a reading the utilization of a card is unknown.")
 
-    #: Of the plain rule: seconds of silence and of a flat utilization (ModelArts: 720 s to 720 min, 30 min by default).
-    plain_s: float = 1800.0
+    power_hung_ratio: float = setting(0.5, "Below this share of its usual power a card waits.")
+    power_alive_ratio: float = setting(0.85, "From this share of its usual power on a card works.")
+    power_strict_ratio: float = setting(0.3, "Below this share low power needs no second sign.")
+    power_strict_share: float = setting(
+        0.125, "The same as a share of the way from idle to usual power, where the idle power is known."
+    )
+    power_relaxed_ratio: float = setting(0.75, "Below this share a card waits if memory and fabric are both dead.")
+    power_leave_factor: float = _factor(
+        1.1, "Power must exceed a threshold this many times to count as above it again: noise is less."
+    )
+    # Cards that really wait differ by a tenth or two.
+    power_apart_factor: float = _factor(
+        1.5, "A card with this many times the median power of the other waiting cards computes for them."
+    )
+    power_idle_share: float = setting(0.25, "Below this share of the way from idle to usual power a card waits, too.")
+    power_active_share: float = setting(
+        0.35, "From this share of its power limit on a card works, while its usual power is unknown."
+    )
+    level_samples: int = setting(6, "Readings of a working card after which its medians count as usual.")
+    mem_dead_percent: float = setting(1.0, "Up to this memory utilization the memory is dead.")
+    mem_alive_percent: float = setting(3.0, "Above this memory utilization the memory is alive.")
+    # 100 packets of RoCE are less.
+    fabric_floor_bytes: float = setting(1048576.0, "Less fabric traffic than this per minute is none.")
+    fabric_dead_ratio: float = setting(0.05, "Up to this share of its usual rate the fabric is dead.")
+    fabric_alive_ratio: float = setting(0.2, "From this share of its usual rate on the fabric is alive.")
 
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, (int, float)) and not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{f.name}: {value}: must be a number that is not negative")
-        for name in (
-            "period_s",
-            "window_s",
-            "suspect_s",
-            "hung_s",
-            "npu_hung_s",
-            "weak_s",
-            "busy_s",
-            "plain_s",
-            "gap_s",
-            "active_s",
+    active_s: float = _period(30.0, "A card counts as active after this much work.")
+    pause_ratio: float = setting(0.25, "Share of the length of a pause that is taken off that work.", most=1)
+
+    # How long.
+    suspect_s: float = _period(300.0, "Silence after which a job is SUSPECT.")
+    hung_s: float = _period(600.0, "Silence after which a job is HUNG.")
+    npu_hung_s: float = _period(300.0, "Silence after which a job on NPUs whose fabric fell silent is HUNG.")
+    # Stacks must be taken before the end.
+    npu_suspect_ratio: float = setting(0.8, "Share of `npu_hung_s` after which that job is SUSPECT.", most=1)
+    established_s: float = setting(180.0, "Steady work after which `npu_hung_s` applies.")
+    startup_s: float = setting(3600.0, "How long cards that were never active may wait while nothing works.")
+    startup_busy_s: float = setting(14400.0, "How long they may wait while a rank computes on the CPU.")
+    busy_s: float = _period(3600.0, "How long a rank may compute on the CPU while its cards are idle.")
+    weak_s: float = _period(
+        1200.0, "Silence after which a job with only weak evidence, or with missing readings, is HUNG."
+    )
+    weak_factor: float = _factor(2.0, "`weak_s` is this many times as long where both power and log are missing.")
+    save_s: float = setting(
+        1800.0, "Silence after which a job is HUNG that saved data before, or that waits for a file system."
+    )
+    save_burst_bytes: float = setting(1073741824.0, "Data that must be written to count as saving.")
+    save_burst_factor: float = _factor(4.0, "How many times the usual writing it must be.")
+    save_before_s: float = setting(180.0, "How long before the silence the saving may have ended.")
+    mid_factor: float = _factor(
+        2.0, "A flat utilization between `low_percent` and `high_percent` may last this many times as long."
+    )
+    patience_ratio: float = setting(
+        1.25, "A job may be silent for this many times its longest silence so far that ended by itself."
+    )
+    patience_max_s: float = setting(3600.0, "The most that this allows.")
+    gap_s: float = _period(120.0, "A longer time between two records is a gap, which proves nothing.")
+    gap_factor: float = _factor(4.0, "A gap is also longer than this many usual distances of records.")
+    gone_s: float = setting(60.0, "A process that the records lack for this long has exited.")
+    slow_power_ratio: float = setting(
+        0.85, "A card is slow below this share of its usual power, together with `slow_rate_ratio`."
+    )
+    slow_rate_ratio: float = setting(
+        0.5, "A card is slow below this share of its usual fabric or memory rate, together with `slow_power_ratio`."
+    )
+    file_system_waits: str = setting(
+        "nfs,rpc_,ceph,fuse,request_wait_answer,lustre,cl_,osc_,ll_,ptlrpc,gpfs,cxi,mmfs,xfs,ext4,jbd2,btrfs,zfs,"
+        "cv_wait,txg_,cifs,smb,afs,p9_,v9fs,fhgfs,ocfs2,gfs2,io_schedule,folio_wait,wait_on_page,wait_on_bit,bit_wait_io,"
+        "wait_on_buffer,__wait_on_buffer,balance_dirty,blk_,submit_bio_wait,bio_wait,iomap,filemap,rq_qos,wbt_,wb_wait,"
+        "sync_inodes,writeback,vfs_fsync,file_write_and_wait,d_alloc_parallel,lookup_slow",
+        "First letters of the kernel functions in which a process in state D waits for a file system or a disk.",
+        what="names with commas",
+    )
+
+    action_confidence: float = setting(
+        0.5, "HUNG with less confidence is reported; `stop` and `restart` are not done.", most=1
+    )
+
+    # ModelArts: 720 s to 720 min, 30 min by default.
+    plain_s: float = _period(1800.0, "`plain` only: silence and flat utilization after which a job is HUNG.")
+
+    def check_together(self) -> None:
+        """Raises ValueError."""
+        for lower, upper, equal in (
+            ("low_percent", "high_percent", False),
+            ("suspect_s", "hung_s", True),
+            ("window_s", "suspect_s", True),
+            ("cpu_idle_s", "cpu_busy_s", True),
         ):
-            if not 0.1 <= getattr(self, name) <= 30 * 86400:
-                raise ValueError(f"{name}: {getattr(self, name):g}: allowed are 0.1 to 2592000 seconds")
-        for name, allowed in (("rule", get_args(Rule)), ("io_scope", get_args(Scope))):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}: {getattr(self, name)!r}: allowed are {', '.join(allowed)}")
-        if self.low_percent >= self.high_percent or self.high_percent > 100:
-            raise ValueError(f"high_percent: {self.high_percent:g}: allowed is more than low_percent, up to 100")
-        if self.hung_s < self.suspect_s:
-            raise ValueError(f"hung_s: {self.hung_s:g}: must not be less than suspect_s, {self.suspect_s:g}")
-        if self.window_s > self.suspect_s:
-            raise ValueError(f"window_s: {self.window_s:g}: must not be more than suspect_s, {self.suspect_s:g}")
-        for name in ("action_confidence", "npu_suspect_ratio", "pause_ratio"):
-            if getattr(self, name) > 1:
-                raise ValueError(f"{name}: {getattr(self, name):g}: allowed are 0 to 1")
-        for name in ("recent_periods", *(f.name for f in fields(self) if f.name.endswith("_factor"))):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name):g}: must be 1 at least")
-        if self.min_samples < 2:
-            raise ValueError(f"min_samples: {self.min_samples}: must be 2 at least")
-        if self.cpu_idle_s > self.cpu_busy_s:
-            raise ValueError(f"cpu_idle_s: {self.cpu_idle_s:g}: must not be more than cpu_busy_s, {self.cpu_busy_s:g}")
+            low, high = getattr(self, lower), getattr(self, upper)
+            if low > high or (low == high and not equal):
+                least = "at least" if equal else "more than"
+                raise ValueError(f"{upper}: {high:g}: must be {least} {lower}, which is {low:g}")
 
     @property
     def recent_s(self) -> float:
-        """A sign that is older is not one of now."""
+        """A sign of life that is older does not count."""
         return self.recent_periods * self.period_s
-
-    def with_values(self, values: Mapping[str, Any]) -> "HangSettings":
-        """With other values: a job's own, or written ones (texts are read as numbers). Raises ValueError with one
-        sentence."""
-        known = {f.name: f for f in fields(self)}
-        taken: dict[str, Any] = {}
-        for name, value in values.items():
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f" (did you mean {near[0]}?)" if near else ""
-                raise ValueError(f"{name}: there is no such setting{hint}; there are: {', '.join(known)}")
-            default = getattr(self, name)
-            if isinstance(default, str):
-                taken[name] = str(value)
-                continue
-            try:
-                if isinstance(value, bool):
-                    raise ValueError
-                taken[name] = int(value) if isinstance(default, int) else float(value)
-            except (TypeError, ValueError):
-                what = "a whole number" if isinstance(default, int) else "a number"
-                raise ValueError(f"{name}: {value!r}: must be {what}") from None
-        return replace(self, **taken)
-
-    def scaled(self, factor: float) -> "HangSettings":
-        """For a time that passes so many times as fast (tests): shorter durations, and less IO and CPU time in each."""
-        counted = (
-            *("write_floor_bytes", "read_floor_bytes", "strong_write_bytes", "strong_read_bytes", "save_burst_bytes"),
-            *("net_floor_bytes", "fabric_floor_bytes", "cpu_idle_s", "cpu_busy_s", "cpu_trace_s"),
-        )
-        durations = tuple(f.name for f in fields(self) if f.name.endswith("_s") and not f.name.startswith("cpu_"))
-        return replace(self, **{name: getattr(self, name) / factor for name in (*durations, *counted)})

@@ -26,6 +26,7 @@ from muster.probes.hang.hang_records import read
 from muster.v1 import job_pb2, telemetry_pb2
 from tests.conftest import Daemon
 from tests.corpus.measure import Outcome, for_plain, judge
+from tests.corpus.scaled import scaled
 from tests.corpus.scenarios import BY_NAME, Scenario
 from tests.fakes import FakeCards
 from tests.fakes.card import FakeCard
@@ -36,7 +37,7 @@ SCALE = 60.0
 PATIENCE_S = 150.0
 #: Of CPU time a machine on which many actors run together has little for each; and what else goes over its network
 #: must not keep a dead job alive.
-SETTINGS = replace(HangSettings().scaled(SCALE), cpu_idle_s=0.025, cpu_busy_s=0.05, net_floor_bytes=1e15)
+SETTINGS = replace(scaled(HangSettings(), SCALE), cpu_idle_s=0.025, cpu_busy_s=0.05, net_floor_bytes=1e15)
 PLAIN = HangSettings(rule="plain", plain_s=600.0 / SCALE)
 CONFIG = """
 [cards]

@@ -13,15 +13,16 @@ import socket
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.agent.config import schema
+from muster.agent.config import loading, schema
 from muster.agent.errors import StartupError
+from muster.probes.settings import settings_of
 from muster.supervisors.wire.messages import SocketAt
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, alive, eventually
@@ -30,7 +31,7 @@ from tests.fuzz.test_calls import clear, defects
 SEED = int(os.environ.get("MUSTER_FUZZ_SEED", "1"))
 ROUNDS = int(os.environ.get("MUSTER_FUZZ_CALLS", "3000")) // 15
 
-_TABLES = {name: get_type_hints(kind) for name, kind in get_type_hints(schema.Config).items()}
+_TABLES = {name: list(settings_of(kind)) for name, kind in schema.TABLES.items()}
 _VALUE = st.recursive(
     st.one_of(
         st.booleans(),
@@ -52,7 +53,7 @@ def _raw(draw: st.DrawFn) -> dict[str, Any]:
     """Tables and keys that there are, mostly."""
     found: dict[str, Any] = {}
     for name in draw(st.lists(st.sampled_from([*_TABLES, "nonsense"]), max_size=3)):
-        keys = st.sampled_from([*_TABLES.get(name, {}), "nonsense"])
+        keys = st.sampled_from([*_TABLES.get(name, []), "nonsense"])
         found[name] = draw(st.dictionaries(keys, _VALUE, max_size=4) | _VALUE)
     return found
 
@@ -61,7 +62,7 @@ def _raw(draw: st.DrawFn) -> dict[str, Any]:
 @settings(deadline=None, max_examples=400)
 def test_any_configuration_is_taken_or_refused_with_one_sentence(raw: dict[str, Any]) -> None:
     try:
-        made = schema.parse(raw)
+        made = loading.parse(raw)
     except ValueError as error:
         assert str(error) and "\n" not in str(error)[:-1]
     else:
@@ -74,7 +75,7 @@ def test_any_bytes_are_a_configuration_or_refused_by_the_name_of_the_file(data: 
     path = Path(f"/dev/shm/muster-fuzz-{os.getpid()}.toml")
     path.write_bytes(data)
     try:
-        schema.load(path)
+        loading.load(path)
     except StartupError as error:
         assert str(error).startswith(f"{path}: ")
     else:

@@ -59,7 +59,7 @@ def spec(**fields: Any) -> job_pb2.StartRequest:
         ({"labels": {"": "x"}}, "labels", "256"),
         ({"hang": {"hungs": "900"}}, "hang[hungs]", "near it: hung_s"),
         ({"hang": {"hung_s": "soon"}}, "hang[hung_s]", "'soon': must be a number"),
-        ({"hang": {"rule": "half"}}, "hang[rule]", "full, plain"),
+        ({"hang": {"rule": "half"}}, "hang[rule]", "full or plain"),
     ],
 )
 def test_specs(shared: Daemon, fields: dict[str, Any], field: str, words: str) -> None:

@@ -20,7 +20,7 @@ from muster.probes.cards.driver import Driver, DriverSettings
 from muster.probes.node.node_checks import Looker, NodeSettings
 
 async def main():
-    driver = Driver(lambda: DriverSettings(deadline_s=2.0))
+    driver = Driver(lambda: DriverSettings(driver_deadline_s=2.0))
     await driver.open()
     settings = NodeSettings(looks_in_a_row=1)
     looker = Looker(lambda: settings, driver, log=Path("/does/not/exist"))

@@ -182,11 +182,11 @@ def test_a_bad_webhook_is_refused(shared: Daemon, asked: job_pb2.Notify, field: 
     ],
 )
 def test_a_bad_table_is_refused(tmp_path: Path, line: str, said: str) -> None:
-    from muster.agent.config import schema
+    from muster.agent.config import loading
     from muster.agent.errors import StartupError
 
     path = tmp_path / "musterd.toml"
     path.write_text(f"[notify]\n{line}\n")
     with pytest.raises(StartupError, match="musterd") as caught:
-        schema.load(path)
+        loading.load(path)
     assert said in str(caught.value)

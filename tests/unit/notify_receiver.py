@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from muster.agent.config.notify_settings import NotifyTable
+from muster.agent.config.schema import NotifyTable
 from muster.agent.errors import JobNotFound
 from muster.agent.events.event_store import Event
 

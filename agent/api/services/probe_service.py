@@ -70,7 +70,7 @@ class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
         of_node = [check.item for check, _ in server.health.checks()]
         try:
             results = await all_checks.run(
-                server.config().checks.settings(), asked, server.health.look, of_node, list(request.items)
+                server.config().checks, asked, server.health.look, of_node, list(request.items)
             )
         except UnknownItem as error:
             raise InvalidRequest([Violation("items", str(error))]) from None

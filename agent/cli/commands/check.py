@@ -109,14 +109,15 @@ def run(
     """
     import anyio
 
-    from muster.agent.config import schema
+    from muster.agent.config import loading
+    from muster.agent.config.schema import Config
     from muster.agent.errors import StartupError
     from muster.probes.checks import result
     from muster.probes.node import node_checks
 
     path = Path(file) if file is not None else named_root(context.find_root()).config
     try:
-        settings = schema.load(path) if file is not None or path.exists() else schema.Config()
+        settings = loading.load(path) if file is not None or path.exists() else Config()
         settings = settings.with_written(dict(changes))
     except StartupError as error:
         raise Failure(str(error), Exit.USAGE) from None
@@ -188,7 +189,7 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
 
     deadline_s = min(settings.cards.driver_deadline_s, settings.checks.deadline_s)
     driver = Driver(lambda: DriverSettings(deadline_s, settings.cards.slots))
-    looker = node_checks.Looker(settings.health.settings, driver, inventory=asked.inventory)
+    looker = node_checks.Looker(lambda: settings.health, driver, inventory=asked.inventory)
     request = precheck.CheckRequest(
         cards=_wanted(asked.cards),
         driver=driver,
@@ -200,7 +201,7 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
     of_node = [check.item for check in node_checks.catalogue(settings.health)]
     try:
         await driver.open()
-        return await all_checks.run(settings.checks.settings(), request, looker.look, of_node, asked.items)
+        return await all_checks.run(settings.checks, request, looker.look, of_node, asked.items)
     finally:
         with anyio.CancelScope(shield=True):
             await driver.close()

@@ -55,7 +55,7 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
     from muster.probes.hang.hang_replay import replay as run
 
     try:
-        settings = HangSettings().with_values(dict(changes) | ({"rule": rule} if rule else {}))
+        settings = HangSettings().with_written(dict(changes) | ({"rule": rule} if rule else {}))
     except ValueError as error:
         raise Failure(f"--set {error}", Exit.USAGE) from None
     if files.count("-") > 1:

@@ -4,7 +4,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from muster.agent.config.schema import Config
@@ -22,7 +21,7 @@ def test_new_ids_are_ids_and_sort_by_time():
 
 
 def test_a_spec_that_is_wrong_and_one_that_is_too_large():
-    config = msgspec.structs.replace(Config(), jobs=msgspec.structs.replace(Config().jobs, max_ranks=4))
+    config = replace(Config(), jobs=replace(Config().jobs, max_ranks=4))
     admission.refuse_bad(JobSpec("a", ("true",), ranks=4), config)
     with pytest.raises(InvalidRequest, match="ranks: 5: this node allows at most 4"):
         admission.refuse_bad(JobSpec("a", ("true",), ranks=5), config)
@@ -36,18 +35,18 @@ def test_a_spec_that_is_wrong_and_one_that_is_too_large():
         ({"hungs": "3"}, {"hang[hungs]": "is no setting of the hang rule (near it: hung_s"}),
         ({"a: b" * 50: "3"}, {"hang[" + "a: b" * 10 + "]": "is no setting"}),
         ({"action": "stop"}, {"hang[action]": "on_hang says what is done"}),
-        ({"hung_s": "soon", "rule": "x"}, {"hang[hung_s]": "'soon': must be a number", "hang[rule]": "full, plain"}),
-        ({"hung_s": "nan"}, {"hang[hung_s]": "must be a number that is not negative"}),
+        ({"hung_s": "soon", "rule": "x"}, {"hang[hung_s]": "'soon': must be a number", "hang[rule]": "full or plain"}),
+        ({"hung_s": "nan"}, {"hang[hung_s]": "must be a number, 0.1 to"}),
         ({"min_samples": "9" * 400}, {"hang[min_samples]": "has 400 characters: allowed are 32"}),
         ({"file_system_waits": "x" * 5000}, {"hang[file_system_waits]": "allowed are 4096"}),
-        ({"hung_s": "900", "suspect_s": "1000"}, {"hang[hung_s]": "must not be less than suspect_s, 1000"}),
+        ({"hung_s": "900", "suspect_s": "1000"}, {"hang[hung_s]": "must be at least suspect_s, which is 1000"}),
         # The one that misses another is not told beside that.
-        ({"suspect_s": "1000", "hung_s": "1e9"}, {"hang[hung_s]": "allowed are 0.1 to 2592000"}),
+        ({"suspect_s": "1000", "hung_s": "1e9"}, {"hang[hung_s]": "0.1 to 2592000"}),
         ({"suspect_s": "700"}, {"hang[suspect_s]": "does not go with what the node has: hung_s: 650"}),
     ],
 )
 def test_a_jobs_own_settings_of_the_hang_rule(settings: dict[str, str], says: dict[str, str]):
-    config = msgspec.structs.replace(Config(), hang=replace(Config().hang, hung_s=650.0, action="stop"))
+    config = replace(Config(), hang=replace(Config().hang, hung_s=650.0, action="stop"))
     with pytest.raises(InvalidRequest) as caught:
         admission.refuse_bad(JobSpec("a", ("true",), hang=settings), config)
     told = {violation.field: violation.description for violation in caught.value.violations}
@@ -83,7 +82,7 @@ def test_the_user_must_exist_and_be_allowed(monkeypatch: pytest.MonkeyPatch):
 def test_the_nodes_grace_is_filled_in_only_where_it_differs():
     spec = JobSpec("a", ("true",))
     assert admission.resolved(spec, Config()) is spec
-    config = msgspec.structs.replace(Config(), jobs=msgspec.structs.replace(Config().jobs, grace_steps=(3.0,)))
+    config = replace(Config(), jobs=replace(Config().jobs, grace_steps=(3.0,)))
     assert admission.resolved(spec, config).grace_steps == (3.0,)
     own = JobSpec("a", ("true",), grace_steps=(9.0,))
     assert admission.resolved(own, config) is own

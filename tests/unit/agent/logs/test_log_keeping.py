@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
-import msgspec
 import pytest
 
 from muster.agent.config.schema import Config, LogsTable
@@ -95,7 +95,7 @@ class Node:
 
     async def until(self, condition: Callable[[], Any], **logs: Any) -> None:
         """With these settings; it looks again and again."""
-        self.logs = msgspec.structs.replace(self.logs, **logs)
+        self.logs = replace(self.logs, **logs)
 
         def met() -> Any:
             self.keeping.reload()

@@ -12,7 +12,6 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -76,7 +75,7 @@ class Parts:
         return self.unfit
 
     def set_metrics(self, **changes: Any) -> None:
-        self.config = msgspec.structs.replace(self.config, metrics=MetricsTable(**changes))
+        self.config = replace(self.config, metrics=MetricsTable(**changes))
 
 
 @asynccontextmanager

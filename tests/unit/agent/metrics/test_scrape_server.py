@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from muster.agent.config.listen_address import Tcp, Unix, check_listen, check_textfile
+from muster.agent.config.listen_address import Tcp, Unix
 from muster.agent.config.listen_address import parse as parse_listen
+from muster.agent.config.schema import MetricsTable
 from muster.agent.exposition import OPENMETRICS, TEXT
 from muster.agent.metrics import scrape_server
 from muster.agent.metrics.scrape_server import BadRequest, bind, parse, serve
@@ -270,8 +271,7 @@ def test_where_metrics_may_be_shown(text, meant):
 
 def test_a_socket_by_path(tmp_path):
     assert parse_listen(f"unix:{tmp_path}/m.sock") == Unix(tmp_path / "m.sock")
-    check_textfile(f"{tmp_path}/muster.prom")
-    check_textfile("")
+    assert MetricsTable(textfile=f"{tmp_path}/muster.prom", listen=f"unix:{tmp_path}/m.sock").listen
 
 
 @pytest.mark.parametrize(
@@ -294,14 +294,14 @@ def test_a_socket_by_path(tmp_path):
 )
 def test_where_they_may_not(text, part):
     with pytest.raises(ValueError, match=part) as caught:
-        check_listen(text)
+        MetricsTable(listen=text)
     assert str(caught.value).startswith(f"listen: {text!r}: ")
 
 
 @pytest.mark.parametrize("text", ["muster.prom", "/var/lib/muster.txt", "/var/lib/muster"])
 def test_a_file_that_nobody_would_read(text):
     with pytest.raises(ValueError, match=r"textfile: .*\.prom"):
-        check_textfile(text)
+        MetricsTable(textfile=text)
 
 
 def test_a_head_is_read():

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import msgspec
 import pytest
 
 from muster.agent.config.schema import Config
@@ -188,8 +187,7 @@ class House:
 
     def set(self, table: str, **values: Any) -> None:
         before = getattr(self.config, table)
-        change = replace if table == "health" else msgspec.structs.replace
-        self.config = msgspec.structs.replace(self.config, **{table: change(before, **values)})
+        self.config = replace(self.config, **{table: replace(before, **values)})
 
 
 @pytest.fixture

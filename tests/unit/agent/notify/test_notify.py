@@ -14,10 +14,11 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from muster.agent.config.notify_settings import NotifyTable
+from muster.agent.config.schema import NotifyTable
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.notify import sender
 from muster.agent.notify.sender import Notifier
+from muster.probes.settings import settings_of
 from muster.supervisors.model.notify_rules import EVENTS
 from muster.supervisors.paths import Root
 from tests.conftest import eventually
@@ -428,7 +429,7 @@ async def test_the_receiver_of_the_documentation(root: Root, documented: tuple[s
 def test_what_the_documentation_says_of_the_settings() -> None:
     page = (DOCS / "notify.md").read_text()
     described = re.findall(r"^\| `(\w+)` \| `(.*?)` \|", page, re.MULTILINE)
-    defaults = {name: getattr(NotifyTable(), name) for name in NotifyTable.__struct_fields__}
+    defaults = {name: declared.default for name, declared in settings_of(NotifyTable).items()}
     assert [name for name, _ in described] == list(defaults)
     for name, written in described:
         default = list(defaults[name]) if isinstance(defaults[name], tuple) else defaults[name]

@@ -536,7 +536,7 @@ async def driver(make, tmp_path, monkeypatch):
     ):
         monkeypatch.setattr(name, 0.05)
     cards, backend = make()
-    driver = Driver(lambda: DriverSettings(deadline_s=60.0), [backend], dev=tmp_path)
+    driver = Driver(lambda: DriverSettings(driver_deadline_s=60.0), [backend], dev=tmp_path)
     yield cards, driver
     cards.clear()
     for card in cards:
@@ -613,7 +613,7 @@ async def test_a_card_that_the_container_was_not_given_is_none(make, tmp_path, d
     if denied:
         cards[0].fail("nvmlDeviceGetHandleByIndex_v2", 4)
         cards[3].fail("nvmlDeviceGetHandleByIndex_v2", 4)
-    driver = Driver(lambda: DriverSettings(deadline_s=60.0), [mounted(tmp_path, 1, 2)], dev=tmp_path / "dev")
+    driver = Driver(lambda: DriverSettings(driver_deadline_s=60.0), [mounted(tmp_path, 1, 2)], dev=tmp_path / "dev")
     view = await driver.open()
     assert list(view.cards) == [1, 2] and not view.sick
     assert view.cards[1].numbers == Numbers(physical=1)
@@ -625,7 +625,9 @@ async def test_a_card_that_the_container_was_not_given_is_none(make, tmp_path, d
 async def test_with_the_nodes_of_all_a_card_that_is_refused_is_in_trouble(make, tmp_path):
     cards, _ = make()
     cards[0].fail("nvmlDeviceGetHandleByIndex_v2", 4)
-    driver = Driver(lambda: DriverSettings(deadline_s=60.0), [mounted(tmp_path, 0, 1, 2, 3)], dev=tmp_path / "dev")
+    driver = Driver(
+        lambda: DriverSettings(driver_deadline_s=60.0), [mounted(tmp_path, 0, 1, 2, 3)], dev=tmp_path / "dev"
+    )
     view = await driver.open()
     assert list(view.cards) == [0, 1, 2, 3] and view.sick[0].trouble is Trouble.FAILED
     await driver.close()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from muster.probes.hang import Change, Detector, HangSettings, Verdict
 from muster.probes.hang.hang_records import read
 from tests.corpus.measure import trace
+from tests.corpus.scaled import scaled
 from tests.corpus.scenarios import BY_NAME, SCENARIOS
 
 STEP = 15.0
@@ -676,7 +677,7 @@ def test_time_may_be_scaled() -> None:
     lines = [node.step(WORK, 0.25) for _ in range(40)]
     began = node.t
     lines += [node.step(SPIN, 0.25) for _ in range(60)]
-    changes = fed(lines, Detector(HangSettings().scaled(60)))
+    changes = fed(lines, Detector(scaled(HangSettings(), 60)))
     assert verdicts(changes) == ["ALIVE", "SUSPECT", "HUNG"]
     assert changes[-1].t - began <= 11
 

@@ -77,7 +77,7 @@ def cards() -> Cards:
 
 @pytest.fixture
 async def driver(cards: Cards, tmp_path: Path) -> AsyncIterator[Driver]:
-    driver = Driver(lambda: DriverSettings(deadline_s=0.5), [cards], dev=tmp_path)
+    driver = Driver(lambda: DriverSettings(driver_deadline_s=0.5), [cards], dev=tmp_path)
     await driver.open()
     yield driver
     for answer in cards.of.values():

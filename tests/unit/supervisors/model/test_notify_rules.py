@@ -1,10 +1,8 @@
 """What a webhook's URL may be, and the table [notify]."""
 
-import msgspec
 import pytest
 
-from muster.agent.config import notify_settings
-from muster.agent.config.notify_settings import NotifyTable
+from muster.agent.config.schema import NotifyTable
 from muster.supervisors.model import notify_rules
 from muster.supervisors.model.notify_rules import (
     EVENTS,
@@ -92,9 +90,7 @@ def test_what_a_job_asks_for(webhook: str, events: tuple[str, ...], secret: str,
 
 
 def table(**raw: object) -> NotifyTable:
-    found = msgspec.convert(raw, NotifyTable)
-    notify_settings.check(found)
-    return found
+    return NotifyTable.read(raw)
 
 
 def test_defaults_are_good_and_tell_nobody() -> None:
@@ -122,15 +118,15 @@ def test_a_full_table() -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        ({"command": ["logger"]}, "command: 'logger': the program has an absolute path"),
-        ({"command": ["/bin/x", "a\0"]}, "command: contains a NUL"),
+        ({"command": ["logger"]}, "command: 'logger': the program must have an absolute path"),
+        ({"command": ["/bin/x", "a\0"]}, "command: must not contain a NUL"),
         ({"webhook": "h/secret"}, "webhook: '' is no scheme"),
         ({"secret_file": "secret"}, "secret_file: 'secret': must be an absolute path"),
         ({"ca_file": "own.pem"}, "ca_file: 'own.pem': must be an absolute path"),
         ({"proxy": "proxy:3128"}, "proxy: 'proxy' is no scheme"),
         ({"proxy": "https://proxy:3128"}, "proxy: must be scheme, host and port"),
         ({"proxy": "http://proxy:3128/x"}, "proxy: must be scheme, host and port"),
-        ({"events": []}, "events: is empty"),
+        ({"events": []}, "events: []: name what"),
         ({"events": ["hang"]}, "events: 'hang' is no event that is notified: allowed are started, ended, failed"),
     ],
 )
@@ -142,5 +138,5 @@ def test_bad_tables_are_told_by_key(raw: dict[str, object], said: str) -> None:
 
 @pytest.mark.parametrize("raw", [{"timeout_s": 0}, {"retry_max_s": 0}, {"keep": 0}, {"max_age_s": 0}, {"url": "x"}])
 def test_out_of_range_and_unknown_keys_are_refused(raw: dict[str, object]) -> None:
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(ValueError, match=next(iter(raw))):
         table(**raw)

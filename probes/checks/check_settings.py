@@ -1,0 +1,41 @@
+"""The settings of the checks before a start. The defaults are those of ModelArts (its training guide)."""
+
+from dataclasses import dataclass
+
+from muster.probes.checks.ulimits import When
+from muster.probes.settings import Settings, absolute_path, setting
+
+
+def _path(default: str, help: str) -> str:
+    return setting(default, help, what="an absolute path, or empty", rule=absolute_path)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings(Settings):
+    """The checks that run before a job starts. [checks.md](checks.md) describes each."""
+
+    deadline_s: float = setting(
+        10.0, "A check that gives no answer within this time is UNKNOWN, which never refuses a job.", above=0, most=3600
+    )
+    root_path: str = _path("/", "The root file system. Empty: not checked.")
+    root_min_gb: float = setting(32.0, "The file system of `root_path` must be larger than this.")
+    root_required: bool = setting(False, "Whether it is CRITICAL that `root_path` is missing.")
+    shm_path: str = _path("/dev/shm", "The shared memory. Empty: not checked.")
+    shm_min_gb: float = setting(1.0, "The file system of `shm_path` must be larger than this.")
+    shm_required: bool = setting(False, "Whether it is CRITICAL that `shm_path` is missing.")
+    cache_path: str = _path("/cache", "The cache volume. Empty: not checked.")
+    cache_min_gb: float = setting(32.0, "The file system of `cache_path` must be larger than this.")
+    cache_required: bool = setting(False, "Whether it is CRITICAL that `cache_path` is missing.")
+    disk_free_percent: float = setting(
+        10.0, "Less free space or fewer free inodes on any of these file systems is a WARN. 0: not checked.", most=100
+    )
+    host_files: str = _path("/etc/volcano", "Folder with `.host` files, whose names must resolve. Empty: none.")
+    ulimits: When = setting(
+        "infiniband", "When the limits below are checked. `infiniband`: when the node has an InfiniBand adapter."
+    )
+    infiniband_path: str = _path("/sys/class/infiniband", "Folder that lists the InfiniBand adapters.")
+    memlock_min_kb: int = setting(16_000, "The least limit of locked memory (`ulimit -l`).")
+    nofile_min: int = setting(1_000_000, "The least limit of open files (`ulimit -n`).")
+    stack_min_kb: int = setting(8_000, "The least limit of the stack (`ulimit -s`).")
+    nproc_min: int = setting(1_000_000, "The least limit of processes of the user (`ulimit -u`).")
+    custom_dir: str = _path("", "Folder with executable checks of your own. Empty: none.")
