@@ -257,7 +257,7 @@ class Driver:
 
     def _ask_each(self, calls: Mapping[K, Callable[[], T]]) -> Mapping[K, Answer[T] | CallFailure | Late]:
         """For a backend that opens."""
-        return self._crew.ask(calls, _SHARE * self._settings().deadline_s)
+        return self._crew.ask(calls, _SHARE * self._settings().driver_deadline_s)
 
     async def _describe(
         self, backend: Backend, cards: dict[int, Card], limit_s: float

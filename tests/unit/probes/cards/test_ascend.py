@@ -316,7 +316,7 @@ def test_which_of_two_lost_cards_it_is_is_told_once_one_is_back(make):
 async def test_a_chip_that_hangs_while_the_chips_are_listed_costs_none_but_itself(make, tmp_path, model, function):
     cards, backend = make(4, model)
     cards[2].hang(function)
-    driver = Driver(lambda: DriverSettings(deadline_s=2.0), [backend], dev=tmp_path)
+    driver = Driver(lambda: DriverSettings(driver_deadline_s=2.0), [backend], dev=tmp_path)
     try:
         view = await driver.open()
         assert view.driver is None and list(view.cards) == [0, 1, 2, 3]
@@ -342,7 +342,7 @@ async def test_a_chip_that_hangs_while_the_chips_are_listed_costs_none_but_itsel
 async def test_links_that_hang_do_not_keep_the_cards_from_being_listed_anew(make, tmp_path):
     cards, backend = make(3)
     cards[0].hang("dcmi_get_topo_info_by_device_id")
-    driver = Driver(lambda: DriverSettings(deadline_s=2.0), [backend], dev=tmp_path)
+    driver = Driver(lambda: DriverSettings(driver_deadline_s=2.0), [backend], dev=tmp_path)
     try:
         for _ in range(2):
             view = await driver.open()
