@@ -77,8 +77,8 @@ def window_problems(window: exec_pb2.WindowSize, name: str) -> list[Violation]:
 
 def _problems(asked: _Asked, entry: Entry) -> list[Violation]:
     # As a job's own command, and with its words.
-    like = JobSpec("exec", tuple(asked.argv), dict(asked.env), workdir=asked.workdir)
-    found = [Violation(v.field.replace("command", "argv", 1), v.description) for v in violations(like)]
+    like = JobSpec("exec", tuple(asked.argv), env=dict(asked.env), workdir=asked.workdir)
+    found = violations(like, lambda field: "argv" if field == "command" else field)
     found += [
         Violation(f"env[{name}]", "is muster's own: it says which job a process belongs to")
         for name in asked.env

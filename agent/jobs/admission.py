@@ -16,7 +16,6 @@ from muster.agent.config.schema import Config, HangTable
 from muster.agent.errors import InvalidRequest, NoRoom, PortInUse
 from muster.probes import hang
 from muster.supervisors.birth.child import Account
-from muster.supervisors.birth.spec_rules import violations
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, JobSpec, Violation
 from muster.supervisors.supervision_errors import NotStartable
 
@@ -34,10 +33,10 @@ def new_job_id() -> str:
     return f"job-{text}-" + "".join(secrets.choice(_ALPHABET) for _ in range(4))
 
 
-def refuse_bad(spec: JobSpec, config: Config) -> None:
-    """Raises InvalidRequest with all that is wrong with a spec, whatever the node is like."""
-    found = [*violations(spec), *_hang(spec.hang, config.hang)]
-    if not found and spec.local_ranks > config.jobs.max_ranks:
+def refuse_configured(spec: JobSpec, config: Config) -> None:
+    """Raises InvalidRequest with all of a spec that the configuration of this node does not allow."""
+    found = _hang(spec.hang, config.hang)
+    if spec.local_ranks > config.jobs.max_ranks:
         found.append(Violation("ranks", f"{spec.local_ranks}: this node allows at most {config.jobs.max_ranks}"))
     if found:
         raise InvalidRequest(found)

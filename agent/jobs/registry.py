@@ -199,7 +199,7 @@ class Registry:
         """
         if not spec.job_id:
             spec = replace(spec, job_id=admission.new_job_id())
-        admission.refuse_bad(spec, self._config())
+        admission.refuse_configured(spec, self._config())
         result: tuple[Entry, bool] = await self._apart(lambda: self._start(spec, by))
         return result
 

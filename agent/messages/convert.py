@@ -11,8 +11,8 @@ from muster.agent.events.event_store import Event
 from muster.agent.hang.hang_watch import CurrentHang
 from muster.agent.jobs.admission import new_job_id
 from muster.agent.jobs.entry import Entry
-from muster.agent.messages.spec_message import LIMITS, spec_to
-from muster.agent.protobuf_times import seconds, timestamp
+from muster.agent.messages.spec_message import said_in, spec_to
+from muster.agent.protobuf_times import timestamp
 from muster.agent.text import plain
 from muster.supervisors.birth.modes import modelarts, presets
 from muster.supervisors.birth.spec_rules import violations
@@ -26,57 +26,11 @@ from muster.v1 import event_pb2, job_pb2
 def spec_from(message: job_pb2.JobSpec) -> JobSpec:
     """The spec of a request; one without an id gets one. Raises InvalidRequest with all that is wrong with it."""
     found: list[Violation] = []
-    if message.HasField("cards"):
-        if message.cards.count == 0 and not message.cards.indices:
-            found.append(Violation("cards", "neither count nor indices is set: give the number of cards, or which"))
-        if message.ranks and not found:
-            count = message.cards.count or len(message.cards.indices)
-            found.append(Violation("ranks", f"{message.ranks} together with {count} cards: each card gets one rank"))
-
-    def optional(name: str) -> float | None:
-        return seconds(getattr(message, name), name, found) if message.HasField(name) else None  # type: ignore[arg-type]  # the name comes from the calls below
-
-    spec = JobSpec(
-        job_id=message.job_id or new_job_id(),
-        command=tuple(message.command),
-        env=dict(message.env),
-        ranks=0 if message.HasField("cards") else message.ranks,
-        card_count=message.cards.count,
-        card_indices=tuple(message.cards.indices),
-        workdir=message.workdir,
-        user=message.user,
-        grace_steps=tuple(seconds(step, f"grace_steps[{i}]", found) for i, step in enumerate(message.grace_steps)),
-        master_addr=message.master_addr,
-        master_port=message.master_port,
-        node_rank=message.node_rank,
-        node_count=message.node_count or len(message.nodes) or 1,
-        labels=dict(message.labels),
-        skip_check=message.skip_check,
-        max_runtime=optional("max_runtime"),
-        boot=message.boot,
-        nodes=tuple(message.nodes),
-        rank_table=message.rank_table,
-        ready_timeout=optional("ready_timeout"),
-        max_restarts=message.max_restarts,
-        restart_backoff=optional("restart_backoff"),
-        pre_start=message.pre_start,
-        pre_start_timeout=optional("pre_start_timeout"),
-        requirements=message.requirements,
-        requirements_timeout=optional("requirements_timeout"),
-        epilog=message.epilog,
-        epilog_timeout=optional("epilog_timeout"),
-        limits={name: float(getattr(message.limits, wire)) for name, wire in LIMITS if message.limits.HasField(wire)},
-        umask=message.umask if message.HasField("umask") else None,
-        nice=message.nice,
-        training_mode=message.training_mode,
-        on_hang=message.on_hang,
-        max_hang_restarts=message.max_hang_restarts if message.HasField("max_hang_restarts") else None,
-        hang=dict(message.hang),
-        notify_webhook=message.notify.webhook,
-        notify_events=tuple(message.notify.events),
-        notify_secret=message.notify.secret,
-    )
-    spec = modelarts.understood(spec, node_rank_said=message.HasField("node_rank"))
+    if message.HasField("cards") and not message.cards.ListFields():
+        found.append(Violation("cards", "neither count nor indices is set: give the number of cards, or which"))
+    said = said_in(message, found)
+    spec = JobSpec(**{"job_id": new_job_id(), "command": (), "boot": ""} | said)
+    spec = modelarts.understood(spec, node_rank_said="node_rank" in said)
     found += violations(spec)
     if found:
         raise InvalidRequest(found)

@@ -1,33 +1,23 @@
-"""The spec of a job as a message, for a listing and for a request. Apart from convert.py, which is the daemon's: the
-commands send specs too, and would load half of the daemon with it."""
+"""The spec of a job as a message, by the table of its fields.
 
-from typing import Literal
+Apart from convert.py, which is the daemon's: the commands send specs too, and would load half of the daemon with it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 
+from muster.agent.protobuf_times import seconds
 from muster.agent.text import plain
-from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.model.spec import FIELDS, JobSpec, Violation
+from muster.supervisors.model.spec_fields import LIMITS, Field, Interval, LimitTable, Steps, TimeLimit
 from muster.v1 import job_pb2
 
-_LimitName = Literal["nofile", "memlock_bytes", "stack_bytes", "core_bytes", "nproc", "memory_bytes", "cpus"]
-#: Names of limits in the data model and in the message.
-LIMITS: tuple[tuple[str, _LimitName], ...] = (
-    ("nofile", "nofile"),
-    ("memlock", "memlock_bytes"),
-    ("stack", "stack_bytes"),
-    ("core", "core_bytes"),
-    ("nproc", "nproc"),
-    ("memory", "memory_bytes"),
-    ("cpus", "cpus"),
-)
-
-
-def limits_to(limits: dict[str, float]) -> job_pb2.Limits:
-    message = job_pb2.Limits()
-    for name, wire in LIMITS:
-        if name in limits:
-            setattr(message, wire, limits[name] if wire == "cpus" else int(limits[name]))
-    return message
+_BY_PATH = {field.api: field for field in FIELDS.values()}
+#: Names of limits in the message.
+_LIMITS = {name: f"{name}_{unit}" if unit else name for name, unit in LIMITS.items()}
 
 
 def duration(value: float) -> Duration:
@@ -39,52 +29,63 @@ def duration(value: float) -> Duration:
 def spec_to(spec: JobSpec, *, secrets: bool = False) -> job_pb2.JobSpec:
     """The spec as a listing may show it: without the values of its environment, which are secrets. With `secrets` as
     a request to start it."""
-    message = job_pb2.JobSpec(
-        job_id=spec.job_id,
-        command=[plain(word) for word in spec.command],
-        env={plain(name): plain(value) if secrets else "" for name, value in spec.env.items()},
-        ranks=spec.ranks,
-        workdir=plain(spec.workdir),
-        user=plain(spec.user),
-        grace_steps=[duration(step) for step in spec.grace_steps],
-        master_addr=plain(spec.master_addr),
-        master_port=spec.master_port,
-        node_rank=spec.node_rank,
-        node_count=spec.node_count,
-        labels={plain(key): plain(value) for key, value in spec.labels.items()},
-        skip_check=spec.skip_check,
-        max_runtime=None if spec.max_runtime is None else duration(spec.max_runtime),
-        boot=spec.boot,
-        nodes=[plain(name) for name in spec.nodes],
-        rank_table=plain(spec.rank_table),
-        ready_timeout=None if spec.ready_timeout is None else duration(spec.ready_timeout),
-        max_restarts=spec.max_restarts,
-        restart_backoff=None if spec.restart_backoff is None else duration(spec.restart_backoff),
-        pre_start=plain(spec.pre_start),
-        pre_start_timeout=None if spec.pre_start_timeout is None else duration(spec.pre_start_timeout),
-        requirements=plain(spec.requirements),
-        requirements_timeout=None if spec.requirements_timeout is None else duration(spec.requirements_timeout),
-        epilog=plain(spec.epilog),
-        epilog_timeout=None if spec.epilog_timeout is None else duration(spec.epilog_timeout),
-        limits=limits_to(spec.limits) if spec.limits else None,
-        umask=spec.umask,
-        nice=spec.nice,
-        training_mode=spec.training_mode,
-        on_hang=spec.on_hang,
-        max_hang_restarts=spec.max_hang_restarts,
-        hang={plain(name): plain(value) for name, value in spec.hang.items()},
-    )
-    if spec.notify_webhook or spec.notify_events or spec.notify_secret:
-        webhook = spec.notify_webhook if secrets else _without_secrets(spec.notify_webhook)
-        secret = spec.notify_secret if secrets else ""
-        message.notify.CopyFrom(job_pb2.Notify(webhook=plain(webhook), events=spec.notify_events, secret=plain(secret)))
-    if spec.wants_cards:
-        message.cards.CopyFrom(job_pb2.CardRequest(count=spec.card_count, indices=spec.card_indices))
-    return message
+    found: dict[str, Any] = {}
+    for path, field in _BY_PATH.items():
+        value = getattr(spec, field.name)
+        message_value = _to(field, field.hide(value) if field.hide and not secrets else value)
+        outer, _, inner = path.rpartition(".")
+        if not outer:
+            found[inner] = message_value
+        elif message_value:
+            found.setdefault(outer, {})[inner] = message_value
+    return job_pb2.JobSpec(**found)
 
 
-def _without_secrets(url: str) -> str:
-    """Scheme and host: what else a webhook's address has may be a token."""
-    scheme, separator, rest = url.partition("://")
-    host = rest.partition("/")[0].rpartition("@")[2].partition("?")[0]
-    return f"{scheme}{separator}{host}/..." if separator else ""
+def said_in(message: job_pb2.JobSpec, found: list[Violation]) -> dict[str, Any]:
+    """The fields that a message sets, by their names in JobSpec. Lengths of time that protobuf does not allow are added
+    to `found`."""
+    return {field.name: _from(field, value, found) for field, value in _set_in(message)}
+
+
+def _to(field: Field, value: Any) -> Any:
+    """A value of a field as protobuf takes it; None: the field is not set."""
+    match field:
+        case _ if value is None:
+            return None
+        case TimeLimit() | Interval():
+            return duration(value)
+        case Steps():
+            return [duration(step) for step in value]
+        case LimitTable():
+            return {_LIMITS[name]: value[name] if name == "cpus" else int(value[name]) for name in value} or None
+    match value:
+        case str():
+            return plain(value)
+        case dict():
+            return {plain(key): plain(text) for key, text in value.items()}
+        case tuple():
+            return [plain(word) if isinstance(word, str) else word for word in value]
+    return value
+
+
+def _from(field: Field, value: Any, found: list[Violation]) -> Any:
+    match field:
+        case TimeLimit() | Interval():
+            return seconds(value, field.api, found)
+        case Steps():
+            return tuple(seconds(step, f"{field.api}[{i}]", found) for i, step in enumerate(value))
+        case LimitTable():
+            return {name: float(getattr(value, wire)) for name, wire in _LIMITS.items() if value.HasField(wire)}
+    if field.many:
+        return tuple(value)
+    return dict(value) if isinstance(field.default, dict) else value
+
+
+def _set_in(message: Message, prefix: str = "") -> Iterator[tuple[Field, Any]]:
+    """Fields that are set, in messages within too. `cards` and `notify` are such messages."""
+    for descriptor, value in message.ListFields():
+        path = prefix + descriptor.name
+        if path in _BY_PATH:
+            yield _BY_PATH[path], value
+        else:
+            yield from _set_in(value, path + ".")

@@ -2,16 +2,10 @@
 
 import resource
 
-from muster.supervisors.model.spec import UNLIMITED
+from muster.supervisors.model.spec_fields import PROCESS_LIMITS, UNLIMITED
 
-#: Limits of a process by their names in a spec; bytes, but for counts of files and processes.
-RESOURCES = {
-    "nofile": resource.RLIMIT_NOFILE,
-    "memlock": resource.RLIMIT_MEMLOCK,
-    "stack": resource.RLIMIT_STACK,
-    "core": resource.RLIMIT_CORE,
-    "nproc": resource.RLIMIT_NPROC,
-}
+#: Limits of a process by their names in a spec.
+RESOURCES: dict[str, int] = {name: getattr(resource, f"RLIMIT_{name.upper()}") for name in PROCESS_LIMITS}
 
 
 def apply(limits: tuple[tuple[str, int], ...]) -> None:

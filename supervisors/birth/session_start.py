@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from muster.supervisors.model.lifecycle import Job, Rank
-from muster.supervisors.model.spec import MAX_STRING, Boot
+from muster.supervisors.model.spec import Boot
+from muster.supervisors.model.spec_fields import MAX_STRING
 from muster.supervisors.model.states import State
 from muster.supervisors.supervision_errors import SupervisionError
 from muster.supervisors.system.process import Stat

@@ -50,22 +50,13 @@ def events_problem(names: Collection[str], allowed: Iterable[str]) -> str:
     return "" if unknown is None else f"{unknown[:40]!r} is no event that is notified: allowed are {', '.join(known)}"
 
 
-def job_problems(webhook: str, events: Collection[str], secret: str) -> list[tuple[str, str]]:
-    """What is wrong with the notifications that a job's spec asks for: fields, each with one sentence."""
-    found = []
-    if webhook and (problem := webhook_problem(webhook)):
-        found.append(("notify.webhook", problem))
-    if problem := events_problem(events, JOB_EVENTS):
-        found.append(("notify.events", problem))
-    elif events and not webhook:
-        found.append(("notify.events", "without notify.webhook: say where they are to be told"))
-    if secret and not webhook:
-        found.append(("notify.secret", "without notify.webhook: there is nothing to sign"))
-    elif len(secret.encode()) > MAX_SECRET:
-        found.append(("notify.secret", f"has {len(secret.encode())} bytes: allowed are {MAX_SECRET}"))
-    elif any(character in secret for character in "\0\r\n"):
-        found.append(("notify.secret", "has a NUL or the end of a line in it: it is one line of text"))
-    return found
+def secret_problem(secret: str) -> str:
+    """What is wrong with the secret that signs notifications, in one sentence without the secret; empty: nothing is."""
+    if (size := len(secret.encode("utf-8", "surrogatepass"))) > MAX_SECRET:
+        return f"has {size} bytes: allowed are {MAX_SECRET}"
+    if any(character in secret for character in "\0\r\n"):
+        return "has a NUL or the end of a line in it: it is one line of text"
+    return ""
 
 
 def shown(url: str) -> str:
@@ -75,3 +66,10 @@ def shown(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}"
+
+
+def without_secrets(url: str) -> str:
+    """Any text given as a URL, as it may be shown: scheme and host. The rest of a webhook's address may be a token."""
+    scheme, separator, rest = url.partition("://")
+    host = rest.partition("/")[0].rpartition("@")[2].partition("?")[0]
+    return f"{scheme}{separator}{host}/..." if separator else ""

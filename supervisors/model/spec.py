@@ -1,17 +1,44 @@
-"""What a job is asked to be. The rules that a request must meet are in spec_rules.py."""
+"""What a job is asked to be: the table of all fields of its spec.
+
+Options, job.toml, messages, rules, defaults, digest and the reference page derive from the table. `spec_fields.py` has
+the kinds of fields. Rules about several fields at once are in `birth/spec_rules.py`.
+"""
 
 import enum
 import json
-import re
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from muster.supervisors.model.notify_rules import JOB_EVENTS, without_secrets
+from muster.supervisors.model.spec_fields import (
+    Cards,
+    Choice,
+    EventNames,
+    Field,
+    FilePath,
+    Flag,
+    HangSettings,
+    Hosts,
+    Indices,
+    Interval,
+    JobId,
+    Labels,
+    LimitTable,
+    Octal,
+    Secret,
+    Steps,
+    Text,
+    TimeLimit,
+    Variables,
+    Webhook,
+    Whole,
+    Words,
+)
 
 MAX_RANKS = 4096
 MAX_GRACE_S = 24 * 3600.0
 MAX_LABELS = 64
-#: Linux' own limit for one argument or environment string (MAX_ARG_STRLEN), in bytes.
-MAX_STRING = 131072
-JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+MAX_RESTARTS = 1000
 #: SIGTERM, then looks after 1, 2, 4 and 8 s, then SIGKILL: the steps of ModelArts' launcher (15 s in all).
 DEFAULT_GRACE_STEPS = (1.0, 2.0, 4.0, 8.0)
 #: Longest wait for what the platform brings (a completed rank table; names and sshd ports of an MPI job), in seconds.
@@ -19,8 +46,6 @@ DEFAULT_READY_S = 600.0
 #: Time limits of what runs before and after the ranks, in seconds.
 DEFAULT_SCRIPT_S = 600.0
 DEFAULT_REQUIREMENTS_S = 1800.0
-#: What a limit may be set to beside a number: no limit.
-UNLIMITED = -1
 
 
 class Boot(enum.StrEnum):
@@ -50,6 +75,10 @@ class TrainingMode(enum.StrEnum):
     DIAGNOSIS = "diagnosis"
 
 
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:g}m"
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """One field of a request that is wrong: its name, and what it was and what is allowed in one sentence."""
@@ -60,50 +89,143 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A request to run a job; the meaning of the fields is told in proto/muster/v1/job.proto. Times are in seconds.
+    """A request to run a job. Times are in seconds.
 
-    `ranks` is 0 where `card_count` or `card_indices` say how many there are.
+    Each field is a row of the table: type, kind, metavar, help, names that differ, rule, default. The order is that of
+    `--help`. How to add a field: CONTRIBUTING.md.
     """
 
-    job_id: str
-    command: tuple[str, ...]
-    env: dict[str, str] = field(default_factory=dict)
-    ranks: int = 0
-    card_count: int = 0
-    card_indices: tuple[int, ...] = ()
-    workdir: str = ""
-    user: str = ""
-    grace_steps: tuple[float, ...] = ()
-    master_addr: str = ""
-    master_port: int = 0
-    node_rank: int = 0
-    node_count: int = 1
-    labels: dict[str, str] = field(default_factory=dict)
-    skip_check: bool = False
-    max_runtime: float | None = None
-    boot: str = Boot.RANKS.value
-    nodes: tuple[str, ...] = ()
-    rank_table: str = ""
-    ready_timeout: float | None = None
-    max_restarts: int = 0
-    restart_backoff: float | None = None
-    pre_start: str = ""
-    pre_start_timeout: float | None = None
-    requirements: str = ""
-    requirements_timeout: float | None = None
-    epilog: str = ""
-    epilog_timeout: float | None = None
-    limits: dict[str, float] = field(default_factory=dict)
-    umask: int | None = None
-    nice: int = 0
-    training_mode: str = ""
-    on_hang: str = ""
-    max_hang_restarts: int | None = None
-    #: Settings of the hang rule, as they are written, by name.
-    hang: dict[str, str] = field(default_factory=dict)
-    notify_webhook: str = ""
-    notify_events: tuple[str, ...] = ()
-    notify_secret: str = ""
+    # fmt: off
+    job_id: Annotated[str, JobId(
+        "ID", "Name of the job. The same id with the same spec is the same job.", unset="muster makes one",
+        what="1 to 128 of A-Z a-z 0-9 . _ -, beginning with a letter or a digit",
+    )]
+    command: Annotated[tuple[str, ...], Words(
+        "COMMAND...", "The program and its arguments, exactly as given: no shell.", option=None,
+        more="Everything from the first word that is not an option belongs to it.",
+    )]
+    card_count: Annotated[int, Cards(
+        "N|I,J", "One rank per card: N free cards, or the cards with these indices (3, is card 3 alone).",
+        more="Free cards are of one model, healthy ones first. Not together with `ranks`.", key="cards",
+        api="cards.count", least=1, most=MAX_RANKS, unset="none, or `MA_NUM_GPUS` of `env`",
+    )] = 0
+    card_indices: Annotated[tuple[int, ...], Indices("", "", key="cards", api="cards.indices")] = ()
+    ranks: Annotated[int, Whole(
+        "N", "Number of ranks on a host without cards.", least=1, most=MAX_RANKS,
+        unset="1, or what the rank table says",
+    )] = 0
+    env: Annotated[dict[str, str], Variables(
+        "NAME[=VALUE]", "Set a variable for the ranks; without =VALUE, to the value it has here.",
+        more="muster shows the values nowhere.", hide=lambda env: dict.fromkeys(env, ""),
+    )] = field(default_factory=dict)
+    workdir: Annotated[str, FilePath("DIR", "Working folder of the ranks.", unset="a new folder for each rank")] = ""
+    user: Annotated[str, Text(
+        "NAME", "Run ranks and scripts as this user.", more="Needs a daemon that runs as root.",
+        unset="the daemon's user", most=256, what="a user's name or number",
+    )] = ""
+    nodes: Annotated[tuple[str, ...], Hosts(
+        "A,B", "Names of all nodes of the job, the same on each node; the ranks meet at the first.",
+        unset="none, or `VC_WORKER_HOSTS` of `env`", what="names of all nodes, as in a,b",
+    )] = ()
+    node_count: Annotated[int, Whole(
+        "", "Number of nodes; `nodes` sets it.", option=None, key=None, least=1, most=65536,
+    )] = 1
+    node_rank: Annotated[int, Whole(
+        "I", "Which of the nodes this is, from 0; needed with several nodes.", most=65535,
+    )] = 0
+    master_addr: Annotated[str, Text(
+        "ADDR", "Where the ranks meet, if not at the first node.", unset="the first node, or 127.0.0.1", most=253,
+        what="a host name or address",
+    )] = ""
+    master_port: Annotated[int, Whole(
+        "PORT", "Port at which the ranks meet.", most=65535,
+        more="Needed with several nodes, the same on each (torchrun: 18888).", unset="a free port",
+    )] = 0
+    skip_check: Annotated[bool, Flag(
+        "", "Leave out the pre-checks. What `muster node` shows as CRITICAL still refuses the job.",
+    )] = False
+    max_runtime: Annotated[float | None, TimeLimit(
+        "DURATION", "Stop the job when its ranks have run this long, all attempts together.", unset="no limit",
+    )] = None
+    grace_steps: Annotated[tuple[float, ...], Steps(
+        "DURATION", "Time from SIGTERM to SIGKILL when the job is stopped.",
+        more="A list: the steps after which muster looks whether the processes have ended.", key="grace",
+        most=MAX_GRACE_S, unset="15s in steps of 1, 2, 4 and 8s",
+    )] = ()
+    boot: Annotated[str, Choice(
+        "MODE", "Who starts the ranks, muster (ranks) or a launcher: {allowed}.",
+        more="[boot-modes.md](../boot-modes.md)", allowed=tuple(Boot), unset="ranks, or `MA_RUN_METHOD` of `env`",
+    )] = Boot.RANKS.value
+    rank_table: Annotated[str, FilePath(
+        "FILE", "Ascend's rank table, or its folder; the start waits until it is completed.",
+        more="[rank-tables.md](../rank-tables.md)", unset="none, or what ModelArts' variables in `env` say",
+    )] = ""
+    ready_timeout: Annotated[float | None, TimeLimit(
+        "DURATION", "Longest wait for the rank table, or for the nodes of an MPI job.", unset=_minutes(DEFAULT_READY_S),
+    )] = None
+    max_restarts: Annotated[int, Whole(
+        "N", "Start all ranks again after a failure, at most N times.", most=MAX_RESTARTS,
+    )] = 0
+    restart_backoff: Annotated[float | None, Interval(
+        "DURATION", "Pause before the first restart; each further pause is twice as long, up to 60s.", most=3600,
+        unset="1s",
+    )] = None
+    pre_start: Annotated[str, FilePath(
+        "SCRIPT", "Run this script before the ranks of each attempt; muster sets what it exports for them.",
+    )] = ""
+    pre_start_timeout: Annotated[float | None, TimeLimit(
+        "DURATION", "Time limit of `pre_start`.", option=None, unset=_minutes(DEFAULT_SCRIPT_S),
+    )] = None
+    requirements: Annotated[str, FilePath(
+        "FILE", "Install these requirements with pip before the first attempt, for this job alone.",
+    )] = ""
+    requirements_timeout: Annotated[float | None, TimeLimit(
+        "DURATION", "Time limit of `requirements`.", option=None, unset=_minutes(DEFAULT_REQUIREMENTS_S),
+    )] = None
+    epilog: Annotated[str, FilePath("SCRIPT", "Run this script once after the end, whatever the end was.")] = ""
+    epilog_timeout: Annotated[float | None, TimeLimit(
+        "DURATION", "Time limit of `epilog`.", option=None, unset=_minutes(DEFAULT_SCRIPT_S),
+    )] = None
+    limits: Annotated[dict[str, float], LimitTable(
+        "NAME=VALUE", "Limit of each rank (nofile, memlock, stack, core, nproc) or of the job (memory, cpus).",
+        more="[jobs.md](../jobs.md#limits-user-umask-nice)", option="limit", unset="the daemon's limits",
+    )] = field(default_factory=dict)
+    umask: Annotated[int | None, Octal("MASK", "File mode mask of ranks and scripts.", most=0o777, unset="022")] = None
+    nice: Annotated[int, Whole(
+        "N", "Scheduling priority of the ranks, {allowed}.", least=-20, most=19,
+        more="Below 0 needs a daemon that runs as root.",
+    )] = 0
+    training_mode: Annotated[str, Choice(
+        "MODE", "MindSpore's environment: {allowed}.", more="[jobs.md](../jobs.md#training-modes)",
+        allowed=tuple(TrainingMode),
+    )] = ""
+    on_hang: Annotated[str, Choice(
+        "ACTION", "What muster does about a job that hangs: {allowed}.",
+        more="Only from the confidence `action_confidence` on; `restart` within `max_restarts`. [hang.md](../hang.md)",
+        allowed=tuple(OnHang), unset="notify",
+    )] = ""
+    max_hang_restarts: Annotated[int | None, Whole(
+        "N", "Start the job again after a hang at most N times.", option=None, most=MAX_RESTARTS, unset="3",
+    )] = None
+    hang: Annotated[dict[str, str], HangSettings(
+        "", "Settings of the hang rule for this job, over those of the node.", more="[hang.md](../hang.md)",
+        option=None,
+    )] = field(default_factory=dict)
+    notify_webhook: Annotated[str, Webhook(
+        "URL|@FILE", "Post this job's events there; @FILE holds the URL, which everybody may read in a command line.",
+        more="[notify.md](../notify.md)", api="notify.webhook", hide=without_secrets,
+    )] = ""
+    notify_events: Annotated[tuple[str, ...], EventNames(
+        "A,B", "Which events to post: {allowed}.", api="notify.events", allowed=JOB_EVENTS, unset="all",
+        what="names of events, as in failed,hung",
+    )] = ()
+    notify_secret: Annotated[str, Secret(
+        "@FILE", "Sign what is posted with the secret in FILE.", api="notify.secret", hide=lambda _: "",
+    )] = ""
+    labels: Annotated[dict[str, str], Labels(
+        "KEY=VALUE", "A label of the job, for `muster ps --label`.", option="label", most=MAX_LABELS,
+    )] = field(default_factory=dict)
+    # fmt: on
 
     @property
     def local_ranks(self) -> int:
@@ -128,10 +250,7 @@ class JobSpec:
 
     def to_json(self) -> str:
         """Canonical: equal specs give equal text, also over versions that know more fields: defaults are left out."""
-        plain = asdict(self)
-        for name, default in _DEFAULTS.items():
-            if plain[name] == default:
-                del plain[name]
+        plain = {name: value for name, value in asdict(self).items() if value != FIELDS[name].default}
         return json.dumps(plain, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -141,9 +260,9 @@ class JobSpec:
         raw: dict[str, Any] = json.loads(text)
         if not isinstance(raw, dict):
             raise TypeError(f"a spec is a JSON object, not {type(raw).__name__}")
-        for name in ("command", "card_indices", "grace_steps", "nodes", "notify_events"):
-            raw[name] = tuple(raw.get(name, ()))
-        return cls(**{name: value for name, value in raw.items() if name in cls.__slots__})
+        known = {name: value for name, value in raw.items() if name in FIELDS}
+        known.update((name, tuple(value)) for name, value in known.items() if FIELDS[name].many)
+        return cls(**known)
 
     def digest(self) -> str:
         """SHA-256 over all fields, hexadecimal: what makes a second start the same or another job. One rank that is
@@ -165,16 +284,15 @@ class JobSpec:
     def differences(self, other: "JobSpec") -> list[str]:
         """The fields of the API in which two specs differ, without their values: "ranks", "env['A']"."""
         found: dict[str, None] = {}
-        for name in _FIELDS:
+        for name, about in FIELDS.items():
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours == theirs or (name == "ranks" and self._one_rank and other._one_rank):
                 continue
-            if isinstance(ours, dict) and isinstance(theirs, dict):
-                form = "limits.{}" if name == "limits" else name + "[{!r}]"
+            if isinstance(ours, dict):
                 keys = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
-                found.update(dict.fromkeys(form.format(key[:40]) for key in keys))
-            else:
-                found[_API_NAMES.get(name, name)] = None
+                found.update(dict.fromkeys(about.api + about.part(key) for key in keys))
+            else:  # a job has so many cards or just these: one thing to a user
+                found["cards" if about.key == "cards" else about.api] = None
         return list(found)
 
 
@@ -184,23 +302,23 @@ def _sha256(spec: JobSpec) -> str:
     return hashlib.sha256(spec.to_json().encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _defaults() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for f in fields(JobSpec):
-        if f.default is not MISSING:
-            found[f.name] = f.default
-        elif f.default_factory is not MISSING:
-            found[f.name] = f.default_factory()
-    return found
+def _bound(row: Any) -> Field:
+    """A row of the table with the names and the default that it leaves to the dataclass."""
+    about: Field = row.type.__metadata__[0]
+    default = row.default if row.default_factory is MISSING else row.default_factory()
+    key = row.name if about.key == "" else about.key
+    option = about.option or (key and key.replace("_", "-"))
+    return replace(
+        about,
+        name=row.name,
+        default=default,
+        key=key,
+        option=None if about.option is None else f"--{option}" if option else None,
+        api=about.api or row.name,
+        allowed=tuple(map(str, about.allowed)),  # members of an enum are more than words to click
+        help=about.help.replace("{allowed}", about.allows()),
+    )
 
 
-_DEFAULTS = _defaults()
-_FIELDS = tuple(f.name for f in fields(JobSpec))
-#: Names in the API (proto/muster/v1/job.proto) of fields that are called otherwise here.
-_API_NAMES = {
-    "card_count": "cards",
-    "card_indices": "cards",
-    "notify_webhook": "notify.webhook",
-    "notify_events": "notify.events",
-    "notify_secret": "notify.secret",
-}
+#: The table, by name, in the order of the dataclass.
+FIELDS = {row.name: _bound(row) for row in fields(JobSpec)}

@@ -11,8 +11,8 @@ from muster.agent.cli.client.address import Address, named_root, pass_address
 from muster.agent.cli.commands import check_words
 from muster.agent.cli.exits import Exit, Failure
 from muster.agent.cli.printing import emit, emit_json, format_option, note
-from muster.agent.cli.spec.job_spec import cards as parse_cards
-from muster.agent.cli.spec.spec_options import Parsed, label_pair
+from muster.agent.cli.spec import spec_values
+from muster.agent.cli.spec.spec_options import Parsed
 from muster.agent.text import table
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def check() -> None:
     "--set",
     "changes",
     metavar="KEY=VALUE",
-    type=Parsed("setting", label_pair),
+    type=Parsed("setting", spec_values.pair),
     multiple=True,
     help="Try another setting of [checks] or [health], as in --set root_min_gb=1. Repeatable.",
 )
@@ -75,7 +75,7 @@ def check() -> None:
 @click.option(
     "--cards",
     metavar="N|I,J",
-    type=Parsed("cards", parse_cards),
+    type=Parsed("cards", spec_values.cards),
     help="Ask for so many cards, or just these (3, is card 3 alone); default: all that there are.",
 )
 @click.option(

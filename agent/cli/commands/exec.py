@@ -8,7 +8,8 @@ import click
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import Exit, Failure, StdoutFailed
 from muster.agent.cli.printing import as_dict, emit, emit_json, format_option
-from muster.agent.cli.spec.spec_options import DURATION, WHOLE, Parsed, label_pair
+from muster.agent.cli.spec.spec_options import DURATION, WHOLE, Parsed
+from muster.agent.cli.spec.spec_values import pair
 from muster.agent.cli.terminal import Terminal, keys
 from muster.agent.text import clean, table
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     "-e",
     "--env",
     metavar="NAME=VALUE",
-    type=Parsed("variable", label_pair),
+    type=Parsed("variable", pair),
     multiple=True,
     help="Set a variable over those of the rank. Repeatable.",
 )

@@ -12,7 +12,8 @@ import click
 
 from muster.agent.cli.exits import Exit, Failure
 from muster.agent.cli.printing import emit, emit_json, format_option, note
-from muster.agent.cli.spec.spec_options import Parsed, label_pair
+from muster.agent.cli.spec.spec_options import Parsed
+from muster.agent.cli.spec.spec_values import pair
 from muster.agent.text import clean, local, numbers, size, span
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def hang() -> None:
     "--set",
     "changes",
     metavar="KEY=VALUE",
-    type=Parsed("setting", label_pair),
+    type=Parsed("setting", pair),
     multiple=True,
     help="Try another number, as in --set hung_s=900. Repeatable. docs/hang.md has them all.",
 )

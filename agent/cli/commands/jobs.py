@@ -10,7 +10,8 @@ from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import CallFailed, Exit, Failure, NoDaemon
 from muster.agent.cli.printing import as_dict, emit, emit_json, emit_json_list, format_option, note, on_terminal
 from muster.agent.cli.spec.job_spec import Draft
-from muster.agent.cli.spec.spec_options import DURATION, Parsed, label_pair, spec_options
+from muster.agent.cli.spec.spec_options import DURATION, Parsed, spec_options
+from muster.agent.cli.spec.spec_values import pair
 from muster.agent.text import clean, command_line, shorten, span, table_parts
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def rm(address: Address, jobs: tuple[str, ...], keep_logs: bool, force: bool) ->
 @click.option("-a", "--all", "ended_too", is_flag=True, help="Also jobs that have ended.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
 @click.option(
-    "--label", metavar="KEY=VALUE", type=Parsed("label", label_pair), multiple=True, help="Only jobs with this label."
+    "--label", metavar="KEY=VALUE", type=Parsed("label", pair), multiple=True, help="Only jobs with this label."
 )
 @format_option
 def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, str], ...], as_json: bool) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -96,21 +97,23 @@ def _answers(address: Address, quiet: bool) -> bool:
 def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
     """Fills the draft up with what a launcher without a daemon would take from its surroundings; returns the folder for
     the logs, None for one of our own. Raises Failure."""
-    env = draft.env = _environment() | draft.env
-    table = draft.rank_table or modelarts.rank_table(draft.boot or "", env)
+    asked = draft.asked
+    env = _environment() | asked.env
+    draft.asked = asked = replace(asked, env=env)
+    table = asked.rank_table or modelarts.rank_table(asked.boot, env)
     if not os.path.isabs(table):
-        draft.rank_table = table or None  # relative to this folder, as the launcher would take it
-    if draft.workdir is None and not (table and modelarts.working_folder(env, 0)):
-        draft.workdir = _here()
+        draft.asked = replace(draft.asked, rank_table=table)  # relative to this folder, as the launcher would take it
+    if "workdir" not in draft.written and not (table and modelarts.working_folder(env, 0)):
+        draft.asked = replace(draft.asked, workdir=_here())
     if not modelarts.in_container(env):
         return log_dir
     if table:
         address, port = modelarts.meeting_point(env)
-        draft.master_addr = draft.master_addr or address or None
-        draft.master_port = draft.master_port or port or None
-    if draft.job_id is None:
-        draft.job_id = modelarts.job_name("", env) or None
-        if draft.job_id is None and env.get("MA_VJ_NAME"):
+        address, port = asked.master_addr or address, asked.master_port or port
+        draft.asked = replace(draft.asked, master_addr=address, master_port=port)
+    if "job_id" not in draft.written:
+        draft.asked = replace(draft.asked, job_id=modelarts.job_name("", env))
+        if not draft.asked.job_id and env.get("MA_VJ_NAME"):
             note(f"MA_VJ_NAME is {env['MA_VJ_NAME'][:80]!a}, which cannot be the id of a job; the job gets another")
     return log_dir or modelarts.log_folder(env)
 

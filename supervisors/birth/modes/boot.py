@@ -111,7 +111,7 @@ def problems(spec: JobSpec) -> list[Violation]:
         found.append(
             Violation(
                 "nodes",
-                f"{spec.boot} on {spec.node_count} nodes needs the names of all of them, in the order of node_rank",
+                f"{spec.boot} on {spec.node_count} nodes needs the names of all of them, in the order of their ranks",
             )
         )
     if spec.boot == Boot.MSRUN and _table_wanted(spec.env) and not spec.rank_table:

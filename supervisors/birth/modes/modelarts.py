@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from muster.supervisors.model.lifecycle import Job, Rank
-from muster.supervisors.model.spec import JOB_ID, Boot, JobSpec
+from muster.supervisors.model.spec import Boot, JobSpec
+from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.paths import Root
 
 #: Port at which torchrun's nodes meet, unless MA_TORCHRUN_MASTER_PORT says another.

@@ -1,16 +1,56 @@
 import dataclasses
 import os
 
+import click
 import pytest
 
 from muster.agent.cli.exits import BadSpec, Failure
-from muster.agent.cli.spec import job_spec
+from muster.agent.cli.spec import job_spec, spec_values
 from muster.agent.cli.spec.job_spec import Draft
-from muster.supervisors.model.spec import JOB_ID, JobSpec
+from muster.agent.cli.spec.spec_options import spec_options
+from muster.supervisors.model.spec import FIELDS, JobSpec
+from muster.supervisors.model.spec_fields import JOB_ID, Flag, Secret
+from tests.unit.spec_samples import sample
 
 
-def test_every_key_of_the_draft_can_be_in_a_file():
-    assert set(job_spec._PARSERS) == set(job_spec.KEYS)
+def draft_of(**table: object) -> Draft:
+    return job_spec.from_table({"command": ["x"], **table})
+
+
+@pytest.mark.parametrize("field", [field for field in FIELDS.values() if field.key], ids=lambda field: field.name)
+def test_every_field_can_be_in_a_file_and_behind_its_option(field, tmp_path, monkeypatch):
+    value, toml, written = sample(field)
+    if isinstance(field, Secret):
+        (tmp_path / "secret").write_text(value)
+        toml = written = f"@{tmp_path}/secret"
+    draft = job_spec.from_table({field.key: toml})
+    assert getattr(draft.asked, field.name) == value
+    assert draft.written == {field.name: f"job.toml: {field.key}"}
+    if field.option is None:
+        return
+    words = [field.option] if isinstance(field, Flag) else [field.option, written]
+
+    @click.command()
+    @spec_options
+    def command(draft: Draft) -> None:
+        assert getattr(draft.asked, field.name) == value
+        assert draft.written == {field.name: field.option}
+
+    command.main(words, standalone_mode=False)
+
+
+def test_help_has_every_option_with_its_default():
+    @click.command()
+    @spec_options
+    def command(draft: Draft) -> None: ...
+
+    text = " ".join(command.get_help(click.Context(command)).split())
+    assert {field.option for field in FIELDS.values() if field.option} <= set(text.split())
+    assert "--nice N Scheduling priority of the ranks, -20 to 19." in text
+    assert (
+        "--ready-timeout DURATION Longest wait for the rank table, or for the nodes of an MPI job. Default: 10m."
+        in text
+    )
 
 
 def test_a_file_with_everything():
@@ -88,26 +128,21 @@ def test_a_file_with_everything():
         notify_webhook="https://example.org/hook",
         notify_events=("hung", "ended"),
     )
-    assert set(job_spec.KEYS) - {name for name in job_spec.KEYS if getattr(draft, name) not in (None, {})} == {
-        "ranks",
-        "master_addr",
-        "notify_secret",  # in a file of its own
-    }
 
 
 @pytest.mark.parametrize("name", ["workdir", "rank_table", "pre_start", "requirements", "epilog"])
 def test_a_relative_path_is_one_from_here(name, tmp_path, monkeypatch):
     """The daemon is elsewhere."""
     monkeypatch.chdir(tmp_path)
-    assert getattr(Draft(command=["x"], **{name: "a/../b"}).spec(), name) == f"{tmp_path}/b"  # type: ignore[arg-type]
-    assert getattr(Draft(command=["x"]).spec(), name) == ""
+    assert getattr(draft_of(**{name: "a/../b"}).spec(), name) == f"{tmp_path}/b"
+    assert getattr(draft_of().spec(), name) == ""
 
 
 def test_the_platforms_variables_fill_up_what_is_not_said():
     env = {"MA_RUN_METHOD": "torchrun", "MA_NUM_GPUS": "8", "VC_WORKER_HOSTS": "a,b", "VC_TASK_INDEX": "1"}
-    made = Draft(command=["x"], env=env).spec()
+    made = draft_of(env=env).spec()
     assert (made.boot, made.card_count, made.nodes, made.node_rank) == ("torchrun", 8, ("a", "b"), 1)
-    made = Draft(command=["x"], env=env, boot="ranks", ranks=2, nodes=["c"]).spec()
+    made = draft_of(env=env, boot="ranks", ranks=2, nodes=["c"]).spec()
     assert (made.boot, made.card_count, made.ranks, made.nodes, made.node_rank) == ("ranks", 0, 2, ("c",), 0)
 
 
@@ -154,9 +189,9 @@ def test_a_wrong_variable_is_refused_without_its_value():
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("written", "meant"), [("2", 2), ("0,3", [0, 3]), ("3,", [3]), (4, 4), ([1], [1]), ("0", 0)])
+@pytest.mark.parametrize(("written", "meant"), [("2", 2), ("0,3", (0, 3)), ("3,", (3,)), (4, 4), ([1], (1,)), ("0", 0)])
 def test_cards(written, meant):
-    assert job_spec.cards(written) == meant
+    assert spec_values.cards(written) == meant
 
 
 @pytest.mark.parametrize(
@@ -167,54 +202,57 @@ def test_cards(written, meant):
     ],
 )  # fmt: skip
 def test_limits(written, meant):
-    assert job_spec.limit(written) == meant
+    assert spec_values.limit(written) == meant
 
 
 @pytest.mark.parametrize("written", ["", "g", "-2", "1e5", "0x10", "1.2.3", "5p", "nan", "²", None, []])
 def test_what_is_no_limit(written):
     with pytest.raises(ValueError):
-        job_spec.limit(written)
+        spec_values.limit(written)
 
 
 @pytest.mark.parametrize(("written", "meant"), [("022", 0o22), ("0o22", 0o22), ("0", 0), ("7777", 0o7777), (18, 18)])
 def test_masks(written, meant):
-    assert job_spec.umask(written) == meant
+    assert spec_values.from_toml(FIELDS["umask"], written) == meant
 
 
 def test_options_win_over_the_file():
-    draft = Draft(
-        command=["a"], ranks=2, env={"A": "1", "B": "1"}, job_id="file", labels={"l": "1"}, nice=5, max_restarts=1,
+    draft = draft_of(
+        ranks=2, env={"A": "1", "B": "1"}, job_id="file", labels={"l": "1"}, nice=5, max_restarts=1,
         limits={"nofile": 1.0, "core": 1.0},
     )  # fmt: skip
-    draft.override(Draft(cards=[1], env={"B": "2"}, job_id="option", nice=0, limits={"core": 0.0}))
+    options = {"cards": [1], "env": {"B": "2"}, "job_id": "option", "nice": 0, "limits": {"core": 0.0}}
+    draft.override(job_spec.from_table(options))
     assert draft.spec() == JobSpec(
-        job_id="option", command=("a",), card_indices=(1,), env={"A": "1", "B": "2"}, labels={"l": "1"},
+        job_id="option", command=("x",), card_indices=(1,), env={"A": "1", "B": "2"}, labels={"l": "1"},
         max_restarts=1, limits={"nofile": 1.0, "core": 0.0},
     )  # fmt: skip
 
 
 def test_no_command_is_wrong_usage():
     with pytest.raises(Failure, match="no command") as caught:
-        Draft(command=[]).spec()
+        job_spec.from_table({"command": []}).spec()
     assert caught.value.exit_code == 2
 
 
 def test_all_that_is_wrong_is_said_at_once():
     with pytest.raises(BadSpec) as caught:
-        Draft(command=["x"], job_id="a/b", ranks=0, nodes=["a", "b"]).spec()
-    fields = [line.partition(":")[0] for line in caught.value.message.splitlines()]
-    assert fields == ["ranks", "node_rank", "job_id", "master_addr"]
+        draft_of(job_id="a/b", ranks=0, nodes=["a", "b"]).spec()
+    fields = [line.rpartition(": must")[0] for line in caught.value.message.splitlines()]
+    assert fields == ["job.toml: ranks: 0", "", "job.toml: job_id: 'a/b'", ""]
+    assert "--node-rank: is not set: say which of the 2 nodes this is, from 0" in caught.value.message
+    assert "--master-addr: a job of several nodes needs --master-addr and --master-port" in caught.value.message
     assert caught.value.exit_code == 2
 
 
 def test_what_is_not_utf8_is_refused():
-    with pytest.raises(BadSpec, match=r"command\[1\]: is not UTF-8"):
-        Draft(command=["x", os.fsdecode(b"\xff")]).spec()
+    with pytest.raises(BadSpec, match=r"job.toml: command\[1\]: is not UTF-8"):
+        draft_of(command=["x", os.fsdecode(b"\xff")]).spec()
 
 
 @pytest.mark.parametrize("program", ["train.py", "/usr/bin/python3", "./-x", "", "日本", "a b"])
 def test_a_made_up_id_is_a_legal_one(program):
-    first, second = job_spec.new_id([program, "x"]), job_spec.new_id([program, "x"])
+    first, second = job_spec.new_id((program, "x")), job_spec.new_id((program, "x"))
     assert first != second
     assert JOB_ID.fullmatch(first)
 
@@ -269,30 +307,30 @@ def test_the_message_says_what_the_spec_says():
 
 def test_a_secret_is_in_a_file_and_nowhere_else(tmp_path):
     (tmp_path / "secret").write_text("hunter2\n")
-    assert job_spec.from_table({"notify-secret": f"@{tmp_path}/secret"}).notify_secret == "hunter2"
+    assert job_spec.from_table({"notify-secret": f"@{tmp_path}/secret"}).asked.notify_secret == "hunter2"
     with pytest.raises(ValueError, match="must be @FILE") as caught:
-        job_spec.notify_secret("hunter2")
+        spec_values.from_toml(FIELDS["notify_secret"], "hunter2")
     assert "hunter2" not in str(caught.value)
     for content, says in ((b"", "has 0 lines"), (b"a\nb\n", "has 2 lines"), (b" \n", "is empty")):
         (tmp_path / "secret").write_bytes(content)
         with pytest.raises(ValueError, match=says):
-            job_spec.notify_secret(f"@{tmp_path}/secret")
+            spec_values.from_toml(FIELDS["notify_secret"], f"@{tmp_path}/secret")
 
 
 def test_a_webhook_in_a_file(tmp_path):
     url = "https://example.org/hook?token=hunter2"
     (tmp_path / "url").write_text(url + "\n")
     assert (
-        job_spec.webhook(f"@{tmp_path}/url")
-        == job_spec.from_table({"notify-webhook": f"@{tmp_path}/url"}).notify_webhook
+        spec_values.from_toml(FIELDS["notify_webhook"], f"@{tmp_path}/url")
+        == job_spec.from_table({"notify-webhook": f"@{tmp_path}/url"}).asked.notify_webhook
         == url
     )
-    for content, says in ((b"", "has 0 lines"), (b"a\nb\n", "has 2 lines"), (b"\xff", "is no text")):
+    for content, says in ((b"", "has 0 lines"), (b"a\nb\n", "has 2 lines"), (b"\xff", "is not text")):
         (tmp_path / "url").write_bytes(content)
         with pytest.raises(ValueError, match=says):
-            job_spec.webhook(f"@{tmp_path}/url")
+            spec_values.from_toml(FIELDS["notify_webhook"], f"@{tmp_path}/url")
     with pytest.raises(ValueError, match="/nowhere: No such file"):
-        job_spec.webhook("@/nowhere")
+        spec_values.from_toml(FIELDS["notify_webhook"], "@/nowhere")
 
 
 def test_events_of_a_job_are_named_and_known():
@@ -303,15 +341,12 @@ def test_events_of_a_job_are_named_and_known():
     for bad in ("hung,", "", [], [""]):
         with pytest.raises(ValueError, match="must be names of events, as in failed,hung"):
             job_spec.from_table({"notify_events": bad})
-    draft.notify_events = ["node_condition"]
     with pytest.raises(
-        BadSpec, match=r"notify.events: 'node_condition' is no event that is notified: allowed are started"
+        BadSpec, match="notify_events: 'node_condition' is no event that is notified: allowed are started"
     ):
-        draft.spec()
-    draft.notify_webhook, draft.notify_events = None, ["hung"]
-    with pytest.raises(BadSpec, match=r"notify.events: without notify.webhook"):
-        draft.spec()
-    draft.notify_webhook = "ftp://example/hunter2"
+        draft_of(notify_webhook="http://example", notify_events=["node_condition"]).spec()
+    with pytest.raises(BadSpec, match="notify_events: without --notify-webhook"):
+        draft_of(notify_events=["hung"]).spec()
     with pytest.raises(BadSpec) as caught:
-        draft.spec()
+        draft_of(notify_webhook="ftp://example/hunter2", notify_events=["hung"]).spec()
     assert "hunter2" not in caught.value.message

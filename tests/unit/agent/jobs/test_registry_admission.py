@@ -9,7 +9,8 @@ import pytest
 from muster.agent.config.schema import Config
 from muster.agent.errors import InvalidRequest, NoRoom
 from muster.agent.jobs import admission
-from muster.supervisors.model.spec import JOB_ID, JobSpec
+from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.model.spec_fields import JOB_ID
 
 
 def test_new_ids_are_ids_and_sort_by_time():
@@ -20,13 +21,11 @@ def test_new_ids_are_ids_and_sort_by_time():
     assert times == sorted(times)
 
 
-def test_a_spec_that_is_wrong_and_one_that_is_too_large():
+def test_a_spec_that_is_too_large():
     config = replace(Config(), jobs=replace(Config().jobs, max_ranks=4))
-    admission.refuse_bad(JobSpec("a", ("true",), ranks=4), config)
+    admission.refuse_configured(JobSpec("a", ("true",), ranks=4), config)
     with pytest.raises(InvalidRequest, match="ranks: 5: this node allows at most 4"):
-        admission.refuse_bad(JobSpec("a", ("true",), ranks=5), config)
-    with pytest.raises(InvalidRequest, match="command"):
-        admission.refuse_bad(JobSpec("a", ()), config)
+        admission.refuse_configured(JobSpec("a", ("true",), ranks=5), config)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_a_spec_that_is_wrong_and_one_that_is_too_large():
 def test_a_jobs_own_settings_of_the_hang_rule(settings: dict[str, str], says: dict[str, str]):
     config = replace(Config(), hang=replace(Config().hang, hung_s=650.0, action="stop"))
     with pytest.raises(InvalidRequest) as caught:
-        admission.refuse_bad(JobSpec("a", ("true",), hang=settings), config)
+        admission.refuse_configured(JobSpec("a", ("true",), hang=settings), config)
     told = {violation.field: violation.description for violation in caught.value.violations}
     assert told.keys() == says.keys()
     assert all(words in told[field] for field, words in says.items()), told
@@ -56,7 +55,7 @@ def test_a_jobs_own_settings_of_the_hang_rule(settings: dict[str, str], says: di
 
 def test_good_settings_of_the_hang_rule_are_taken():
     good = {"hung_s": "900", "suspect_s": "700.5", "min_samples": "7", "rule": "plain", "file_system_waits": ""}
-    admission.refuse_bad(JobSpec("a", ("true",), hang=good), Config())
+    admission.refuse_configured(JobSpec("a", ("true",), hang=good), Config())
 
 
 def test_the_working_folder_must_be_one(tmp_path: Path):

@@ -84,7 +84,7 @@ class Node:
         job.ranks = [Rank(0, 0, 0)]
         paths = self.root.job(job_id)
         paths.folder.mkdir(parents=True)
-        entry = Entry(job_id, JobSpec(job_id, ("true",), env), job, paths)
+        entry = Entry(job_id, JobSpec(job_id, ("true",), env=env), job, paths)
         self.log(job_id).write_bytes(data)
         self.jobs.add(entry)
         self.events.append([(None, Event(time.time(), "job.accepted", job_id))])

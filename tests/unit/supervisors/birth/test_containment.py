@@ -15,7 +15,7 @@ import pytest
 
 from muster.supervisors.birth.containment import ENOUGH_SCANS, Containment
 from muster.supervisors.model.lifecycle import Rank
-from muster.supervisors.model.spec import JOB_ID
+from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.model.states import Outcome
 from muster.supervisors.paths import Root
 from muster.supervisors.system import cgroups, process, scope

@@ -5,7 +5,7 @@ import pytest
 
 from muster.supervisors.birth import limits
 from muster.supervisors.birth.limits import RESOURCES
-from muster.supervisors.model.spec import UNLIMITED
+from muster.supervisors.model.spec_fields import UNLIMITED
 from tests.unit.supervision import in_own_process
 
 NUMBERS = {name: getattr(resource, f"RLIMIT_{name.upper()}") for name in RESOURCES}

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.supervisors.birth.limits import RESOURCES
-from muster.supervisors.birth.spec_rules import CGROUP_RESOURCES, MAX_RESTARTS, violations
-from muster.supervisors.model.spec import MAX_GRACE_S, MAX_LABELS, MAX_RANKS, MAX_STRING, Boot, JobSpec, TrainingMode
+from muster.supervisors.birth.spec_rules import violations
+from muster.supervisors.model.notify_rules import JOB_EVENTS
+from muster.supervisors.model.spec import MAX_GRACE_S, MAX_LABELS, MAX_RANKS, MAX_RESTARTS, Boot, JobSpec, TrainingMode
+from muster.supervisors.model.spec_fields import JOB_LIMITS, MAX_STRING
 from muster.supervisors.output.log_segments import new_path, removed_path, segment_path
 from muster.supervisors.paths import Root, is_reserved
 
@@ -148,11 +150,7 @@ OF_MUSTER = (
             for name in RESOURCES
             for value in (-2.0, 0.5, math.nan, 2.0**63)
         ),
-        *(
-            ({"limits": {name: value}}, [f"limits.{name}"])
-            for name in CGROUP_RESOURCES
-            for value in (0.0, -1.0, math.inf)
-        ),
+        *(({"limits": {name: value}}, [f"limits.{name}"]) for name in JOB_LIMITS for value in (0.0, -1.0, math.inf)),
     ],
 )
 def test_a_wrong_field_is_named(changes, expected):
@@ -223,12 +221,11 @@ def test_all_that_is_wrong_is_told_at_once_in_sentences():
     )
     found = violations(bad)
     assert [v.field for v in found] == [
-        "job_id", "command[0]", "env['A=B']", "env[OK]", "ranks", "workdir", "user", "grace_steps", "master_port",
-        "node_count", "labels['']", "max_runtime",
+        "job_id", "command[0]", "ranks", "env['A=B']", "env[OK]", "workdir", "user", "node_count", "master_port",
+        "max_runtime", "grace_steps", "labels['']",
     ]  # fmt: skip
     assert all(v.description for v in found)
-    assert "-3" in found[4].description
-    assert str(MAX_RANKS) in found[4].description
+    assert found[2].description == f"-3: must be 1 to {MAX_RANKS}"
 
 
 def test_a_secret_is_in_no_description():
@@ -279,7 +276,7 @@ def test_text_that_no_process_can_be_given_is_a_violation_and_no_crash(changes):
         max_restarts=st.integers(),
         restart_backoff=st.none() | st.floats(),
         pre_start=st.text(),
-        limits=st.dictionaries(st.sampled_from([*RESOURCES, *CGROUP_RESOURCES]) | st.text(), st.floats()),
+        limits=st.dictionaries(st.sampled_from([*RESOURCES, *JOB_LIMITS]) | st.text(), st.floats()),
         umask=st.none() | st.integers(),
         nice=st.integers(),
         training_mode=st.text(),
@@ -321,7 +318,7 @@ def test_what_it_was_and_what_is_allowed_is_said(changes, shown):
 def test_a_name_of_muster_s_own_is_refused_in_words():
     (found,) = violations(spec(env={"MA_VJ_NAME": "audit.log"}))
     assert found.description == (
-        "'audit.log': is how muster calls files of its own, which lie beside those of jobs: choose another name"
+        "'audit.log': muster uses such names for its own files, which lie beside those of jobs: choose another name"
     )
 
 
@@ -334,3 +331,27 @@ def test_every_file_that_muster_makes_among_the_logs_has_a_reserved_name():
         *(segment_path(log, 0, 10), removed_path(log), new_path(log), Path(f"{segment_path(log, 0, 10)}.gz.part")),
     ]
     assert [path.name for path in made if not is_reserved(path.name)] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({}, []),
+        ({"notify_webhook": "http://h/", "notify_events": JOB_EVENTS, "notify_secret": "s e c r e t"}, []),
+        ({"notify_events": ("failed",)}, ["notify.events"]),
+        ({"notify_webhook": "http://h/", "notify_events": ("node_condition",)}, ["notify.events"]),
+        ({"notify_webhook": "h", "notify_events": ("hang",)}, ["notify.webhook", "notify.events"]),
+        ({"notify_secret": "s"}, ["notify.secret"]),
+        ({"notify_webhook": "http://h/", "notify_secret": "s\n"}, ["notify.secret"]),
+        ({"notify_webhook": "http://h/", "notify_secret": "é" * 2049}, ["notify.secret"]),
+    ],
+)
+def test_notifications_that_a_job_asks_for(changes: dict[str, Any], fields: list[str]) -> None:
+    assert fields_of(spec(**changes)) == fields
+
+
+def test_a_border_names_a_field_and_those_beside_it_in_its_own_way() -> None:
+    bad = spec(nice=40, node_count=2, master_port=1, env={"A=B": ""}, limits={"files": 1.0})
+    found = {v.field: v.description for v in violations(bad, lambda field: f"--{field}")}
+    assert list(found) == ["--env['A=B']", "--limits.files", "--nice", "--master_addr"]
+    assert "needs --master_addr and --master_port" in found["--master_addr"]

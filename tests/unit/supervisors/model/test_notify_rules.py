@@ -8,7 +8,6 @@ from muster.supervisors.model.notify_rules import (
     EVENTS,
     JOB_EVENTS,
     events_problem,
-    job_problems,
     shown,
     webhook_problem,
 )
@@ -66,24 +65,6 @@ def test_names_of_events() -> None:
     problem = events_problem(("failed", "node_drained"), JOB_EVENTS)
     assert problem.startswith("'node_drained' is no event") and problem.endswith(", ".join(JOB_EVENTS))
     assert set(notify_rules.EVENTS) > set(JOB_EVENTS)
-
-
-@pytest.mark.parametrize(
-    ("webhook", "events", "secret", "fields"),
-    [
-        ("", (), "", []),
-        ("http://h/", (), "", []),
-        ("http://h/", JOB_EVENTS, "s e c r e t", []),
-        ("", ("failed",), "", ["notify.events"]),
-        ("http://h/", ("node_condition",), "", ["notify.events"]),
-        ("h", ("hang",), "", ["notify.webhook", "notify.events"]),
-        ("", (), "s", ["notify.secret"]),
-        ("http://h/", (), "s\n", ["notify.secret"]),
-        ("http://h/", (), "é" * 2049, ["notify.secret"]),
-    ],
-)
-def test_what_a_job_asks_for(webhook: str, events: tuple[str, ...], secret: str, fields: list[str]) -> None:
-    assert [field for field, _ in job_problems(webhook, events, secret)] == fields
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.supervisors.birth.spec_rules import MAX_RESTARTS
 from muster.supervisors.model import restart
 from muster.supervisors.model.lifecycle import Attempt, Job, Rank, Stop
 from muster.supervisors.model.restart import BACKOFF_S, JITTER, MAX_BACKOFF_S
-from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.model.spec import MAX_RESTARTS, JobSpec
 from muster.supervisors.model.states import STEP, Cause, Outcome, State
 
 

@@ -1,0 +1,244 @@
+"""How people write the fields of a spec: behind an option, or in job.toml."""
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from muster.agent import text
+from muster.supervisors.model import spec_fields as kinds
+from muster.supervisors.model.spec_fields import UNLIMITED, Field
+
+_MAX_FILE = 4 << 20
+
+
+def from_option(field: Field, written: str) -> Any:
+    """The value behind an option; of a table one pair of name and value. Raises ValueError."""
+    match field:
+        case kinds.Variables():
+            return _variable(written)
+        case kinds.LimitTable():
+            name, value = pair(written)
+            return name, limit(value)
+        case _ if isinstance(field.default, dict):
+            return pair(written)
+        case kinds.Whole() if type(field) is kinds.Whole and field.least >= 0:
+            return whole(written)
+    return from_toml(field, written)
+
+
+def from_toml(field: Field, value: object) -> Any:
+    """The value of a key of job.toml. Raises ValueError."""
+    return _READ[type(field)](field, value)
+
+
+def pair(written: str) -> tuple[str, str]:
+    """NAME=VALUE. Raises ValueError."""
+    name, equals, value = written.partition("=")
+    if not equals:
+        raise ValueError(f"{written!r}: must be NAME=VALUE")
+    return name, value
+
+
+def _variable(written: str) -> tuple[str, str]:
+    """NAME=VALUE, or NAME for the caller's own value."""
+    if "=" in written:
+        return pair(written)
+    if written not in os.environ:
+        raise ValueError(f"{written!r} is not set here: give NAME=VALUE, or set it")
+    return written, os.environ[written]
+
+
+def whole(written: str) -> int:
+    """A whole number from 0. Raises ValueError."""
+    if not (written.isascii() and written.isdigit() and int(written[:11]) < 1 << 32):
+        raise ValueError(f"{written!r}: must be a whole number from 0")
+    return int(written)
+
+
+def cards(value: object) -> int | tuple[int, ...]:
+    """A number of cards, or the indices of some: 2, "0,3", [0, 3]; "3," is card 3 alone. Raises ValueError."""
+    if isinstance(value, list):
+        return tuple(_number(index) for index in value)
+    if not isinstance(value, str):
+        return _number(value)
+    parts = [part.strip() for part in value.split(",")]
+    if len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
+        raise ValueError(f"{value!r}: must be a number of cards, as in 2, or indices, as in 0,3 (3, for card 3 alone)")
+    return tuple(int(part) for part in parts) if "," in value else int(parts[0])
+
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def limit(value: object) -> float:
+    """A limit: a number, one with k, m, g or t (powers of 1024), "unlimited". Raises ValueError."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if abs(value) > 1 << 63:
+            raise ValueError("is too large a number")
+        return float(value)
+    written = _text(value).strip().lower()
+    if written in ("unlimited", "infinity", "-1"):
+        return float(UNLIMITED)
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([kmgt]?)b?", written)
+    if match is None:
+        raise ValueError(f"{value!r}: must be a number, as in 65536 or 64g, or unlimited")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r}: must be text, in quotes")
+    return value
+
+
+def _number(value: object) -> int:
+    # The upper bound is that of a field in the API; the rules of the spec are tighter and say so better.
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
+        raise ValueError(f"{value!r}: must be a whole number from 0")
+    return value
+
+
+def _whole(field: Field, value: object) -> int:
+    """What may be below 0 may be text as well: TOML and shells quote a minus."""
+    if field.least >= 0:
+        return _number(value)
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,3}", value):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r}: must be a whole number from {field.allows()}")
+    return value
+
+
+def _octal(field: Field, value: object) -> int:
+    """022, "0o22", 18: text is octal, as in a shell."""
+    if not isinstance(value, str):
+        return _number(value)
+    digits = value.removeprefix("0o")
+    if not digits or len(digits) > 4 or not set(digits) <= set("01234567"):
+        raise ValueError(f"{value!r}: must be octal, as in 022")
+    return int(digits, 8)
+
+
+def _flag(field: Field, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r}: must be true or false")
+    return value
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return text.duration(str(value))
+    return text.duration(_text(value))
+
+
+def _steps(field: Field, value: object) -> tuple[float, ...]:
+    return tuple(_seconds(step) for step in value) if isinstance(value, list) else (_seconds(value),)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise ValueError(f"{value!r}: must be a list of texts")
+    return tuple(value)
+
+
+def _words(field: Field, value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise ValueError(f'{value!r}: must be a list of words, as in ["python", "train.py"]: there is no shell')
+    return _texts(value)
+
+
+def _names(field: Field, value: object) -> tuple[str, ...]:
+    """a,b, or a list."""
+    names = tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else _texts(value)
+    if not names or not all(names):
+        raise ValueError(f"{value!r}: must be {field.what}")
+    return names
+
+
+def _webhook(field: Field, value: object) -> str:
+    """A URL, or @FILE with one as its only line: everybody can read a command line, and a webhook's URL often is a
+    password."""
+    written = _text(value)
+    return _only_line(written[1:], "the URL") if written.startswith("@") else written
+
+
+def _secret(field: Field, value: object) -> str:
+    """@FILE with the secret as its only line: the command reads it, so that no command line has it."""
+    written = _text(value)
+    if not written.startswith("@"):
+        raise ValueError("must be @FILE, a file with the secret: others can read what is written here")
+    if not (secret := _only_line(written[1:], "the secret")):
+        raise ValueError(f"{written[1:]}: is empty: write the secret into it")
+    return secret
+
+
+def _only_line(path: str, what: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read(_MAX_FILE).splitlines()
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: is not text: must hold one line, {what}") from None
+    if len(lines) != 1:
+        raise ValueError(f"{path}: has {len(lines)} lines: must hold one, {what}")
+    return lines[0].strip()
+
+
+def _table(value: object, example: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r}: must be a table, as in {example}")
+    return value
+
+
+def _pairs(field: Field, value: object) -> dict[str, str]:
+    found = {}
+    for name, entry in _table(value, '{ NAME = "value" }').items():
+        if isinstance(entry, bool) or not isinstance(entry, (str, int)):
+            # The value itself is not shown: it may be a secret.
+            raise ValueError(f"{name}: must be text in quotes or a whole number, is {type(entry).__name__}")
+        found[name] = str(entry)
+    return found
+
+
+def _limits(field: Field, value: object) -> dict[str, float]:
+    found = {}
+    for name, entry in _table(value, '{ nofile = 65536, memlock = "unlimited" }').items():
+        try:
+            found[name] = limit(entry)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return found
+
+
+def _settings(field: Field, value: object) -> dict[str, str]:
+    """As a command line has them, whatever TOML has."""
+    settings = _table(value, "{ hung_s = 900 }")
+    return {name: str(entry).lower() if isinstance(entry, bool) else str(entry) for name, entry in settings.items()}
+
+
+_READ: dict[type[Field], Callable[[Field, object], Any]] = {
+    kinds.JobId: lambda _, value: _text(value),
+    kinds.Text: lambda _, value: _text(value),
+    kinds.FilePath: lambda _, value: _text(value),
+    kinds.Choice: lambda _, value: _text(value),
+    kinds.Cards: lambda _, value: cards(value),
+    kinds.TimeLimit: lambda _, value: _seconds(value),
+    kinds.Interval: lambda _, value: _seconds(value),
+    kinds.Flag: _flag,
+    kinds.Whole: _whole,
+    kinds.Octal: _octal,
+    kinds.Steps: _steps,
+    kinds.Words: _words,
+    kinds.Hosts: _names,
+    kinds.EventNames: _names,
+    kinds.Webhook: _webhook,
+    kinds.Secret: _secret,
+    kinds.Variables: _pairs,
+    kinds.Labels: _pairs,
+    kinds.LimitTable: _limits,
+    kinds.HangSettings: _settings,
+}

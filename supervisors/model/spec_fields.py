@@ -1,0 +1,320 @@
+"""Kinds of fields that the spec of a job has: what every border knows of a field, and which values the field allows.
+
+`spec.py` holds the table of fields. How people write a value: `agent/cli/spec/spec_values.py`. How a message carries
+it: `agent/messages/spec_message.py`. Both go by the kind of the field.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+from muster.supervisors.model import notify_rules
+from muster.supervisors.paths import is_reserved
+
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+#: The kernel's limit for one argument or environment string (MAX_ARG_STRLEN), in bytes.
+MAX_STRING = 131072
+#: Longest time limit, in seconds: ten years.
+MAX_S = 10 * 365 * 24 * 3600.0
+MAX_STEPS = 64
+#: A limit may have this value instead of a number: no limit.
+UNLIMITED = -1
+#: Limits of a process (setrlimit) and of a job (cgroup) by their names in a spec, with their units.
+PROCESS_LIMITS = {"nofile": "", "memlock": "bytes", "stack": "bytes", "core": "bytes", "nproc": ""}
+JOB_LIMITS = {"memory": "bytes", "cpus": ""}
+LIMITS = PROCESS_LIMITS | JOB_LIMITS
+RESERVED = "muster uses such names for its own files, which lie beside those of jobs: choose another name"
+
+#: The part of a value ("[0]"; empty: the whole value), and a sentence: what it is, and what is allowed.
+Problems = Iterator[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of JobSpec. A subclass is a kind of field, and says which values it allows.
+
+    `help` is for `--help` and the reference page; `{allowed}` stands for the allowed values. `more` is for the page
+    alone. `name` and `default` come from the dataclass.
+    """
+
+    metavar: str
+    help: str
+    _: KW_ONLY
+    more: str = ""
+    #: Option and key in job.toml, where they are not called like the field. None: the field has no option, no key.
+    option: str | None = ""
+    key: str | None = ""
+    #: Path in the message JobSpec of job.proto, where it is not the name.
+    api: str = ""
+    #: In words: what applies when the field is not set. Empty: nothing, or the default.
+    unset: str = ""
+    #: The smallest and the largest value, or the largest size; units are those of the field.
+    least: float = 0
+    most: float = 0
+    #: The only words that are allowed; empty: all.
+    allowed: tuple[str, ...] = ()
+    #: What the value is, in words: "a host name".
+    what: str = ""
+    #: Makes of a value the one that may be shown; None: the value is no secret.
+    hide: Callable[[Any], Any] | None = None
+    name: str = ""
+    default: Any = None
+
+    #: What job.toml has for it, in words.
+    toml: ClassVar[str] = "text"
+    #: The value is a tuple.
+    many: ClassVar[bool] = False
+
+    def problems(self, value: Any) -> Problems:
+        """Everything that is wrong with a value as such."""
+        yield from ()
+
+    def allows(self) -> str:
+        """The allowed values in words; empty where `what` and `toml` say it."""
+        return ", ".join(self.allowed) or self.what
+
+    def part(self, key: str) -> str:
+        """How one entry of a table is named behind the name of its field."""
+        return f"[{key[:40]!r}]"
+
+
+class Text(Field):
+    def problems(self, value: str) -> Problems:
+        if "\0" in value or len(value) > self.most:
+            yield "", f"must be {self.what}, of at most {self.most:g} characters without NUL"
+
+
+class JobId(Field):
+    def problems(self, value: str) -> Problems:
+        if not JOB_ID.fullmatch(value):
+            shown = value if len(value) <= 40 else f"{value[:40]}... ({len(value)} characters)"
+            yield "", f"{shown!r}: must be {self.what}"
+        elif is_reserved(value):
+            yield "", f"{value!r}: {RESERVED}"
+
+
+class FilePath(Field):
+    toml = "path"
+
+    def problems(self, value: str) -> Problems:
+        if value and not value.startswith("/"):
+            yield "", f"{value!r}: must be an absolute path"
+        if "\0" in value or len(value) > 4095:
+            yield "", "must be a path of at most 4095 characters without NUL"
+
+
+class Choice(Field):
+    def problems(self, value: str) -> Problems:
+        if value not in self.allowed:
+            yield "", f"{value[:40]!r}: must be one of {', '.join(self.allowed)}"
+
+
+class Flag(Field):
+    toml = "true or false"
+
+
+class Whole(Field):
+    toml = "number"
+
+    def problems(self, value: int) -> Problems:
+        if not self.least <= value <= self.most:
+            yield "", f"{value}: must be {self.allows()}"
+
+    def allows(self) -> str:
+        return f"{self.least:.0f} to {self.most:.0f}"
+
+
+class Cards(Whole):
+    """How many cards. It shares option and key with `Indices`, which cards."""
+
+    toml = "number, or list of indices"
+
+
+class Indices(Field):
+    many = True
+
+    def problems(self, value: tuple[int, ...]) -> Problems:
+        if not value:
+            yield "", "is empty: give how many cards, or which"
+        if len(set(value)) != len(value):
+            yield "", f"{list(value)}: names a card twice"
+
+
+class Octal(Field):
+    toml = 'octal text as in `"077"`, or a number'
+
+    def problems(self, value: int) -> Problems:
+        if not self.least <= value <= self.most:
+            yield "", f"{value:#o}: must be {self.allows()}"
+
+    def allows(self) -> str:
+        return f"{int(self.least):#o} to {int(self.most):#o}".replace("0o0 ", "0 ")
+
+
+class TimeLimit(Field):
+    toml = "duration"
+
+    def problems(self, value: float) -> Problems:
+        if not 0 < value <= MAX_S:
+            yield "", f"{value} s: must be {self.allows()}"
+
+    def allows(self) -> str:
+        return "above 0 and at most ten years"
+
+
+class Interval(Field):
+    toml = "duration"
+
+    def problems(self, value: float) -> Problems:
+        if not self.least <= value <= self.most:
+            yield "", f"{value:g} s: must be {self.allows()}"
+
+    def allows(self) -> str:
+        return f"{self.least:g} to {self.most:g} s"
+
+
+class Steps(Field):
+    """Lengths of time that follow each other; together at most `most` seconds."""
+
+    toml = "duration, or list of durations"
+    many = True
+
+    def problems(self, value: tuple[float, ...]) -> Problems:
+        if len(value) > MAX_STEPS:
+            yield "", f"{len(value)} steps: must be at most {MAX_STEPS}"
+        if any(not 0 <= step <= self.most for step in value) or sum(value) > self.most:
+            yield "", f"{list(value)}: each step must be at least 0 s, all together at most {self.most:g} s"
+
+    def allows(self) -> str:
+        return f"at most {MAX_STEPS} steps, together at most {self.most / 3600:g} h"
+
+
+class Words(Field):
+    """A command: a program and its arguments."""
+
+    toml = "list of texts"
+    many = True
+
+    def problems(self, value: tuple[str, ...]) -> Problems:
+        if not value:
+            yield "", "is empty: give the program to run and its arguments"
+        elif not value[0]:
+            yield "[0]", "is an empty string: give the program to run"
+        for i, word in enumerate(value):
+            yield from _string_problems(f"[{i}]", word)
+
+
+class Hosts(Field):
+    toml = 'list of texts, or text as in `"a,b"`'
+    many = True
+
+    def problems(self, value: tuple[str, ...]) -> Problems:
+        for i, name in enumerate(value):
+            if not name or len(name) > 253 or not name.isprintable() or any(c in name for c in " ,/"):
+                yield f"[{i}]", f"{name[:80]!r}: must be a host name or address"
+        if len(set(value)) != len(value):
+            yield "", "must name each node once"
+
+    def allows(self) -> str:
+        return "host names or addresses, each once"
+
+
+class EventNames(Field):
+    toml = Hosts.toml
+    many = True
+
+    def problems(self, value: tuple[str, ...]) -> Problems:
+        if problem := notify_rules.events_problem(value, self.allowed):
+            yield "", problem
+
+
+class Webhook(Field):
+    toml = "URL, or `@FILE` with the URL as its only line"
+
+    def problems(self, value: str) -> Problems:
+        if problem := notify_rules.webhook_problem(value):
+            yield "", problem
+
+
+class Secret(Field):
+    toml = "`@FILE` with the secret as its only line"
+
+    def problems(self, value: str) -> Problems:
+        if problem := notify_rules.secret_problem(value):
+            yield "", problem
+
+
+class Variables(Field):
+    """Environment variables. No sentence shows a value: it may be a secret."""
+
+    toml = "table"
+
+    def problems(self, value: dict[str, str]) -> Problems:
+        for name, text in value.items():
+            if not name or "=" in name or "\0" in name:
+                yield f"[{name!r}]", "a name must not be empty and must not contain '=' or NUL"
+            else:
+                yield from _string_problems(f"[{name}]", f"{name}={text}")
+
+
+class Labels(Field):
+    """At most `most` pairs of texts."""
+
+    toml = "table"
+
+    def problems(self, value: dict[str, str]) -> Problems:
+        if len(value) > self.most:
+            yield "", f"{len(value)} labels: must be at most {self.most:g}"
+        for key, text in value.items():
+            sizes = _size(key), _size(text)
+            if not key or None in sizes or max(size or 0 for size in sizes) > 256 or "\0" in key + text:
+                yield self.part(key), "a key must have 1 to 256 bytes, a value at most 256"
+
+    def allows(self) -> str:
+        return f"at most {self.most:g}; keys and values of at most 256 bytes"
+
+
+class LimitTable(Field):
+    toml = f"table of {', '.join(f'`{name}`' for name in LIMITS)}"
+
+    def problems(self, value: dict[str, float]) -> Problems:
+        for name, number in value.items():
+            if name not in LIMITS:
+                yield self.part(name), f"is not known: must be one of {', '.join(LIMITS)}"
+            elif name in JOB_LIMITS:
+                if not (math.isfinite(number) and 0 < number < 1 << 63):
+                    yield self.part(name), f"{number}: must be above 0 and below 2^63; leave it out for no limit"
+            elif number != UNLIMITED and not (math.isfinite(number) and 0 <= number < 1 << 63 and number % 1 == 0):
+                yield self.part(name), f"{number}: must be a whole number from 0, or -1 for unlimited"
+
+    def allows(self) -> str:
+        return 'a number, `"64g"`, `"unlimited"`'
+
+    def part(self, key: str) -> str:
+        return f".{key[:40]}"
+
+
+class HangSettings(Field):
+    """Settings of the hang rule. What they may be depends on those of the node: agent/jobs/admission.py."""
+
+    toml = "table"
+
+
+def _size(value: str) -> int | None:
+    """Bytes of a text as a process gets it; None: it cannot be written as bytes."""
+    try:
+        return len(value.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return None
+
+
+def _string_problems(part: str, value: str) -> Problems:
+    size = _size(value)
+    if "\0" in value:
+        yield part, "contains a NUL character, which no process can be given"
+    elif size is None:
+        yield part, "is not text: it contains half of a character"
+    elif size >= MAX_STRING:
+        yield part, f"is longer than the {MAX_STRING - 1} bytes that the kernel allows"
