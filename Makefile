@@ -21,7 +21,7 @@ MINDSPORE ?= mindspore==2.7.*
 # proto/muster holds links to agent, supervisors and probes.
 CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test chaos test-system test-msrun fuzz lint format proto check-proto corpus corpus-acted bench soak lock clean
+.PHONY: help setup run test chaos test-system test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -53,7 +53,7 @@ test-msrun: $(READY) $(MINDSPORE_READY)  ## the tests of msrun with MindSpore: a
 fuzz: $(READY)  ## 100,000 generated calls against a real daemon; MUSTER_FUZZ_CALLS says how many
 	@MUSTER_FUZZ_CALLS=$${MUSTER_FUZZ_CALLS:-100000} $(BIN)/python -m pytest -q -s tests/fuzz --timeout 2400 $(PYTEST_ARGS)
 
-lint: $(READY) check-proto  ## ruff, mypy, import rules, generated code
+lint: $(READY) check-proto check-docs  ## ruff, mypy, import rules, generated code and pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(CODE)
@@ -128,6 +128,12 @@ check-proto: $(PROTO_READY)  ## buf lint, and is the generated code that of the 
 	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; mkdir "$$tmp/old"; $(call protoc,$$tmp); \
 	cp proto/muster/v1/*_pb2*.py* "$$tmp/old/"; \
 	diff -r "$$tmp/old" "$$tmp/muster/v1" || { echo "make: the generated code is stale; run 'make proto'" >&2; exit 1; }
+
+docs: $(READY)  ## write the generated pages of docs/reference/
+	@$(BIN)/python -m scripts.make_reference
+
+check-docs: $(READY)  ## are the generated pages of docs/reference/ current?
+	@$(BIN)/python -m scripts.make_reference --check
 
 clean:  ## remove environments, caches and build output
 	rm -rf .venv .venv-proto .venv-mindspore build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
