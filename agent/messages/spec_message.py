@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from muster.agent.protobuf_times import seconds
 from muster.agent.text import plain
 from muster.supervisors.model.spec import FIELDS, JobSpec, Violation
-from muster.supervisors.model.spec_fields import LIMITS, Field, Interval, LimitTable, Steps, TimeLimit
+from muster.supervisors.model.spec_fields import LIMITS, Delay, Field, LimitTable, Steps, TimeLimit
 from muster.v1 import job_pb2
 
 _BY_PATH = {field.api: field for field in FIELDS.values()}
@@ -52,7 +52,7 @@ def _to(field: Field, value: Any) -> Any:
     match field:
         case _ if value is None:
             return None
-        case TimeLimit() | Interval():
+        case TimeLimit() | Delay():
             return duration(value)
         case Steps():
             return [duration(step) for step in value]
@@ -70,7 +70,7 @@ def _to(field: Field, value: Any) -> Any:
 
 def _from(field: Field, value: Any, found: list[Violation]) -> Any:
     match field:
-        case TimeLimit() | Interval():
+        case TimeLimit() | Delay():
             return seconds(value, field.api, found)
         case Steps():
             return tuple(seconds(step, f"{field.api}[{i}]", found) for i, step in enumerate(value))

@@ -13,18 +13,18 @@ from muster.supervisors.model.notify_rules import JOB_EVENTS, without_secrets
 from muster.supervisors.model.spec_fields import (
     Cards,
     Choice,
+    Delay,
     EventNames,
     Field,
     FilePath,
     Flag,
-    HangSettings,
     Hosts,
     Indices,
-    Interval,
     JobId,
     Labels,
     LimitTable,
     Octal,
+    RuleSettings,
     Secret,
     Steps,
     Text,
@@ -166,7 +166,7 @@ class JobSpec:
     max_restarts: Annotated[int, Whole(
         "N", "Start all ranks again after a failure, at most N times.", most=MAX_RESTARTS,
     )] = 0
-    restart_backoff: Annotated[float | None, Interval(
+    restart_backoff: Annotated[float | None, Delay(
         "DURATION", "Pause before the first restart; each further pause is twice as long, up to 60s.", most=3600,
         unset="1s",
     )] = None
@@ -207,7 +207,7 @@ class JobSpec:
     max_hang_restarts: Annotated[int | None, Whole(
         "N", "Start the job again after a hang at most N times.", option=None, most=MAX_RESTARTS, unset="3",
     )] = None
-    hang: Annotated[dict[str, str], HangSettings(
+    hang: Annotated[dict[str, str], RuleSettings(
         "", "Settings of the hang rule for this job, over those of the node.", more="[hang.md](../hang.md)",
         option=None,
     )] = field(default_factory=dict)

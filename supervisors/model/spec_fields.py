@@ -164,7 +164,7 @@ class TimeLimit(Field):
         return "above 0 and at most ten years"
 
 
-class Interval(Field):
+class Delay(Field):
     toml = "duration"
 
     def problems(self, value: float) -> Problems:
@@ -296,7 +296,7 @@ class LimitTable(Field):
         return f".{key[:40]}"
 
 
-class HangSettings(Field):
+class RuleSettings(Field):
     """Settings of the hang rule. What they may be depends on those of the node: agent/jobs/admission.py."""
 
     toml = "table"

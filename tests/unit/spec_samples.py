@@ -19,7 +19,7 @@ _BY_KIND: dict[type[Field], tuple[Any, Any, str]] = {
     kinds.Whole: (3, 3, "3"),
     kinds.Octal: (0o27, "027", "027"),
     kinds.TimeLimit: (90.0, "1m30s", "90"),
-    kinds.Interval: (0.0, "0s", "0"),
+    kinds.Delay: (0.0, "0s", "0"),
     kinds.Steps: ((1.5,), [1.5], "1500ms"),
     kinds.Words: (("python", "x.py", ""), ["python", "x.py", ""], ""),
     kinds.Hosts: (("a", "b"), ["a", "b"], "a, b"),
@@ -27,7 +27,7 @@ _BY_KIND: dict[type[Field], tuple[Any, Any, str]] = {
     kinds.Variables: ({"A": "1"}, {"A": 1}, "A=1"),
     kinds.Labels: ({"team": "x"}, {"team": "x"}, "team=x"),
     kinds.LimitTable: ({"nofile": -1.0}, {"nofile": "unlimited"}, "nofile=unlimited"),
-    kinds.HangSettings: ({"hung_s": "900"}, {"hung_s": 900}, "hung_s=900"),
+    kinds.RuleSettings: ({"hung_s": "900"}, {"hung_s": 900}, "hung_s=900"),
 }
 
 

@@ -227,7 +227,7 @@ _READ: dict[type[Field], Callable[[Field, object], Any]] = {
     kinds.Choice: lambda _, value: _text(value),
     kinds.Cards: lambda _, value: cards(value),
     kinds.TimeLimit: lambda _, value: _seconds(value),
-    kinds.Interval: lambda _, value: _seconds(value),
+    kinds.Delay: lambda _, value: _seconds(value),
     kinds.Flag: _flag,
     kinds.Whole: _whole,
     kinds.Octal: _octal,
@@ -240,5 +240,5 @@ _READ: dict[type[Field], Callable[[Field, object], Any]] = {
     kinds.Variables: _pairs,
     kinds.Labels: _pairs,
     kinds.LimitTable: _limits,
-    kinds.HangSettings: _settings,
+    kinds.RuleSettings: _settings,
 }
