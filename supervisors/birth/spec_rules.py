@@ -22,7 +22,7 @@ def violations(spec: JobSpec, name: Name = api_name) -> list[Violation]:
 
     `name` says what a field is called where the spec comes from.
     """
-    found = [*_of_each(spec), *_of_several(spec, name), *boot.problems(spec)]
+    found = [*_of_each(spec), *_of_several(spec), *boot.problems(spec)]
     return [Violation(_FIELD.sub(lambda field: name(field[0]), v.field), v.description) for v in found]
 
 
@@ -33,7 +33,7 @@ def _of_each(spec: JobSpec) -> Iterator[Violation]:
                 yield Violation(field.name + part, description)
 
 
-def _of_several(spec: JobSpec, name: Name) -> Iterator[Violation]:
+def _of_several(spec: JobSpec) -> Iterator[Violation]:
     platform = modelarts.platform_name(spec.env)
     if is_reserved(platform):
         yield Violation("env[MA_VJ_NAME]", f"{platform!r}: {RESERVED}")
@@ -46,13 +46,13 @@ def _of_several(spec: JobSpec, name: Name) -> Iterator[Violation]:
         yield Violation("node_rank", f"{spec.node_rank}: {allowed}")
     if spec.nodes and len(spec.nodes) != spec.node_count:
         names = f"{len(spec.nodes)} names for {spec.node_count} node(s)"
-        yield Violation("nodes", f"{names}: name every node once, in the order of {name('node_rank')}")
+        yield Violation("nodes", f"{names}: name every node once, in the order of node_rank")
     if spec.node_count > 1 and not (spec.master_addr and spec.master_port):
-        both = f"{name('master_addr')} and {name('master_port')}"
-        yield Violation("master_addr", f"a job of several nodes needs {both}, the same on every node")
+        yield Violation(
+            "master_addr", "a job of several nodes needs master_addr and master_port, the same on every node"
+        )
     if spec.on_hang == OnHang.RESTART and not spec.max_restarts:
-        text = f"is restart, and {name('max_restarts')} is 0: say how often muster may start the job again"
-        yield Violation("on_hang", text)
+        yield Violation("on_hang", "is restart, and max_restarts is 0: say how often muster may start the job again")
     for field in ("notify_events", "notify_secret"):
         if getattr(spec, field) and not spec.notify_webhook:
-            yield Violation(field, f"without {name('notify_webhook')}: say where to post the events")
+            yield Violation(field, "without a webhook: say where to post the events")

@@ -108,7 +108,7 @@ def test_a_job_names_its_webhook_on_the_command_line(
     eventually(lambda: receiver.got)
     assert [(body["job"], body["event"]) for body in receiver.bodies] == [("bad", "failed")]
     bad = daemon.cli("start", "--notify-webhook", receiver.url, "--notify-events", "hang", "--", "true")
-    assert bad.returncode == 2 and "notify.events: 'hang' is no event" in bad.stderr
+    assert bad.returncode == 2 and "--notify-events: 'hang' is no event" in bad.stderr
 
 
 def test_a_daemon_of_one_job_tells_its_end_before_its_own() -> None:

@@ -241,7 +241,7 @@ def test_all_that_is_wrong_is_said_at_once():
     fields = [line.rpartition(": must")[0] for line in caught.value.message.splitlines()]
     assert fields == ["job.toml: ranks: 0", "", "job.toml: job_id: 'a/b'", ""]
     assert "--node-rank: is not set: say which of the 2 nodes this is, from 0" in caught.value.message
-    assert "--master-addr: a job of several nodes needs --master-addr and --master-port" in caught.value.message
+    assert "--master-addr: a job of several nodes needs master_addr and master_port" in caught.value.message
     assert caught.value.exit_code == 2
 
 
@@ -345,7 +345,7 @@ def test_events_of_a_job_are_named_and_known():
         BadSpec, match="notify_events: 'node_condition' is no event that is notified: allowed are started"
     ):
         draft_of(notify_webhook="http://example", notify_events=["node_condition"]).spec()
-    with pytest.raises(BadSpec, match="notify_events: without --notify-webhook"):
+    with pytest.raises(BadSpec, match="notify_events: without a webhook"):
         draft_of(notify_events=["hung"]).spec()
     with pytest.raises(BadSpec) as caught:
         draft_of(notify_webhook="ftp://example/hunter2", notify_events=["hung"]).spec()

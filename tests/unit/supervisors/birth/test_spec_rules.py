@@ -350,8 +350,7 @@ def test_notifications_that_a_job_asks_for(changes: dict[str, Any], fields: list
     assert fields_of(spec(**changes)) == fields
 
 
-def test_a_border_names_a_field_and_those_beside_it_in_its_own_way() -> None:
+def test_a_border_names_a_field_in_its_own_way() -> None:
     bad = spec(nice=40, node_count=2, master_port=1, env={"A=B": ""}, limits={"files": 1.0})
-    found = {v.field: v.description for v in violations(bad, lambda field: f"--{field}")}
-    assert list(found) == ["--env['A=B']", "--limits.files", "--nice", "--master_addr"]
-    assert "needs --master_addr and --master_port" in found["--master_addr"]
+    found = [v.field for v in violations(bad, lambda field: f"--{field}")]
+    assert found == ["--env['A=B']", "--limits.files", "--nice", "--master_addr"]
