@@ -190,6 +190,10 @@ class Root:
     def nursery_lock(self) -> Path:
         return self.run / f"{self.nursery_name}.lock"
 
+    def nursery_lock_aside(self, pid: int) -> Path:
+        """The lock of a nursery that does not answer, once another one is to have its name."""
+        return self.run / f"{self.nursery_name}.{pid}.lock"
+
     @property
     def nursery_log(self) -> Path:
         """What nursery and supervisors have to say that is in no journal (a defect's traceback, say)."""

@@ -19,6 +19,10 @@ class LinkLost(Exception):
     """Raised when the other end is not there, went away, or does not answer in time. Another try may succeed."""
 
 
+class Silent(LinkLost):
+    """Raised when the other end holds its socket and does not answer: it is stopped, hangs, or has too much to do."""
+
+
 class Refused(Exception):
     """Raised when the other end answered that it will not do what was asked; the text is its sentence."""
 
@@ -79,8 +83,8 @@ class Connection:
 
 @asynccontextmanager
 async def connect(*paths: Path) -> AsyncIterator[Connection]:
-    """A connection that has said hello, to the first of these sockets that somebody listens on. Raises LinkLost,
-    OtherProtocol."""
+    """A connection that has said hello, to the first of these sockets that somebody listens on. Raises LinkLost or
+    Silent, OtherProtocol."""
     path = paths[0]
     stream: ByteStream | None = None
     troubles = []
@@ -92,7 +96,7 @@ async def connect(*paths: Path) -> AsyncIterator[Connection]:
                     stream = await anyio.connect_unix(name)
             break
         except TimeoutError:
-            raise LinkLost(f"{path}: does not accept a connection within {HELLO_S:g} s") from None
+            raise Silent(f"{path}: does not accept a connection within {HELLO_S:g} s") from None
         except OSError as error:
             troubles.append(LinkLost(f"{path}: {error.strerror}"))
     if stream is None:
@@ -103,7 +107,7 @@ async def connect(*paths: Path) -> AsyncIterator[Connection]:
             with anyio.fail_after(HELLO_S):
                 await _hello(connection)
         except TimeoutError:
-            raise LinkLost(f"{path}: does not say hello within {HELLO_S:g} s") from None
+            raise Silent(f"{path}: does not say hello within {HELLO_S:g} s") from None
         yield connection
 
 

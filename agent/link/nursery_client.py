@@ -17,7 +17,8 @@ from muster.agent import threads
 from muster.agent.changes import Changes
 from muster.agent.errors import StartupError
 from muster.agent.link import connection as control
-from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Pause, Refused
+from muster.agent.link import silent_nursery
+from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Pause, Refused, Silent
 from muster.probes.calls import children
 from muster.supervisors.paths import Root
 from muster.supervisors.system import descriptors, owner_pipe, process, trust
@@ -28,6 +29,9 @@ START_S = 10.0
 LISTEN_S = 0.5
 TEND_S = 20.0
 HELD_S = 5.0
+#: Seconds after which a nursery that was asked for a supervisor, and did not answer, is asked for a greeting; and
+#: between two looks at that.
+LATE_S, LOOK_S = 3.0, 1.0
 #: All that the nursery, and through it a supervisor, is given of the daemon's environment.
 _ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 
@@ -42,6 +46,7 @@ class _Answer:
     """To a `tend`; `message` stays None where the nursery died before."""
 
     done: anyio.Event = field(default_factory=anyio.Event)
+    since: float = field(default_factory=anyio.current_time)
     message: messages.Message | None = None
 
 
@@ -92,7 +97,8 @@ class NurseryClient:
                     if not started:
                         started = True
                         task_status.started()
-                    await self._listen(connection)
+                    lost = await self._follow(connection)
+                raise lost
             except OtherProtocol as error:
                 raise StartupError(
                     f"{self._root.nursery_socket}: a nursery of another version serves this root: {error}; start the "
@@ -101,7 +107,7 @@ class NurseryClient:
             except (LinkLost, Refused, OSError) as error:
                 self.trouble = f"no nursery: {error}; trying again. Jobs run on, new ones wait"
                 _log.warning("nursery.lost", pid=self.pid, error=str(error))
-                if not self._explained:
+                if not (self._explained or isinstance(error, Silent)):  # that one has not died
                     lived = bool(self.pid)
                     self.died("", f"(pid {self.pid}) died" if lived else "cannot be started", str(error), lived, None)
                 self._explained = False
@@ -157,7 +163,40 @@ class NurseryClient:
             answer.done.set()
         self._waiting.clear()
 
+    async def _follow(self, connection: Connection) -> LinkLost:
+        """Until it is gone, or does not answer; returned, not raised: a task group would wrap it."""
+        found: list[LinkLost] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                found.append(await self._silence())
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            try:
+                await self._listen(connection)
+            except LinkLost as error:
+                found.append(error)
+                tasks.cancel_scope.cancel()
+        return found[0]
+
+    async def _silence(self) -> Silent:
+        """Returns once a supervisor was asked for, and the nursery does not even greet another client."""
+        while True:
+            await anyio.sleep(LOOK_S)
+            now = anyio.current_time()
+            if not any(now - answer.since >= LATE_S for answer in self._waiting.values()):
+                continue
+            try:
+                async with control.connect(self._root.nursery_socket):
+                    pass  # it answers: the supervisor takes its time
+            except Silent as error:
+                return error
+            except (LinkLost, Refused, OSError) as error:  # who listens will notice, or it has no room for a client
+                _log.info("nursery.not_asked", pid=self.pid, error=str(error))
+
     async def _listen(self, connection: Connection) -> None:
+        """Raises LinkLost."""
         while True:
             message = await connection.receive()
             if message["op"] == "died":
@@ -178,9 +217,18 @@ class NurseryClient:
         async with AsyncExitStack() as stack:
             try:
                 connection = await stack.enter_async_context(control.connect(self._root.nursery_socket))
+            except Silent:
+                await self._step_around()
+                connection = await self._start(stack)
             except LinkLost:
                 connection = await self._start(stack)
             yield connection
+
+    async def _step_around(self) -> None:
+        """Raises OSError."""
+        said = await threads.run(silent_nursery.step_around, self._root)
+        _log.warning("nursery.silent", text=said)
+        self.died("", "does not answer", said, True, None)
 
     async def _start(self, stack: AsyncExitStack) -> Connection:
         code: int | None = None

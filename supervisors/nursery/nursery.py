@@ -40,13 +40,15 @@ class Nursery:
     """Serves the nursery's socket."""
 
     def __init__(self, root: Root, listener: socket.socket, at: Path, held: lock.Lock, owned: bool) -> None:
-        """`at`: where the socket is; `held`: the lock of its name. `owned`: a pipe tells of the end of the
+        """`at`: where the socket is; `held`: the lock of its name, beside it. `owned`: a pipe tells of the end of the
         command that the jobs belong to (owner_pipe.py)."""
         self._spare = Spare(SPARE, self._raised)  # before anything else, so that it holds low numbers
         self._loop = Loop(self._on_trouble)
         self._at, self._held = at, held
         self._retired: Retired | None = None
-        self._wards = Wards(root, self._loop, self._daemons, self._tell, self._spare, self._step_aside, owned)
+        self._wards = Wards(
+            root, self._loop, self._daemons, self._tell, self._spare, self._step_aside, self._see_name, owned
+        )
         self._server = ControlServer(self._loop, listener, {"tend": self._tend, "ended": self._ended}, self._spare)
         self._spare.on_exhausted = self._on_exhausted
         self._busy_at = time.monotonic()
@@ -96,22 +98,29 @@ class Nursery:
         if limit is not None:
             self._step_aside(f"somebody lowered its limit of open files to {limit}, which it may not raise")
 
-    def _step_aside(self, why: str) -> None:
+    def _see_name(self) -> None:
+        """A daemon that got no answer (we were stopped, or hung) has given our name to another nursery."""
+        if not self._held.is_at(self._at.with_suffix(".lock")):
+            self._step_aside("it did not answer for a while", named=False)
+
+    def _step_aside(self, why: str, *, named: bool = True) -> None:
         """Gives up the name, so that a daemon starts a nursery with better limits, and only looks after what is there
-        (retired.py)."""
+        (retired.py). `named`: the name is still ours."""
         if self._retired is not None:
             return
         text = f"{why}: another nursery takes its place"
         say(text)
         self._tell({"op": "died", "job": "", "how": "steps aside", "error": text})
+        own = self._at if named else self._at.with_suffix(f".{os.getpid()}.lock")
         with contextlib.suppress(OSError):
-            self._at.unlink()
+            own.unlink()
         self._held.close()
         self._spare.release()
         self._retired = Retired(self._loop, self._wards, self._at, self._loop.stop)
         self._server.close()
 
     def _check_idle(self) -> None:
+        self._see_name()
         if self._retired is not None:
             return
         if self._wards or self._server.clients:

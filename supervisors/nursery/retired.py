@@ -1,11 +1,11 @@
-"""A nursery that steps aside: somebody has lowered its limit of descriptors, it may not raise it, and so neither it nor
-a supervisor that it forks can work.
+"""A nursery that steps aside. Either somebody has lowered its limit of descriptors, it may not raise it, and so neither
+it nor a supervisor that it forks can work: it gives its name up, and a daemon that was connected starts another one. Or
+it was stopped (SIGSTOP) or hung for so long that a daemon has given its name to another one meanwhile.
 
-It gives its name up and closes what it does not need; a daemon that was connected starts another one, which takes all
-jobs over. But it is the parent of the ranks whose supervisor has died, and theirs are zombies that only a parent may
-read (a zombie of another user, say). So it stays as long as it has any: it tells the new nursery how they ended, again
-and again, which tells the supervisor, and waits for them once that has recorded it. Supervisors that live are looked
-after until they end.
+It closes what it does not need; the other one takes all jobs over. But it is the parent of the ranks whose supervisor
+has died, and theirs are zombies that only a parent may read (a zombie of another user, say). So it stays as long as it
+has any: it tells the new nursery how they ended, again and again, which tells the supervisor, and waits for them once
+that has recorded it. Supervisors that live are looked after until they end.
 
     ended job pid status   to the new nursery, over its socket
     ended job pid reap     its answer: whether that is recorded

@@ -43,13 +43,16 @@ class Wards:
         tell: Callable[[messages.Message], None],
         spare: Spare,
         step_aside: Callable[[str], None],
+        see_name: Callable[[], None],
         owned: bool,
     ) -> None:
         """`daemons`: pids of those that are connected, which hold a job's lock for moments only; `tell` sends them a
         message. `spare`: given up where there is no descriptor for a fork. `step_aside` is called with the reason where
-        a supervisor would get too few descriptors from us: see retired.py. `owned`: see Nursery."""
+        a supervisor would get too few descriptors from us: see retired.py; `see_name` before each fork: it retires us
+        where another nursery has our name. `owned`: see Nursery."""
         self._owned = owned
-        self._daemons, self._tell, self._spare, self._step_aside = daemons, tell, spare, step_aside
+        self._daemons, self._tell, self._spare = daemons, tell, spare
+        self._step_aside, self._see_name = step_aside, see_name
         self._retired = False
         self._root = root
         self._loop = loop
@@ -182,8 +185,9 @@ class Wards:
         return ward
 
     def _find_fit(self) -> None:
-        """Looks whether a supervisor would get the descriptors that we were given. Raises OSError where it would not,
-        and a daemon is there to start a nursery with better limits."""
+        """Looks whether it is for us to fork, and a supervisor would get the descriptors that we were given. Raises
+        OSError where another nursery is to do it, or would if a daemon is there to start one with better limits."""
+        self._see_name()
         self._spare.raise_limit()
         limit = descriptors.lowered_to()
         if limit is not None and self._daemons():

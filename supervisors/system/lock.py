@@ -35,6 +35,14 @@ class Lock:
         self._fds = fds
         _flocks.update(fds)
 
+    def is_at(self, path: Path) -> bool:
+        """False where another file has taken the place of the one that is locked; True also where there is none."""
+        try:
+            found = os.stat(path)
+            return not self._fds or os.path.samestat(found, os.fstat(self._fds[0]))
+        except OSError:
+            return True
+
     def close(self) -> None:
         """Lets go."""
         for fd in self._fds:

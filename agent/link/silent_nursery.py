@@ -1,0 +1,35 @@
+"""A nursery that has its name and does not answer: it is stopped (SIGSTOP), or hangs in the kernel.
+
+Its jobs run on, but those that need a supervisor get none. So its name is given to another one, which takes them over.
+It is left as it is: once it answers again it finds that out, and tells the other one how its ranks ended
+(supervisors/nursery/retired.py).
+"""
+
+import contextlib
+import os
+
+from muster.supervisors.paths import Root
+from muster.supervisors.system import lock, process
+
+
+def step_around(root: Root) -> str:
+    """Takes the name from the nursery that has it; returns a sentence about that one. Blocks. Raises OSError."""
+    pid = lock.holder(root.nursery_lock)
+    _tidy(root)
+    if not pid:  # it has ended meanwhile
+        return "the nursery has ended"
+    os.rename(root.nursery_lock, root.nursery_lock_aside(pid))
+    root.nursery_socket.unlink(missing_ok=True)
+    stat = process.read_stat(pid)
+    if stat is None or stat.state not in process.STUCK:
+        return f"the nursery (pid {pid}) does not answer: another one takes its place"
+    advice = f"; `kill -CONT {pid}` continues it" if stat.state == "T" else ""
+    return f"the nursery (pid {pid}) {process.STUCK[stat.state]}: another one takes its place{advice}"
+
+
+def _tidy(root: Root) -> None:
+    """Locks of those that have ended since."""
+    for path in root.run.glob(f"{root.nursery_name}.*.lock"):
+        with contextlib.suppress(OSError):
+            if not lock.holder(path):
+                path.unlink()
