@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from muster.probes.calls import children
+from muster.probes.kernel import process
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import SupervisionError
-from muster.supervisors.system import process
 
 if TYPE_CHECKING:
     from muster.agent.jobs.registry import Registry

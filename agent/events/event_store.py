@@ -27,8 +27,8 @@ from muster.agent.events import segments
 from muster.agent.events.segments import Segment
 from muster.agent.host import state_file
 from muster.agent.host.state_folder import DEGRADES, event_epoch, new_epoch
+from muster.probes.kernel import process
 from muster.supervisors.model.spec import Violation
-from muster.supervisors.system import process
 
 #: By how much the numbers of another boot are ahead.
 BOOT_GAP = 1 << 20

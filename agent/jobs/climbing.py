@@ -10,12 +10,12 @@ import anyio
 import structlog
 
 from muster.agent import threads
+from muster.probes.kernel import process
+from muster.probes.kernel.process import Stat
 from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job.stop_order import StopOrder
 from muster.supervisors.supervision_errors import explain
-from muster.supervisors.system import process
 from muster.supervisors.system.ladder import Ladder, Rung
-from muster.supervisors.system.process import Stat
 from muster.supervisors.system.spare import Reserve
 from muster.supervisors.system.urgency import urgent
 

@@ -21,6 +21,8 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.salvage import Salvage
 from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
+from muster.probes.kernel import process
+from muster.probes.kernel.process import Stat
 from muster.supervisors.birth import environment
 from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job import stop_order
@@ -29,9 +31,8 @@ from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import explain
-from muster.supervisors.system import cgroups, lock, process
+from muster.supervisors.system import cgroups, lock
 from muster.supervisors.system.ladder import KILL_WAIT_S
-from muster.supervisors.system.process import Stat
 from muster.supervisors.system.spare import Reserve
 
 #: Seconds between two looks, and how many must find nothing until the job counts as one of which nothing lives: of one

@@ -14,11 +14,12 @@ from muster.agent.jobs import log_ownership
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.job_folder import remove_tree
 from muster.agent.jobs.log_ownership import KnownJob, Owner
+from muster.probes.kernel import process
+from muster.probes.kernel.process import Stat
 from muster.supervisors.birth import environment
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised
-from muster.supervisors.system import cgroups, lock, process
-from muster.supervisors.system.process import Stat
+from muster.supervisors.system import cgroups, lock
 
 
 def living(root: Root, job_id: str) -> list[Stat]:

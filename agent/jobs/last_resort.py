@@ -22,6 +22,8 @@ from muster.agent.jobs.climbing import EMPTY_LOOKS, KILL_AGAIN_MOST_S, LOOK_S, C
 from muster.agent.jobs.entry import Entry
 from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
+from muster.probes.kernel import process
+from muster.probes.kernel.process import Stat
 from muster.supervisors.birth import environment
 from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job import stop_order
@@ -30,9 +32,8 @@ from muster.supervisors.model.lifecycle import Job, Rank, Stop
 from muster.supervisors.model.states import Cause, State
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import SupervisionError, explain
-from muster.supervisors.system import lock, process
+from muster.supervisors.system import lock
 from muster.supervisors.system.ladder import KILL_WAIT_S, Ladder, Rung
-from muster.supervisors.system.process import Stat
 from muster.supervisors.system.spare import Reserve
 
 #: Seconds that a supervisor has, beyond a grace, to send what is due before the daemon does.

@@ -45,12 +45,13 @@ from muster.agent.node.health import NodeHealth
 from muster.probes.cards.driver import Driver
 from muster.probes.checks import precheck
 from muster.probes.checks.result import CheckResult, Status
+from muster.probes.kernel import process
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.states import Kind, State
 from muster.supervisors.paths import Root
-from muster.supervisors.system import descriptors, process
+from muster.supervisors.system import descriptors
 from muster.supervisors.system.spare import Reserve
 
 __all__ = ["Entry", "Registry"]

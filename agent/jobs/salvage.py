@@ -15,6 +15,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.jobs.entry import Entry
+from muster.probes.kernel import process
 from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
 from muster.supervisors.model.settings import SettingsFile
 from muster.supervisors.model.states import JOB
@@ -23,7 +24,7 @@ from muster.supervisors.output.output import job_log_files
 from muster.supervisors.output.tee import RankLog
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import AlreadySupervised, explain
-from muster.supervisors.system import lock, process
+from muster.supervisors.system import lock
 
 #: Seconds between two looks whether a supervisor still drains, and that one round of a log, and the last one, may take.
 LOOK_S, ROUND_S, LAST_S = 0.5, 0.05, 10.0

@@ -6,9 +6,10 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.jobs.entry import Entry
+from muster.probes.kernel import process
+from muster.probes.kernel.process import STUCK
 from muster.supervisors.supervision_errors import explain
-from muster.supervisors.system import lock, process
-from muster.supervisors.system.process import STUCK
+from muster.supervisors.system import lock
 
 #: Seconds between two looks, and between those that follow one that found it stuck.
 LOOK_S, AGAIN_S = 5.0, 1.0

@@ -22,6 +22,7 @@ from muster.agent.link.connection import Pause
 from muster.agent.link.nursery_client import NurseryClient
 from muster.probes.cards.accelerator import ASCEND
 from muster.probes.checks.result import CheckResult, Status, final_line, log_lines, numbers
+from muster.probes.kernel import process
 from muster.supervisors.birth import environment
 from muster.supervisors.birth.modes import ranktable
 from muster.supervisors.birth.modes.ranktable import RankTable
@@ -35,7 +36,6 @@ from muster.supervisors.model.states import Cause, Kind, State
 from muster.supervisors.model.verdict import OWN_FAILURE, blames_node
 from muster.supervisors.output.output import job_log_files
 from muster.supervisors.paths import Root
-from muster.supervisors.system import process
 from muster.supervisors.system.spare import Reserve
 
 #: States in which the daemon has the job, as long as no supervisor took it.

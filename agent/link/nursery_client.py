@@ -20,8 +20,9 @@ from muster.agent.link import connection as control
 from muster.agent.link import silent_nursery
 from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Pause, Refused, Silent
 from muster.probes.calls import children
+from muster.probes.kernel import process
 from muster.supervisors.paths import Root
-from muster.supervisors.system import descriptors, owner_pipe, process, trust
+from muster.supervisors.system import descriptors, owner_pipe, trust
 from muster.supervisors.wire import messages
 
 #: Seconds: a new nursery is up, it then answers, a supervisor listens, a connection counts as one that held.

@@ -8,8 +8,9 @@ It is left as it is: once it answers again it finds that out, and tells the othe
 import contextlib
 import os
 
+from muster.probes.kernel import process
 from muster.supervisors.paths import Root
-from muster.supervisors.system import lock, process
+from muster.supervisors.system import lock
 
 
 def step_around(root: Root) -> str:

@@ -22,10 +22,11 @@ from muster.agent.errors import StartupError
 from muster.agent.host.state_folder import MOVED, OTHER_ROOT, writable, writable_for_job
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.kernel.process import FULL
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import remedy
 from muster.supervisors.system import descriptors
-from muster.supervisors.system.spare import FULL, Spare
+from muster.supervisors.system.spare import Spare
 
 #: Seconds between two looks at descriptors, and at folders; and that a folder's disk has for an answer.
 FDS_S, FOLDERS_S, ANSWER_S = 0.5, 10.0, 5.0

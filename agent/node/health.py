@@ -26,9 +26,9 @@ from muster.agent.node.node_watch import Looks, NodeWatch
 from muster.agent.node.xid_memory import XidMemory
 from muster.probes.cards.driver import Driver
 from muster.probes.checks.result import CheckResult, Status
+from muster.probes.kernel import process
 from muster.probes.node.node_checks import Finding, Inventory, InventoryState, Looker, NodeCheck, NodeSettings, Position
 from muster.supervisors.paths import Root
-from muster.supervisors.system import process
 
 __all__ = ["Clock", "Condition", "DrainState", "NodeHealth"]
 

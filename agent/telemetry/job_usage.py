@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from muster.probes.cards.sampler import ProcessLook
-from muster.probes.kernel.procfs import TICKS_PER_S, NodeTotals
+from muster.probes.kernel.process import TICKS_PER_S
+from muster.probes.kernel.procfs import NodeTotals
 from muster.probes.kernel.trees import JobProcess, ProcessRole
 
 

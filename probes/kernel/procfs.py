@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+from muster.probes.kernel.process import FULL, TICKS_PER_S
+
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: task->flags: forked, and did not execute anything yet (include/linux/sched.h); its environment is its parent's.
 _PF_FORKNOEXEC = 0x40
 #: One line or a few; an environment can be larger, and of that this much is looked at.
 _SMALL, _LARGE = 4096, 256 << 10
-_WANTING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_WANTING = frozenset({*FULL, errno.ENOMEM})
 _INTERESTING = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 
 

@@ -12,11 +12,10 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from muster.probes.kernel import process
+from muster.probes.kernel.process import FULL, Stat
 from muster.supervisors.model.lifecycle import Rank
-from muster.supervisors.system import process
 from muster.supervisors.system.cgroups import remove_cgroup
-from muster.supervisors.system.process import Stat
-from muster.supervisors.system.spare import FULL
 
 #: So many empty scans in a row are taken for the truth on a node that makes processes all the time; a second of them.
 ENOUGH_SCANS = 20

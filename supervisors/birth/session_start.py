@@ -7,12 +7,12 @@ import os
 from dataclasses import dataclass
 from typing import Any, Self
 
+from muster.probes.kernel.process import Stat
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot
 from muster.supervisors.model.spec_fields import MAX_STRING
 from muster.supervisors.model.states import State
 from muster.supervisors.supervision_errors import SupervisionError
-from muster.supervisors.system.process import Stat
 
 #: In the environment of all processes of a session: its id.
 MARK = "MUSTER_EXEC_ID"

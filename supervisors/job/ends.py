@@ -8,13 +8,14 @@ import signal
 import time
 from collections.abc import Callable
 
+from muster.probes.kernel import process
 from muster.supervisors.birth import child
 from muster.supervisors.model import verdict
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.states import Kind, Outcome
 from muster.supervisors.paths import JobPaths
-from muster.supervisors.system import oom, process
+from muster.supervisors.system import oom
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire.link import NurseryLink
 

@@ -5,14 +5,14 @@ import signal
 import time
 from collections.abc import Callable
 
+from muster.probes.kernel import process
+from muster.probes.kernel.process import Stat
 from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job.stop_order import SAME_S, unrecorded
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.states import Cause, Kind
-from muster.supervisors.system import process
 from muster.supervisors.system.ladder import Climb
 from muster.supervisors.system.loop import Loop
-from muster.supervisors.system.process import Stat
 
 
 class Escalation:

@@ -12,6 +12,8 @@ import socket
 import sys
 import time
 
+from muster.probes.kernel import process
+from muster.probes.kernel.process import FULL, Stat
 from muster.supervisors.birth import child, environment
 from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job import hardware, steps, stop_order
@@ -33,13 +35,12 @@ from muster.supervisors.output.output import Output
 from muster.supervisors.paths import Root
 from muster.supervisors.session.sessions import Sessions
 from muster.supervisors.supervision_errors import Exhausted, NotStartable, explain
-from muster.supervisors.system import oom, owner_pipe, process, scope
+from muster.supervisors.system import oom, owner_pipe, scope
 from muster.supervisors.system.cgroups import enter_scope, is_leaf, limit_cgroup, make_cgroup
 from muster.supervisors.system.descriptors import lowered_to
 from muster.supervisors.system.ladder import KILL_WAIT_S
 from muster.supervisors.system.loop import AGAIN_S, Alarm, Loop
-from muster.supervisors.system.process import Stat
-from muster.supervisors.system.spare import FULL, Spare
+from muster.supervisors.system.spare import Spare
 from muster.supervisors.wire.control import JournalServer
 from muster.supervisors.wire.link import NurseryLink
 from muster.supervisors.wire.messages import Message

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from muster.probes.kernel import process
 from muster.supervisors.model.lifecycle import Job
-from muster.supervisors.system import process, trust
+from muster.supervisors.system import trust
 
 #: Device nodes of cards by their kind, for journals that do not tell them.
 NODES = {"nvidia": "/dev/nvidia{}", "ascend": "/dev/davinci{}"}

@@ -2,6 +2,7 @@
 
 import time
 
+from muster.probes.kernel import process
 from muster.supervisors.birth import births, environment
 from muster.supervisors.birth.child import Account, Birth
 from muster.supervisors.birth.modes import boot
@@ -12,7 +13,6 @@ from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import Kind
 from muster.supervisors.output.output import Output
 from muster.supervisors.paths import Root
-from muster.supervisors.system import process
 from muster.supervisors.wire.link import NurseryLink
 
 

@@ -5,6 +5,8 @@ import signal
 import time
 from collections.abc import Callable
 
+from muster.probes.kernel import process
+from muster.probes.kernel.process import Stat
 from muster.supervisors.birth import births
 from muster.supervisors.birth.births import Midwife
 from muster.supervisors.birth.containment import Containment
@@ -18,10 +20,8 @@ from muster.supervisors.model.states import Kind, Outcome, State
 from muster.supervisors.output import tee
 from muster.supervisors.output.output import Output, is_ours, job_log_files
 from muster.supervisors.paths import Root
-from muster.supervisors.system import process
 from muster.supervisors.system.ladder import Climb
 from muster.supervisors.system.loop import Alarm, Loop
-from muster.supervisors.system.process import Stat
 from muster.supervisors.wire.link import NurseryLink
 
 

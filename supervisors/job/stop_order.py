@@ -13,11 +13,11 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from muster.probes.kernel.process import FULL
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.states import Cause, Kind
 from muster.supervisors.system import trust
-from muster.supervisors.system.spare import FULL
 
 #: Two stops that would send SIGKILL at times no further apart are the same one, said twice; in seconds.
 SAME_S = 0.1

@@ -6,13 +6,14 @@ import signal
 import socket
 import sys
 
+from muster.probes.kernel import process
 from muster.supervisors.job.gang import Gang
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised, SupervisionError, Untrusted
-from muster.supervisors.system import lock, process, trust
+from muster.supervisors.system import lock, trust
 
 #: How a supervisor leaves: the job has ended; another one has the job; the job's files cannot be worked with.
 DONE, BUSY, UNUSABLE = 0, 3, 4

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from muster.probes.kernel import process
 from muster.supervisors.birth import child
 from muster.supervisors.job.ends import Ends
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.states import Kind
-from muster.supervisors.system import process
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire.link import NurseryLink
 

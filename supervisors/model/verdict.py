@@ -5,9 +5,9 @@ import signal
 import time
 from typing import Any
 
+from muster.probes.kernel import process
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
 from muster.supervisors.model.states import Cause, Outcome, State
-from muster.supervisors.system import process
 
 #: Of muster's own failure and of an outcome that nobody knows (docker's convention for the former).
 OWN_FAILURE = 125

@@ -17,15 +17,17 @@ import sys
 import time
 from pathlib import Path
 
+from muster.probes.kernel import process
+from muster.probes.kernel.process import FULL
 from muster.supervisors.job import supervisor
 from muster.supervisors.nursery.retired import Retired
 from muster.supervisors.nursery.ward import say
 from muster.supervisors.nursery.wards import Wards
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised
-from muster.supervisors.system import descriptors, lock, owner_pipe, process, scope
+from muster.supervisors.system import descriptors, lock, owner_pipe, scope
 from muster.supervisors.system.loop import Loop
-from muster.supervisors.system.spare import FULL, Spare
+from muster.supervisors.system.spare import Spare
 from muster.supervisors.system.subreaper import become_subreaper
 from muster.supervisors.wire.control import Client, ControlServer, listen
 from muster.supervisors.wire.messages import Message

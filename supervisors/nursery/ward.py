@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from muster.supervisors.system import process
+from muster.probes.kernel import process
 from muster.supervisors.wire import messages
 from muster.supervisors.wire.control import Client
 

@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from muster.probes.kernel import process
+from muster.probes.kernel.process import FULL
 from muster.supervisors.birth import keyring
 from muster.supervisors.job import supervisor
 from muster.supervisors.model import journal
@@ -17,9 +19,9 @@ from muster.supervisors.nursery.ward import Ward, children_of_ours, how, say
 from muster.supervisors.output.tee import open_reader
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import ProtocolError, SupervisionError, explain
-from muster.supervisors.system import descriptors, lock, owner_pipe, process
+from muster.supervisors.system import descriptors, lock, owner_pipe
 from muster.supervisors.system.loop import AGAIN_S, Loop
-from muster.supervisors.system.spare import FULL, Spare
+from muster.supervisors.system.spare import Spare
 from muster.supervisors.system.subreaper import become_subreaper
 from muster.supervisors.wire import messages
 from muster.supervisors.wire.control import Client

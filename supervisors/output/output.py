@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from muster.probes.kernel import process
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.settings import SettingsFile
@@ -20,7 +21,6 @@ from muster.supervisors.output.gaps import Count, Counts, Gap
 from muster.supervisors.output.log_layout import Folder, Layout
 from muster.supervisors.output.log_segments import companions, removed_path
 from muster.supervisors.paths import Root
-from muster.supervisors.system import process
 from muster.supervisors.system.loop import Loop
 
 #: How long output may take to be drained at the end, in seconds. Nobody writes any more by then.

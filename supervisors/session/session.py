@@ -8,12 +8,12 @@ import signal
 import time
 from collections.abc import Callable
 
+from muster.probes.kernel import process
 from muster.supervisors.birth import child
 from muster.supervisors.birth.session_start import SessionRefused, SessionRequest
 from muster.supervisors.model import verdict
 from muster.supervisors.session.session_io import Inlet, Outlet, SessionDescriptors, set_size
 from muster.supervisors.supervision_errors import ProtocolError
-from muster.supervisors.system import process
 from muster.supervisors.system.loop import Alarm, Loop
 from muster.supervisors.wire import frames
 from muster.supervisors.wire.control import Client

@@ -3,13 +3,13 @@
 import signal
 from collections.abc import Callable, Mapping
 
+from muster.probes.kernel import process
+from muster.probes.kernel.process import Stat
 from muster.supervisors.birth.containment import Containment
 from muster.supervisors.birth.session_start import MARK, read_environ
 from muster.supervisors.session.session import Session
-from muster.supervisors.system import process
 from muster.supervisors.system.ladder import Climb
 from muster.supervisors.system.loop import Loop
-from muster.supervisors.system.process import Stat
 
 #: From the first signal to SIGKILL for processes of a session that a predecessor began, in seconds.
 GRACE_S = 5.0

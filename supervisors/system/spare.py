@@ -6,15 +6,11 @@ other descriptors, so that its numbers are low.
 """
 
 import contextlib
-import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
 
 from muster.supervisors.system import descriptors
-
-#: What open(2) and its like say at a limit of the process, or of the node.
-FULL = (errno.EMFILE, errno.ENFILE)
 
 
 def _nothing(_: object = None) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from muster.probes.kernel import process
 from muster.supervisors.birth import environment
 from muster.supervisors.job import stop_order
 from muster.supervisors.job.stop_order import StopOrder
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.model.states import Cause, Kind
-from muster.supervisors.system import lock, process
+from muster.supervisors.system import lock
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, alive, eventually
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from muster.agent.link import supervisor_client
+from muster.probes.kernel import process
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.model.states import Cause, Kind
-from muster.supervisors.system import process
 from muster.v1 import job_pb2, log_pb2
 from tests.conftest import Daemon, alive, eventually
 from tests.integration.box import Boxed, mounted

@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Self
 
+from muster.probes.kernel import process
 from muster.supervisors import PROTOCOL
 from muster.supervisors.birth.session_start import read_environ
 from muster.supervisors.model import journal
@@ -20,7 +21,7 @@ from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.replay import replay
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.paths import Root
-from muster.supervisors.system import lock, process
+from muster.supervisors.system import lock
 from muster.supervisors.wire import frames, messages
 from muster.supervisors.wire.frames import FROM_SESSION, TO_SESSION, Frame, Parser
 from tests.unit.supervision import DEADLINE_S, until

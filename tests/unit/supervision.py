@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from muster.supervisors.system import process
+from muster.probes.kernel import process
 
 T = TypeVar("T")
 

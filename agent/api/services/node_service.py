@@ -11,8 +11,9 @@ from muster.agent.api.services.condition_message import condition_message, drain
 from muster.agent.errors import InvalidRequest
 from muster.agent.host.build import BUILD
 from muster.agent.text import plain
+from muster.probes.kernel import process
 from muster.supervisors.model.spec import Violation
-from muster.supervisors.system import process, scope
+from muster.supervisors.system import scope
 from muster.supervisors.system.cgroups import find_cgroup_root
 from muster.v1 import node_pb2, node_pb2_grpc
 

@@ -6,7 +6,7 @@ import resource
 from pathlib import Path
 
 from muster.agent.cli.client.address import Address
-from muster.supervisors.system import process
+from muster.probes.kernel import process
 
 #: A daemon with fewer descriptors to spare takes no connection.
 _SPARE_FILES = 4

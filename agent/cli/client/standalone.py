@@ -18,11 +18,12 @@ from muster.agent.cli.client.interrupts import Interrupts
 from muster.agent.cli.exits import Exit, Failure, NoDaemon, not_started
 from muster.agent.cli.printing import note
 from muster.agent.host.pid_one import is_init
+from muster.probes.kernel import process
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import SupervisionError, Untrusted
-from muster.supervisors.system import process, trust
+from muster.supervisors.system import trust
 
 #: Seconds within which the daemon must answer after its start, and, over the job's grace, end when we have gone. (It
 #: gives itself less: MARGIN_S and LAST_WORDS_S in agent/ending.py.)

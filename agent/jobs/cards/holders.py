@@ -5,7 +5,7 @@ import os
 import pwd
 from dataclasses import dataclass
 
-from muster.supervisors.system import process
+from muster.probes.kernel import process
 
 #: Of an environment that is searched, in bytes.
 _MAX_ENVIRON = 256 << 10

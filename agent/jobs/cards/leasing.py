@@ -23,8 +23,9 @@ from muster.agent.node.health import NodeHealth
 from muster.probes.cards import visible
 from muster.probes.cards.driver import Driver, What
 from muster.probes.checks.result import numbers
+from muster.probes.kernel import process
 from muster.supervisors.model.spec import Boot, JobSpec
-from muster.supervisors.system import lock, process
+from muster.supervisors.system import lock
 
 #: Seconds that a start waits for cards whose job has ended and which are being looked at.
 FREED_S = 15.0

@@ -15,8 +15,8 @@ from muster.agent.jobs.cards import holders
 from muster.agent.link.connection import Pause
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Holder, Trouble
 from muster.probes.cards.driver import Driver, View, What
+from muster.probes.kernel import process
 from muster.supervisors.model.lifecycle import Job
-from muster.supervisors.system import process
 
 #: Between two looks at cards that were not free in time, in seconds.
 LOOK_S = 5.0

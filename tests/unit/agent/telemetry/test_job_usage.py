@@ -6,7 +6,8 @@ import pytest
 
 from muster.agent.telemetry.job_usage import JobUsage, Meter, NodeUsage, RankPlace
 from muster.probes.cards.sampler import ProcessLook
-from muster.probes.kernel.procfs import TICKS_PER_S, Io, NodeTotals, Stat
+from muster.probes.kernel.process import TICKS_PER_S
+from muster.probes.kernel.procfs import Io, NodeTotals, Stat
 from muster.probes.kernel.trees import JobProcess, ProcessRole
 
 NODE = NodeTotals(busy_ticks=1000, all_ticks=4000, mem_total=1000, mem_available=250)

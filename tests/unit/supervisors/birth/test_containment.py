@@ -13,12 +13,13 @@ from typing import IO, Any
 
 import pytest
 
+from muster.probes.kernel import process
 from muster.supervisors.birth.containment import ENOUGH_SCANS, Containment
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.model.states import Outcome
 from muster.supervisors.paths import Root
-from muster.supervisors.system import cgroups, process, scope
+from muster.supervisors.system import cgroups, scope
 from muster.supervisors.system.cgroups import limit_cgroup, make_cgroup
 from tests.unit.supervision import in_own_process, until
 

@@ -9,13 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from muster.probes.kernel import process
 from muster.supervisors.job.ends import Ends
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Job, Rank, Stop
 from muster.supervisors.model.replay import apply
 from muster.supervisors.model.states import STEP, Cause, State
 from muster.supervisors.paths import JobPaths
-from muster.supervisors.system import oom, process
+from muster.supervisors.system import oom
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire.link import NurseryLink
 from tests.unit.supervision import in_own_process, wait_ended

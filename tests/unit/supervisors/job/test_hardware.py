@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from muster.probes.kernel import process
 from muster.supervisors.job import hardware
 from muster.supervisors.model.lifecycle import Job
-from muster.supervisors.system import process
 
 
 def job(kind: str = "nvidia", cards: tuple[int, ...] = (0, 1), nodes: dict[int, str] | None = None) -> Job:

@@ -3,6 +3,7 @@ import signal
 
 import pytest
 
+from muster.probes.kernel import process
 from muster.supervisors.model.lifecycle import Asked, Job, Rank, Stop, Verdict
 from muster.supervisors.model.states import Cause, Outcome, State
 from muster.supervisors.model.verdict import (
@@ -18,7 +19,6 @@ from muster.supervisors.model.verdict import (
     so_far,
     stop_may_come,
 )
-from muster.supervisors.system import process
 
 EXIT_0, EXIT_7, SEGV, SEGV_CORE, TERM, KILL = 0, 7 << 8, 11, 11 | 0x80, 15, 9
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from muster.probes.kernel import process
 from muster.supervisors.model import settings
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Job, Rank
@@ -21,7 +22,6 @@ from muster.supervisors.output.log_removals import record_removal, removals
 from muster.supervisors.output.log_segments import removed_path, segment_path
 from muster.supervisors.output.output import GAP_AGAIN_S, Output, job_line, job_log_files, set_aside
 from muster.supervisors.paths import Root
-from muster.supervisors.system import process
 from muster.supervisors.system.loop import Loop
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[muster\] ")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from muster.supervisors.system import process
+from muster.probes.kernel import process
 from muster.supervisors.wire import frames
 from tests.unit.sessions import NAME, Node, Running
 from tests.unit.supervision import until

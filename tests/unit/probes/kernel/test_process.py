@@ -12,8 +12,8 @@ from typing import IO, Any
 
 import pytest
 
-from muster.supervisors.system import process
-from muster.supervisors.system.process import final_status
+from muster.probes.kernel import process
+from muster.probes.kernel.process import final_status
 from tests.unit.supervision import in_own_process, until, wait_ended
 
 EXIT_7 = 7 << 8

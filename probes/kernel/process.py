@@ -19,8 +19,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.supervisors.system.spare import FULL
-
 #: task->flags: forked but did not execute anything yet (include/linux/sched.h).
 _PF_FORKNOEXEC = 0x40
 _PIDFD_INFO_EXIT = 1 << 3
@@ -31,6 +29,8 @@ _PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: The states of /proc/PID/stat in which a process does nothing, whatever is asked of it.
 STUCK = {"T": "is stopped (SIGSTOP)", "t": "is stopped by a debugger (state t)", "D": "hangs in the kernel (state D)"}
+#: What open(2) and its like say at a limit of the process, or of the node.
+FULL = (errno.EMFILE, errno.ENFILE)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
