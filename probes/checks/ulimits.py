@@ -14,6 +14,7 @@ from typing import Literal
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import Action, CheckResult, Code, Status
+from muster.probes.kernel import process
 
 When = Literal["infiniband", "always", "never"]
 
@@ -109,8 +110,10 @@ def _given(nursery: int) -> int | None:
 
 
 def _started(pid: int) -> int:
-    """In clock ticks since the boot."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    """In clock ticks since the boot. Raises OSError where there is no such process."""
+    if (stat := process.read_stat(pid)) is None:
+        raise ProcessLookupError(f"there is no process {pid}")
+    return stat.start
 
 
 def _may_raise(pid: int) -> bool:

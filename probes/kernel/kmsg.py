@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from muster.probes.kernel import process
+
 PATH = Path("/dev/kmsg")
 #: No record is larger: the kernel's own buffer for one (CONSOLE_EXT_LOG_MAX) is 8 KiB.
 _RECORD = 8192
@@ -82,7 +84,7 @@ class KernelLog:
         """
         self.path = path
         self._fd = -1
-        self._boot_id = current_boot_id() if boot_id is None else boot_id
+        self._boot_id = _boot_id() if boot_id is None else boot_id
         self._seq = after.seq if after is not None and after.boot_id == self._boot_id else -1
         #: Records that the kernel overwrote before they were read.
         self.lost = 0
@@ -149,10 +151,10 @@ def wall_time(seconds: float) -> float:
     return time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - seconds)
 
 
-def current_boot_id() -> str:
-    """Of this boot; empty where the kernel does not tell it."""
+def _boot_id() -> str:
+    """Empty where the kernel does not tell it."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return process.boot_id()
     except OSError:
         return ""
 

@@ -32,6 +32,7 @@ STUCK = {"T": "is stopped (SIGSTOP)", "t": "is stopped by a debugger (state t)",
 #: What open(2) and its like say at a limit of the process, or of the node.
 FULL = (errno.EMFILE, errno.ENFILE)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def boot_id() -> str:
@@ -46,7 +47,8 @@ def uptime() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What /proc/PID/stat says; times in clock ticks, `start` since boot."""
+    """What /proc/PID/stat says. Times in clock ticks, those of children that were waited for included, `start` since
+    boot; `rss` in bytes."""
 
     pid: int
     comm: str
@@ -60,6 +62,12 @@ class Stat:
     threads: int
     start: int
     exit_code: int
+    rss: int = 0
+
+    @property
+    def cpu_s(self) -> float:
+        """Seconds of CPU time, with that of the children that it has waited for."""
+        return (self.user_ticks + self.system_ticks) / TICKS_PER_S
 
     @property
     def ended(self) -> bool:
@@ -91,25 +99,32 @@ def read_stat(pid: int) -> Stat | None:
             data = file.read()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
+    return parse_stat(pid, data)
+
+
+def parse_stat(pid: int, data: bytes) -> Stat | None:
+    """Of what /proc/PID/stat says; None where that is nothing."""
     # The name may hold anything, parentheses and newlines too: it ends at the last one.
     head, _, tail = data.rpartition(b")")
     f = tail.split()
-    if len(f) < 50:
+    try:
+        return Stat(
+            pid=pid,
+            comm=head.partition(b"(")[2].decode("utf-8", "replace"),
+            state=f[0].decode("ascii", "replace"),
+            ppid=int(f[1]),
+            pgrp=int(f[2]),
+            session=int(f[3]),
+            flags=int(f[6]),
+            user_ticks=int(f[11]) + int(f[13]),
+            system_ticks=int(f[12]) + int(f[14]),
+            threads=int(f[17]),
+            start=int(f[19]),
+            exit_code=int(f[49]),
+            rss=int(f[21]) * PAGE_BYTES,
+        )
+    except (IndexError, ValueError):
         return None
-    return Stat(
-        pid=pid,
-        comm=head.partition(b"(")[2].decode("utf-8", "replace"),
-        state=f[0].decode(),
-        ppid=int(f[1]),
-        pgrp=int(f[2]),
-        session=int(f[3]),
-        flags=int(f[6]),
-        user_ticks=int(f[11]) + int(f[13]),
-        system_ticks=int(f[12]) + int(f[14]),
-        threads=int(f[17]),
-        start=int(f[19]),
-        exit_code=int(f[49]),
-    )
 
 
 def all_stats() -> dict[int, Stat]:

@@ -14,31 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.probes.kernel.process import FULL, TICKS_PER_S
+from muster.probes.kernel.process import FULL, Stat, parse_stat
 
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: task->flags: forked, and did not execute anything yet (include/linux/sched.h); its environment is its parent's.
-_PF_FORKNOEXEC = 0x40
 #: One line or a few; an environment can be larger, and of that this much is looked at.
 _SMALL, _LARGE = 4096, 256 << 10
 _WANTING = frozenset({*FULL, errno.ENOMEM})
 _INTERESTING = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """Of /proc/PID/stat. `start` in clock ticks since boot; `cpu_s` in seconds, of the process and the children that it
-    has waited for; `rss` in bytes."""
-
-    pid: int
-    name: str
-    state: str
-    ppid: int
-    session: int
-    cpu_s: float
-    start: int
-    rss: int
-    before_exec: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +66,7 @@ class Procfs:
 
     def stat(self, pid: int) -> Stat | None:
         """None where there is no such process, or where it is hidden (hidepid). Raises OSError as all of these do."""
-        data = self._of(pid, "stat")
-        # The name may hold anything, parentheses and newlines too: it ends at the last one.
-        head, _, tail = data.rpartition(b")")
-        # The fields behind the 22nd are many, and none of them is wanted.
-        f = tail.split(None, 22)
-        if len(f) < 22:
-            return None
-        return Stat(
-            pid=pid,
-            name=head.partition(b"(")[2].decode("utf-8", "replace"),
-            state=f[0].decode("ascii", "replace"),
-            ppid=int(f[1]),
-            session=int(f[3]),
-            cpu_s=(int(f[11]) + int(f[12]) + int(f[13]) + int(f[14])) / TICKS_PER_S,
-            start=int(f[19]),
-            rss=int(f[21]) * PAGE_BYTES,
-            before_exec=bool(int(f[6]) & _PF_FORKNOEXEC),
-        )
+        return parse_stat(pid, self._of(pid, "stat"))
 
     def io(self, pid: int) -> Io | None:
         """None also where it may not be read: another user's process, for who is not root."""

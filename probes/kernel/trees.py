@@ -20,7 +20,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from muster.probes.kernel.procfs import Io, Procfs, Stat
+from muster.probes.kernel.process import Stat
+from muster.probes.kernel.procfs import Io, Procfs
 
 
 class ProcessRole(enum.StrEnum):
@@ -186,7 +187,7 @@ class Forest:
         for pid, member in list(self._members.items()):
             stat = self._procfs.stat(pid) if pid in present and pid not in self._avoid else None
             if stat is not None and stat.start == member.stat.start:
-                if stat.name != member.stat.name or stat.before_exec != member.stat.before_exec:
+                if stat.comm != member.stat.comm or stat.before_exec != member.stat.before_exec:
                     member.known_as, member.numbers = "", None
                 member.stat = stat
                 continue
@@ -292,9 +293,9 @@ class Forest:
 
     def _is_helper(self, member: _Member) -> bool:
         if not member.known_as:
-            member.known_as = member.stat.name
-            if member.stat.name.startswith("python") and not member.stat.before_exec:
-                member.known_as = _program(self._procfs.command(member.stat.pid)) or member.stat.name
+            member.known_as = member.stat.comm
+            if member.stat.comm.startswith("python") and not member.stat.before_exec:
+                member.known_as = _program(self._procfs.command(member.stat.pid)) or member.stat.comm
         name = member.known_as[:15]
         return name in self._exact or (bool(self._prefixes) and member.known_as.startswith(self._prefixes))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import Action, CheckResult, Code, Status
+from muster.probes.kernel.process import parse_stat
 from muster.probes.node.kernel_files import number, text
 from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule, Roots, everywhere
 
@@ -62,14 +63,10 @@ def scan(proc: Path) -> list[OddProcess]:
 
 def parse(pid: int, stat: bytes) -> OddProcess | None:
     """A line of /proc/PID/stat; None for one of the kernel's own threads, and for what is no such line."""
-    head, _, tail = stat.decode("utf-8", "replace").rpartition(")")
-    fields = tail.split()
-    try:
-        if int(fields[6]) & _KERNEL_THREAD:
-            return None
-        return OddProcess(pid, int(fields[19]), head.partition("(")[2], fields[0], int(fields[1]))
-    except (IndexError, ValueError):
+    found = parse_stat(pid, stat)
+    if found is None or found.flags & _KERNEL_THREAD:
         return None
+    return OddProcess(pid, found.start, found.comm, found.state, found.ppid)
 
 
 async def d_state(look: Look) -> list[CheckResult]:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.probes.kernel.process import Stat, parse_stat
 from muster.probes.stacks.record import Task
 
 #: Threads of a process that are looked at, and those of them whose kernel stack is: a training process may have
@@ -31,19 +32,10 @@ class KernelSide:
     is_python: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    name: str
-    state: str
-    parent: int
-    threads: int
-    start: int
-
-
 def read(proc: Path, pid: int, start: int) -> KernelSide | None:
     """None where the process has ended (and where its pid is another's by now). Blocks."""
     folder = f"{proc}/{pid}"
-    stat = _stat(f"{folder}/stat")
+    stat = _stat(f"{folder}/stat", pid)
     if stat is None or stat.start != start:
         return None
     try:
@@ -51,28 +43,28 @@ def read(proc: Path, pid: int, start: int) -> KernelSide | None:
     except OSError:
         return None
     tids = [pid, *(tid for tid in tids if tid != pid)]
-    found = {tid: there for tid in tids[:MAX_TASKS] if (there := _stat(f"{folder}/task/{tid}/stat")) is not None}
+    found = {tid: there for tid in tids[:MAX_TASKS] if (there := _stat(f"{folder}/task/{tid}/stat", tid)) is not None}
     # The stacks that tell most come first: of the first thread, and of those that wait in the kernel.
     stacks = sorted(found, key=lambda tid: (tid != pid, found[tid].state != "D", tid))[:MAX_KERNEL_STACKS]
     tasks = []
     for tid, there in found.items():
         wchan = _text(f"{folder}/task/{tid}/wchan")
         kernel = functions(_text(f"{folder}/task/{tid}/stack")) if tid in stacks and there.state != "R" else ()
-        tasks.append(Task(tid, there.name, there.state, "" if wchan == "0" else wchan, kernel))
+        tasks.append(Task(tid, there.comm, there.state, "" if wchan == "0" else wchan, kernel))
     exe = ""
     with contextlib.suppress(OSError):
         exe = os.path.basename(os.readlink(f"{folder}/exe"))
     words = [word for word in _text(f"{folder}/cmdline").split("\0") if word]
-    if (after := _stat(f"{folder}/stat")) is None or after.start != start:
+    if (after := _stat(f"{folder}/stat", pid)) is None or after.start != start:
         return None
-    is_python = exe.startswith("python") or stat.name.startswith("python")
-    command = _command(words, is_python) or stat.name
-    return KernelSide(command, stat.state, stat.parent, stat.threads, tuple(tasks), is_python)
+    is_python = exe.startswith("python") or stat.comm.startswith("python")
+    command = _command(words, is_python) or stat.comm
+    return KernelSide(command, stat.state, stat.ppid, stat.threads, tuple(tasks), is_python)
 
 
 def is_there(proc: Path, pid: int, start: int) -> bool:
     """Whether the process is still the one that it was. Blocks."""
-    stat = _stat(f"{proc}/{pid}/stat")
+    stat = _stat(f"{proc}/{pid}/stat", pid)
     return stat is not None and stat.start == start
 
 
@@ -87,13 +79,8 @@ def functions(stack: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _stat(path: str) -> _Stat | None:
-    # The name may hold anything: it ends at the last parenthesis.
-    head, _, tail = _text(path).rpartition(")")
-    fields = tail.split()
-    if len(fields) < 20:
-        return None
-    return _Stat(head.partition("(")[2], fields[0], int(fields[1]), int(fields[17]), int(fields[19]))
+def _stat(path: str, tid: int) -> Stat | None:
+    return parse_stat(tid, _bytes(path))
 
 
 def _command(words: list[str], is_python: bool) -> str:
@@ -117,13 +104,17 @@ def _command(words: list[str], is_python: bool) -> str:
 
 def _text(path: str) -> str:
     """Without the line end; nothing where it cannot be read."""
+    return _bytes(path).decode("utf-8", "replace").rstrip("\n")
+
+
+def _bytes(path: str) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return ""
+        return b""
     try:
-        return os.read(fd, _BYTES).decode("utf-8", "replace").rstrip("\n")
+        return os.read(fd, _BYTES)
     except OSError:  # it has ended, or this may not be read
-        return ""
+        return b""
     finally:
         os.close(fd)

@@ -16,7 +16,7 @@ from muster.agent.hang import job_stacks
 from muster.agent.hang.job_stacks import MAX_PROCESSES, MAX_WAITING, Stacks, StacksSettings, message
 from muster.agent.jobs.entry import Entry
 from muster.probes.cards.driver import View
-from muster.probes.kernel.procfs import Io, Stat
+from muster.probes.kernel.procfs import Io
 from muster.probes.kernel.trees import JobProcess, JobRoots, ProcessRole
 from muster.probes.kernel.trees import RootProcess as TreeRoot
 from muster.probes.stacks import ProcessStacks, PythonThread, StackTarget, Taken, Task
@@ -26,6 +26,7 @@ from muster.supervisors.model.states import State
 from muster.supervisors.paths import Root
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, eventually
+from tests.unit.process_stats import stat
 
 #: A rank with a worker of its own.
 RANK = """
@@ -217,8 +218,7 @@ async def test_whoever_waits_for_long_is_told(tmp_path: Path, started: Started, 
 
 
 def proc(rank: int | None, role: ProcessRole, pid: int) -> JobProcess:
-    stat = Stat(pid, "python", "S", 1, pid, 0.0, 1000 + pid, 0, False)
-    return JobProcess(rank, rank, role, stat, Io(0, 0, 0, 0), None)
+    return JobProcess(rank, rank, role, stat(pid, "python", start=1000 + pid), Io(0, 0, 0, 0), None)
 
 
 def pids(found: list[StackTarget]) -> list[int]:

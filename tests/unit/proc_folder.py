@@ -46,7 +46,7 @@ class ProcFolder:
         flags = 0x40 if before_exec else 0
         f = [state, ppid, pid, session if session is not None else pid, 0, -1, flags, 0, 0, 0, 0, ticks, 0, 0, 0]
         f += [20, 0, 1, 0, start, 12345, rss]
-        (folder / "stat").write_text(f"{pid} ({name}) {' '.join(map(str, f))} 18446744073709551615 0 0\n")
+        (folder / "stat").write_text(f"{pid} ({name}) {' '.join(map(str, f))} 18446744073709551615{' 0' * 27}\n")
         if io is None:
             (folder / "io").unlink(missing_ok=True)
         else:

@@ -7,6 +7,7 @@ from muster.probes.calls import watched
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Holder
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code
+from muster.probes.kernel.process import parse_stat
 from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, about, for_kinds
 from muster.probes.node.node_settings import words
 
@@ -87,12 +88,11 @@ def read(proc: Path, pid: int) -> CardHolder | None:
     """A process that is alive; None for one that is gone, and for a zombie, which holds nothing."""
     folder = proc / str(pid)
     try:
-        stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+        stat = parse_stat(pid, (folder / "stat").read_bytes())
         uid = folder.stat().st_uid
     except OSError:
         return None
-    name, _, rest = stat.partition("(")[2].rpartition(")")
-    return None if rest.split()[:1] in (["Z"], ["X"], []) else CardHolder(name, uid)
+    return None if stat is None or stat.ended else CardHolder(stat.comm, uid)
 
 
 RULES = (NodeRule(CHECK, check, for_kinds(NVIDIA, ASCEND), frozenset({What.HOLDERS})),)

@@ -7,8 +7,9 @@ import pytest
 from muster.agent.telemetry.job_usage import JobUsage, Meter, NodeUsage, RankPlace
 from muster.probes.cards.sampler import ProcessLook
 from muster.probes.kernel.process import TICKS_PER_S
-from muster.probes.kernel.procfs import Io, NodeTotals, Stat
+from muster.probes.kernel.procfs import Io, NodeTotals
 from muster.probes.kernel.trees import JobProcess, ProcessRole
+from tests.unit.process_stats import stat
 
 NODE = NodeTotals(busy_ticks=1000, all_ticks=4000, mem_total=1000, mem_available=250)
 PLACES = {"a": [RankPlace(0, 4, 10), RankPlace(1, 5, 20)]}
@@ -19,8 +20,8 @@ def proc(
     role: ProcessRole = ProcessRole.RANK,
     rss: int = 10, start: int = 1, state: str = "S", local: int | None = None,
 ) -> JobProcess:  # fmt: skip
-    stat = Stat(pid, "x", state, 1, pid, cpu_s, start, rss, False)
-    return JobProcess(rank, local, role, stat, Io(io[0], io[1], 7, 7) if io else None, None)
+    found = stat(pid, state=state, cpu_s=cpu_s, start=start, rss=rss)
+    return JobProcess(rank, local, role, found, Io(io[0], io[1], 7, 7) if io else None, None)
 
 
 def look(at: float, *procs: JobProcess, node: NodeTotals = NODE, job: str = "a") -> ProcessLook:

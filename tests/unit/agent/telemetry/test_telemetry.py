@@ -19,13 +19,14 @@ from muster.agent.telemetry.sampling import Telemetry
 from muster.probes.cards.accelerator import NVIDIA, Card, Health, Reading
 from muster.probes.cards.driver import Driver, Seen, View
 from muster.probes.cards.sampler import ProcessLook
-from muster.probes.kernel.procfs import Io, NodeTotals, Stat
+from muster.probes.kernel.procfs import Io, NodeTotals
 from muster.probes.kernel.trees import JobProcess, ProcessRole
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.states import State
 from muster.supervisors.output import log_segments
 from muster.supervisors.paths import Root
+from tests.unit.process_stats import stat
 
 
 class Jobs:
@@ -223,7 +224,8 @@ async def test_a_job_that_has_ended_is_still_told(tmp_path: Path, clock: Time):
 
 
 def proc(pid: int, rank: int | None, cpu_s: float, role: ProcessRole = ProcessRole.RANK, wchar: int = 0) -> JobProcess:
-    return JobProcess(rank, 0, role, Stat(pid, "x", "S", 50, pid, cpu_s, 1000, 4096, False), Io(1, wchar, 3, 4), "poll")
+    found = stat(pid, ppid=50, cpu_s=cpu_s, start=1000)
+    return JobProcess(rank, 0, role, found, Io(1, wchar, 3, 4), "poll")
 
 
 def look(clock: Time, *procs: JobProcess) -> ProcessLook:

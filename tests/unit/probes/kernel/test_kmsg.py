@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from muster.probes.kernel import kmsg
+from muster.probes.kernel import kmsg, process
 from muster.probes.kernel.kmsg import KernelLog, Position
 
 
@@ -202,7 +202,7 @@ def test_the_real_log_if_it_may_be_read():
         pytest.skip(f"the kernel's log cannot be read: {kmsg.unreadable(error)}")
     try:
         found, more = log.read(100_000)
-        assert not more and log.position is not None and log.position.boot_id == kmsg.current_boot_id()
+        assert not more and log.position is not None and log.position.boot_id == process.boot_id()
         assert [record.seq for record in found] == sorted({record.seq for record in found})
     finally:
         log.close()

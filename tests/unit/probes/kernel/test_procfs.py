@@ -38,7 +38,7 @@ def test_this_process_is_told_as_others_tell_it(real: Procfs):
     me = psutil.Process()
     stat = real.stat(me.pid)
     assert stat is not None
-    assert (stat.pid, stat.ppid, stat.session, stat.name) == (me.pid, me.ppid(), os.getsid(0), me.name()[:15])
+    assert (stat.pid, stat.ppid, stat.session, stat.comm) == (me.pid, me.ppid(), os.getsid(0), me.name()[:15])
     assert stat.state == "R"
     assert not stat.before_exec
     assert stat.start / os.sysconf("SC_CLK_TCK") + psutil.boot_time() == pytest.approx(me.create_time(), abs=1.5)
@@ -59,7 +59,7 @@ def test_this_process_is_told_as_others_tell_it(real: Procfs):
 def test_a_process_that_waits_says_where(real: Procfs):
     sleeper = subprocess.Popen(["sleep", "60"], env={"RANK": "3", "EMPTY": ""})
     try:
-        stat = eventually(lambda: (s := real.stat(sleeper.pid)) and s.name == "sleep" and s.state == "S" and s)
+        stat = eventually(lambda: (s := real.stat(sleeper.pid)) and s.comm == "sleep" and s.state == "S" and s)
         assert stat.ppid == os.getpid()
         # A kernel without the names of its functions says 0, and so it does of a process that is just about to wait.
         wchan = Path(f"/proc/{sleeper.pid}/wchan")
@@ -92,7 +92,7 @@ def test_a_name_may_hold_anything(folder: ProcFolder, procfs: Procfs, name: str)
     folder.add(7, 3, 55, name=name, state="D", session=5, ticks=250, rss=2)
     stat = procfs.stat(7)
     assert stat is not None
-    assert (stat.name, stat.state, stat.ppid, stat.session, stat.start) == (name, "D", 3, 5, 55)
+    assert (stat.comm, stat.state, stat.ppid, stat.session, stat.start) == (name, "D", 3, 5, 55)
     assert stat.cpu_s == 250 / os.sysconf("SC_CLK_TCK")
     assert stat.rss == 2 * os.sysconf("SC_PAGE_SIZE")
 

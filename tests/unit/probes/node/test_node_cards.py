@@ -444,7 +444,9 @@ def test_what_is_no_left_over(holders, alive):
 async def test_the_cards_of_jobs_and_processes_that_are_alive(tmp_path):
     for pid, state in ((7, "S"), (8, "Z")):
         (tmp_path / "proc" / str(pid)).mkdir(parents=True)
-        (tmp_path / "proc" / str(pid) / "stat").write_text(f"{pid} (py) thon) {state} 1 7 7 0 -1 0\n")
+        (tmp_path / "proc" / str(pid) / "stat").write_text(
+            f"{pid} (py) thon) {state} 1 7 7 0 -1 0{' 0' * 10} 1{' 0' * 32}\n"
+        )
     holders = {i: (Holder(7 + i, 20 * MIB),) for i in range(3)}
     memory = Memory()
     shown = view([gpu(i) for i in range(3)] + [gpu(3)], holders=holders)

@@ -339,7 +339,7 @@ def test_a_driver_that_is_stuck_asks_for_a_reboot():
 
 
 def stat(pid, name, state, parent=1, flags=0x400000, start=55):
-    return f"{pid} ({name}) {state} {parent} 1 1 0 -1 {flags} " + "0 " * 12 + f"{start} 0 0\n"
+    return f"{pid} ({name}) {state} {parent} 1 1 0 -1 {flags} " + "0 " * 12 + f"{start}{' 0' * 30}\n"
 
 
 def test_processes_are_read_whatever_their_names_are(tmp_path):
