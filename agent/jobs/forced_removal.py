@@ -101,6 +101,8 @@ def _remove_logs(root: Root, owner: Owner) -> list[str]:
             return [f"{error.filename or root.log}: log files cannot be listed: {error.strerror}"]
         for path in files.paths:
             left += _unlinked(path)
+    with contextlib.suppress(OSError):  # it was listed just now
+        left += log_ownership.remove_obstacles(root.log, owner)
     for folder in files.folders:
         if folder.name == owner.job_id and (trouble := remove_tree(folder)):
             left.append(trouble)

@@ -238,6 +238,31 @@ def of_job(folder: Path, whose: Owner) -> Files:
     return scan(folder, {whose.job_id: whose}, [whose.job_id]).get(files.name, files)
 
 
+def remove_obstacles(folder: Path, whose: Owner) -> list[str]:
+    """What stands in the place of a job's logs and is no file: links and empty folders are removed. Returns a sentence
+    about each thing that is left. Raises OSError."""
+    left = []
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]
+    for name in names:
+        one = parsed(name)
+        if one is None or one.aside or one.job_id != whose.job_id or not _has(whose, one):
+            continue
+        path = folder / name
+        try:
+            if path.is_symlink():
+                path.unlink()
+            elif path.is_dir():
+                path.rmdir()
+            else:
+                left.append(f"{path}: stands in the place of a log, and is no file: it stays")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            left.append(f"{path}: stands in the place of a log, and is no file: it stays: {error.strerror}")
+    return left
+
+
 def layouts(files: Files) -> dict[Path, Layout]:
     """What is kept of each log. Raises OSError."""
     logs = sorted(files.logs)

@@ -15,12 +15,12 @@ from muster.agent.jobs.entry import Entry
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.supervisors.model.states import JOB
-from muster.supervisors.output.log_file import LogFile
+from muster.supervisors.output.log_file import Claims, LogFile
 from muster.supervisors.output.log_layout import Folder
 from muster.supervisors.output.log_reader import Reader
 from muster.supervisors.output.log_removals import removals
 from muster.supervisors.output.output import job_log_files
-from muster.supervisors.paths import Root
+from muster.supervisors.paths import Root, rank_log_name
 
 #: Seconds between two looks.
 LOOK_S = 5.0
@@ -98,6 +98,18 @@ class OutputLosses:
         self._found(CheckResult(ITEM, Status.WARN, Code.OUTPUT_LOST, reason, action=action, device=str(self._root.log)))
 
 
+def _others(missing: _Line) -> Claims:
+    """The files of the job's other logs: a name of one of them is no place for this line."""
+    entry, folder = missing.entry, missing.log.parent
+    names = [rank_log_name(entry.job_id, rank.rank, rank.device) for rank in entry.job.ranks]
+    claims: Claims = {}
+    for path in (folder / name for name in names if name != missing.log.name):
+        with contextlib.suppress(OSError):
+            found = path.stat(follow_symlinks=False)
+            claims[found.st_dev, found.st_ino] = path
+    return claims
+
+
 def _write(missing: _Line) -> None:
     """Appends the line, unless it is there, or the log was removed. Blocks. Raises OSError."""
     gone = removals(missing.log)
@@ -113,7 +125,7 @@ def _write(missing: _Line) -> None:
         owner = missing.log.stat(follow_symlinks=False)
     except FileNotFoundError:
         pass
-    log = LogFile(missing.log, (owner.st_uid, owner.st_gid), missing.end)
+    log = LogFile(missing.log, (owner.st_uid, owner.st_gid), missing.end, claims=_others(missing))
     try:
         log.open()
         log.append(missing.line.encode())

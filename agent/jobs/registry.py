@@ -23,7 +23,7 @@ from muster.agent.errors import (
     TooMany,
 )
 from muster.agent.events.event_store import EventStore, RecordKey
-from muster.agent.jobs import admission, forced_removal, job_folder
+from muster.agent.jobs import admission, forced_removal, job_folder, log_ownership
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.cards.leasing import Leasing, OnCards
 from muster.agent.jobs.cards.placement import placed
@@ -233,12 +233,13 @@ class Registry:
         """Forgets an ended job, with its log files unless they are kept. With `force` any job of which no process
         lives, and whatever else has this name among the jobs on disk; returns what could not be removed, a sentence
         each. Raises JobNotFound, JobNotEnded, NoRoom."""
+        left: list[str]
         if force:
-            left: list[str] = await self._apart(lambda: self._delete_by_force(job_id, keep_logs))
+            left = await self._apart(lambda: self._delete_by_force(job_id, keep_logs))
             return left
         await self.get(job_id)
-        await self._apart(lambda: self._delete(job_id, keep_logs))
-        return []
+        left = await self._apart(lambda: self._delete(job_id, keep_logs))
+        return left
 
     async def collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
         """Removes the records of these ended jobs; their log files stay, and `logs` knows whose they are. Returns those
@@ -425,7 +426,8 @@ class Registry:
         self._begin(entry, held)
         return entry
 
-    async def _delete(self, job_id: str, keep_logs: bool) -> None:
+    async def _delete(self, job_id: str, keep_logs: bool) -> list[str]:
+        left: list[str] = []
         async with self.alone(job_id):
             entry = await self.get(job_id)
             if not entry.job.state.final:
@@ -435,12 +437,16 @@ class Registry:
                     await task.done.wait()
             try:
                 trouble = await self._thread(job_folder.remove, self._root, entry, keep_logs)
+                if not keep_logs:
+                    remove = log_ownership.remove_obstacles
+                    left = await self._thread(remove, self._root.log, log_ownership.owner(entry))
             except OSError as error:
                 raise NoRoom(f"{error.filename or self._root.jobs}: cannot be removed: {error.strerror}") from error
             if trouble:
                 _log.warning("job.not_removed", job=job_id, error=trouble)
                 self._found.append(f"{trouble}; it is tried again when the daemon starts")
             self._forget(job_id)
+        return left
 
     async def _delete_by_force(self, job_id: str, keep_logs: bool) -> list[str]:
         async with self.alone(job_id):

@@ -20,6 +20,7 @@ from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
 from muster.supervisors.model.settings import SettingsFile
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output.gaps import Counts, Gap
+from muster.supervisors.output.log_file import Claims
 from muster.supervisors.output.output import job_log_files
 from muster.supervisors.output.tee import RankLog
 from muster.supervisors.paths import JobPaths, Root
@@ -41,6 +42,7 @@ class Salvage:
         self._limiter = anyio.CapacityLimiter(4)
         self._held: lock.Lock | None = None
         self._logs: dict[int, RankLog] = {}
+        self._claims: Claims = {}
         self._counts: Counts | None = None
         #: Held while files are worked with: they are closed when no thread does so any more.
         self._working = threading.Lock()
@@ -114,8 +116,9 @@ class Salvage:
             where = count if number == JOB else ranks[number].local_rank if number in ranks else slot
             found = os.stat(fifos[number])
             owner = found.st_uid, found.st_gid
+            limit = lambda: settings.logs.max_file_bytes  # noqa: E731
             self._logs[number] = RankLog(
-                fifos[number], *files, owner, self._counts, where, limit=lambda: settings.logs.max_file_bytes
+                fifos[number], *files, owner, self._counts, where, limit=limit, claims=self._claims
             )
         if self._logs:
             _log.warning("damaged_job.drained_here", job=self._entry.job_id, ranks=numbers)

@@ -48,13 +48,15 @@ class Gap:
 class Count:
     """What is known of one rank's output. `lost`: bytes that could not be written, ever; `told`: how many of them a
     gap line or a record tells; `since` (seconds since the epoch) and `number` (errno): of the open gap. `end`: bytes of
-    output that were written, ever; -1 where that is not known."""
+    output that were written, ever; -1 where that is not known. `inode`: its low 32 bits, of the file that was written
+    last; 0 where that is not known."""
 
     lost: int = 0
     told: int = 0
     since: float = 0.0
     end: int = -1
     number: int = 0
+    inode: int = 0
 
     @property
     def open_gap(self) -> Gap | None:
@@ -69,14 +71,14 @@ class Counts:
     """Keeps a `Count` for each rank in two small files, so that a successor goes on with it.
 
     `lost` has 24 bytes for each rank, little endian: `u64 lost`, `u64 told`, `f64 since`, as in release 0.1, whose
-    supervisors may take the job over. `ends` has 16: `u64 end + 1`, `i32 errno`, 4 bytes of zeros. Both have all their
+    supervisors may take the job over. `ends` has 16: `u64 end + 1`, `i32 errno`, `u32 inode`. Both have all their
     bytes before the ranks start, so they need no room later.
 
     A file that cannot be opened or written stops nothing: the counts then live in memory, and it is tried again.
     """
 
     LOST = struct.Struct("<QQd")
-    END = struct.Struct("<Qi4x")
+    END = struct.Struct("<QiI")
 
     def __init__(self, lost: Path, ends: Path, ranks: int) -> None:
         self._counts = [Count() for _ in range(ranks)]
@@ -107,7 +109,7 @@ class Counts:
         return self.LOST.pack(count.lost, count.told, count.since)
 
     def _packed_end(self, count: Count) -> bytes:
-        return self.END.pack(count.end + 1, count.number)
+        return self.END.pack(count.end + 1, count.number, count.inode)
 
 
 class _Table:
@@ -146,8 +148,8 @@ def read_counts(lost: Path, ends: Path) -> list[Count]:
     """The counts of all ranks, as the files have them; the job's own log comes last. None where there is no such file,
     or it cannot be read."""
     counts = [Count(*fields) for fields in Counts.LOST.iter_unpack(_read(lost, Counts.LOST.size))]
-    for count, (end, number) in zip(counts, Counts.END.iter_unpack(_read(ends, Counts.END.size)), strict=False):
-        count.end, count.number = end - 1, number
+    for count, (end, number, inode) in zip(counts, Counts.END.iter_unpack(_read(ends, Counts.END.size)), strict=False):
+        count.end, count.number, count.inode = end - 1, number, inode
     return counts
 
 

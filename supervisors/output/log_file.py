@@ -11,6 +11,7 @@ would have had.
 """
 
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -30,6 +31,10 @@ ROTATE_AGAIN_S = 10.0
 DELETED = "somebody deleted the file while it was written"
 MOVED = "somebody moved the file away while it was written"
 CUT = "somebody truncated the file while it was written"
+_LOW = 0xFFFFFFFF
+
+#: Files by device and inode, and the log that is written into each.
+Claims = dict[tuple[int, int], Path]
 
 
 class LogFile:
@@ -42,10 +47,17 @@ class LogFile:
         end: int = -1,
         limit: Callable[[], int] = lambda: 0,
         rotated: Callable[[], None] = lambda: None,
+        claims: Claims | None = None,
+        inode: int = 0,
     ) -> None:
         """Opens nothing yet. `owner`: uid and gid of new files. `end`: bytes of output that a predecessor wrote, ever;
-        -1: not known. `limit`: after how many bytes the file is rotated (0: never); `rotated` is called afterwards."""
+        -1: not known. `limit`: after how many bytes the file is rotated (0: never); `rotated` is called afterwards.
+        `claims`: which files the logs of this job are written into; each of them has a file of its own. `inode`: as
+        below, of the file that a predecessor wrote."""
         self.path = path
+        self._claims: Claims = {} if claims is None else claims
+        #: The low 32 bits of the inode of the file that was written last; 0: not known.
+        self.inode = inode
         #: -1: the log is closed.
         self.fd = -1
         #: Why output is missing that was recorded last, if any is: DELETED, MOVED or CUT.
@@ -82,10 +94,11 @@ class LogFile:
             os.stat(self.path.parent)  # of a folder that was moved away nothing is known
             layout = Folder(self.path.parent).look([self.path])[0]
         base = take_over(self.path, layout)
-        end = self.offset
+        end, existed = self.offset, os.path.lexists(self.path)
         fd = open_log(self.path, self._owner, os.O_RDWR)
         try:
-            size = os.fstat(fd).st_size
+            found = self._refuse_shared(fd)
+            size = found.st_size
             taken = ""
             if why in (DELETED, MOVED):  # none of what the new file holds was our output
                 if base < end:
@@ -93,14 +106,36 @@ class LogFile:
                     record_removal(self.path, base, end, why, lost=True)
                 base = max(base, end)
             elif base + size < end:
-                taken = CUT if size or why else DELETED
+                ours = existed and self.inode in (0, found.st_ino & _LOW)
+                taken = CUT if why or ours else DELETED
                 fd, base, size = self._without(fd, base, size, end, taken)
         except OSError:
             os.close(fd)
             raise
         self.close()
+        self._claim(fd)
         self.fd, self._base, self._offset, self.displaced, self._missing = fd, base, size, None, ""
         self.taken = taken or self.taken
+
+    def _refuse_shared(self, fd: int) -> os.stat_result:
+        """Raises OSError where another log of the job is written into the same file, by whatever name: each would
+        overwrite what the other wrote."""
+        found = os.fstat(fd)
+        other = self._claims.get((found.st_dev, found.st_ino), self.path)
+        if other != self.path:
+            what = f"is another name of {other.name}, which is written, too: remove this name"
+            raise OSError(errno.EMLINK, what, str(self.path))
+        return found
+
+    def _claim(self, fd: int) -> None:
+        found = os.fstat(fd)
+        self._release()
+        self._claims[found.st_dev, found.st_ino] = self.path
+        self.inode = found.st_ino & _LOW
+
+    def _release(self) -> None:
+        for file in [file for file, path in self._claims.items() if path == self.path]:
+            del self._claims[file]
 
     def _without(self, fd: int, base: int, size: int, end: int, why: str) -> tuple[int, int, int]:
         """Goes on behind output that is missing: all from `base` + `size` to `end`. Returns descriptor, base and size
@@ -131,6 +166,7 @@ class LogFile:
         if self.fd >= 0:
             self._end = self.offset
             os.close(self.fd)
+            self._release()
         self.fd = -1
 
     def check(self) -> None:
@@ -159,16 +195,14 @@ class LogFile:
         except OSError as error:
             if why != MOVED:
                 self.close()
-                self._missing = why
+                self._lack(why)
                 raise
             self.displaced = error
 
     def give_up(self) -> None:
         """Nobody tries any more to open the log, which is closed: what somebody took of it is recorded all the same.
         Best effort: where that cannot be written, `taken` tells."""
-        with contextlib.suppress(OSError):
-            if not self._missing and not stat.S_ISREG(os.stat(self.path, follow_symlinks=False).st_mode):
-                self._missing = DELETED  # before we came: something else stands in its place
+        self.look_for_loss()
         if not self._missing or self._end <= 0:
             return
         with contextlib.suppress(OSError):
@@ -178,6 +212,19 @@ class LogFile:
             if base < self._end:
                 record_removal(self.path, base, self._end, self._missing, lost=True)
         self.taken, self._missing = self._missing, ""
+
+    def look_for_loss(self) -> None:
+        """Of a log that could not be opened: whether something else stands in the place of what was written before we
+        came."""
+        with contextlib.suppress(OSError):
+            if not self._missing and not stat.S_ISREG(os.stat(self.path, follow_symlinks=False).st_mode):
+                self._lack(DELETED)
+
+    def _lack(self, why: str) -> None:
+        """It is told from now on, and recorded once the log can be opened."""
+        self._missing = why
+        if self._end > 0:
+            self.taken = why
 
     @property
     def cut(self) -> bool:
@@ -222,6 +269,7 @@ class LogFile:
             self._limit, self._rotate_at = sys.maxsize, time.monotonic() + ROTATE_AGAIN_S
             return
         os.close(self.fd)
+        self._claim(made)
         self.fd = made
         self._base += cut
         self._offset -= cut

@@ -18,6 +18,7 @@ from muster.supervisors.model.settings import SettingsFile
 from muster.supervisors.model.states import JOB, Kind
 from muster.supervisors.output import rotation, tee
 from muster.supervisors.output.gaps import Count, Counts, Gap
+from muster.supervisors.output.log_file import Claims
 from muster.supervisors.output.log_layout import Folder, Layout
 from muster.supervisors.output.log_segments import companions, removed_path
 from muster.supervisors.paths import Root
@@ -48,6 +49,7 @@ class Output:
         self._ledger = ledger
         self._counts: Counts | None = None
         self._logs: dict[int, tee.RankLog] = {}
+        self._claims: Claims = {}
         #: Ranks whose FIFO could not be opened when that was tried last.
         self.unopened: set[int] = set()
         #: Ranks whose log is not written where it belongs: in a gap, or into a file that was moved away.
@@ -258,7 +260,7 @@ class Output:
     ) -> tee.RankLog:  # fmt: skip
         """`slot`: of the rank, in the counts."""
         self._agree(number, counter[slot])
-        return tee.RankLog(fifo, log, index, owner, counter, slot, layout, self._file_limit, self._trim)
+        return tee.RankLog(fifo, log, index, owner, counter, slot, layout, self._file_limit, self._trim, self._claims)
 
     def _agree(self, number: int, count: Count) -> None:
         """What the journal tells as lost was lost, also where the counts could not be kept."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from muster.supervisors.output.gaps import Counts, Gap
-from muster.supervisors.output.log_file import LogFile
+from muster.supervisors.output.log_file import Claims, LogFile
 from muster.supervisors.output.log_layout import Folder, Layout
 from muster.supervisors.output.log_reader import Reader
 from muster.supervisors.output.time_index import INDEX_INTERVAL_S, IndexWriter
@@ -62,19 +62,20 @@ class RankLog:
         layout: Layout | None = None,
         limit: Callable[[], int] = lambda: 0,
         rotated: Callable[[], None] = lambda: None,
+        claims: Claims | None = None,
     ) -> None:
         """Opens the FIFO and the file, which goes on at its end; a file that cannot be opened is a gap.
 
         `owner`: uid and gid of new files. `slot`: the rank's place in `counts`. `layout`: how the log lies on disk, if
         the caller has looked. `limit`: after how many bytes the file is rotated (0: never); `rotated` is called
-        afterwards. Raises OSError where the FIFO cannot be opened.
+        afterwards. `claims`: see LogFile. Raises OSError where the FIFO cannot be opened.
         """
         self.path = log
         self._counts, self._slot, self._count = counts, slot, counts[slot]
         self.fd = open_reader(fifo)
         with contextlib.suppress(OSError):  # over the user's limit for pipes: the kernel's default size serves too
             fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, FIFO_SIZE)
-        self._file = LogFile(log, owner, self._count.end, limit, rotated)
+        self._file = LogFile(log, owner, self._count.end, limit, rotated, claims, self._count.inode)
         self._index = IndexWriter(index, owner)
         self._indexed = 0.0
         self._splice = True
@@ -84,6 +85,7 @@ class RankLog:
         try:
             self._file.open(layout)
         except OSError as error:
+            self._file.look_for_loss()
             if self._gap is None:
                 self._open_gap(error)
 
@@ -270,7 +272,7 @@ class RankLog:
 
     def _store_end(self) -> None:
         """Where the output ends, for a successor that finds less than that."""
-        self._count.end = self._file.offset
+        self._count.end, self._count.inode = self._file.offset, self._file.inode
         self._counts.store_end(self._slot)
 
 

@@ -256,3 +256,74 @@ def test_muster_run_tells_of_lost_output_though_nobody_sits_at_a_terminal(daemon
     assert "output of rank 0" in done.stderr and "4 bytes" in done.stderr, done.stderr
     quiet = daemon.cli("run", "-q", "--job-id", "x", "--", "sh", "-c", "echo out; exit 4")
     assert (quiet.returncode, quiet.stderr) == (4, "")
+
+
+def test_a_name_of_the_file_of_another_rank(daemon: Daemon) -> None:
+    """Each rank has a file of its own: two that were written into one would overwrite each other."""
+    job = Job(daemon)
+    for rank in range(2):
+        job.write(rank)
+    eventually(lambda: all(job.log(rank).exists() for rank in range(2)))
+    job.log(0).unlink()
+    job.log(0).hardlink_to(job.log(1))
+    eventually(lambda: (gap := job.gap_after_a_line(0)) and "another name of" in gap.error)
+    job.write(1)
+    whole = b"line 01\nline 02\n"
+    eventually(lambda: job.log(1).read_bytes() == whole)
+    job.log(0).unlink()
+    eventually(lambda: job.gap(0) is None)
+    job.write(0)
+    last = b"line %02d\n" % job.lines[0]
+    eventually(lambda: job.log(0).read_bytes().endswith(last))
+    job.end()
+    assert job.log(1).read_bytes() == whole
+    assert gap_lines(job.log(0).read_bytes())
+
+
+def test_what_was_deleted_is_told_though_something_stands_in_its_place(daemon: Daemon) -> None:
+    job = Job(daemon)
+    job.write(0)
+    eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == b"line 01\n")
+    job.log(0).unlink()
+    job.log(0).mkdir()
+    (job.log(0) / "file").touch()
+    eventually(lambda: job.gap_after_a_line(0))
+    eventually(lambda: any("log of rank 0: somebody deleted" in text for text in daemon.get("job").warnings))
+    job.end()
+    removed = daemon.cli("rm", "job")
+    assert str(job.log(0)) in removed.stderr and "it stays" in removed.stderr, removed
+    assert job.log(0).is_dir()
+
+
+def test_an_empty_folder_in_the_place_of_a_log_goes_with_the_job(daemon: Daemon) -> None:
+    job = Job(daemon)
+    job.write(0)
+    eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == b"line 01\n")
+    job.log(0).unlink()
+    job.log(0).mkdir()
+    eventually(lambda: job.gap_after_a_line(0))
+    daemon.stop("job", grace_s=0)
+    assert daemon.cli("rm", "--force", "job").returncode == 0
+    assert not [path for path in daemon.root.log.iterdir() if path.name.startswith("job-")]
+
+
+@pytest.mark.parametrize("what", ["truncated", "deleted", "replaced"])
+def test_what_was_done_right_before_the_supervisor_died(daemon: Daemon, what: str) -> None:
+    """Whoever comes behind it tells a truncation from a deletion."""
+    job = Job(daemon)
+    job.write(0)
+    eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == b"line 01\n")
+    supervisor = daemon.supervisor_pid("job")
+    os.kill(supervisor, signal.SIGSTOP)
+    if what == "truncated":
+        os.truncate(job.log(0), 0)
+    else:
+        job.log(0).unlink()
+        if what == "replaced":
+            job.log(0).touch()
+    os.kill(supervisor, signal.SIGKILL)
+    eventually(lambda: daemon.supervisor_pid("job") not in (0, supervisor))
+    job.write(0)
+    (text,) = eventually(lambda: [text for text in daemon.get("job").warnings if "log of rank 0" in text])
+    assert f"somebody {'truncated' if what == 'truncated' else 'deleted'} the file" in text
+    job.end()
