@@ -37,6 +37,7 @@ _NO_TLS_1_2 = "ECDHE-PSK-AES128-CBC-SHA"
     help="Configuration. [default: /etc/muster/musterd.toml, with --root DIR/musterd.toml; may be missing]",
 )
 @click.option("--check-config", is_flag=True, help="Say whether the daemon starts with the configuration, and leave.")
+@click.option("--default-config", is_flag=True, help="Print a configuration file with every setting as a comment.")
 @click.option("--version", is_flag=True, help="Show the version and leave.")
 @click.option(
     "--record",
@@ -55,6 +56,7 @@ def main(
     root: Path | None,
     config_file: Path | None,
     check_config: bool,
+    default_config: bool,
     version: bool,
     record: str,
     trust_environment: bool,
@@ -68,6 +70,11 @@ def main(
     log_setup.open_standard_streams()
     if version:
         click.echo(f"musterd {build.FULL}")
+        return
+    if default_config:
+        from muster.agent.config.commented import commented
+
+        click.echo(commented(), nl=False)
         return
     if is_init():
         leave_when_asked()

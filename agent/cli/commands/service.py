@@ -28,10 +28,6 @@ _UNITS = Path("/etc/systemd/system")
 _SHARE = Path("/usr/local/share")
 _RECORD = _SHARE / "muster/installed.json"
 _CONFIG_FILE = Path("/etc/muster/musterd.toml")
-_CONFIG = b"""\
-# Configuration of musterd. Every key has a default; `musterd --check-config` says whether this file is good, and
-# `systemctl reload musterd` has it read again.
-"""
 #: What a unit file takes without quotes or escapes.
 _PLAIN = re.compile(r"[A-Za-z0-9/_.+@-]+")
 #: Seconds for a program; the service has 300 to start, and 90 to end before.
@@ -61,6 +57,8 @@ def install(no_start: bool, force: bool) -> None:
     May be repeated: what is there and right is left alone, and so are a configuration and what was changed by hand. The
     daemon is restarted if anything was changed. Where it does not start, all is put back as it was.
     """
+    from muster.agent.config.commented import commented
+
     _need_systemd()
     place = _programs(force)
     options = ("--trust-environment",) if environment_of_others() else ()
@@ -70,7 +68,7 @@ def install(no_start: bool, force: bool) -> None:
         was_active, was_enabled = _is("active"), _is("enabled")
         try:
             changed = files.put(_wanted(click.get_current_context().find_root().command, place, options), force=force)
-            new_config = files.add(_CONFIG_FILE, _CONFIG, 0o640)
+            new_config = files.add(_CONFIG_FILE, commented().encode(), 0o640)
             changed += [_CONFIG_FILE] if new_config else []
             for path in changed:
                 note(f"wrote {path}")
