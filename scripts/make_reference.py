@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scripts.reference_job_fields import job_fields
+from scripts.reference_settings import settings
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
-PAGES: dict[str, Callable[[], str]] = {"job-fields.md": job_fields}
+PAGES: dict[str, Callable[[], str]] = {"job-fields.md": job_fields, "settings.md": settings}
 
 
 def main(check: bool) -> int:
