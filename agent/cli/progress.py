@@ -22,6 +22,8 @@ _TOLD = frozenset(
         "job.taken_over",
         "job.warning",
         "job.output_lost",
+        "job.supervisor_stuck",
+        "job.supervisor_works",
         "rank.exited",
     }
 )

@@ -70,6 +70,12 @@ def gap(job: job_pb2.Job) -> str:
     return "losing output" if job.HasField("log_gap") or any(r.HasField("output_gap") for r in job.ranks) else ""
 
 
+def stuck(job: job_pb2.Job) -> str:
+    """Whether its supervisor does nothing at this moment."""
+    word = job.supervisor_stuck
+    return f"supervisor {'is ' * (word != 'hangs')}{word}" if word else ""
+
+
 def living(job: job_pb2.Job) -> str:
     """What lives of a job whose record cannot be trusted."""
     count = len(job.living)

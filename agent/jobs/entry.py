@@ -69,6 +69,8 @@ class Entry:
     sure: int = 0
     #: What is wrong at this moment and in no journal: a sentence by source.
     notes: dict[str, str] | None = None
+    #: Why its supervisor does nothing at this moment (stuck_supervisor.py); empty: as far as is known it works.
+    stuck: str = ""
 
     def note(self, source: str, text: str) -> None:
         """Sets the sentence of a source, or (empty) takes it away."""

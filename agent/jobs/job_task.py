@@ -51,7 +51,7 @@ class JobTask:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._last.run)
-                tasks.start_soon(StuckSupervisor(self.entry).run)
+                tasks.start_soon(StuckSupervisor(self.entry, self._around.tell).run)
                 tasks.start_soon(JournalWatch(self.entry).run)
                 await self._live()
                 tasks.cancel_scope.cancel()

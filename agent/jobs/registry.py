@@ -103,7 +103,10 @@ class Registry:
         self._on_cards: list[OnCards] = []
         self._to_index: list[str] = []
         reserve = Reserve(RESERVE)
-        self._around = Surroundings(config, nursery, self._check, self._publish, self._limiter, root, leasing, reserve)
+        self._around = Surroundings(
+            config, nursery, self._check, self._publish, self._limiter, root, leasing, reserve,
+            lambda event: events.append([(None, event)]),
+        )  # fmt: skip
         #: Those whose record cannot be trusted, while something of them may live.
         self.damaged = DamagedJobs(root, reserve, self._one_changed)
         self.ended.on_damaged = self.damaged.add

@@ -1,10 +1,14 @@
 """Whether the supervisor of a live job is stopped (SIGSTOP) or hangs in the kernel: then nobody empties the FIFOs of
 its ranks, and nobody else would say so."""
 
+import time
+from collections.abc import Callable
+
 import anyio
 import structlog
 
 from muster.agent import threads
+from muster.agent.events.event_store import Event
 from muster.agent.jobs.entry import Entry
 from muster.probes.kernel import process
 from muster.probes.kernel.process import STUCK
@@ -15,6 +19,8 @@ from muster.supervisors.system import lock
 LOOK_S, AGAIN_S = 5.0, 1.0
 #: Seconds in which each look must have found it stuck: D is also a moment of any write.
 STUCK_S = 10.0
+#: The states in which it does nothing, as the API and events call them.
+WORDS = {"T": "stopped", "t": "traced", "D": "hangs"}
 
 _log = structlog.get_logger(__name__)
 
@@ -22,9 +28,9 @@ _log = structlog.get_logger(__name__)
 class StuckSupervisor:
     """Of one live job."""
 
-    def __init__(self, entry: Entry) -> None:
-        """Notes what it finds with `entry`."""
-        self._entry = entry
+    def __init__(self, entry: Entry, tell: Callable[[Event], None]) -> None:
+        """Notes what it finds with `entry`, and tells of each change."""
+        self._entry, self._tell = entry, tell
         #: The supervisor that the last looks in a row found stuck, and how many they were.
         self._stuck, self._looks = 0, 0
         self._said = ""
@@ -44,23 +50,32 @@ class StuckSupervisor:
                 await anyio.sleep(AGAIN_S if self._stuck else LOOK_S)
         finally:
             self._entry.note("stuck", "")
+            self._entry.stuck = ""
 
     def saw(self, pid: int, state: str) -> None:
         """Takes one look: the pid of the supervisor (0: none), and its state as in /proc/PID/stat."""
         stuck = pid if state in STUCK else 0
         self._looks = 0 if not stuck else self._looks + 1 if stuck == self._stuck else 1
         self._stuck = stuck
-        self._say(_sentence(pid, state) if self._looks > STUCK_S / AGAIN_S else "")
+        if self._looks > STUCK_S / AGAIN_S:
+            self._say(_sentence(pid, state), WORDS[state], pid)
+        else:
+            self._say("", "", pid)
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, word: str, pid: int) -> None:
         if text == self._said:
             return
+        kind, said = "job.supervisor_stuck", text
         if text:
             _log.warning("supervisor.stuck", job=self._entry.job_id, text=text)
         else:
+            kind, said = "job.supervisor_works", "no supervisor of it is stopped or hangs any more"
             _log.info("supervisor.runs_again", job=self._entry.job_id)
         self._said = text
         self._entry.note("stuck", text)
+        self._entry.stuck = word
+        attributes = {"pid": str(pid)} | ({"state": word} if word else {})
+        self._tell(Event(time.time(), kind, self._entry.job_id, message=said, attributes=attributes))
 
     def _look(self) -> tuple[int, str]:
         """Blocks. Raises OSError."""

@@ -12,6 +12,7 @@ import structlog
 from muster.agent import threads
 from muster.agent.config.schema import Config
 from muster.agent.errors import MusterError
+from muster.agent.events.event_store import Event
 from muster.agent.jobs import job_folder, rank_tables
 from muster.agent.jobs.cards import placement
 from muster.agent.jobs.cards.leases import Given
@@ -49,7 +50,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all tasks share. `check` runs the pre-checks for a spec; `publish` is called after records were applied,
-    with what is to be told of them. `reserve`: descriptors for ending processes."""
+    with what is to be told of them. `reserve`: descriptors for ending processes. `tell`: of what no record says."""
 
     config: Callable[[], Config]
     nursery: NurseryClient
@@ -59,6 +60,7 @@ class Surroundings:
     root: Root
     leasing: Leasing
     reserve: Reserve
+    tell: Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,7 @@ def add_present(message: job_pb2.Job, entry: Entry, held_by: Sequence[str] | Non
     message.cards_free = not entry.job.cards or (entry.job.state.final and held_by is None)
     message.held_by.extend(plain(text) for text in held_by or ())
     message.warnings.extend(plain(text) for text in (entry.notes or {}).values())
+    message.supervisor_stuck = entry.stuck
     if (entry.ordered or entry.gone) and not entry.job.state.final:
         # The journal does not say so, because nobody can write it: it is being stopped all the same.
         message.state = job_pb2.JOB_STATE_STOPPING

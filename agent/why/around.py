@@ -36,6 +36,8 @@ _OF_JOB = frozenset(
         "job.output_lost",
         "job.taken_over",
         "job.supervisor_died",
+        "job.supervisor_stuck",
+        "job.supervisor_works",
         "job.stopping",
         "job.running",
         "job.restarting",

@@ -109,9 +109,13 @@ def test_a_stopped_supervisor_is_told_until_it_runs_again(daemon: Daemon) -> Non
         eventually(warned, 40)
         for words in (["status", "job"], ["why", "job"], ["node"]):
             assert f"kill -CONT {pid}" in " ".join(daemon.cli(*words).stdout.split()), words
+        assert "RUNNING, supervisor is stopped" in daemon.cli("ps").stdout
     finally:
         os.kill(pid, signal.SIGCONT)
     eventually(lambda: not warned(), 20)
+    assert "supervisor" not in daemon.cli("ps").stdout
+    told = [e.kind for e in daemon.event_list("job") if e.kind.startswith("job.supervisor_")]
+    assert told == ["job.supervisor_stuck", "job.supervisor_works"]
     daemon.stop("job", grace_s=0)
 
 

@@ -249,7 +249,9 @@ def _row(job: "job_pb2.Job", now: float) -> list[str]:
     accepted = show.seconds(job.accepted_at)
     return [
         job.job_id,
-        ", ".join(filter(None, (show.state(job.state), show.hang(job), show.gap(job), show.living(job)))),
+        ", ".join(
+            filter(None, (show.state(job.state), show.hang(job), show.gap(job), show.stuck(job), show.living(job)))
+        ),
         str(len(job.ranks)),
         show.devices(job),
         f"{span(now - accepted)} ago" if accepted else "-",

@@ -636,6 +636,7 @@ class Job(_message.Message):
     HANG_FIELD_NUMBER: _builtins.int
     LOG_GAP_FIELD_NUMBER: _builtins.int
     LIVING_FIELD_NUMBER: _builtins.int
+    SUPERVISOR_STUCK_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: Global___JobState.ValueType
     spec_digest: _builtins.str
@@ -656,6 +657,10 @@ class Job(_message.Message):
     cards_free: _builtins.bool
     """After the end: whether its cards are free for others, which they are once the driver shows nobody of the job on them any
     more. Always true for a job without cards.
+    """
+    supervisor_stuck: _builtins.str
+    """Why its supervisor does nothing at this moment: "stopped" (SIGSTOP), "traced" (by a debugger), "hangs" (in the kernel);
+    empty: it works, or there is none. Output of the ranks waits meanwhile; a stop works.
     """
     @_builtins.property
     def spec(self) -> Global___JobSpec:
@@ -745,10 +750,11 @@ class Job(_message.Message):
         hang: Global___HangVerdict | None = ...,
         log_gap: Global___OutputGap | None = ...,
         living: _abc.Iterable[_builtins.str] | None = ...,
+        supervisor_stuck: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "log_gap", b"log_gap", "restart_at", b"restart_at", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "living", b"living", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "living", b"living", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "supervisor_stuck", b"supervisor_stuck", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
