@@ -14,7 +14,7 @@ import structlog
 
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs.entry import Entry
-from muster.agent.link.nursery_client import Which
+from muster.agent.link.nursery_client import MAX_LINE, Which
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status, one_line
 
@@ -27,8 +27,6 @@ CLEAR_S = EXPLANATIONS[Code.SUPERVISOR_CRASHING].age_s
 FLOOD_S = 60.0
 #: Seconds between two looks at what is over.
 LOOK_S = 5.0
-#: Characters of the last line of a traceback, in a sentence.
-MAX_LINE = 300
 ITEM = "supervision"
 _BOTH = "it died or could not be started"
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISREG
 
 import anyio
 import structlog
@@ -20,7 +21,9 @@ from muster.agent.link import connection as control
 from muster.agent.link import silent_nursery
 from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Pause, Refused, Silent
 from muster.probes.calls import children
+from muster.probes.checks.result import one_line
 from muster.probes.kernel import process
+from muster.supervisors.job.supervisor import MAX_TOLD
 from muster.supervisors.paths import Root
 from muster.supervisors.system import descriptors, owner_pipe, trust
 from muster.supervisors.wire import messages
@@ -33,6 +36,8 @@ HELD_S = 5.0
 #: Seconds after which a nursery that was asked for a supervisor, and did not answer, is asked for a greeting; and
 #: between two looks at that.
 LATE_S, LOOK_S = 3.0, 1.0
+#: Characters of the last line of what a nursery said, in a sentence.
+MAX_LINE = 300
 #: All that the nursery, and through it a supervisor, is given of the daemon's environment.
 _ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 
@@ -106,11 +111,12 @@ class NurseryClient:
                     "musterd that belongs to it, or end its jobs first: it then ends by itself"
                 ) from error
             except (LinkLost, Refused, OSError) as error:
+                told = error.said if isinstance(error, NotStarted) else ""
                 self.trouble = f"no nursery: {error}; trying again. Jobs run on, new ones wait"
                 _log.warning("nursery.lost", pid=self.pid, error=str(error))
                 if not (self._explained or isinstance(error, Silent)):  # that one has not died
-                    lived = bool(self.pid)
-                    self.died("", f"(pid {self.pid}) died" if lived else "cannot be started", str(error), lived, None)
+                    how = f"(pid {self.pid}) died" if self.pid else "cannot be started"
+                    self.died("", how, told or str(error), bool(self.pid), None)
                 self._explained = False
             finally:
                 self._lose()
@@ -137,7 +143,7 @@ class NurseryClient:
                     await self._connection.send({"op": "tend", "job": job_id})
                 await answer.done.wait()
         except TimeoutError:
-            raise LinkLost(f"the nursery did not bring a supervisor up in {TEND_S:g} s") from None
+            raise LinkLost(self.trouble or f"the nursery did not bring a supervisor up in {TEND_S:g} s") from None
         if answer.message is None:
             raise LinkLost("the nursery died")
         if answer.message.get("ok") is not True:
@@ -233,10 +239,11 @@ class NurseryClient:
 
     async def _start(self, stack: AsyncExitStack) -> Connection:
         code: int | None = None
-        last = "did not listen"
+        said_from, last = -1, "did not listen"
         pause = Pause(0.01, 0.2)
         with anyio.move_on_after(START_S):
-            code = await _ended(await threads.run(_spawn, self._root, self._owner_fd))
+            pid, said_from = await threads.run(_spawn, self._root, self._owner_fd)
+            code = await _ended(pid)
             # It listened when its starter ended: if nobody answers it has died since, and another one is due. Unless
             # there was one already (its lock was held), which may be about to listen, or about to be gone.
             late = anyio.current_time() + LISTEN_S
@@ -248,12 +255,43 @@ class NurseryClient:
                     if code != 0 or anyio.current_time() > late:
                         break
                 await pause.wait()
-        ended = f"ended with code {code}" if code else "did not come up"
-        raise LinkLost(f"the nursery {ended} ({last}); see {self._root.nursery_log}")
+        if code:
+            said = await threads.run(_said, self._root.nursery_log, said_from)
+            raise NotStarted(code, said, self._root.nursery_log)
+        raise LinkLost(f"the nursery did not come up ({last}); see {self._root.nursery_log}")
 
 
-def _spawn(root: Root, owner_fd: int | None) -> int:
-    """Starts a nursery, which makes itself a process of its own; returns the pid of the starter. Raises OSError."""
+class NotStarted(LinkLost):
+    """Raised when a nursery ended before it listened. `said`: the end of what it wrote, a traceback maybe."""
+
+    def __init__(self, code: int, said: str, log: Path) -> None:
+        last = one_line(said.strip().rpartition("\n")[2])[:MAX_LINE]
+        super().__init__(f"the nursery ended with code {code}" + (f": {last}" if last else "") + f"; see {log}")
+        self.said = said
+
+
+def _said(path: Path, start: int) -> str:
+    """The end of what was written into the nursery's log from the offset `start` on; nothing where that cannot be read.
+    Blocks."""
+    if start < 0:
+        return ""
+    try:
+        folder = trust.open_logs(path.parent)
+        try:
+            fd, _ = trust.open_log(path.name, os.O_RDONLY, folder=folder)
+        finally:
+            os.close(folder)
+        with open(fd, "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(start, end - MAX_TOLD))
+            return file.read(MAX_TOLD).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _spawn(root: Root, owner_fd: int | None) -> tuple[int, int]:
+    """Starts a nursery, which makes itself a process of its own; returns the pid of the starter, and from where on its
+    log tells of it (-1: it has none). Raises OSError."""
     argv = [sys.executable, "-I", "-m", "muster.supervisors.nursery.nursery"]
     argv += ["--run", str(root.run), "--state", str(root.state), "--log", str(root.log), "--name", root.nursery_name]
     # Everybody can see what ranks get (probes/checks/ulimits.py): daemon and nursery raise their own.
@@ -266,7 +304,8 @@ def _spawn(root: Root, owner_fd: int | None) -> int:
         _log.warning("nursery.log_unwritten", path=str(root.nursery_log), error=error.strerror)
         said = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
     try:
-        return _started(argv, said, owner_fd)
+        stat = os.fstat(said)
+        return _started(argv, said, owner_fd), stat.st_size if S_ISREG(stat.st_mode) else -1
     except OSError as error:
         raise OSError(error.errno, f"{sys.executable} cannot be started: {error.strerror}") from error
     finally:

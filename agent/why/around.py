@@ -28,7 +28,9 @@ SHOWN_AFTER_S = 60.0
 #: The kernel killed a process for want of memory: no fault of the node, and still a reason.
 OOM_KILL = "OOM_KILL"
 HANG = ("job.suspected_hang", "job.hung", "job.driver_hang", "job.recovered")
-_OF_NODE = frozenset({EVENT, CONDITION, CLEARED, DRAINED, UNDRAINED, "node.started", "node.stopping"})
+_OF_NODE = frozenset(
+    {EVENT, CONDITION, CLEARED, DRAINED, UNDRAINED, "node.started", "node.stopping", "node.nursery_died"}
+)
 _OF_JOB = frozenset(
     {
         *HANG,

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -50,3 +51,29 @@ def test_a_supervisor_sends_its_traceback_to_the_nursery(tmp_path: Path) -> None
     assert "Traceback" in message["error"] and "FileNotFoundError" in message["error"]
     ours.close()
     theirs.close()
+
+
+def test_a_nursery_that_cannot_be_started_says_why(daemon: Daemon, tmp_path: Path) -> None:
+    """Of a broken installation, say."""
+    daemon.run("true", job_id="before")
+    daemon.wait("before")
+    daemon.kill()
+    os.kill(daemon.nursery_pid(), signal.SIGKILL)
+    eventually(lambda: not daemon.nursery_pid())
+    broken = tmp_path / "python"
+    broken.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'import no_such_module'\n")
+    broken.chmod(0o755)
+    start = f"import sys; sys.executable = {str(broken)!r}; from muster.agent.musterd import main; sys.exit(main())"
+    whole, daemon.musterd = daemon.musterd, (sys.executable, "-c", start)
+    daemon.start()
+    daemon.run("true", job_id="job")
+    said = "No module named 'no_such_module'"
+    eventually(lambda: "SUPERVISOR_CRASHING" in (t := daemon.cli("node").stdout) and said in " ".join(t.split()), 40)
+    eventually(lambda: any(said in text for text in daemon.get("job").warnings), 60)
+    assert said in " ".join(daemon.cli("why", "job").stdout.split())
+    death = next(e for e in daemon.event_list() if e.kind == "node.nursery_died" and "cannot be started" in e.message)
+    assert "Traceback" in death.attributes["error"] and said in death.message
+    daemon.kill()
+    daemon.musterd = whole
+    daemon.start()
+    assert daemon.wait("job").state == job_pb2.JOB_STATE_SUCCEEDED
