@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muster.probes.hang import HangSettings
+from tests.corpus import changes
 from tests.corpus.measure import Outcome, for_plain, run
+from tests.corpus.rows import ROWS
 from tests.corpus.scenarios import BY_NAME, SCENARIOS, Scenario
 from tests.corpus.variations import VARIATIONS
 
-ALL = {scenario.name: scenario for scenario in (*SCENARIOS, *VARIATIONS)}
+ALL = {scenario.name: scenario for scenario in (*SCENARIOS, *VARIATIONS, *ROWS)}
 RULES = {
     "muster": HangSettings(),
     # ModelArts' default is 30 min, which cannot be in time; the traces end before.
@@ -31,6 +33,7 @@ def main() -> int:
     parser.add_argument("--harsh", action="store_true", help="readings missing, noise, drift, other periods")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--rule", action="append", choices=RULES, help="only this one")
+    parser.add_argument("--changes", action="store_true", help="print each change of verdict, to compare two runs")
     parser.add_argument("--acted", action="store_true", help="by real processes under a daemon, 60 times as fast")
     parser.add_argument("--rounds", type=int, default=1, help="of --acted: how often each")
     parser.add_argument("--at-once", type=int, default=6, help="of --acted: at a time")
@@ -41,6 +44,10 @@ def main() -> int:
     if arguments.acted:
         return int(_acted(arguments.names, arguments.rounds, arguments.at_once))
     seeds = range(arguments.first, arguments.first + arguments.seeds)
+    if arguments.changes:
+        for line in changes.lines([ALL[name] for name in names], seeds, harsh=arguments.harsh):
+            print(line)
+        return 0
     begin = time.monotonic()
     wrong = False
     with multiprocessing.Pool(arguments.jobs) as pool:

@@ -31,7 +31,7 @@ class Outcome:
 def trace(scenario: Scenario, seed: int, *, harsh: bool = False) -> tuple[Told, list[dict[str, Any]]]:
     """What happens, and its telemetry."""
     rng = random.Random(f"{scenario.name} {seed} {harsh}")
-    weather = (harsh_weather if harsh else usual_weather)(scenario, rng)
+    weather = replace((harsh_weather if harsh else usual_weather)(scenario, rng), **scenario.weather)
     power = rng.uniform(0.6, 0.95) if weather.idle_share < 0.2 else rng.uniform(0.7, 0.95)
     setting = Setting(
         ranks=rng.choice(scenario.ranks),

@@ -96,6 +96,10 @@ class Play:
     restarts: tuple[float, ...] = ()
     #: From when on a call of the driver hangs, and its cards tell nothing.
     driver_hangs_at: float = math.inf
+    #: From when on the cards of these ranks (None: all) tell nothing; from when on no process is told of.
+    unseen_from: float = math.inf
+    unseen: tuple[int, ...] | None = None
+    no_procs_from: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,10 @@ class Weather:
     no_wchan: bool = False
     no_net: bool = False
     no_limit: bool = False
+    no_cpu: bool = False
+    no_cards: bool = False
+    #: Of the job; the others tell nothing.
+    nodes: int = 1
     #: Seconds during which one card tells nothing, at a random time.
     dark_s: float = 0.0
     #: Traffic of others on the node, bytes per second.
@@ -157,7 +165,7 @@ def records(play: Play, weather: Weather, rng: random.Random, job: str = "job") 
             power = weather.limit_w * offsets[r] * share * (1 + rng.gauss(0, weather.power_noise))
             mem = min(100.0, max(0.0, act.mem + (rng.uniform(-1, 1) if act.mem else rng.uniform(0, 0.6))))
             hidden = (weather.dark_s and r == dark and dark_from <= t < dark_from + weather.dark_s) or (
-                t >= play.driver_hangs_at
+                t >= play.driver_hangs_at or (t >= play.unseen_from and (play.unseen is None or r in play.unseen))
             )
             card: dict[str, Any] = {
                 "index": r,
@@ -180,14 +188,16 @@ def records(play: Play, weather: Weather, rng: random.Random, job: str = "job") 
         record = {
             "t": round(base + t, 3),
             "job": job,
-            "procs": _procs(play, t, weather),
-            "cards": cards,
+            "procs": _procs(play, t, weather) if t < play.no_procs_from else [],
+            "cards": [] if weather.no_cards else cards,
             "log_bytes": {} if weather.no_log else {str(r): _logged(spells, t) for r, spells in enumerate(play.ranks)},
             "net_bytes": None if weather.no_net else int(net + net_noise + received),
         }
+        if weather.nodes > 1:
+            record["nodes"] = weather.nodes
         if before and rng.random() < weather.dropped:
             continue
-        before = record
+        before = record | {"cards": cards}
         yield record
 
 
@@ -228,7 +238,7 @@ def _procs(play: Play, t: float, weather: Weather) -> list[dict[str, Any]]:
                 "start": 5000 + int(begin * 100) + r,
                 "rank": r,
                 "role": "rank",
-                "cpu_s": round(3 + _integral(spells, t, "cpu", begin), 2),
+                "cpu_s": None if weather.no_cpu else round(3 + _integral(spells, t, "cpu", begin), 2),
                 "rchar": int(4e7 + _integral(spells, t, "read", begin)),
                 "wchar": int(2e4 + _integral(spells, t, "write", begin)) + _logged(spells, t, begin),
                 "read_bytes": int(_integral(spells, t, "read", begin) * 0.5),

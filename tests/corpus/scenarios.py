@@ -1,8 +1,9 @@
 """The 34 scenarios: what happens, and what must be said. H are healthy, U are not."""
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.corpus.physics import (
     FUTEX,
@@ -58,6 +59,8 @@ class Scenario:
     ranks: tuple[int, ...] = (1, 2, 8)
     no_util: bool = False
     high_confidence: bool = True
+    #: How it is seen, whatever the weather is else: fields of `physics.Weather`.
+    weather: Mapping[str, Any] = field(default_factory=dict)
 
 
 # --- acts -------------------------------------------------------------------------------------------------------------

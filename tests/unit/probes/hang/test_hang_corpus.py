@@ -4,6 +4,7 @@ import pytest
 
 from muster.probes.hang import HangSettings
 from tests.corpus.measure import run
+from tests.corpus.rows import ROWS
 from tests.corpus.scenarios import BY_NAME, SCENARIOS, Scenario
 from tests.corpus.variations import VARIATIONS
 
@@ -15,6 +16,11 @@ def test_what_must_be_told_is_told_in_time(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("scenario", VARIATIONS, ids=lambda scenario: scenario.name)
 def test_so_is_it_of_other_life_and_other_hangs(scenario: Scenario) -> None:
+    assert run(scenario, 1, HangSettings()).wrong == ""
+
+
+@pytest.mark.parametrize("scenario", ROWS, ids=lambda scenario: scenario.name)
+def test_each_row_of_the_tables_has_a_scenario(scenario: Scenario) -> None:
     assert run(scenario, 1, HangSettings()).wrong == ""
 
 
