@@ -1,6 +1,6 @@
 """Does a job hang? A rule over telemetry records, without clock and without IO: docs/hang.md tells it in words.
 
-`Detector` takes the records of one job and tells each change of verdict; `settings.Settings` has every number.
+`Detector` takes the records of one job and tells each change of verdict; `settings.HangSettings` has every number.
 """
 
 from muster.probes.hang.hang_records import BadRecord, Record, parse

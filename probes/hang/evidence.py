@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from muster.probes.hang.facts.moment import Finding, Moment
 from muster.probes.hang.hang_settings import HangSettings
-from muster.probes.hang.sight import Finding, Sight, tracks
 from muster.probes.hang.tracks.card_track import NEVER
 
 _ALWAYS = ("period_s", "window_s", "suspect_s", "hung_s", "write_floor_bytes", "read_floor_bytes")
@@ -15,58 +15,60 @@ _CARDS = (
 )
 
 
-def evidence(sight: Sight, finding: Finding) -> dict[str, Any]:
+def evidence(m: Moment, finding: Finding) -> dict[str, Any]:
     """As JSON takes it. Times are those of the records, in seconds since the epoch; durations in seconds."""
-    job, s = sight.job, sight.s
+    job, s = m.job, m.s
     found: dict[str, Any] = {
+        "row": finding.row,
         "rule": finding.rule,
-        "since": round(_wall(sight, finding.since), 3),
-        "silent_s": round(job.now - (finding.since if finding.kind else sight.silent_since()), 1),
-        "limit_s": None if finding.limit_s is None else round(finding.limit_s, 1),
-        "limit": finding.limit_why,
+        "since": round(_wall(m, finding.since), 3),
+        "silent_s": round(job.now - (finding.since if finding.kind else m.since), 1),
+        "limit_s": None if finding.limit.seconds is None else round(finding.limit.seconds, 1),
+        "limit": finding.limit.why,
+        "limit_rows": finding.limit.rows,
         "odd_ranks": {str(rank): words for rank, words in finding.odd.items()},
-        "processes": {str(track.rank): _rank(sight, track.rank) for track in tracks(job)},
-        "cards": [_card(sight, key) for key in sight.looks],
-        "net_at": _or_none(sight, job.net_at),
-        "last_work": _or_none(sight, job.work_at),
+        "processes": {str(track.rank): _rank(m, track.rank) for track in m.tracks},
+        "cards": [_card(m, key) for key in m.looks],
+        "net_at": _or_none(m, job.net_at),
+        "last_work": _or_none(m, job.work_at),
         "active": job.active,
         "survived_s": round(job.survived_s, 1),
-        "missing": finding.missing,
-        "would_clear": finding.clears,
+        "missing": finding.limit.missing,
+        "would_clear": list(finding.clears),
         "thresholds": _thresholds(s, finding),
     }
     return found
 
 
-def _wall(sight: Sight, at: float) -> float:
-    return sight.job.t - (sight.job.now - at)
+def _wall(m: Moment, at: float) -> float:
+    return m.job.t - (m.job.now - at)
 
 
-def _or_none(sight: Sight, at: float) -> float | None:
-    return None if at <= NEVER else round(_wall(sight, at), 3)
+def _or_none(m: Moment, at: float) -> float | None:
+    return None if at <= NEVER else round(_wall(m, at), 3)
 
 
-def _rank(sight: Sight, rank: int) -> Mapping[str, Any]:
-    track = sight.job.ranks[rank]
-    doings = track.doings(sight.now, sight.s)
-    held = track.held(sight.now, 0.0, sight.s.gone_s)
+def _rank(m: Moment, rank: int) -> Mapping[str, Any]:
+    track = m.job.ranks[rank]
+    doings = track.doings(m.now, m.s)
+    held = track.held(m.now, 0.0, m.s.gone_s)
     return {
         "write_bytes_per_min": doings.written,
         "read_bytes_per_min": doings.read,
         "cpu_s_per_min": doings.cpu,
         "log_bytes_per_min": doings.log,
-        "last_io": _or_none(sight, track.strong_at),
-        "last_weak_io": _or_none(sight, track.weak_at),
-        "last_log": _or_none(sight, track.log_at),
-        "gone": track.is_gone(sight.now, sight.s) or track.has_ended(),
-        "held": [{"pid": h.pid, "state": h.state, "wchan": h.wchan, "since": _or_none(sight, h.since)} for h in held],
+        "last_io": _or_none(m, track.strong_at),
+        "last_weak_io": _or_none(m, track.weak_at),
+        "last_log": _or_none(m, track.log_at),
+        "gone": track.is_gone(m.now, m.s) or track.has_ended(),
+        "held": [{"pid": h.pid, "state": h.state, "wchan": h.wchan, "since": _or_none(m, h.since)} for h in held],
     }
 
 
-def _card(sight: Sight, key: str) -> Mapping[str, Any]:
-    track, look = sight.job.cards[key], sight.looks[key]
+def _card(m: Moment, key: str) -> Mapping[str, Any]:
+    track, look = m.job.cards[key], m.looks[key]
 
-    to_minute = 60 / sight.s.period_s
+    to_minute = 60 / m.s.period_s
 
     def rounded(value: float | None, factor: float = 1.0) -> float | None:
         return None if value is None else round(value * factor, 2)
@@ -77,7 +79,7 @@ def _card(sight: Sight, key: str) -> Mapping[str, Any]:
         "kind": track.kind,
         "state": str(look.state),
         "why": look.why,
-        "since": _or_none(sight, look.since),
+        "since": _or_none(m, look.since),
         "samples": look.samples,
         "util_median": rounded(look.util),
         "util_variance": rounded(look.variance),
@@ -90,5 +92,5 @@ def _card(sight: Sight, key: str) -> Mapping[str, Any]:
 
 
 def _thresholds(s: HangSettings, finding: Finding) -> Mapping[str, Any]:
-    names = [*_ALWAYS, *(_CARDS if finding.rule.startswith("cards") else _CPU)]
+    names = [*_ALWAYS, *(_CARDS if finding.on_cards else _CPU)]
     return {name: getattr(s, name) for name in names}

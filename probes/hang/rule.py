@@ -1,13 +1,15 @@
 """The detector: takes the telemetry records of one job, tells each change of verdict."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from muster.probes.hang.evaluator import TABLES, Tables
 from muster.probes.hang.evidence import evidence
+from muster.probes.hang.facts.moment import Finding, Moment
 from muster.probes.hang.hang_records import Record
-from muster.probes.hang.judge import find
+from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.resumable import Resumable
-from muster.probes.hang.sight import Finding, Sight
-from muster.probes.hang.tracks.card_look import Eye, State
+from muster.probes.hang.tracks.card_look import CardLook, Eye, State
 from muster.probes.hang.tracks.card_track import NEVER
 from muster.probes.hang.tracks.state import JobState
 from muster.probes.hang.verdicts import Change, Kind, Verdict
@@ -23,13 +25,18 @@ class Detector(Resumable[JobState]):
     _rule = "full"
     _kept = JobState
 
+    def __init__(self, settings: HangSettings | None = None, tables: Tables = TABLES) -> None:
+        super().__init__(settings)
+        self._tables = tables
+
     def feed(self, record: Record) -> list[Change]:
         """Takes a record. Returns the change of verdict that it brings, or nothing. Never raises."""
         job, s = self._job, self.settings
         anew = job.take(record, s)
-        sight = Sight(job, {key: Eye(card, job.now, s).look() for key, card in job.cards.items()}, s)
-        self._note_work(sight)
-        finding = find(sight)
+        looks = {key: Eye(card, job.now, s).look() for key, card in job.cards.items()}
+        self._note_work(looks)
+        moment = self._tables.moment(job, looks, s)
+        finding = self._tables.find(moment)
         seen, job.candidate = job.candidate, finding.kind if finding and finding.verdict is Verdict.HUNG else None
         if finding is None:
             return []
@@ -37,12 +44,12 @@ class Detector(Resumable[JobState]):
             return []  # out of nothing: one record is not enough
         if job.verdict is Verdict.BUSY_HOST and job.candidate not in (None, seen, Kind.LIVELOCK):
             return []
-        recovered = job.verdict in _SILENCE and sight.life_at() > job.silent_since
+        recovered = job.verdict in _SILENCE and moment.life_at > job.silent_since
         if not self._is_new(finding, recovered, anew):
             return []
         told: dict[str, Any] = {}
         if job.verdict in (*_SILENCE, Verdict.DRIVER_HANG) and finding.verdict not in (*_QUIET, Verdict.DRIVER_HANG):
-            told = self._recovery(sight)
+            told = self._recovery(moment)
         change = Change(
             t=record.t,
             job=job.job,
@@ -50,22 +57,22 @@ class Detector(Resumable[JobState]):
             kind=finding.kind,
             ranks=finding.ranks,
             confidence=round(min(0.99, max(0.05, finding.confidence)), 2),
-            evidence=evidence(sight, finding) | told,
+            evidence=evidence(moment, finding) | told,
         )
         job.verdict, job.kind, job.verdict_ranks = finding.verdict, finding.kind, list(finding.ranks)
         job.silent_since, job.verdict_at, job.asleep = finding.since, job.now, finding.asleep
         return [change]
 
-    def _note_work(self, sight: Sight) -> None:
-        """Takes down what works: the signs of life of cards, the spell of work, how long all of them are slow."""
+    def _note_work(self, looks: Mapping[str, CardLook]) -> None:
+        """Takes down what works: the signs of life of cards, the spell of work, how long most of them are slow."""
         job, s = self._job, self.settings
-        last = max((sight.looks[key].since for key in sight.works), default=NEVER)
+        last = max((look.since for look in looks.values() if look.state in (State.WORKS, State.SLOW)), default=NEVER)
         if last > job.work_at:
             if last - job.spell_at > max(s.period_s, s.gap_factor * job.usual_s):
                 job.spell_since = last
             job.work_at = job.spell_at = last
-        slow = [key for key in sight.works if sight.looks[key].state is State.SLOW]
-        if not slow or 2 * len(slow) < len(sight.looks):
+        slow = sum(look.state is State.SLOW for look in looks.values())
+        if not slow or 2 * slow < len(looks):
             job.slow_since = None
         elif job.slow_since is None:
             job.slow_since = job.now
@@ -84,10 +91,10 @@ class Detector(Resumable[JobState]):
             return job.asleep and finding.verdict in (Verdict.BUSY_HOST, Verdict.WAITING)
         return finding.verdict is not Verdict.ALIVE
 
-    def _recovery(self, sight: Sight) -> dict[str, Any]:
+    def _recovery(self, moment: Moment) -> dict[str, Any]:
         job = self._job
         restarted = job.begun_at > job.silent_since
-        silence = max(0.0, min(sight.life_at(), job.now) - job.silent_since)
+        silence = max(0.0, min(moment.life_at, job.now) - job.silent_since)
         if job.verdict in _SILENCE and not restarted:
             job.survived_s = max(job.survived_s, silence)
         return {

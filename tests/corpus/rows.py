@@ -213,6 +213,10 @@ def one_computes(s: Setting) -> Told:
     return replace(told, onset=None)
 
 
+def loops_with_io(s: Setting) -> Told:
+    return _then(s, CHANGES, replace(COMPUTES, write=300), SLEEPS, minutes=67)
+
+
 def small_kernels_that_log(s: Setting) -> Told:
     small = Act(util=flat(99), power=0.33, mem=0.0, cpu=1.0, log=4, state="R")
     return replace(_then(s, replace(CHANGES, power=0.85), small, minutes=40), onset=None)
@@ -389,4 +393,9 @@ ROWS: tuple[Scenario, ...] = (
         ranks=(1,),
     ),
     Scenario("P41", "spin after a save", spin_after_save, 32, ("HUNG",), kind="spin"),
+    Scenario(
+        *("P42", "one rank computes for ever, and does some IO", loops_with_io, 62, ("BUSY_HOST", "HUNG")),
+        kind="livelock",
+        high_confidence=False,
+    ),
 )

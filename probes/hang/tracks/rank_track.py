@@ -294,6 +294,14 @@ class RankTrack(msgspec.Struct):
         leader = self.procs.get(self.leader)
         return leader.wchan if leader is not None else ""
 
+    def cpu_of_late(self, now: float, s: HangSettings) -> float | None:
+        """CPU seconds per period that it took in the last one; None: not told."""
+        period = [x for x in self.intervals if x.at > now - s.period_s]
+        seconds = sum(x.dt for x in period)
+        if not seconds or now - self.cpu_at > s.window_s:
+            return None
+        return sum(x.cpu for x in period) * s.period_s / seconds
+
     def doings(self, now: float, s: HangSettings) -> Doings:
         """What it did of late."""
         period = [x for x in self.intervals if x.at > now - s.period_s]
@@ -301,11 +309,11 @@ class RankTrack(msgspec.Struct):
         if not seconds:
             return Doings(None, None, None, None)
         to_minute = 60 / seconds
-        io, cpu = now - self.io_at <= s.window_s, now - self.cpu_at <= s.window_s
+        io, cpu = now - self.io_at <= s.window_s, self.cpu_of_late(now, s)
         return Doings(
             round(sum(x.written for x in period) * to_minute) if io else None,
             round(sum(x.read for x in period) * to_minute) if io else None,
-            round(sum(x.cpu for x in period) * to_minute, 2) if cpu else None,
+            round(cpu * 60 / s.period_s, 2) if cpu is not None else None,
             round(sum(x.log for x in period) * to_minute) if self.log_bytes is not None else None,
         )
 

@@ -1,0 +1,265 @@
+"""A job at one record, as the rows of tables 2 and 3 read it."""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from muster.probes.hang.facts import odd_ranks
+from muster.probes.hang.facts.host import Host, host_of, in_file_system
+from muster.probes.hang.facts.readings import Readings
+from muster.probes.hang.facts.signs import Strength
+from muster.probes.hang.tracks.card_look import CardLook, State
+from muster.probes.hang.tracks.card_track import median
+from muster.probes.hang.tracks.rank_track import RankTrack
+from muster.probes.hang.verdicts import Kind, Verdict
+
+
+class Scene(enum.StrEnum):
+    """What the cards of a job show; each row of tables 2 and 3 is for one, or for any."""
+
+    LIVELY = "lively"  # a card works, or the silence is shorter than suspect_s
+    SPINNING = "spinning"  # all cards are at full utilization, and none shows that it computes
+    STARTING = "starting"  # some cards idle or are not seen, none spins, and none was active in this attempt
+    IDLE = "idle"  # some cards idle or are not seen; the others, if there are any, wait for them
+
+
+@dataclass(slots=True)
+class Limit:
+    """After how much silence a job is HUNG: what the rows of table 2 add up to.
+
+    `seconds` None: never. `since`: begin of the silence, in the detector's clock. `rows`: those that apply; `set_by`:
+    the one that set `seconds`.
+    """
+
+    seconds: float | None
+    why: str
+    since: float
+    confidence: float = 0.9
+    missing: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    set_by: str = ""
+
+
+@dataclass(slots=True)
+class Finding:
+    """What is to be said. `row`: of table 3, which decided it. `since` in the detector's clock. `odd`: what each rank
+    does that stands out. `asleep`: it rests on processes that sleep. `on_cards`: it rests on what cards do."""
+
+    row: str
+    verdict: Verdict
+    kind: Kind | None
+    rule: str
+    since: float
+    ranks: tuple[int, ...]
+    odd: dict[int, str]
+    limit: Limit
+    confidence: float
+    clears: Sequence[str]
+    asleep: bool
+    on_cards: bool
+
+
+class Moment(Readings):
+    """What the conditions of the tables ask for. `limit`: what table 2 says so far; `finding`: what table 3 says."""
+
+    limit: Limit
+    finding: Finding | None = None
+
+    @cached_property
+    def scene(self) -> Scene:
+        """The first that holds."""
+        quick = self.silent >= self.s.npu_suspect_ratio * self.s.npu_hung_s and self.npus_wait
+        if self.cards.works or (self.silent < self.s.suspect_s and not quick):
+            return Scene.LIVELY
+        if (
+            self.cards.spins
+            and not self.idle_cards
+            and all(self.rank_of(key) in self.spinning_ranks for key in self.cards.dark)
+        ):
+            return Scene.SPINNING
+        return Scene.IDLE if self.job.active or self.cards.spins else Scene.STARTING
+
+    @cached_property
+    def host(self) -> Host:
+        """What the ranks do that the scene is about. What the rank of a card at full utilization does says nothing of
+        the others, also where it has other cards that it never used."""
+        if self.scene is Scene.SPINNING:
+            return host_of(self, self.cards.spins)
+        low = [key for key in self.cards.low if key not in self.idle_cards]
+        unused = [key for key in low if self.rank_of(key) not in self.spinning_ranks]
+        return host_of(self, [*self.idle_cards, *self.cards.dark, *unused])
+
+    @cached_property
+    def only_npus_wait(self) -> bool:
+        """The same of the cards that count."""
+        return self.npus_wait and len(self.idle_cards) == len(self.looks)
+
+    @cached_property
+    def computing(self) -> tuple[int, ...]:
+        """Ranks that compute on the CPU now."""
+        return self.signs.ranks_with(Strength.BUSY, self.now - self.s.recent_s)
+
+    # --- all cards at full utilization --------------------------------------------------------------------------------
+
+    @cached_property
+    def spins(self) -> list[CardLook]:
+        """Cards at full utilization that do not compute, or of which that is not known."""
+        return [self.looks[key] for key in self.cards.spins]
+
+    @cached_property
+    def spin_surely(self) -> list[CardLook]:
+        """Those of them whose power says that they wait."""
+        return [look for look in self.spins if look.state is State.SPINS]
+
+    @cached_property
+    def confirmed(self) -> bool:
+        """Of most cards two signs agree that they wait, and none seems to compute for the others."""
+        return 2 * sum(look.confirmed for look in self.spins) >= len(self.spins) and not self._one_computes()
+
+    @cached_property
+    def unsure_power(self) -> bool:
+        """Nothing but a low power, or not even that, says that they wait."""
+        return not self.confirmed or 2 * len(self.spin_surely) < len(self.spins)
+
+    @cached_property
+    def draws_much(self) -> bool:
+        """Most cards draw less than usual, but not as little as one that waits beyond doubt."""
+        shares = [_share(look) or 0.0 for look in self.spins]
+        return 2 * sum(share >= self.s.power_strict_ratio for share in shares) > len(shares)
+
+    @cached_property
+    def writes_its_own(self) -> bool:
+        """The job has one card, and its rank writes a little: its lines may go to a file."""
+        wrote = any(self.now - track.wrote_at <= self.s.window_s for track in self.job.ranks.values())
+        return len(self.spins) == 1 and wrote
+
+    @cached_property
+    def held_spinning(self) -> dict[int, str]:
+        """Ranks that cannot go on, though their cards have not finished what they were given."""
+        return odd_ranks.held(self, self.cards.spins, self.host)
+
+    @cached_property
+    def stopped_spinning(self) -> bool:
+        """One of these is stopped by a signal."""
+        return any(h.state == "T" for rank in self.held_spinning for h in self.host.held[rank])
+
+    def _one_computes(self) -> bool:
+        """A card draws far more than the others: they may wait for it. Where no power is told, its memory says so."""
+        shares = sorted(share for look in self.spins if (share := _share(look)) is not None)
+        if len(shares) > 1:
+            return shares[-1] >= self.s.power_apart_factor * median(shares[:-1])
+        dead = self.s.mem_dead_percent
+        return any(not look.confirmed and look.mem is not None and look.mem > dead for look in self.spins)
+
+    # --- cards that idle, or are not seen -----------------------------------------------------------------------------
+
+    @cached_property
+    def blind(self) -> bool:
+        """No card tells anything."""
+        dim = any(self.looks[key].state is State.DIM for key in self.cards.dark)
+        return not self.idle_cards and not self.cards.spins and not dim
+
+    @cached_property
+    def dim(self) -> bool:
+        """No card tells its utilization, but one its power, which is that of a card that waits."""
+        return bool(self.cards.dark) and not self.blind and not self.idle_cards and not self.cards.spins
+
+    @cached_property
+    def unseen(self) -> bool:
+        """No card tells its utilization."""
+        return self.blind or self.dim
+
+    @cached_property
+    def busy(self) -> bool:
+        """A rank of these cards computes on the CPU now."""
+        return self.is_recent(self.host.busy_at)
+
+    @cached_property
+    def asleep_at(self) -> float:
+        """Since when nothing at all is seen of them."""
+        return max(self.done_at, self.host.weak_at)
+
+    @cached_property
+    def done_at(self) -> float:
+        """Since when nothing but weak evidence is seen of them. Where no card tells work from a hang, weak evidence and
+        traces count as well."""
+        weak = (self.host.weak_at, self.signs.last(Strength.TRACE)) if self.blind else ()
+        return max(self.since, self.host.busy_at, *weak)
+
+    @cached_property
+    def may_hang(self) -> bool:
+        """Processes are told of, and the time for a start is over."""
+        s, job = self.s, self.job
+        begun = job.begun_at + (s.startup_busy_s if self.busy else s.startup_s)
+        return self.host.known and (job.active or self.now >= begun)
+
+    @cached_property
+    def waits_for_files(self) -> bool:
+        """A process waits in D for a file system."""
+        return in_file_system(self, [h for held in self.host.held.values() for h in held])
+
+    @cached_property
+    def stopped_together(self) -> bool:
+        """Several ranks gave signs for a good while, until all of them ended when the silence began."""
+        s = self.s
+        steady = [
+            t.stirred_at - t.stirs_since >= s.hung_s and self.since - t.stirred_at <= s.window_s for t in self.ranks
+        ]
+        return len(self.ranks) > 1 and all(steady)
+
+    @cached_property
+    def odd(self) -> dict[int, str]:
+        """What the ranks do that the others wait for, or that cannot go on, or that differ from the rest."""
+        if self.cards.spins:
+            return odd_ranks.idle(self, self.idle_cards, self.host)
+        if self.host.held:
+            return odd_ranks.held(self, self.idle_cards, self.host)
+        return odd_ranks.ended(self) or odd_ranks.waits_otherwise(self)
+
+    @cached_property
+    def odd_ranks(self) -> tuple[int, ...]:
+        """Their numbers, or those of all ranks."""
+        if self.host.held and not self.cards.spins:
+            return tuple(sorted(rank for rank in self.host.held if rank >= 0)) or self.all_ranks
+        return tuple(self.odd) or self.all_ranks
+
+    # --- no cards -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def fallen_silent(self) -> list[RankTrack]:
+        """Ranks of which nothing is seen for `suspect_s`, after signs for at least `established_s`."""
+        s, living = self.s, [track for track in self.ranks if not self.has_ended(track)]
+        quiet = [track for track in living if self.now - track.stirred_at >= s.suspect_s]
+        return [track for track in quiet if track.stirred_at - track.stirs_since >= s.established_s]
+
+    @cached_property
+    def going_on(self) -> list[RankTrack]:
+        """The other ranks."""
+        silent = {track.rank for track in self.fallen_silent}
+        return [track for track in self.ranks if not self.has_ended(track) and track.rank not in silent]
+
+    @cached_property
+    def waited_for(self) -> bool:
+        """The job has no card, some ranks have fallen silent, and each of the others does something."""
+        if self.looks or not self.fallen_silent or not self.going_on:
+            return False
+        weak = [self.signs.last(Strength.WEAK, Strength.LOG, ranks=(track.rank,)) for track in self.going_on]
+        return self.is_recent(min(weak))
+
+    @cached_property
+    def fallen_silent_at(self) -> float:
+        """When the last of the silent ranks was seen to do anything."""
+        return max(track.stirred_at for track in self.fallen_silent)
+
+    @cached_property
+    def no_io_since(self) -> float:
+        """Since when these are silent, the others do no IO and write no lines, and the node receives nothing."""
+        others = [track.rank for track in self.going_on]
+        io = [self.signs.last_of("some IO", others), self.signs.last(Strength.LOG, ranks=others)]
+        return max(self.fallen_silent_at, self.signs.last(Strength.NETWORK), *io)
+
+
+def _share(look: CardLook) -> float | None:
+    """Of its own active power."""
+    return look.power / look.power_active if look.power is not None and look.power_active else None

@@ -1,0 +1,167 @@
+"""What is known of a job at one record: what its cards do, its signs of life, and since when it is silent."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from muster.probes.hang.facts.signs import Cards, Evidence, Signs
+from muster.probes.hang.hang_settings import HangSettings
+from muster.probes.hang.tracks.card_look import CardLook, Eye, State
+from muster.probes.hang.tracks.card_track import CardTrack
+from muster.probes.hang.tracks.rank_track import RankTrack
+from muster.probes.hang.tracks.state import JobState
+
+
+class Readings:
+    """One job at one record. Times are those of the detector's clock."""
+
+    def __init__(
+        self, job: JobState, looks: Mapping[str, CardLook], s: HangSettings, evidence: Sequence[Evidence]
+    ) -> None:
+        """`looks`: what each card does, by its key in the job. `evidence`: table 1."""
+        self.job, self.looks, self.s, self.now = job, looks, s, job.now
+        self.cards = Cards.of(looks.items())
+        self.signs = Signs.of(job, self.cards, evidence)
+
+    # --- times --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def life_at(self) -> float:
+        """The last sign of life that ends a silence; of an attempt without any its begin."""
+        return max(self.job.begun_at, self.signs.life_at())
+
+    @cached_property
+    def since(self) -> float:
+        """The begin of the silence: the last sign of life, or when the last card began to do what it does."""
+        quiet = (*self.cards.spins, *self.cards.low, *self.cards.dark)
+        return max([self.life_at, *(self.looks[key].since for key in quiet if not self.is_unused(key))])
+
+    @cached_property
+    def silent(self) -> float:
+        """Seconds since then."""
+        return self.now - self.since
+
+    def is_recent(self, at: float) -> bool:
+        """What was seen then counts as a sign of now."""
+        return self.now - at <= self.s.recent_s
+
+    def fell_silent(self) -> bool:
+        """Cards, logs or processes gave signs for a good while, until the silence began."""
+        s, job = self.s, self.job
+        cards = [(card.varies_since, card.varied_at) for card in job.cards.values()]
+        ranks = [(track.talks_since, track.talked_at) for track in job.ranks.values()]
+        return any(u - begin >= s.hung_s and abs(u - self.since) <= s.window_s for begin, u in (*cards, *ranks))
+
+    # --- ranks --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def tracks(self) -> list[RankTrack]:
+        """Of all ranks that have, or had, processes; -1 stands for processes of no rank."""
+        return [track for _, track in sorted(self.job.ranks.items()) if track.is_known]
+
+    @cached_property
+    def ranks(self) -> list[RankTrack]:
+        """The same without the processes of no rank."""
+        return [track for track in self.tracks if track.rank >= 0]
+
+    @cached_property
+    def all_ranks(self) -> tuple[int, ...]:
+        """Of the cards; where these name none, of the processes."""
+        return self.ranks_of(self.looks) or tuple(track.rank for track in self.ranks)
+
+    def has_ended(self, track: RankTrack) -> bool:
+        """Its process has ended."""
+        return track.is_gone(self.now, self.s) or track.has_ended()
+
+    def was_left_behind(self, track: RankTrack) -> bool:
+        """Its process has ended, and the job worked on for `hung_s` without it: it is no reason for a hang."""
+        return self.has_ended(track) and track.seen_at < self.job.work_at - self.s.hung_s
+
+    def is_reason(self, rank: int) -> bool:
+        """Its process has ended, and the job did not work on for long without it."""
+        track = self.job.ranks.get(rank)
+        return track is not None and self.has_ended(track) and not self.was_left_behind(track)
+
+    # --- cards --------------------------------------------------------------------------------------------------------
+
+    def card(self, key: str) -> CardTrack:
+        """By its key in the job."""
+        return self.job.cards[key]
+
+    def is_unused(self, key: str) -> bool:
+        """A card that this job never used, beside others that it did: it says nothing."""
+        return self.job.active and not self.card(key).used and any(c.used for c in self.job.cards.values())
+
+    def rank_of(self, key: str) -> int:
+        """Of a card; -1 where that is not known."""
+        rank = self.card(key).rank
+        return -1 if rank is None else rank
+
+    def ranks_of(self, keys: Iterable[str]) -> tuple[int, ...]:
+        """Their ranks, those that are known."""
+        return tuple(sorted({rank for key in keys if (rank := self.rank_of(key)) >= 0}))
+
+    def missing_of(self, keys: Iterable[str]) -> list[str]:
+        """Readings that at least one of these cards does not have."""
+        keys = list(keys)
+        looks = [self.looks[key] for key in keys]
+        if not looks:
+            return ["cards"]
+        found = [name for name in ("util", "power", "mem") if any(getattr(look, name) is None for look in looks)]
+        return [*found, "fabric"] if any(self.card(key).fabric_bytes is None for key in keys) else found
+
+    @cached_property
+    def hanging(self) -> list[str]:
+        """Cards for which a call of the driver does not return."""
+        return [key for key, card in self.job.cards.items() if card.hangs]
+
+    @cached_property
+    def idle_cards(self) -> list[str]:
+        """Cards that idle and count: those that the job used before, or all where no other is there."""
+        used = [key for key in self.cards.low if not self.is_unused(key)]
+        return used or ([] if self.cards.spins or self.cards.dark else list(self.cards.low))
+
+    @cached_property
+    def spinning_ranks(self) -> tuple[int, ...]:
+        """Ranks of cards at full utilization that do not compute."""
+        return self.ranks_of(self.cards.spins)
+
+    @cached_property
+    def waiting_cards(self) -> list[str]:
+        """Cards that spin beyond doubt, for at least `suspect_s`."""
+        looks = [(key, self.looks[key]) for key in self.cards.spins]
+        return [k for k, look in looks if look.state is State.SPINS and self.now - look.since >= self.s.suspect_s]
+
+    @cached_property
+    def slow_cards(self) -> list[str]:
+        """Cards that work at less than half of their rate."""
+        return [key for key in self.cards.works if self.looks[key].state is State.SLOW]
+
+    @cached_property
+    def peers_are_unsure(self) -> bool:
+        """That the cards at full utilization wait is not known: they may as well compute."""
+        peers = [self.looks[key] for key in self.cards.spins]
+        return bool(peers) and not any(look.state is State.SPINS or look.confirmed for look in peers)
+
+    def fabrics_fell_silent(self, keys: Iterable[str]) -> bool:
+        """The fabrics of all these cards were in use and are silent."""
+        return all(Eye(self.card(key), self.now, self.s).fabric_dead(self.since) for key in keys)
+
+    @cached_property
+    def npus_fell_silent(self) -> bool:
+        """The cards that idle are NPUs whose fabrics were in use and are silent."""
+        npus = bool(self.idle_cards) and all(self.card(key).kind == "ascend" for key in self.idle_cards)
+        return npus and self.fabrics_fell_silent(self.idle_cards)
+
+    @cached_property
+    def npus_wait(self) -> bool:
+        """All cards are NPUs that idle after steady work, none of their fabrics moves data, all ranks wait for a
+        lock."""
+        job, low = self.job, self.cards.low
+        return (
+            bool(low)
+            and len(low) == len(self.looks)
+            and job.spell_at - job.spell_since >= self.s.established_s
+            and all(self.card(key).kind == "ascend" for key in low)
+            and self.fabrics_fell_silent(low)
+            and all(t.waits_in_futex() for t in self.ranks)
+        )

@@ -1,0 +1,74 @@
+"""What a row of table 2 says."""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from muster.probes.hang.facts.moment import Moment, Scene
+
+
+class Step(enum.StrEnum):
+    """When a row counts."""
+
+    BASE = "base"  # the first of its scene that holds
+    MORE = "more"  # then each that holds
+    NAMED = "named"  # if it holds and a row of table 3 names it
+    AFTER = "after"  # each that holds once table 3 has decided
+
+
+class Sets(enum.StrEnum):
+    """What a row makes of the limit so far."""
+
+    IS = "is"
+    AT_LEAST = "at least"
+    TIMES = "times"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A row. `words`: its condition. `scenario`: one of the corpus in which it counts.
+
+    `limit`: a setting, or words for `amount` (seconds or a factor; None: never). `reason`: as the evidence shows it,
+    with the readings that are missing for `{missing}`; of a factor it is appended. The confidence becomes `sure`, then
+    `less` and `less_each` (for each missing reading) are taken off, then it is at most `at_most`. `missing`: readings
+    that are missing. `after_log`: the silence counts from the last line of a log on. `if_longer`: the row counts only
+    where it makes the limit longer. `adds`: what is added to the rule's words.
+    """
+
+    name: str
+    step: Step
+    scenes: tuple[Scene, ...]
+    words: str
+    when: Callable[[Moment], bool]
+    scenario: str
+    limit: str = ""
+    amount: Callable[[Moment], float | None] | None = None
+    sets: Sets = Sets.AT_LEAST
+    reason: str = ""
+    sure: float | None = None
+    less: float = 0.0
+    less_each: float = 0.0
+    at_most: float = 1.0
+    missing: Callable[[Moment], list[str]] | None = None
+    after_log: bool = False
+    if_longer: bool = False
+    adds: Callable[[Moment], str] | None = None
+
+    def seconds(self, m: Moment) -> float | None:
+        """The limit, or the factor; None: never."""
+        if self.amount is not None:
+            return self.amount(m)
+        value: float = getattr(m.s, self.limit)
+        return value
+
+
+#: What a hang loses of its confidence where what is not seen may be all that tells it from work: nobody is stopped for
+#: it.
+UNSEEN = 0.5
+#: The scenes in which processes decide.
+QUIET = (Scene.STARTING, Scene.IDLE)
+
+
+def always(_: Moment) -> bool:
+    """The row holds."""
+    return True

@@ -1,0 +1,86 @@
+"""What a row of table 3 says."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from muster.probes.hang.facts.moment import Moment, Scene
+from muster.probes.hang.verdicts import Kind, Verdict
+
+#: The ranks that a verdict is about, and what each of those does that stands out.
+Who = Callable[[Moment], tuple[tuple[int, ...], dict[int, str]]]
+
+
+def all_ranks(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """All of them; none stands out."""
+    return m.all_ranks, {}
+
+
+def odd_ranks(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Those that stand out; all, where none does."""
+    return m.odd_ranks, m.odd
+
+
+def computing(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Those that compute on the CPU; if none does so alone, those that stand out."""
+    return m.computing or m.odd_ranks, {}
+
+
+def since_silent(m: Moment) -> float:
+    """The begin of the silence."""
+    return m.since
+
+
+def since_limit(m: Moment) -> float:
+    """The begin of the silence; with some rows of table 2 that is the last line of a log."""
+    return m.limit.since
+
+
+def sleep_clears(m: Moment) -> tuple[str, ...]:
+    """What ends the sleep of processes whose cards idle."""
+    cpu = f"{m.s.cpu_busy_s:g} s of CPU a minute"
+    return "IO of a rank above its floor", "a card's utilization that changes", cpu
+
+
+STOPPED = "processes: one is stopped by a signal"
+BUSY = "processes: a rank computes on the CPU, cards idle"
+UNSEEN = "processes are silent, and no utilization is told"
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A row. `scene` None: any. `words`: its condition. `verdict` None: nothing is said, what was said before stands.
+    `scenario`: one of the corpus in which the row decides.
+
+    `ladder`: the row is HUNG only from the limit on; SUSPECT after so many seconds, and before that nothing is said.
+    `rule`: what the evidence shows. `who`: whom it is about. `since`: begin of what it is about. `limit`: rows of table
+    2, of which the first that holds counts on top of what they add up to. `sure`: the confidence, if that is not what
+    table 2 says; `less` is taken off. `clears`: what would have kept it from being said. `asleep`: it rests on
+    processes that sleep. `on_cards`: it rests on what cards do, and the evidence shows the thresholds of that.
+    """
+
+    name: str
+    scene: Scene | None
+    words: str
+    when: Callable[[Moment], bool]
+    verdict: Verdict | None
+    scenario: str
+    kind: Kind | None = None
+    rule: str | Callable[[Moment], str] = ""
+    who: Who = all_ranks
+    since: Callable[[Moment], float] = since_silent
+    ladder: Callable[[Moment], float] | None = None
+    limit: tuple[str, ...] = ()
+    sure: float | None = None
+    less: float = 0.0
+    clears: Callable[[Moment], tuple[str, ...]] | None = None
+    asleep: bool = False
+    on_cards: bool = False
+
+    def verdict_at(self, m: Moment) -> Verdict | None:
+        """Now."""
+        if self.ladder is None:
+            return self.verdict
+        silent = m.now - self.since(m)
+        if m.limit.seconds is not None and silent >= m.limit.seconds:
+            return self.verdict
+        return Verdict.SUSPECT if silent >= self.ladder(m) else None

@@ -1,0 +1,246 @@
+"""Table 3, patterns: what is said of a job, and about whom. The first row of its scene that holds decides.
+
+The rows of the scenes STARTING and IDLE are in `patterns_start.py` and `patterns_idle.py`; they stand behind these.
+"""
+
+from muster.probes.hang.facts.moment import Moment, Scene
+from muster.probes.hang.facts.signs import Strength
+from muster.probes.hang.tables.pattern import Pattern, all_ranks, since_limit
+from muster.probes.hang.tables.patterns_idle import PATTERNS_IDLE
+from muster.probes.hang.tables.patterns_start import PATTERNS_START
+from muster.probes.hang.tracks.rank_track import RankTrack
+from muster.probes.hang.verdicts import Kind, Verdict
+
+
+def _hanging(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+    ranks = m.ranks_of(m.hanging)
+    return ranks, dict.fromkeys(ranks, "a call of the driver for its card does not return")
+
+
+def _going_on(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+    def does(track: RankTrack) -> str:
+        return "computes on the CPU" if m.is_recent(track.busy_at) else "gives signs of life"
+
+    ranks = m.going_on
+    return tuple(t.rank for t in ranks), {t.rank: f"{does(t)}, and is waited for" for t in ranks}
+
+
+def _not_spinning(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+    ranks = m.ranks_of(key for key in m.looks if key not in m.cards.spins)
+    return ranks, dict.fromkeys(ranks, "is waited for")
+
+
+def _held(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+    return tuple(sorted(m.held_spinning)), m.held_spinning
+
+
+def _steady(m: Moment) -> bool:
+    return all(track.stirred_at - track.stirs_since >= m.s.hung_s for track in m.fallen_silent)
+
+
+def _some_cards_wait(m: Moment) -> bool:
+    lively = bool(m.cards.works) or m.is_recent(m.signs.last(Strength.STRONG))
+    return bool(m.waiting_cards) and lively and len(m.waiting_cards) < len(m.looks)
+
+
+def _suspect_after(m: Moment) -> float:
+    """Later where the limit is longer than usual."""
+    usual = m.limit.seconds is not None and m.limit.seconds <= m.s.hung_s
+    return m.s.suspect_s if usual else max(m.s.suspect_s, m.s.weak_s / 2)
+
+
+def _why_waits(m: Moment) -> str:
+    return f"cards: {(m.spin_surely or m.spins)[0].why}"
+
+
+def _spin_clears(_: Moment) -> tuple[str, ...]:
+    return "IO of a rank above the strong floor", "power near the active median", "memory or fabric in use"
+
+
+def _rank_clears(_: Moment) -> tuple[str, ...]:
+    return "IO, or lines of a log", "the others' CPU time"
+
+
+PATTERNS: tuple[Pattern, ...] = (
+    # --- whatever the cards show --------------------------------------------------------------------------------------
+    Pattern(
+        "driver",
+        None,
+        words="a call of the cards' driver does not return",
+        when=lambda m: m.job.driver_hangs or bool(m.hanging),
+        verdict=Verdict.DRIVER_HANG,
+        scenario="U15",
+        rule="driver: a call does not return",
+        who=_hanging,
+        since=lambda m: m.now,
+        clears=lambda _: ("an answer of the driver",),
+    ),
+    Pattern(
+        "rank loops, no cards",
+        None,
+        words="the job has no card; some ranks were steady for hung_s and fell silent, the others have only computed "
+        "for busy_s",
+        when=lambda m: m.waited_for and _steady(m) and m.now - m.no_io_since >= m.s.busy_s,
+        verdict=Verdict.HUNG,
+        scenario="P20",
+        kind=Kind.LIVELOCK,
+        rule="per rank: some have fallen silent, another is busy on the CPU for too long, no IO",
+        who=_going_on,
+        since=lambda m: m.no_io_since,
+        limit=("a busy rank",),
+        sure=0.4,
+        clears=_rank_clears,
+    ),
+    Pattern(
+        "rank is waited for, no cards",
+        None,
+        words="the job has no card; some ranks fell silent (suspect_s) after established_s of signs, the others go on",
+        when=lambda m: m.waited_for,
+        verdict=Verdict.WAITING,
+        scenario="P20",
+        rule="per rank: some have fallen silent while another does not",
+        who=_going_on,
+        since=lambda m: m.fallen_silent_at,
+        limit=("a busy rank",),
+        clears=_rank_clears,
+    ),
+    # --- lively: a card works, or the silence is short ----------------------------------------------------------------
+    Pattern(
+        "cards wait for a rank at work",
+        Scene.LIVELY,
+        words="some cards have been waiting for suspect_s, others work or a rank does IO",
+        when=_some_cards_wait,
+        verdict=Verdict.WAITING,
+        scenario="H11",
+        rule="per rank: some cards wait while another rank works",
+        who=_not_spinning,
+        since=lambda m: min(m.looks[key].since for key in m.waiting_cards),
+        clears=lambda _: ("the waiting cards compute again",),
+    ),
+    Pattern(
+        "slow",
+        Scene.LIVELY,
+        words="at least half of the cards have been slow for window_s",
+        when=lambda m: m.job.slow_since is not None and m.now - m.job.slow_since >= m.s.window_s,
+        verdict=Verdict.SLOW,
+        scenario="H14",
+        rule=lambda m: f"rate: {m.looks[m.slow_cards[0]].why}" if m.slow_cards else "rate",
+        who=lambda m: (m.ranks_of(m.slow_cards), {}),
+        since=lambda m: m.job.slow_since if m.job.slow_since is not None else m.now,
+        sure=0.7,
+        clears=lambda _: ("power and fabric at their usual rate",),
+    ),
+    Pattern(
+        "not begun",
+        Scene.LIVELY,
+        words="there was no sign of life in this attempt, and no card works",
+        when=lambda m: m.life_at <= m.job.begun_at and not m.cards.works,
+        verdict=None,
+        scenario="H13",
+    ),
+    Pattern(
+        "cards work",
+        Scene.LIVELY,
+        words="a card works",
+        when=lambda m: bool(m.cards.works),
+        verdict=Verdict.ALIVE,
+        scenario="H1",
+        rule=lambda m: f"cards: {m.looks[m.cards.works[0]].why}",
+        sure=0.95,
+        on_cards=True,
+    ),
+    Pattern(
+        "processes stir, no cards",
+        Scene.LIVELY,
+        words="the job has no card",
+        when=lambda m: not m.looks,
+        verdict=Verdict.ALIVE,
+        scenario="P20",
+        rule="processes: signs of life, and there is no card to tell more",
+        sure=0.7,
+    ),
+    Pattern(
+        "processes work",
+        Scene.LIVELY,
+        words="otherwise",
+        when=lambda _: True,
+        verdict=Verdict.ALIVE,
+        scenario="H12",
+        rule="processes: IO, or the network, in the last minutes",
+        sure=0.95,
+    ),
+    # --- spinning: all cards are at full utilization ------------------------------------------------------------------
+    Pattern(
+        "flat as usual",
+        Scene.SPINNING,
+        words="nothing says that the cards wait, and nothing had changed for hung_s until the silence began",
+        when=lambda m: not m.confirmed and not m.spin_surely and not m.fell_silent(),
+        verdict=Verdict.UNKNOWN,
+        scenario="P23",
+        rule="cards: a flat utilization as usual here, and nothing that tells work from waiting",
+        who=lambda _: ((), {}),
+        limit=("flat utilization",),
+        sure=0.2,
+        clears=lambda _: ("power, memory utilization or fabric bytes of a card", "a utilization that changes"),
+        on_cards=True,
+    ),
+    Pattern(
+        "cards wait from the start",
+        Scene.SPINNING,
+        words="no card was active in this attempt, and the limit is not over",
+        when=lambda m: not m.job.active and m.now - m.limit.since < (m.limit.seconds or 0.0),
+        verdict=Verdict.WAITING,
+        scenario="P10",
+        rule="start: cards wait, none was active yet",
+        who=lambda m: _held(m) if m.held_spinning else all_ranks(m),
+        since=since_limit,
+        clears=_spin_clears,
+    ),
+    Pattern(
+        "spin: stopped",
+        Scene.SPINNING,
+        words="a process is stopped by a signal",
+        when=lambda m: m.stopped_spinning,
+        verdict=Verdict.HUNG,
+        scenario="P24",
+        kind=Kind.STOPPED,
+        rule=_why_waits,
+        who=_held,
+        since=since_limit,
+        ladder=_suspect_after,
+        clears=_spin_clears,
+        on_cards=True,
+    ),
+    Pattern(
+        "spin: blocked",
+        Scene.SPINNING,
+        words="a process cannot leave the kernel",
+        when=lambda m: bool(m.held_spinning),
+        verdict=Verdict.HUNG,
+        scenario="P9",
+        kind=Kind.IO_BLOCKED,
+        rule=_why_waits,
+        who=_held,
+        since=since_limit,
+        ladder=_suspect_after,
+        clears=_spin_clears,
+        on_cards=True,
+    ),
+    Pattern(
+        "spin",
+        Scene.SPINNING,
+        words="otherwise",
+        when=lambda _: True,
+        verdict=Verdict.HUNG,
+        scenario="U1",
+        kind=Kind.SPIN,
+        rule=_why_waits,
+        since=since_limit,
+        ladder=_suspect_after,
+        clears=_spin_clears,
+        on_cards=True,
+    ),
+    # --- starting, idle -----------------------------------------------------------------------------------------------
+    *PATTERNS_START,
+    *PATTERNS_IDLE,
+)

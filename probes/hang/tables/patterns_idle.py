@@ -1,0 +1,303 @@
+"""Table 3, continued: some cards idle or are not seen, and the others, if there are any, wait. Processes decide."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from muster.probes.hang.facts.moment import Moment, Scene
+from muster.probes.hang.tables.pattern import BUSY, STOPPED, UNSEEN, Pattern, computing, odd_ranks, sleep_clears
+from muster.probes.hang.verdicts import Kind, Verdict
+
+BLOCKED = "processes: one cannot leave the kernel, no IO, cards idle"
+NPU = "npu: utilization, fabric and CPU time all near 0"
+WAITED_FOR = "per rank: cards wait for a rank that does nothing"
+
+
+def _asleep(m: Moment) -> str:
+    return "processes: no IO and no CPU time" + (", cards idle" if m.looks else "")
+
+
+def _only_weak(m: Moment) -> str:
+    return f"processes: nothing but weak evidence of life ({m.host.weak}), cards idle"
+
+
+# --- how long ---------------------------------------------------------------------------------------------------------
+
+
+def _limit(m: Moment) -> float:
+    return m.limit.seconds or 0.0
+
+
+def _weak(m: Moment) -> float:
+    return max(_limit(m), m.s.weak_s)
+
+
+def _slept_too_long(m: Moment) -> bool:
+    """Asleep for the limit. Weak evidence that ended soon after all else says nothing of what goes on since."""
+    asleep, done = m.now - m.asleep_at, m.now - m.done_at
+    weak = done >= _weak(m) and asleep >= _weak(m) - m.s.suspect_s
+    return m.may_hang and (asleep >= _limit(m) or weak)
+
+
+def _weak_too_long(m: Moment) -> bool:
+    return m.may_hang and m.now - m.done_at >= _weak(m)
+
+
+def _stopped_too_long(m: Moment) -> bool:
+    stopped = m.host.stopped_at
+    if not m.may_hang or stopped is None:
+        return False
+    return m.now - max(m.since, stopped) >= min(_limit(m), m.s.hung_s)
+
+
+def _without_lines(m: Moment) -> float:
+    """Since when a rank that computes has not written a line: who writes lines is at work."""
+    return max(m.since, m.host.log_at)
+
+
+def _loops(m: Moment) -> bool:
+    too_long = max(m.s.busy_s, _limit(m))
+    return m.may_hang and not m.blind and m.now - _without_lines(m) >= too_long
+
+
+def _sleeps(m: Moment) -> bool:
+    """Asleep for as long as a sleep is suspected after."""
+    return m.now - m.asleep_at >= min(m.s.suspect_s, m.s.npu_suspect_ratio * _limit(m))
+
+
+def _is_suspect(m: Moment) -> bool:
+    return _sleeps(m) or m.now - m.done_at >= max(m.s.suspect_s, m.s.weak_s / 2)
+
+
+def _suspect_since(m: Moment) -> float:
+    return m.asleep_at if _sleeps(m) else m.done_at
+
+
+def _is_busy(m: Moment) -> bool:
+    return m.busy and m.silent >= m.s.suspect_s
+
+
+# --- who --------------------------------------------------------------------------------------------------------------
+
+
+def _busy_for_others(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+    ranks = tuple(rank for rank in m.computing if rank not in m.spinning_ranks) or m.odd_ranks
+    return ranks, dict.fromkeys(ranks, "computes on the CPU, and is waited for")
+
+
+def _few_that_loop(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+    if not m.cards.spins and 0 < 2 * len(m.computing) < len(m.all_ranks):
+        return m.computing, dict.fromkeys(m.computing, "computes on the CPU")
+    return odd_ranks(m)
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+
+_idle = partial(Pattern, scene=Scene.IDLE, who=odd_ranks, clears=sleep_clears, asleep=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sleepers:
+    """Of ranks that sleep: how, in words and as a condition; what is said of it; scenarios of SUSPECT and of HUNG."""
+
+    name: str
+    words: str
+    when: Callable[[Moment], bool]
+    kind: Kind
+    rule: str | Callable[[Moment], str]
+    suspect: str
+    hung: str
+
+
+#: In this order, in both places below.
+_SLEEPERS: tuple[_Sleepers, ...] = (
+    _Sleepers(
+        "stopped",
+        "a process is stopped by a signal",
+        lambda m: m.host.stopped_at is not None,
+        *(Kind.STOPPED, STOPPED, "U9", "P31"),
+    ),
+    _Sleepers(
+        "blocked",
+        "a process cannot leave the kernel",
+        lambda m: bool(m.host.blocked),
+        *(Kind.IO_BLOCKED, BLOCKED, "U8", "U8"),
+    ),
+    _Sleepers(
+        "peers spin",
+        "the cards of other ranks wait",
+        lambda m: bool(m.cards.spins),
+        *(Kind.SPIN, WAITED_FOR, "U10", "U10"),
+    ),
+    _Sleepers(
+        "NPUs wait",
+        "the limit is that of NPUs that wait (table 2)",
+        lambda m: m.limit.set_by == "NPUs wait" and m.npus_fell_silent,
+        *(Kind.NOTIFY_WAIT, NPU, "U11", "U11"),
+    ),
+    _Sleepers(
+        "NPUs idle",
+        "the fabrics of NPUs that idle fell silent",
+        lambda m: m.npus_fell_silent,
+        *(Kind.NOTIFY_WAIT, _asleep, "P32", "P32"),
+    ),
+    _Sleepers(
+        "deadlock",
+        "nothing else stands out",
+        lambda _: True,
+        *(Kind.DEADLOCK, _asleep, "U6", "U6"),
+    ),
+)
+
+
+def _asleep_rows() -> tuple[Pattern, ...]:
+    return tuple(
+        _idle(
+            f"asleep: {how.name}",
+            words=f"asleep for the limit, and {how.words}",
+            when=_both(_slept_too_long, how.when),
+            verdict=Verdict.HUNG,
+            scenario=how.hung,
+            kind=how.kind,
+            rule=how.rule,
+            since=lambda m: m.asleep_at,
+        )
+        for how in _SLEEPERS
+    )
+
+
+def _suspect_rows() -> tuple[Pattern, ...]:
+    return tuple(
+        _idle(
+            f"suspect: {how.name}",
+            words=f"asleep for suspect_s or npu_suspect_ratio of the limit, or only weak evidence for half of weak_s; "
+            f"{how.words}",
+            when=_both(_is_suspect, how.when),
+            verdict=Verdict.SUSPECT,
+            scenario=how.suspect,
+            kind=how.kind,
+            rule=how.rule,
+            since=_suspect_since,
+        )
+        for how in _SLEEPERS
+    )
+
+
+def _both(first: Callable[[Moment], bool], second: Callable[[Moment], bool]) -> Callable[[Moment], bool]:
+    return lambda m: first(m) and second(m)
+
+
+PATTERNS_IDLE: tuple[Pattern, ...] = (
+    _idle(
+        "stopped",
+        words="a process has been stopped by a signal for the limit, or for hung_s where that is shorter",
+        when=_stopped_too_long,
+        verdict=Verdict.HUNG,
+        scenario="P38",
+        kind=Kind.STOPPED,
+        rule=STOPPED,
+    ),
+    _idle(
+        "peers may compute",
+        words="nothing says that the cards at full utilization wait; none was active in this attempt, or nothing had "
+        "changed for hung_s until the silence began",
+        when=lambda m: m.peers_are_unsure and (not m.job.active or not m.fell_silent()),
+        verdict=Verdict.UNKNOWN,
+        scenario="P16",
+        rule="cards: a flat utilization as usual here, and nothing that tells work from waiting",
+        limit=("the others may compute",),
+        sure=0.2,
+        on_cards=True,
+    ),
+    *_asleep_rows(),
+    _idle(
+        "weak evidence: blocked",
+        words="only weak evidence for weak_s, and a process cannot leave the kernel",
+        when=lambda m: _weak_too_long(m) and bool(m.host.blocked),
+        verdict=Verdict.HUNG,
+        scenario="P33",
+        kind=Kind.IO_BLOCKED,
+        rule=_only_weak,
+        since=lambda m: m.done_at,
+        limit=("weak evidence",),
+        less=0.15,
+    ),
+    _idle(
+        "weak evidence",
+        words="only weak evidence for weak_s",
+        when=_weak_too_long,
+        verdict=Verdict.HUNG,
+        scenario="U13",
+        kind=Kind.LIVELOCK,
+        rule=_only_weak,
+        since=lambda m: m.done_at,
+        limit=("weak evidence",),
+        less=0.15,
+    ),
+    _idle(
+        "loop",
+        words="a rank has computed on the CPU for busy_s without a line of its log, and a card tells something",
+        when=_loops,
+        verdict=Verdict.HUNG,
+        scenario="U14",
+        kind=Kind.LIVELOCK,
+        rule="processes: busy on the CPU for too long, no lines of a log, cards idle",
+        who=_few_that_loop,
+        since=_without_lines,
+        limit=("a busy host, some IO", "a busy host"),
+        less=0.25,
+        asleep=False,
+    ),
+    _idle(
+        "busy, waited for",
+        words="a rank computes on the CPU, and cards of other ranks wait",
+        when=lambda m: _is_busy(m) and bool(m.cards.spins),
+        verdict=Verdict.WAITING,
+        scenario="P39",
+        rule="per rank: cards wait for a rank that computes on the CPU",
+        who=_busy_for_others,
+        limit=("a busy host",),
+        sure=0.8,
+    ),
+    _idle(
+        "busy, not seen",
+        words="a rank computes on the CPU, and no card tells anything",
+        when=lambda m: _is_busy(m) and m.blind and bool(m.looks),
+        verdict=Verdict.UNKNOWN,
+        scenario="P34",
+        rule=BUSY,
+        who=computing,
+        limit=("a loop or work",),
+        sure=0.3,
+    ),
+    _idle(
+        "busy",
+        words="a rank computes on the CPU",
+        when=_is_busy,
+        verdict=Verdict.BUSY_HOST,
+        scenario="H8",
+        rule=BUSY,
+        who=computing,
+        limit=("a loop or work", "a busy host"),
+        sure=0.8,
+    ),
+    _idle(
+        "some cards wait from the start",
+        words="no card was active in this attempt, and silent for suspect_s",
+        when=lambda m: not m.job.active and m.silent >= m.s.suspect_s,
+        verdict=Verdict.WAITING,
+        scenario="P35",
+        rule="start: cards wait, none was active yet",
+    ),
+    _idle(
+        "not seen",
+        words="asleep as for SUSPECT, and no card tells its utilization",
+        when=lambda m: _is_suspect(m) and m.unseen and bool(m.looks),
+        verdict=Verdict.UNKNOWN,
+        scenario="U16",
+        rule=UNSEEN,
+        since=_suspect_since,
+    ),
+    *_suspect_rows(),
+)

@@ -1,0 +1,145 @@
+"""Table 3, continued: some cards idle or are not seen, none spins, and none was active in this attempt."""
+
+from functools import partial
+
+from muster.probes.hang.facts.moment import Moment, Scene
+from muster.probes.hang.tables.pattern import (
+    BUSY,
+    STOPPED,
+    UNSEEN,
+    Pattern,
+    all_ranks,
+    computing,
+    odd_ranks,
+    sleep_clears,
+)
+from muster.probes.hang.verdicts import Kind, Verdict
+
+RESTARTED = "start: cards were never active in this attempt, in another they were; processes sleep"
+
+
+def _stuck_since(m: Moment) -> float:
+    return max(m.since, min(h.since for held in m.host.held.values() for h in held))
+
+
+def _silent_at_start(m: Moment) -> float:
+    return m.now - max(m.since, m.host.busy_at)
+
+
+def _restarted_and_asleep(m: Moment) -> bool:
+    asleep = m.now - max(m.job.begun_at, m.host.busy_at, m.host.weak_at)
+    return m.job.active_before and not m.unseen and asleep >= m.s.startup_s
+
+
+_starting = partial(Pattern, scene=Scene.STARTING, who=odd_ranks, clears=sleep_clears, asleep=True)
+
+PATTERNS_START: tuple[Pattern, ...] = (
+    _starting(
+        "start: stopped",
+        words="a process is stopped by a signal",
+        when=lambda m: m.host.stopped_at is not None,
+        verdict=Verdict.HUNG,
+        scenario="P21",
+        kind=Kind.STOPPED,
+        rule=f"{STOPPED}, from the start",
+        since=_stuck_since,
+        ladder=lambda m: m.s.suspect_s,
+        limit=("a start",),
+        less=0.3,
+    ),
+    _starting(
+        "start: blocked",
+        words="a process cannot leave the kernel",
+        when=lambda m: bool(m.host.held),
+        verdict=Verdict.HUNG,
+        scenario="P25",
+        kind=Kind.IO_BLOCKED,
+        rule="processes: one cannot leave the kernel, from the start",
+        since=_stuck_since,
+        ladder=lambda m: m.s.suspect_s,
+        limit=("a start",),
+        less=0.3,
+    ),
+    _starting(
+        "start: some IO",
+        words="weak IO is the last weak evidence of life, and recent",
+        when=lambda m: m.is_recent(m.host.weak_at) and m.host.weak == "some IO",
+        verdict=Verdict.ALIVE,
+        scenario="P26",
+        rule="processes: some IO, cards not yet active",
+        limit=("never active",),
+        sure=0.7,
+    ),
+    _starting(
+        "start: busy, not seen",
+        words="a rank computes on the CPU, and no card tells its utilization",
+        when=lambda m: m.busy and m.unseen and bool(m.looks) and m.silent >= m.s.suspect_s,
+        verdict=Verdict.UNKNOWN,
+        scenario="P27",
+        rule=BUSY,
+        who=computing,
+        limit=("a loop or work",),
+        sure=0.3,
+    ),
+    _starting(
+        "start: busy",
+        words="a rank computes on the CPU",
+        when=lambda m: m.busy and m.silent >= m.s.suspect_s,
+        verdict=Verdict.BUSY_HOST,
+        scenario="H10",
+        rule=BUSY,
+        who=computing,
+        limit=("a loop or work", "a busy host"),
+        sure=0.8,
+    ),
+    _starting(
+        "start: just begun",
+        words="silent, and not computing, for less than suspect_s",
+        when=lambda m: _silent_at_start(m) < m.s.suspect_s,
+        verdict=None,
+        scenario="P37",
+    ),
+    _starting(
+        "start: NPUs idle after a restart",
+        words="cards were active in an attempt before, ranks have been asleep for startup_s, NPUs' fabrics are silent",
+        when=lambda m: _restarted_and_asleep(m) and m.npus_fell_silent,
+        verdict=Verdict.HUNG,
+        scenario="P28",
+        kind=Kind.NOTIFY_WAIT,
+        rule=RESTARTED,
+        limit=("a start",),
+        less=0.3,
+    ),
+    _starting(
+        "start: idle after a restart",
+        words="cards were active in an attempt before, and ranks have been asleep for startup_s",
+        when=_restarted_and_asleep,
+        verdict=Verdict.HUNG,
+        scenario="P29",
+        kind=Kind.DEADLOCK,
+        rule=RESTARTED,
+        limit=("a start",),
+        less=0.3,
+    ),
+    _starting(
+        "start: not seen",
+        words="no card tells its utilization",
+        when=lambda m: m.unseen and bool(m.looks),
+        verdict=Verdict.UNKNOWN,
+        scenario="P30",
+        rule=UNSEEN,
+        limit=("never active",),
+        sure=0.3,
+    ),
+    _starting(
+        "idle",
+        words="otherwise",
+        when=lambda _: True,
+        verdict=Verdict.IDLE,
+        scenario="H13",
+        rule="start: cards were never active, processes sleep",
+        who=all_ranks,
+        limit=("never active",),
+        sure=0.8,
+    ),
+)

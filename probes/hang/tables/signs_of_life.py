@@ -1,0 +1,105 @@
+"""Table 1, evidence: the signs of life of a job. It is read once per record.
+
+The thresholds are applied where readings are counted: `tracks/rank_track.py` for processes, `tracks/card_look.py` for
+cards, `tracks/state.py` for the network.
+"""
+
+from muster.probes.hang.facts.signs import NODE, Cards, Evidence, Seen, Strength
+
+
+def _of_ranks(mark: str) -> Seen:
+    """The times that each rank keeps under this name."""
+    return lambda job: ((track.rank, getattr(track, mark)) for track in job.ranks.values())
+
+
+def _always(_: Cards) -> bool:
+    return True
+
+
+def _never(_: Cards) -> bool:
+    return False
+
+
+def _may_receive(cards: Cards) -> bool:
+    """Only a rank whose card idles can be the one that receives."""
+    return cards.none or bool(cards.low or cards.dark)
+
+
+def _no_card(cards: Cards) -> bool:
+    return cards.none
+
+
+EVIDENCE: tuple[Evidence, ...] = (
+    Evidence(
+        "a card works",
+        Strength.CARD,
+        "utilization, power, memory and fabric say that a card works (stage 2)",
+        lambda job: [(NODE, job.work_at)],
+        _always,
+        "always",
+        "U17",
+    ),
+    Evidence(
+        "IO",
+        Strength.STRONG,
+        "a rank writes `strong_write_bytes` or reads `strong_read_bytes` a minute",
+        _of_ranks("strong_at"),
+        _always,
+        "always",
+        "V8",
+    ),
+    Evidence(
+        "network",
+        Strength.NETWORK,
+        "the node receives `net_floor_bytes` a minute",
+        lambda job: [(NODE, job.net_at)],
+        _may_receive,
+        "if a card idles or is not seen, or the job has no card",
+        "H12",
+    ),
+    Evidence(
+        "CPU",
+        Strength.BUSY,
+        "a rank takes `cpu_busy_s` of CPU time a minute",
+        _of_ranks("busy_at"),
+        _never,
+        "never; the host is busy",
+        "H8",
+    ),
+    Evidence(
+        "some IO",
+        Strength.WEAK,
+        "a rank writes `write_floor_bytes` or reads `read_floor_bytes` a minute",
+        _of_ranks("weak_at"),
+        _never,
+        "never; it takes longer to be a hang",
+        "P1",
+    ),
+    Evidence(
+        "some CPU time",
+        Strength.WEAK,
+        "a rank takes `cpu_idle_s` of CPU time a minute",
+        _of_ranks("some_cpu_at"),
+        _never,
+        "never; it takes longer to be a hang",
+        "P2",
+    ),
+    Evidence(
+        "its log grows",
+        Strength.LOG,
+        "the log of a rank grows",
+        _of_ranks("log_at"),
+        _never,
+        "never; it takes longer to be a hang",
+        "U13",
+    ),
+    Evidence(
+        "a trace",
+        Strength.TRACE,
+        "weak IO, a line of a log, or `cpu_trace_s` of CPU time a minute and `cpu_trace_ratio` of what is usual",
+        _of_ranks("stirred_at"),
+        _no_card,
+        "if the job has no card",
+        "P3",
+    ),
+)

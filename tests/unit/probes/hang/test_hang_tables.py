@@ -1,0 +1,118 @@
+"""The tables of the hang rule: each row decides in its scenario of the corpus; without it the verdict is another."""
+
+import functools
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from muster.probes.hang import Detector, Record
+from muster.probes.hang.evaluator import TABLES, Tables
+from muster.probes.hang.facts.moment import Moment
+from muster.probes.hang.facts.signs import Evidence
+from muster.probes.hang.hang_records import read
+from muster.probes.hang.tables.explanation import Explanation, Step
+from muster.probes.hang.tables.pattern import Pattern
+from tests.corpus.__main__ import ALL
+from tests.corpus.measure import trace
+
+#: Of a scenario, the first in which the row counts is taken: traces differ in ranks, vendor and lengths.
+SEEDS = range(1, 5)
+Row = TypeVar("Row")
+Told = list[tuple[Any, ...]]
+
+
+@functools.lru_cache(maxsize=8)
+def records(scenario: str, seed: int) -> list[Record]:
+    return [read(line) for line in trace(ALL[scenario], seed)[1]]
+
+
+def told(tables: Tables, scenario: str, seed: int) -> Told:
+    """What is said of it, and with which limit."""
+    detector = Detector(tables=tables)
+    changes = [change for record in records(scenario, seed) for change in detector.feed(record)]
+    names = ("rule", "limit", "limit_s", "missing")
+    return [(c.t, c.verdict, c.kind, c.ranks, c.confidence, *(c.evidence[name] for name in names)) for c in changes]
+
+
+@functools.lru_cache(maxsize=64)
+def usual(scenario: str, seed: int) -> Told:
+    return told(TABLES, scenario, seed)
+
+
+def without(rows: tuple[Row, ...], row: Row) -> tuple[Row, ...]:
+    return tuple(other for other in rows if other is not row)
+
+
+@functools.lru_cache(maxsize=64)
+def deciding(scenario: str, seed: int) -> set[str]:
+    """The patterns to which the evaluator comes, and which hold."""
+    held: set[str] = set()
+
+    def watched(row: Pattern) -> Pattern:
+        def when(m: Moment) -> bool:
+            holds = row.when(m)
+            if holds:
+                held.add(row.name)
+            return holds
+
+        return replace(row, when=when)
+
+    told(replace(TABLES, patterns=tuple(map(watched, TABLES.patterns))), scenario, seed)
+    return held
+
+
+@pytest.mark.parametrize("row", TABLES.patterns, ids=lambda row: row.name)
+def test_each_pattern_decides_in_its_scenario_and_without_it_the_verdict_is_another(row: Pattern) -> None:
+    tables = replace(TABLES, patterns=without(TABLES.patterns, row))
+    assert any(
+        row.name in deciding(row.scenario, seed)
+        and verdicts(told(tables, row.scenario, seed)) != verdicts(usual(row.scenario, seed))
+        for seed in SEEDS
+    )
+
+
+def verdicts(said: Told) -> Told:
+    """Time, verdict, kind, ranks, rule."""
+    return [(*one[:4], one[5]) for one in said]
+
+
+@pytest.mark.parametrize("row", TABLES.explanations, ids=lambda row: f"{row.name}-{'-'.join(row.scenes)}"[:40])
+def test_without_an_explanation_the_limit_or_the_confidence_is_another(row: Explanation) -> None:
+    tables = replace(TABLES, explanations=without(TABLES.explanations, row))
+    assert differs(tables, row.scenario)
+
+
+@pytest.mark.parametrize("row", TABLES.evidence, ids=lambda row: row.source)
+def test_without_a_sign_of_life_something_else_is_said(row: Evidence) -> None:
+    assert differs(replace(TABLES, evidence=without(TABLES.evidence, row)), row.scenario)
+
+
+def differs(tables: Tables, scenario: str) -> bool:
+    return any(told(tables, scenario, seed) != usual(scenario, seed) for seed in SEEDS)
+
+
+def test_the_evidence_names_the_rows() -> None:
+    detector = Detector()
+    changes = [change for record in records("U13", 1) for change in detector.feed(record)]
+    assert [change.evidence["row"] for change in changes] == ["cards work", "suspect: deadlock", "weak evidence"]
+    assert changes[-1].evidence["limit_rows"] == ["silence", "weak evidence"]
+
+
+def unique(names: list[Any]) -> bool:
+    return len(names) == len(set(names))
+
+
+def test_names_are_unique_and_what_a_row_names_exists() -> None:
+    assert unique([row.source for row in TABLES.evidence])
+    assert unique([row.name for row in TABLES.patterns])
+    assert unique([(row.name, row.step, scene) for row in TABLES.explanations for scene in row.scenes])
+    named = {(row.name, scene) for row in TABLES.explanations if row.step is Step.NAMED for scene in row.scenes}
+    for row in TABLES.patterns:
+        assert row.scene is None or all((name, row.scene) in named for name in row.limit), row.name
+
+
+@pytest.mark.parametrize("rows", [TABLES.evidence, TABLES.explanations, TABLES.patterns], ids=["1", "2", "3"])
+def test_each_row_has_words_and_a_scenario(rows: tuple[Evidence | Explanation | Pattern, ...]) -> None:
+    for row in rows:
+        assert row.words and row.scenario in ALL
