@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from muster.probes.hang.facts.moment import Finding, Moment
+from muster.probes.hang.facts.moment import Decision, JobMoment
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER
 
@@ -15,40 +15,40 @@ _CARDS = (
 )
 
 
-def evidence(m: Moment, finding: Finding) -> dict[str, Any]:
+def evidence(m: JobMoment, decision: Decision) -> dict[str, Any]:
     """As JSON takes it. Times are those of the records, in seconds since the epoch; durations in seconds."""
     job, s = m.job, m.s
     found: dict[str, Any] = {
-        "row": finding.row,
-        "rule": finding.rule,
-        "since": round(_wall(m, finding.since), 3),
-        "silent_s": round(job.now - (finding.since if finding.kind else m.since), 1),
-        "limit_s": None if finding.limit.seconds is None else round(finding.limit.seconds, 1),
-        "limit": finding.limit.why,
-        "limit_rows": finding.limit.rows,
-        "odd_ranks": {str(rank): words for rank, words in finding.odd.items()},
+        "row": decision.row,
+        "rule": decision.rule,
+        "since": round(_wall(m, decision.since), 3),
+        "silent_s": round(job.now - (decision.since if decision.kind else m.since), 1),
+        "limit_s": None if decision.limit.seconds is None else round(decision.limit.seconds, 1),
+        "limit": decision.limit.why,
+        "limit_rows": decision.limit.rows,
+        "odd_ranks": {str(rank): words for rank, words in decision.odd.items()},
         "processes": {str(track.rank): _rank(m, track.rank) for track in m.tracks},
         "cards": [_card(m, key) for key in m.looks],
         "net_at": _or_none(m, job.net_at),
         "last_work": _or_none(m, job.work_at),
         "active": job.active,
         "survived_s": round(job.survived_s, 1),
-        "missing": finding.limit.missing,
-        "would_clear": list(finding.clears),
-        "thresholds": _thresholds(s, finding),
+        "missing": decision.limit.missing,
+        "would_clear": list(decision.clears),
+        "thresholds": _thresholds(s, decision),
     }
     return found
 
 
-def _wall(m: Moment, at: float) -> float:
+def _wall(m: JobMoment, at: float) -> float:
     return m.job.t - (m.job.now - at)
 
 
-def _or_none(m: Moment, at: float) -> float | None:
+def _or_none(m: JobMoment, at: float) -> float | None:
     return None if at <= NEVER else round(_wall(m, at), 3)
 
 
-def _rank(m: Moment, rank: int) -> Mapping[str, Any]:
+def _rank(m: JobMoment, rank: int) -> Mapping[str, Any]:
     track = m.job.ranks[rank]
     doings = track.doings(m.now, m.s)
     held = track.held(m.now, 0.0, m.s.gone_s)
@@ -65,7 +65,7 @@ def _rank(m: Moment, rank: int) -> Mapping[str, Any]:
     }
 
 
-def _card(m: Moment, key: str) -> Mapping[str, Any]:
+def _card(m: JobMoment, key: str) -> Mapping[str, Any]:
     track, look = m.job.cards[key], m.looks[key]
 
     to_minute = 60 / m.s.period_s
@@ -91,6 +91,6 @@ def _card(m: Moment, key: str) -> Mapping[str, Any]:
     }
 
 
-def _thresholds(s: HangSettings, finding: Finding) -> Mapping[str, Any]:
-    names = [*_ALWAYS, *(_CARDS if finding.on_cards else _CPU)]
+def _thresholds(s: HangSettings, decision: Decision) -> Mapping[str, Any]:
+    names = [*_ALWAYS, *(_CARDS if decision.on_cards else _CPU)]
     return {name: getattr(s, name) for name in names}

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from muster.probes.hang.evaluator import TABLES, Tables
+from muster.probes.hang.evaluator import TABLES, HangTables
 from muster.probes.hang.evidence import evidence
-from muster.probes.hang.facts.moment import Finding, Moment
+from muster.probes.hang.facts.moment import Decision, JobMoment
 from muster.probes.hang.hang_records import Record
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.resumable import Resumable
@@ -25,7 +25,7 @@ class Detector(Resumable[JobState]):
     _rule = "full"
     _kept = JobState
 
-    def __init__(self, settings: HangSettings | None = None, tables: Tables = TABLES) -> None:
+    def __init__(self, settings: HangSettings | None = None, tables: HangTables = TABLES) -> None:
         super().__init__(settings)
         self._tables = tables
 
@@ -36,31 +36,31 @@ class Detector(Resumable[JobState]):
         looks = {key: Eye(card, job.now, s).look() for key, card in job.cards.items()}
         self._note_work(looks)
         moment = self._tables.moment(job, looks, s)
-        finding = self._tables.find(moment)
-        seen, job.candidate = job.candidate, finding.kind if finding and finding.verdict is Verdict.HUNG else None
-        if finding is None:
+        decision = self._tables.find(moment)
+        seen, job.candidate = job.candidate, decision.kind if decision and decision.verdict is Verdict.HUNG else None
+        if decision is None:
             return []
         if job.candidate and job.candidate is not seen and job.verdict not in (*_QUIET, Verdict.BUSY_HOST):
             return []  # out of nothing: one record is not enough
         if job.verdict is Verdict.BUSY_HOST and job.candidate not in (None, seen, Kind.LIVELOCK):
             return []
         recovered = job.verdict in _SILENCE and moment.life_at > job.silent_since
-        if not self._is_new(finding, recovered, anew):
+        if not self._is_new(decision, recovered, anew):
             return []
         told: dict[str, Any] = {}
-        if job.verdict in (*_SILENCE, Verdict.DRIVER_HANG) and finding.verdict not in (*_QUIET, Verdict.DRIVER_HANG):
+        if job.verdict in (*_SILENCE, Verdict.DRIVER_HANG) and decision.verdict not in (*_QUIET, Verdict.DRIVER_HANG):
             told = self._recovery(moment)
         change = Change(
             t=record.t,
             job=job.job,
-            verdict=finding.verdict,
-            kind=finding.kind,
-            ranks=finding.ranks,
-            confidence=round(min(0.99, max(0.05, finding.confidence)), 2),
-            evidence=evidence(moment, finding) | told,
+            verdict=decision.verdict,
+            kind=decision.kind,
+            ranks=decision.ranks,
+            confidence=round(min(0.99, max(0.05, decision.confidence)), 2),
+            evidence=evidence(moment, decision) | told,
         )
-        job.verdict, job.kind, job.verdict_ranks = finding.verdict, finding.kind, list(finding.ranks)
-        job.silent_since, job.verdict_at, job.asleep = finding.since, job.now, finding.asleep
+        job.verdict, job.kind, job.verdict_ranks = decision.verdict, decision.kind, list(decision.ranks)
+        job.silent_since, job.verdict_at, job.asleep = decision.since, job.now, decision.asleep
         return [change]
 
     def _note_work(self, looks: Mapping[str, CardLook]) -> None:
@@ -77,21 +77,21 @@ class Detector(Resumable[JobState]):
         elif job.slow_since is None:
             job.slow_since = job.now
 
-    def _is_new(self, finding: Finding, recovered: bool, anew: str) -> bool:
+    def _is_new(self, decision: Decision, recovered: bool, anew: str) -> bool:
         job = self._job
-        if finding.verdict is job.verdict:
+        if decision.verdict is job.verdict:
             return False
         # A hang that is acted upon is told once, whatever becomes of the driver meanwhile.
-        if finding.verdict is Verdict.DRIVER_HANG and job.verdict is Verdict.HUNG:
+        if decision.verdict is Verdict.DRIVER_HANG and job.verdict is Verdict.HUNG:
             return False
-        if anew or recovered or job.verdict not in _SILENCE or Verdict.DRIVER_HANG in (finding.verdict, job.verdict):
+        if anew or recovered or job.verdict not in _SILENCE or Verdict.DRIVER_HANG in (decision.verdict, job.verdict):
             return True
         if job.verdict is Verdict.HUNG:
             # Only life ends a hang; of one that was told of processes that slept, that they compute.
-            return job.asleep and finding.verdict in (Verdict.BUSY_HOST, Verdict.WAITING)
-        return finding.verdict is not Verdict.ALIVE
+            return job.asleep and decision.verdict in (Verdict.BUSY_HOST, Verdict.WAITING)
+        return decision.verdict is not Verdict.ALIVE
 
-    def _recovery(self, moment: Moment) -> dict[str, Any]:
+    def _recovery(self, moment: JobMoment) -> dict[str, Any]:
         job = self._job
         restarted = job.begun_at > job.silent_since
         silence = max(0.0, min(moment.life_at, job.now) - job.silent_since)

@@ -25,7 +25,7 @@ class Scene(enum.StrEnum):
 
 
 @dataclass(slots=True)
-class Limit:
+class SilenceLimit:
     """After how much silence a job is HUNG: what the rows of table 2 add up to.
 
     `seconds` None: never. `since`: begin of the silence, in the detector's clock. `rows`: those that apply; `set_by`:
@@ -42,7 +42,7 @@ class Limit:
 
 
 @dataclass(slots=True)
-class Finding:
+class Decision:
     """What is to be said. `row`: of table 3, which decided it. `since` in the detector's clock. `odd`: what each rank
     does that stands out. `asleep`: it rests on processes that sleep. `on_cards`: it rests on what cards do."""
 
@@ -53,18 +53,18 @@ class Finding:
     since: float
     ranks: tuple[int, ...]
     odd: dict[int, str]
-    limit: Limit
+    limit: SilenceLimit
     confidence: float
     clears: Sequence[str]
     asleep: bool
     on_cards: bool
 
 
-class Moment(Readings):
-    """What the conditions of the tables ask for. `limit`: what table 2 says so far; `finding`: what table 3 says."""
+class JobMoment(Readings):
+    """What the conditions of the tables ask for. `limit`: what table 2 says so far; `decision`: what table 3 says."""
 
-    limit: Limit
-    finding: Finding | None = None
+    limit: SilenceLimit
+    decision: Decision | None = None
 
     @cached_property
     def scene(self) -> Scene:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from muster.probes.hang.facts.signs import Cards, Evidence, Signs
+from muster.probes.hang.facts.signs import CardsNow, EvidenceRow, SignsOfLife
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_look import CardLook, Eye, State
 from muster.probes.hang.tracks.card_track import CardTrack
@@ -15,12 +15,12 @@ class Readings:
     """One job at one record. Times are those of the detector's clock."""
 
     def __init__(
-        self, job: JobState, looks: Mapping[str, CardLook], s: HangSettings, evidence: Sequence[Evidence]
+        self, job: JobState, looks: Mapping[str, CardLook], s: HangSettings, evidence: Sequence[EvidenceRow]
     ) -> None:
         """`looks`: what each card does, by its key in the job. `evidence`: table 1."""
         self.job, self.looks, self.s, self.now = job, looks, s, job.now
-        self.cards = Cards.of(looks.items())
-        self.signs = Signs.of(job, self.cards, evidence)
+        self.cards = CardsNow.of(looks.items())
+        self.signs = SignsOfLife.of(job, self.cards, evidence)
 
     # --- times --------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ class Strength(enum.StrEnum):
     TRACE = "trace"  # anything at all
 
 
-class Sign(NamedTuple):
+class SignOfLife(NamedTuple):
     """A sign of life: of which row, of which rank (`NODE`: of none), and when (in the detector's clock) it was last
     seen."""
 
@@ -36,7 +36,7 @@ class Sign(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Cards:
+class CardsNow:
     """What the cards of a job do now, by their keys."""
 
     works: Sequence[str]
@@ -45,7 +45,7 @@ class Cards:
     dark: Sequence[str]
 
     @classmethod
-    def of(cls, looks: Iterable[tuple[str, CardLook]]) -> "Cards":
+    def of(cls, looks: Iterable[tuple[str, CardLook]]) -> "CardsNow":
         """From what each of them does."""
         works, spins, low, dark = [], [], [], []
         for key, look in looks:
@@ -68,11 +68,11 @@ class Cards:
 #: Reads when a sign was last seen: ranks and times.
 Seen = Callable[[JobState], Iterable[tuple[int, float]]]
 #: Whether a sign ends a silence, by what the cards do.
-Ends = Callable[[Cards], bool]
+Ends = Callable[[CardsNow], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class EvidenceRow:
     """A row: a sign of life. `words`: what it is, with the settings that are its thresholds. `ends` and `ends_words`:
     when it ends a silence. `scenario`: one of the corpus whose verdicts rest on it."""
 
@@ -86,16 +86,18 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class SignsOfLife:
     """All signs of life at one record."""
 
-    signs: Sequence[Sign]
+    signs: Sequence[SignOfLife]
     ending: frozenset[str]
 
     @classmethod
-    def of(cls, job: JobState, cards: Cards, table: Sequence[Evidence]) -> "Signs":
+    def of(cls, job: JobState, cards: CardsNow, table: Sequence[EvidenceRow]) -> "SignsOfLife":
         """What the rows of the table see."""
-        signs = [Sign(row.source, row.strength, rank, at) for row in table for rank, at in row.seen(job) if at > NEVER]
+        signs = [
+            SignOfLife(row.source, row.strength, rank, at) for row in table for rank, at in row.seen(job) if at > NEVER
+        ]
         return cls(signs, frozenset(row.source for row in table if row.ends(cards)))
 
     def life_at(self) -> float:
@@ -110,7 +112,7 @@ class Signs:
         """When the sign of this row was seen last, of these ranks."""
         return max((sign.at for sign in self.signs if sign.source == source and sign.rank in ranks), default=NEVER)
 
-    def newest(self, *strengths: Strength, ranks: Collection[int]) -> Sign | None:
+    def newest(self, *strengths: Strength, ranks: Collection[int]) -> SignOfLife | None:
         """The last of them; of several at one time the one whose row stands first."""
         return max(self._of(strengths, ranks), key=lambda sign: sign.at, default=None)
 
@@ -118,5 +120,5 @@ class Signs:
         """Ranks that showed such a sign since then, in order."""
         return tuple(sorted({sign.rank for sign in self._of((strength,), None) if sign.rank >= 0 and sign.at >= since}))
 
-    def _of(self, strengths: Sequence[Strength], ranks: Collection[int] | None) -> Iterator[Sign]:
+    def _of(self, strengths: Sequence[Strength], ranks: Collection[int] | None) -> Iterator[SignOfLife]:
         return (sign for sign in self.signs if sign.strength in strengths and (ranks is None or sign.rank in ranks))

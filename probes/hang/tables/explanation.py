@@ -4,10 +4,10 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from muster.probes.hang.facts.moment import Moment, Scene
+from muster.probes.hang.facts.moment import JobMoment, Scene
 
 
-class Step(enum.StrEnum):
+class RowStep(enum.StrEnum):
     """When a row counts."""
 
     BASE = "base"  # the first of its scene that holds
@@ -16,7 +16,7 @@ class Step(enum.StrEnum):
     AFTER = "after"  # each that holds once table 3 has decided
 
 
-class Sets(enum.StrEnum):
+class RowSets(enum.StrEnum):
     """What a row makes of the limit so far."""
 
     IS = "is"
@@ -25,7 +25,7 @@ class Sets(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ExplanationRow:
     """A row. `words`: its condition. `scenario`: one of the corpus in which it counts.
 
     `limit`: a setting, or words for `amount` (seconds or a factor; None: never). `reason`: as the evidence shows it,
@@ -36,25 +36,25 @@ class Explanation:
     """
 
     name: str
-    step: Step
+    step: RowStep
     scenes: tuple[Scene, ...]
     words: str
-    when: Callable[[Moment], bool]
+    when: Callable[[JobMoment], bool]
     scenario: str
     limit: str = ""
-    amount: Callable[[Moment], float | None] | None = None
-    sets: Sets = Sets.AT_LEAST
+    amount: Callable[[JobMoment], float | None] | None = None
+    sets: RowSets = RowSets.AT_LEAST
     reason: str = ""
     sure: float | None = None
     less: float = 0.0
     less_each: float = 0.0
     at_most: float = 1.0
-    missing: Callable[[Moment], list[str]] | None = None
+    missing: Callable[[JobMoment], list[str]] | None = None
     after_log: bool = False
     if_longer: bool = False
-    adds: Callable[[Moment], str] | None = None
+    adds: Callable[[JobMoment], str] | None = None
 
-    def seconds(self, m: Moment) -> float | None:
+    def seconds(self, m: JobMoment) -> float | None:
         """The limit, or the factor; None: never."""
         if self.amount is not None:
             return self.amount(m)
@@ -69,6 +69,6 @@ UNSEEN = 0.5
 QUIET = (Scene.STARTING, Scene.IDLE)
 
 
-def always(_: Moment) -> bool:
+def always(_: JobMoment) -> bool:
     """The row holds."""
     return True

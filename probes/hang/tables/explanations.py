@@ -3,131 +3,131 @@
 The rows that table 3 names are in `explanations_named.py`; they stand behind these.
 """
 
-from muster.probes.hang.facts.moment import Moment, Scene
+from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.facts.signs import Strength
-from muster.probes.hang.tables.explanation import QUIET, UNSEEN, Explanation, Sets, Step, always
+from muster.probes.hang.tables.explanation import QUIET, UNSEEN, ExplanationRow, RowSets, RowStep, always
 from muster.probes.hang.tables.explanations_named import EXPLANATIONS_NAMED
 
 SPIN = (Scene.SPINNING,)
 
 
-def _counters_missing(m: Moment) -> list[str]:
+def _counters_missing(m: JobMoment) -> list[str]:
     return [name for name, known in (("io", m.host.io_known), ("cpu_s", m.host.cpu_known)) if not known]
 
 
-def _save_came_before(m: Moment) -> bool:
+def _save_came_before(m: JobMoment) -> bool:
     # Of what cards do that are not seen, the processes tell when the save was over.
     life = max(m.life_at, m.signs.last(Strength.TRACE)) if m.unseen else m.life_at
     return m.job.burst_at >= life - m.s.save_before_s
 
 
-EXPLANATIONS: tuple[Explanation, ...] = (
+EXPLANATIONS: tuple[ExplanationRow, ...] = (
     # --- all cards at full utilization: what says that they wait ------------------------------------------------------
-    Explanation(
+    ExplanationRow(
         "no power, no memory",
-        Step.BASE,
+        RowStep.BASE,
         SPIN,
         words="neither power nor memory utilization says that the cards wait",
         when=lambda m: m.unsure_power and not m.spin_surely and not m.confirmed,
         scenario="P4",
         limit="busy_s",
-        sets=Sets.IS,
+        sets=RowSets.IS,
         reason="busy_s: neither power nor memory utilization is told",
         sure=0.3,
         after_log=True,
     ),
-    Explanation(
+    ExplanationRow(
         "no power, no log",
-        Step.BASE,
+        RowStep.BASE,
         SPIN,
         words="only memory utilization says that they wait, and the job has no log",
         when=lambda m: m.unsure_power and not m.spin_surely and not m.job.has_log,
         scenario="P5",
         limit="weak_s x weak_factor",
         amount=lambda m: m.s.weak_factor * m.s.weak_s,
-        sets=Sets.IS,
+        sets=RowSets.IS,
         reason="weak_s, times weak_factor: neither power nor a log is told",
         sure=0.35,
         after_log=True,
     ),
-    Explanation(
+    ExplanationRow(
         "no power",
-        Step.BASE,
+        RowStep.BASE,
         SPIN,
         words="only memory utilization says that they wait",
         when=lambda m: m.unsure_power and not m.spin_surely,
         scenario="P6",
         limit="weak_s",
-        sets=Sets.IS,
+        sets=RowSets.IS,
         reason="weak_s: no second sign",
         sure=0.45,
         after_log=True,
     ),
-    Explanation(
+    ExplanationRow(
         "one sign",
-        Step.BASE,
+        RowStep.BASE,
         SPIN,
         words="only power says that they wait, of few of them it does, or one may compute for the others",
         when=lambda m: m.unsure_power,
         scenario="V11",
         limit="weak_s",
-        sets=Sets.IS,
+        sets=RowSets.IS,
         reason="weak_s: no second sign",
         sure=0.6,
         after_log=True,
     ),
-    Explanation(
+    ExplanationRow(
         "one card, whose rank writes",
-        Step.BASE,
+        RowStep.BASE,
         SPIN,
         words="the job has one card, and its rank writes a little: lines, which may go to a file",
         when=lambda m: m.writes_its_own,
         scenario="P7",
         limit="hung_s",
-        sets=Sets.IS,
+        sets=RowSets.IS,
         reason="hung_s",
         sure=0.95 - UNSEEN,
         after_log=True,
     ),
-    Explanation(
+    ExplanationRow(
         "small kernels",
-        Step.BASE,
+        RowStep.BASE,
         SPIN,
         words="the job has one card, or most cards draw at least power_strict_ratio of their usual power",
         when=lambda m: len(m.spins) == 1 or m.draws_much,
         scenario="P40",
         limit="hung_s",
-        sets=Sets.IS,
+        sets=RowSets.IS,
         reason="hung_s",
         sure=0.95,
         after_log=True,
     ),
-    Explanation(
+    ExplanationRow(
         "cards wait",
-        Step.BASE,
+        RowStep.BASE,
         SPIN,
         words="otherwise",
         when=always,
         scenario="U1",
         limit="hung_s",
-        sets=Sets.IS,
+        sets=RowSets.IS,
         reason="hung_s",
         sure=0.95,
     ),
-    Explanation(
+    ExplanationRow(
         "neither low nor high",
-        Step.MORE,
+        RowStep.MORE,
         SPIN,
         words="the flat utilization of most cards is neither low nor high",
         when=lambda m: 2 * sum(look.mid for look in m.spins) > len(m.spins),
         scenario="P8",
         limit="mid_factor",
-        sets=Sets.TIMES,
+        sets=RowSets.TIMES,
         reason="times mid_factor",
     ),
-    Explanation(
+    ExplanationRow(
         "a save before the cards wait",
-        Step.MORE,
+        RowStep.MORE,
         SPIN,
         words="a burst of writes (save_burst_bytes) ended at most save_before_s before the silence",
         when=lambda m: m.job.burst_at >= m.limit.since - m.s.save_before_s,
@@ -135,9 +135,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         limit="save_s",
         reason="save_s: a burst of writes came before",
     ),
-    Explanation(
+    ExplanationRow(
         "a file system while cards wait",
-        Step.MORE,
+        RowStep.MORE,
         SPIN,
         words="a process waits in D for a file system (file_system_waits)",
         when=lambda m: m.waits_for_files,
@@ -145,9 +145,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         limit="save_s",
         reason="save_s: a process waits for a file system",
     ),
-    Explanation(
+    ExplanationRow(
         "cards wait from the start",
-        Step.MORE,
+        RowStep.MORE,
         SPIN,
         words="no card was active in this attempt",
         when=lambda m: not m.job.active,
@@ -158,43 +158,43 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         less=0.3,
     ),
     # --- cards that idle, or are not seen: what the processes say -----------------------------------------------------
-    Explanation(
+    ExplanationRow(
         "NPUs wait",
-        Step.BASE,
+        RowStep.BASE,
         QUIET,
         words="all cards are NPUs that idle after steady work (established_s), with fabrics that fell silent; ranks "
         "wait for locks",
         when=lambda m: m.only_npus_wait and not m.host.held and m.host.io_known and m.host.cpu_known,
         scenario="U11",
         limit="npu_hung_s",
-        sets=Sets.IS,
+        sets=RowSets.IS,
         reason="npu_hung_s: the fabric of all NPUs fell silent after steady work",
         sure=0.9,
     ),
-    Explanation(
+    ExplanationRow(
         "silence",
-        Step.BASE,
+        RowStep.BASE,
         QUIET,
         words="otherwise",
         when=always,
         scenario="U6",
         limit="hung_s",
-        sets=Sets.IS,
+        sets=RowSets.IS,
         reason="hung_s",
         sure=0.9,
     ),
-    Explanation(
+    ExplanationRow(
         "no processes",
-        Step.MORE,
+        RowStep.MORE,
         QUIET,
         words="no process is told of",
         when=lambda m: not m.host.known,
         scenario="P11",
         missing=lambda _: ["processes"],
     ),
-    Explanation(
+    ExplanationRow(
         "counters missing",
-        Step.MORE,
+        RowStep.MORE,
         QUIET,
         words="IO or CPU time of a process is not told",
         when=lambda m: bool(_counters_missing(m)),
@@ -204,9 +204,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         less=0.2,
         missing=_counters_missing,
     ),
-    Explanation(
+    ExplanationRow(
         "blocked somewhere",
-        Step.MORE,
+        RowStep.MORE,
         QUIET,
         words="a process is in D, and where is not told: it may wait for a file server",
         when=lambda m: any(not h.wchan for h in m.host.blocked),
@@ -214,18 +214,18 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         less=UNSEEN,
         missing=lambda _: ["wchan"],
     ),
-    Explanation(
+    ExplanationRow(
         "all fell silent together",
-        Step.MORE,
+        RowStep.MORE,
         QUIET,
         words="the job has no card; its ranks, two or more, gave signs for hung_s and stopped together",
         when=lambda m: not m.looks and m.stopped_together,
         scenario="P14",
         at_most=0.6,
     ),
-    Explanation(
+    ExplanationRow(
         "nothing is seen",
-        Step.MORE,
+        RowStep.MORE,
         QUIET,
         words="no card tells its utilization, or the job has no card (and its ranks did not stop together)",
         when=lambda m: m.unseen if m.looks else not m.stopped_together,
@@ -234,9 +234,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         reason="weak_s: utilization is not told",
         at_most=0.4,
     ),
-    Explanation(
+    ExplanationRow(
         "a card is not seen",
-        Step.MORE,
+        RowStep.MORE,
         QUIET,
         words="some cards tell their utilization, another does not",
         when=lambda m: bool(m.cards.dark) and not m.unseen,
@@ -245,9 +245,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         reason="weak_s: utilization is not told",
         less=0.2,
     ),
-    Explanation(
+    ExplanationRow(
         "peers may compute",
-        Step.MORE,
+        RowStep.MORE,
         QUIET,
         words="cards are at full utilization, and nothing says that they wait",
         when=lambda m: m.peers_are_unsure,
@@ -257,9 +257,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         less=0.4,
         if_longer=True,
     ),
-    Explanation(
+    ExplanationRow(
         "a file system",
-        Step.MORE,
+        RowStep.MORE,
         QUIET,
         words="a process waits in D for a file system (file_system_waits)",
         when=lambda m: m.waits_for_files,
@@ -267,9 +267,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         limit="save_s",
         reason="save_s: a process waits for a file system",
     ),
-    Explanation(
+    ExplanationRow(
         "a save",
-        Step.MORE,
+        RowStep.MORE,
         QUIET,
         words="a burst of writes (save_burst_bytes) ended at most save_before_s before the silence",
         when=_save_came_before,
@@ -278,9 +278,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         reason="save_s: a burst of writes came before",
     ),
     # --- both ---------------------------------------------------------------------------------------------------------
-    Explanation(
+    ExplanationRow(
         "patience",
-        Step.MORE,
+        RowStep.MORE,
         (*SPIN, *QUIET),
         words="the job came out of a silence by itself",
         when=lambda m: m.job.survived_s > 0,
@@ -289,9 +289,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         amount=lambda m: min(m.s.patience_ratio * m.job.survived_s, m.s.patience_max_s),
         reason="the job came out of such a silence before",
     ),
-    Explanation(
+    ExplanationRow(
         "readings missing",
-        Step.MORE,
+        RowStep.MORE,
         SPIN,
         words="a card does not tell power, memory utilization or fabric",
         when=lambda m: bool(m.limit.missing),

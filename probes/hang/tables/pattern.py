@@ -3,39 +3,39 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from muster.probes.hang.facts.moment import Moment, Scene
+from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.verdicts import Kind, Verdict
 
 #: The ranks that a verdict is about, and what each of those does that stands out.
-Who = Callable[[Moment], tuple[tuple[int, ...], dict[int, str]]]
+Who = Callable[[JobMoment], tuple[tuple[int, ...], dict[int, str]]]
 
 
-def all_ranks(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+def all_ranks(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     """All of them; none stands out."""
     return m.all_ranks, {}
 
 
-def odd_ranks(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+def odd_ranks(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     """Those that stand out; all, where none does."""
     return m.odd_ranks, m.odd
 
 
-def computing(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+def computing(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     """Those that compute on the CPU; if none does so alone, those that stand out."""
     return m.computing or m.odd_ranks, {}
 
 
-def since_silent(m: Moment) -> float:
+def since_silent(m: JobMoment) -> float:
     """The begin of the silence."""
     return m.since
 
 
-def since_limit(m: Moment) -> float:
+def since_limit(m: JobMoment) -> float:
     """The begin of the silence; with some rows of table 2 that is the last line of a log."""
     return m.limit.since
 
 
-def sleep_clears(m: Moment) -> tuple[str, ...]:
+def sleep_clears(m: JobMoment) -> tuple[str, ...]:
     """What ends the sleep of processes whose cards idle."""
     cpu = f"{m.s.cpu_busy_s:g} s of CPU a minute"
     return "IO of a rank above its floor", "a card's utilization that changes", cpu
@@ -47,7 +47,7 @@ UNSEEN = "processes are silent, and no utilization is told"
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class PatternRow:
     """A row. `scene` None: any. `words`: its condition. `verdict` None: nothing is said, what was said before stands.
     `scenario`: one of the corpus in which the row decides.
 
@@ -61,22 +61,22 @@ class Pattern:
     name: str
     scene: Scene | None
     words: str
-    when: Callable[[Moment], bool]
+    when: Callable[[JobMoment], bool]
     verdict: Verdict | None
     scenario: str
     kind: Kind | None = None
-    rule: str | Callable[[Moment], str] = ""
+    rule: str | Callable[[JobMoment], str] = ""
     who: Who = all_ranks
-    since: Callable[[Moment], float] = since_silent
-    ladder: Callable[[Moment], float] | None = None
+    since: Callable[[JobMoment], float] = since_silent
+    ladder: Callable[[JobMoment], float] | None = None
     limit: tuple[str, ...] = ()
     sure: float | None = None
     less: float = 0.0
-    clears: Callable[[Moment], tuple[str, ...]] | None = None
+    clears: Callable[[JobMoment], tuple[str, ...]] | None = None
     asleep: bool = False
     on_cards: bool = False
 
-    def verdict_at(self, m: Moment) -> Verdict | None:
+    def verdict_at(self, m: JobMoment) -> Verdict | None:
         """Now."""
         if self.ladder is None:
             return self.verdict

@@ -3,21 +3,21 @@
 The rows of the scenes STARTING and IDLE are in `patterns_start.py` and `patterns_idle.py`; they stand behind these.
 """
 
-from muster.probes.hang.facts.moment import Moment, Scene
+from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.facts.signs import Strength
-from muster.probes.hang.tables.pattern import Pattern, all_ranks, since_limit
+from muster.probes.hang.tables.pattern import PatternRow, all_ranks, since_limit
 from muster.probes.hang.tables.patterns_idle import PATTERNS_IDLE
 from muster.probes.hang.tables.patterns_start import PATTERNS_START
 from muster.probes.hang.tracks.rank_track import RankTrack
 from muster.probes.hang.verdicts import Kind, Verdict
 
 
-def _hanging(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+def _hanging(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     ranks = m.ranks_of(m.hanging)
     return ranks, dict.fromkeys(ranks, "a call of the driver for its card does not return")
 
 
-def _going_on(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+def _going_on(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     def does(track: RankTrack) -> str:
         return "computes on the CPU" if m.is_recent(track.busy_at) else "gives signs of life"
 
@@ -25,45 +25,45 @@ def _going_on(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
     return tuple(t.rank for t in ranks), {t.rank: f"{does(t)}, and is waited for" for t in ranks}
 
 
-def _not_spinning(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+def _not_spinning(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     ranks = m.ranks_of(key for key in m.looks if key not in m.cards.spins)
     return ranks, dict.fromkeys(ranks, "is waited for")
 
 
-def _held(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+def _held(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     return tuple(sorted(m.held_spinning)), m.held_spinning
 
 
-def _steady(m: Moment) -> bool:
+def _steady(m: JobMoment) -> bool:
     return all(track.stirred_at - track.stirs_since >= m.s.hung_s for track in m.fallen_silent)
 
 
-def _some_cards_wait(m: Moment) -> bool:
+def _some_cards_wait(m: JobMoment) -> bool:
     lively = bool(m.cards.works) or m.is_recent(m.signs.last(Strength.STRONG))
     return bool(m.waiting_cards) and lively and len(m.waiting_cards) < len(m.looks)
 
 
-def _suspect_after(m: Moment) -> float:
+def _suspect_after(m: JobMoment) -> float:
     """Later where the limit is longer than usual."""
     usual = m.limit.seconds is not None and m.limit.seconds <= m.s.hung_s
     return m.s.suspect_s if usual else max(m.s.suspect_s, m.s.weak_s / 2)
 
 
-def _why_waits(m: Moment) -> str:
+def _why_waits(m: JobMoment) -> str:
     return f"cards: {(m.spin_surely or m.spins)[0].why}"
 
 
-def _spin_clears(_: Moment) -> tuple[str, ...]:
+def _spin_clears(_: JobMoment) -> tuple[str, ...]:
     return "IO of a rank above the strong floor", "power near the active median", "memory or fabric in use"
 
 
-def _rank_clears(_: Moment) -> tuple[str, ...]:
+def _rank_clears(_: JobMoment) -> tuple[str, ...]:
     return "IO, or lines of a log", "the others' CPU time"
 
 
-PATTERNS: tuple[Pattern, ...] = (
+PATTERNS: tuple[PatternRow, ...] = (
     # --- whatever the cards show --------------------------------------------------------------------------------------
-    Pattern(
+    PatternRow(
         "driver",
         None,
         words="a call of the cards' driver does not return",
@@ -75,7 +75,7 @@ PATTERNS: tuple[Pattern, ...] = (
         since=lambda m: m.now,
         clears=lambda _: ("an answer of the driver",),
     ),
-    Pattern(
+    PatternRow(
         "rank loops, no cards",
         None,
         words="the job has no card; some ranks were steady for hung_s and fell silent, the others have only computed "
@@ -91,7 +91,7 @@ PATTERNS: tuple[Pattern, ...] = (
         sure=0.4,
         clears=_rank_clears,
     ),
-    Pattern(
+    PatternRow(
         "rank is waited for, no cards",
         None,
         words="the job has no card; some ranks fell silent (suspect_s) after established_s of signs, the others go on",
@@ -105,7 +105,7 @@ PATTERNS: tuple[Pattern, ...] = (
         clears=_rank_clears,
     ),
     # --- lively: a card works, or the silence is short ----------------------------------------------------------------
-    Pattern(
+    PatternRow(
         "cards wait for a rank at work",
         Scene.LIVELY,
         words="some cards have been waiting for suspect_s, others work or a rank does IO",
@@ -117,7 +117,7 @@ PATTERNS: tuple[Pattern, ...] = (
         since=lambda m: min(m.looks[key].since for key in m.waiting_cards),
         clears=lambda _: ("the waiting cards compute again",),
     ),
-    Pattern(
+    PatternRow(
         "slow",
         Scene.LIVELY,
         words="at least half of the cards have been slow for window_s",
@@ -130,7 +130,7 @@ PATTERNS: tuple[Pattern, ...] = (
         sure=0.7,
         clears=lambda _: ("power and fabric at their usual rate",),
     ),
-    Pattern(
+    PatternRow(
         "not begun",
         Scene.LIVELY,
         words="there was no sign of life in this attempt, and no card works",
@@ -138,7 +138,7 @@ PATTERNS: tuple[Pattern, ...] = (
         verdict=None,
         scenario="H13",
     ),
-    Pattern(
+    PatternRow(
         "cards work",
         Scene.LIVELY,
         words="a card works",
@@ -149,7 +149,7 @@ PATTERNS: tuple[Pattern, ...] = (
         sure=0.95,
         on_cards=True,
     ),
-    Pattern(
+    PatternRow(
         "processes stir, no cards",
         Scene.LIVELY,
         words="the job has no card",
@@ -159,7 +159,7 @@ PATTERNS: tuple[Pattern, ...] = (
         rule="processes: signs of life, and there is no card to tell more",
         sure=0.7,
     ),
-    Pattern(
+    PatternRow(
         "processes work",
         Scene.LIVELY,
         words="otherwise",
@@ -170,7 +170,7 @@ PATTERNS: tuple[Pattern, ...] = (
         sure=0.95,
     ),
     # --- spinning: all cards are at full utilization ------------------------------------------------------------------
-    Pattern(
+    PatternRow(
         "flat as usual",
         Scene.SPINNING,
         words="nothing says that the cards wait, and nothing had changed for hung_s until the silence began",
@@ -184,7 +184,7 @@ PATTERNS: tuple[Pattern, ...] = (
         clears=lambda _: ("power, memory utilization or fabric bytes of a card", "a utilization that changes"),
         on_cards=True,
     ),
-    Pattern(
+    PatternRow(
         "cards wait from the start",
         Scene.SPINNING,
         words="no card was active in this attempt, and the limit is not over",
@@ -196,7 +196,7 @@ PATTERNS: tuple[Pattern, ...] = (
         since=since_limit,
         clears=_spin_clears,
     ),
-    Pattern(
+    PatternRow(
         "spin: stopped",
         Scene.SPINNING,
         words="a process is stopped by a signal",
@@ -211,7 +211,7 @@ PATTERNS: tuple[Pattern, ...] = (
         clears=_spin_clears,
         on_cards=True,
     ),
-    Pattern(
+    PatternRow(
         "spin: blocked",
         Scene.SPINNING,
         words="a process cannot leave the kernel",
@@ -226,7 +226,7 @@ PATTERNS: tuple[Pattern, ...] = (
         clears=_spin_clears,
         on_cards=True,
     ),
-    Pattern(
+    PatternRow(
         "spin",
         Scene.SPINNING,
         words="otherwise",

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from muster.probes.hang.facts.moment import Moment, Scene
-from muster.probes.hang.tables.pattern import BUSY, STOPPED, UNSEEN, Pattern, computing, odd_ranks, sleep_clears
+from muster.probes.hang.facts.moment import JobMoment, Scene
+from muster.probes.hang.tables.pattern import BUSY, STOPPED, UNSEEN, PatternRow, computing, odd_ranks, sleep_clears
 from muster.probes.hang.verdicts import Kind, Verdict
 
 BLOCKED = "processes: one cannot leave the kernel, no IO, cards idle"
@@ -13,79 +13,79 @@ NPU = "npu: utilization, fabric and CPU time all near 0"
 WAITED_FOR = "per rank: cards wait for a rank that does nothing"
 
 
-def _asleep(m: Moment) -> str:
+def _asleep(m: JobMoment) -> str:
     return "processes: no IO and no CPU time" + (", cards idle" if m.looks else "")
 
 
-def _only_weak(m: Moment) -> str:
+def _only_weak(m: JobMoment) -> str:
     return f"processes: nothing but weak evidence of life ({m.host.weak}), cards idle"
 
 
 # --- how long ---------------------------------------------------------------------------------------------------------
 
 
-def _limit(m: Moment) -> float:
+def _limit(m: JobMoment) -> float:
     return m.limit.seconds or 0.0
 
 
-def _weak(m: Moment) -> float:
+def _weak(m: JobMoment) -> float:
     return max(_limit(m), m.s.weak_s)
 
 
-def _slept_too_long(m: Moment) -> bool:
+def _slept_too_long(m: JobMoment) -> bool:
     """Asleep for the limit. Weak evidence that ended soon after all else says nothing of what goes on since."""
     asleep, done = m.now - m.asleep_at, m.now - m.done_at
     weak = done >= _weak(m) and asleep >= _weak(m) - m.s.suspect_s
     return m.may_hang and (asleep >= _limit(m) or weak)
 
 
-def _weak_too_long(m: Moment) -> bool:
+def _weak_too_long(m: JobMoment) -> bool:
     return m.may_hang and m.now - m.done_at >= _weak(m)
 
 
-def _stopped_too_long(m: Moment) -> bool:
+def _stopped_too_long(m: JobMoment) -> bool:
     stopped = m.host.stopped_at
     if not m.may_hang or stopped is None:
         return False
     return m.now - max(m.since, stopped) >= min(_limit(m), m.s.hung_s)
 
 
-def _without_lines(m: Moment) -> float:
+def _without_lines(m: JobMoment) -> float:
     """Since when a rank that computes has not written a line: who writes lines is at work."""
     return max(m.since, m.host.log_at)
 
 
-def _loops(m: Moment) -> bool:
+def _loops(m: JobMoment) -> bool:
     too_long = max(m.s.busy_s, _limit(m))
     return m.may_hang and not m.blind and m.now - _without_lines(m) >= too_long
 
 
-def _sleeps(m: Moment) -> bool:
+def _sleeps(m: JobMoment) -> bool:
     """Asleep for as long as a sleep is suspected after."""
     return m.now - m.asleep_at >= min(m.s.suspect_s, m.s.npu_suspect_ratio * _limit(m))
 
 
-def _is_suspect(m: Moment) -> bool:
+def _is_suspect(m: JobMoment) -> bool:
     return _sleeps(m) or m.now - m.done_at >= max(m.s.suspect_s, m.s.weak_s / 2)
 
 
-def _suspect_since(m: Moment) -> float:
+def _suspect_since(m: JobMoment) -> float:
     return m.asleep_at if _sleeps(m) else m.done_at
 
 
-def _is_busy(m: Moment) -> bool:
+def _is_busy(m: JobMoment) -> bool:
     return m.busy and m.silent >= m.s.suspect_s
 
 
 # --- who --------------------------------------------------------------------------------------------------------------
 
 
-def _busy_for_others(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+def _busy_for_others(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     ranks = tuple(rank for rank in m.computing if rank not in m.spinning_ranks) or m.odd_ranks
     return ranks, dict.fromkeys(ranks, "computes on the CPU, and is waited for")
 
 
-def _few_that_loop(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
+def _few_that_loop(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     if not m.cards.spins and 0 < 2 * len(m.computing) < len(m.all_ranks):
         return m.computing, dict.fromkeys(m.computing, "computes on the CPU")
     return odd_ranks(m)
@@ -94,7 +94,7 @@ def _few_that_loop(m: Moment) -> tuple[tuple[int, ...], dict[int, str]]:
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 
-_idle = partial(Pattern, scene=Scene.IDLE, who=odd_ranks, clears=sleep_clears, asleep=True)
+_idle = partial(PatternRow, scene=Scene.IDLE, who=odd_ranks, clears=sleep_clears, asleep=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ class _Sleepers:
 
     name: str
     words: str
-    when: Callable[[Moment], bool]
+    when: Callable[[JobMoment], bool]
     kind: Kind
-    rule: str | Callable[[Moment], str]
+    rule: str | Callable[[JobMoment], str]
     suspect: str
     hung: str
 
@@ -151,7 +151,7 @@ _SLEEPERS: tuple[_Sleepers, ...] = (
 )
 
 
-def _asleep_rows() -> tuple[Pattern, ...]:
+def _asleep_rows() -> tuple[PatternRow, ...]:
     return tuple(
         _idle(
             f"asleep: {how.name}",
@@ -167,7 +167,7 @@ def _asleep_rows() -> tuple[Pattern, ...]:
     )
 
 
-def _suspect_rows() -> tuple[Pattern, ...]:
+def _suspect_rows() -> tuple[PatternRow, ...]:
     return tuple(
         _idle(
             f"suspect: {how.name}",
@@ -184,11 +184,11 @@ def _suspect_rows() -> tuple[Pattern, ...]:
     )
 
 
-def _both(first: Callable[[Moment], bool], second: Callable[[Moment], bool]) -> Callable[[Moment], bool]:
+def _both(first: Callable[[JobMoment], bool], second: Callable[[JobMoment], bool]) -> Callable[[JobMoment], bool]:
     return lambda m: first(m) and second(m)
 
 
-PATTERNS_IDLE: tuple[Pattern, ...] = (
+PATTERNS_IDLE: tuple[PatternRow, ...] = (
     _idle(
         "stopped",
         words="a process has been stopped by a signal for the limit, or for hung_s where that is shorter",

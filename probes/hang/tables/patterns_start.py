@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from muster.probes.hang.facts.moment import Moment, Scene
+from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.tables.pattern import (
     BUSY,
     STOPPED,
     UNSEEN,
-    Pattern,
+    PatternRow,
     all_ranks,
     computing,
     odd_ranks,
@@ -18,22 +18,22 @@ from muster.probes.hang.verdicts import Kind, Verdict
 RESTARTED = "start: cards were never active in this attempt, in another they were; processes sleep"
 
 
-def _stuck_since(m: Moment) -> float:
+def _stuck_since(m: JobMoment) -> float:
     return max(m.since, min(h.since for held in m.host.held.values() for h in held))
 
 
-def _silent_at_start(m: Moment) -> float:
+def _silent_at_start(m: JobMoment) -> float:
     return m.now - max(m.since, m.host.busy_at)
 
 
-def _restarted_and_asleep(m: Moment) -> bool:
+def _restarted_and_asleep(m: JobMoment) -> bool:
     asleep = m.now - max(m.job.begun_at, m.host.busy_at, m.host.weak_at)
     return m.job.active_before and not m.unseen and asleep >= m.s.startup_s
 
 
-_starting = partial(Pattern, scene=Scene.STARTING, who=odd_ranks, clears=sleep_clears, asleep=True)
+_starting = partial(PatternRow, scene=Scene.STARTING, who=odd_ranks, clears=sleep_clears, asleep=True)
 
-PATTERNS_START: tuple[Pattern, ...] = (
+PATTERNS_START: tuple[PatternRow, ...] = (
     _starting(
         "start: stopped",
         words="a process is stopped by a signal",

@@ -4,7 +4,7 @@ The thresholds are applied where readings are counted: `tracks/rank_track.py` fo
 cards, `tracks/state.py` for the network.
 """
 
-from muster.probes.hang.facts.signs import NODE, Cards, Evidence, Seen, Strength
+from muster.probes.hang.facts.signs import NODE, CardsNow, EvidenceRow, Seen, Strength
 
 
 def _of_ranks(mark: str) -> Seen:
@@ -12,25 +12,25 @@ def _of_ranks(mark: str) -> Seen:
     return lambda job: ((track.rank, getattr(track, mark)) for track in job.ranks.values())
 
 
-def _always(_: Cards) -> bool:
+def _always(_: CardsNow) -> bool:
     return True
 
 
-def _never(_: Cards) -> bool:
+def _never(_: CardsNow) -> bool:
     return False
 
 
-def _may_receive(cards: Cards) -> bool:
+def _may_receive(cards: CardsNow) -> bool:
     """Only a rank whose card idles can be the one that receives."""
     return cards.none or bool(cards.low or cards.dark)
 
 
-def _no_card(cards: Cards) -> bool:
+def _no_card(cards: CardsNow) -> bool:
     return cards.none
 
 
-EVIDENCE: tuple[Evidence, ...] = (
-    Evidence(
+EVIDENCE: tuple[EvidenceRow, ...] = (
+    EvidenceRow(
         "a card works",
         Strength.CARD,
         "utilization, power, memory and fabric say that a card works (stage 2)",
@@ -39,7 +39,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         "always",
         "U17",
     ),
-    Evidence(
+    EvidenceRow(
         "IO",
         Strength.STRONG,
         "a rank writes `strong_write_bytes` or reads `strong_read_bytes` a minute",
@@ -48,7 +48,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         "always",
         "V8",
     ),
-    Evidence(
+    EvidenceRow(
         "network",
         Strength.NETWORK,
         "the node receives `net_floor_bytes` a minute",
@@ -57,7 +57,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         "if a card idles or is not seen, or the job has no card",
         "H12",
     ),
-    Evidence(
+    EvidenceRow(
         "CPU",
         Strength.BUSY,
         "a rank takes `cpu_busy_s` of CPU time a minute",
@@ -66,7 +66,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         "never; the host is busy",
         "H8",
     ),
-    Evidence(
+    EvidenceRow(
         "some IO",
         Strength.WEAK,
         "a rank writes `write_floor_bytes` or reads `read_floor_bytes` a minute",
@@ -75,7 +75,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         "never; it takes longer to be a hang",
         "P1",
     ),
-    Evidence(
+    EvidenceRow(
         "some CPU time",
         Strength.WEAK,
         "a rank takes `cpu_idle_s` of CPU time a minute",
@@ -84,7 +84,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         "never; it takes longer to be a hang",
         "P2",
     ),
-    Evidence(
+    EvidenceRow(
         "its log grows",
         Strength.LOG,
         "the log of a rank grows",
@@ -93,7 +93,7 @@ EVIDENCE: tuple[Evidence, ...] = (
         "never; it takes longer to be a hang",
         "U13",
     ),
-    Evidence(
+    EvidenceRow(
         "a trace",
         Strength.TRACE,
         "weak IO, a line of a log, or `cpu_trace_s` of CPU time a minute and `cpu_trace_ratio` of what is usual",

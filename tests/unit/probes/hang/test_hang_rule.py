@@ -331,6 +331,15 @@ def test_a_rank_that_has_ended_is_the_reason_also_where_cards_idle(kind: str, en
     assert hung.evidence["odd_ranks"] == {}
 
 
+def test_a_rank_that_left_long_before_is_not_named_where_the_others_cards_wait() -> None:
+    node = Node(4)
+    left: Line = SLEEP | {"gone": True}
+    lines = [*node.steps(20, WORK), *node.steps(20, lambda rank: left if rank == 2 else WORK)]
+    waits = node.steps(12, lambda rank: {2: left, 1: SLEEP}.get(rank, SPIN))
+    (hung,) = [c for c in fed([*lines, *waits]) if c.verdict is Verdict.HUNG]
+    assert hung.ranks == (1,)
+
+
 def test_the_rank_that_computes_for_ever_is_the_reason() -> None:
     node = Node(4)
     lines = [*node.steps(20, WORK), *node.steps(75, lambda rank: SLEEP | ({"cpu": 1.0} if rank == 2 else {}))]

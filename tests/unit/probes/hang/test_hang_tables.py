@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 import pytest
 
 from muster.probes.hang import Detector, Record
-from muster.probes.hang.evaluator import TABLES, Tables
-from muster.probes.hang.facts.moment import Moment
-from muster.probes.hang.facts.signs import Evidence
+from muster.probes.hang.evaluator import TABLES, HangTables
+from muster.probes.hang.facts.moment import JobMoment
+from muster.probes.hang.facts.signs import EvidenceRow
 from muster.probes.hang.hang_records import read
-from muster.probes.hang.tables.explanation import Explanation, Step
-from muster.probes.hang.tables.pattern import Pattern
+from muster.probes.hang.tables.explanation import ExplanationRow, RowStep
+from muster.probes.hang.tables.pattern import PatternRow
 from tests.corpus.__main__ import ALL
 from tests.corpus.measure import trace
 
@@ -27,7 +27,7 @@ def records(scenario: str, seed: int) -> list[Record]:
     return [read(line) for line in trace(ALL[scenario], seed)[1]]
 
 
-def told(tables: Tables, scenario: str, seed: int) -> Told:
+def told(tables: HangTables, scenario: str, seed: int) -> Told:
     """What is said of it, and with which limit."""
     detector = Detector(tables=tables)
     changes = [change for record in records(scenario, seed) for change in detector.feed(record)]
@@ -49,8 +49,8 @@ def deciding(scenario: str, seed: int) -> set[str]:
     """The patterns to which the evaluator comes, and which hold."""
     held: set[str] = set()
 
-    def watched(row: Pattern) -> Pattern:
-        def when(m: Moment) -> bool:
+    def watched(row: PatternRow) -> PatternRow:
+        def when(m: JobMoment) -> bool:
             holds = row.when(m)
             if holds:
                 held.add(row.name)
@@ -63,7 +63,7 @@ def deciding(scenario: str, seed: int) -> set[str]:
 
 
 @pytest.mark.parametrize("row", TABLES.patterns, ids=lambda row: row.name)
-def test_each_pattern_decides_in_its_scenario_and_without_it_the_verdict_is_another(row: Pattern) -> None:
+def test_each_pattern_decides_in_its_scenario_and_without_it_the_verdict_is_another(row: PatternRow) -> None:
     tables = replace(TABLES, patterns=without(TABLES.patterns, row))
     assert any(
         row.name in deciding(row.scenario, seed)
@@ -78,17 +78,17 @@ def verdicts(said: Told) -> Told:
 
 
 @pytest.mark.parametrize("row", TABLES.explanations, ids=lambda row: f"{row.name}-{'-'.join(row.scenes)}"[:40])
-def test_without_an_explanation_the_limit_or_the_confidence_is_another(row: Explanation) -> None:
+def test_without_an_explanation_the_limit_or_the_confidence_is_another(row: ExplanationRow) -> None:
     tables = replace(TABLES, explanations=without(TABLES.explanations, row))
     assert differs(tables, row.scenario)
 
 
 @pytest.mark.parametrize("row", TABLES.evidence, ids=lambda row: row.source)
-def test_without_a_sign_of_life_something_else_is_said(row: Evidence) -> None:
+def test_without_a_sign_of_life_something_else_is_said(row: EvidenceRow) -> None:
     assert differs(replace(TABLES, evidence=without(TABLES.evidence, row)), row.scenario)
 
 
-def differs(tables: Tables, scenario: str) -> bool:
+def differs(tables: HangTables, scenario: str) -> bool:
     return any(told(tables, scenario, seed) != usual(scenario, seed) for seed in SEEDS)
 
 
@@ -107,12 +107,12 @@ def test_names_are_unique_and_what_a_row_names_exists() -> None:
     assert unique([row.source for row in TABLES.evidence])
     assert unique([row.name for row in TABLES.patterns])
     assert unique([(row.name, row.step, scene) for row in TABLES.explanations for scene in row.scenes])
-    named = {(row.name, scene) for row in TABLES.explanations if row.step is Step.NAMED for scene in row.scenes}
+    named = {(row.name, scene) for row in TABLES.explanations if row.step is RowStep.NAMED for scene in row.scenes}
     for row in TABLES.patterns:
         assert row.scene is None or all((name, row.scene) in named for name in row.limit), row.name
 
 
 @pytest.mark.parametrize("rows", [TABLES.evidence, TABLES.explanations, TABLES.patterns], ids=["1", "2", "3"])
-def test_each_row_has_words_and_a_scenario(rows: tuple[Evidence | Explanation | Pattern, ...]) -> None:
+def test_each_row_has_words_and_a_scenario(rows: tuple[EvidenceRow | ExplanationRow | PatternRow, ...]) -> None:
     for row in rows:
         assert row.words and row.scenario in ALL
