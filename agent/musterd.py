@@ -52,6 +52,7 @@ _NO_TLS_1_2 = "ECDHE-PSK-AES128-CBC-SHA"
     "root runs.",
 )
 @click.option("--owner-fd", type=click.IntRange(min=0), hidden=True)
+@click.option("--claim-fd", type=click.IntRange(min=0), hidden=True)
 def main(
     root: Path | None,
     config_file: Path | None,
@@ -61,6 +62,7 @@ def main(
     record: str,
     trust_environment: bool,
     owner_fd: int | None,
+    claim_fd: int | None,
 ) -> None:
     """The node agent: takes jobs over gRPC on a unix socket and keeps them.
 
@@ -96,6 +98,8 @@ def main(
         log_setup.configure(settings.now.daemon.log_level, settings.now.daemon.log_format)
         if owner_fd is not None:
             os.set_inheritable(owner_fd, False)
+        if claim_fd is not None:  # held until our end (cli/client/log_claim.py)
+            os.set_inheritable(claim_fd, False)
         state_folder.prepare(places)
         with lockfile.held(places.daemon_lock):
             # Whoever left it is dead, or could not have lost the lock.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from muster.supervisors.output.time_index import INDEX_RECORD
-from tests.conftest import BIN, Daemon, alive, eventually
+from tests.conftest import BIN, Daemon, alive, eventually, running
 
 MUSTER = str(BIN / "muster")
 
@@ -252,6 +252,35 @@ def test_standalone_puts_the_logs_where_they_are_wanted(short_tmp):
     assert done.returncode == 0, done.stderr
     assert (logs / "x-proc-rank-0-device-0.txt").read_text() == "hi\n"
     assert [entry.name for entry in short_tmp.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("first", ["runs", "was killed"])
+def test_a_second_standalone_run_of_one_id_and_folder_is_refused(short_tmp, first):
+    """Both would write the same files. The job of a command that was killed ends with its grace."""
+    logs = short_tmp / "logs"
+    words = ("--standalone", "--log-dir", str(logs), "--skip-check", "--job-id", "x", "--grace", "20s", "--")
+    deaf = "trap '' TERM; echo one; while [ ! -e end ]; do sleep 0.05; done; echo two"
+    with running(
+        [BIN / "muster", "run", *words, "sh", "-c", deaf],
+        cwd=short_tmp,
+        env=dict(os.environ, TMPDIR=str(short_tmp), MUSTER_ROOT=str(short_tmp / "none")),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as one:
+        log = logs / "x-proc-rank-0-device-0.txt"
+        eventually(lambda: log.exists() and log.read_text() == "one\n")
+        if first == "was killed":
+            one.kill()
+            one.wait()
+        done = standalone(short_tmp, *words, "echo", "other")
+        assert (done.returncode, done.stdout) == (5, "")
+        assert f"pid {one.pid} on" in done.stderr and "another --job-id or --log-dir" in done.stderr, done.stderr
+        (short_tmp / "end").touch()
+        eventually(lambda: log.read_text() == "one\ntwo\n")
+    eventually(lambda: no_muster_below(short_tmp), 40)
+    assert log.read_text() == "one\ntwo\n"
+    assert standalone(short_tmp, *words, "echo", "other").stdout == "other\n"
+    assert not [path for path in logs.iterdir() if path.name.endswith(".run")]
 
 
 def test_standalone_refuses_a_wrong_spec_without_leaving_anything(short_tmp):

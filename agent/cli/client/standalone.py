@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.agent.cli.client import log_claim
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.interrupts import Interrupts
+from muster.agent.cli.client.log_claim import LogClaim
 from muster.agent.cli.exits import Exit, Failure, NoDaemon, not_started
 from muster.agent.cli.printing import note
 from muster.agent.host.pid_one import is_init
@@ -58,16 +60,17 @@ class _OwnAddress(Address):
 class Standalone:
     """The daemon and its folder. Set `keep_logs` for a job whose logs somebody will want to read."""
 
-    def __init__(self, root: Path, owner_fd: int, interrupts: Interrupts) -> None:
-        """Starts it; `owner_fd` is the end of the pipe that it reads. Raises OSError."""
+    def __init__(self, root: Path, owner_fd: int, interrupts: Interrupts, claim_fd: int = -1) -> None:
+        """Starts it; `owner_fd` is the end of the pipe that it reads, `claim_fd` of the claim on the names of its logs
+        (log_claim.py), which it holds as long as it lives. Raises OSError."""
         self.root = root
         self.keep_logs = True
         self.address: Address = _OwnAddress(Root.under(root).socket, look_after=self._look_after)
         self._interrupts = interrupts
-        self._owner_fd = owner_fd
+        self._owner_fd, self._claim_fd = owner_fd, claim_fd
         self._lock = threading.Lock()
         self._revived_at: float | None = None  # None: it is not to be started again
-        self.process = _spawn(root, owner_fd)
+        self.process = _spawn(root, owner_fd, claim_fd)
 
     @property
     def log_dir(self) -> Path:
@@ -132,7 +135,7 @@ class Standalone:
                 return
             self._revived_at = time.monotonic()
             note(f"its own daemon (pid {self.process.pid}) ended with code {code}: starting another one")
-            self.process = _spawn(self.root, self._owner_fd)
+            self.process = _spawn(self.root, self._owner_fd, self._claim_fd)
 
     def _last_words(self) -> str:
         lines = _own_log(self.root).read_text("utf-8", "replace").splitlines()
@@ -144,21 +147,28 @@ def _own_log(root: Path) -> Path:
 
 
 @contextmanager
-def bring(log_dir: str | None, grace_s: float, interrupts: Interrupts) -> Iterator[Standalone]:
+def bring(
+    log_dir: str | None, grace_s: float, interrupts: Interrupts, job_id: str = "", node_rank: int = 0
+) -> Iterator[Standalone]:
     """Starts a daemon in a new folder below $TMPDIR and ends it afterwards.
 
     The daemon reads a pipe whose other end is ours: if this process is killed, the daemon notices and stops its job.
     Afterwards everything but the logs is removed (the spec in it holds the caller's environment), and the logs too
     unless they are to be kept. `log_dir`: a folder for the logs, made if need be, always kept. `grace_s`: of the job.
-    Raises Failure.
+    `job_id`, `node_rank`: whose logs will be there, if the id is known. Raises Failure.
     """
     root = _new_root()
     read_end, write_end = os.pipe()
+    claim: LogClaim | None = None
     try:
         if log_dir is not None:
             _link_logs(root, Path(log_dir))
-        own = Standalone(root, read_end, interrupts)
+            if job_id:
+                claim = log_claim.claim(Path(log_dir), job_id, node_rank)
+        own = Standalone(root, read_end, interrupts, claim.fd if claim is not None else -1)
     except BaseException:
+        if claim is not None:
+            claim.close(over=True)
         os.close(read_end)
         os.close(write_end)
         shutil.rmtree(root, ignore_errors=True)
@@ -170,7 +180,10 @@ def bring(log_dir: str | None, grace_s: float, interrupts: Interrupts) -> Iterat
         own.close()
         os.close(write_end)
         os.close(read_end)
-        if _end(own.process, grace_s, interrupts):
+        ended = _end(own.process, grace_s, interrupts)
+        if claim is not None:
+            claim.close(over=ended)
+        if ended:
             _tidy(own, log_dir is not None)
 
 
@@ -202,9 +215,11 @@ def _link_logs(root: Path, log_dir: Path) -> None:
         raise Failure(f"folder for logs {log_dir}: {error.strerror}; name another with --log-dir", Exit.USAGE) from None
 
 
-def _spawn(root: Path, owner_fd: int) -> subprocess.Popen[bytes]:
+def _spawn(root: Path, owner_fd: int, claim_fd: int) -> subprocess.Popen[bytes]:
     # -P: a folder named `agent` in the caller's working folder must not be taken for ours.
     command = [sys.executable, "-P", "-m", "muster.agent.musterd", "--root", str(root), "--owner-fd", str(owner_fd)]
+    if claim_fd >= 0:
+        command += ["--claim-fd", str(claim_fd)]
     if os.access(_SYSTEM_CONFIG, os.R_OK):
         command += ["--config", str(_SYSTEM_CONFIG)]
     else:
@@ -220,7 +235,7 @@ def _spawn(root: Path, owner_fd: int) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             env=env,
-            pass_fds=(owner_fd,),
+            pass_fds=(owner_fd,) if claim_fd < 0 else (owner_fd, claim_fd),
             process_group=0,
         )
 

@@ -149,7 +149,10 @@ def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, lab
     from muster.agent.cli.client.interrupts import Interrupts
 
     grace_s = sum(spec.grace_steps or DEFAULT_GRACE_STEPS)
-    with Interrupts(hangup=True) as interrupts, standalone.bring(log_dir, grace_s, interrupts) as own:
+    with (
+        Interrupts(hangup=True) as interrupts,
+        standalone.bring(log_dir, grace_s, interrupts, spec.job_id, spec.node_rank) as own,
+    ):
         from muster.agent.cli.client.calls import connect  # takes a while, during which the daemon starts
 
         own.wait_ready()
