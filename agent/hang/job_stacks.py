@@ -130,7 +130,7 @@ class Stacks:
 
     async def _targets(self, entry: Entry, ranks: frozenset[int] | None) -> tuple[list[StackTarget], list[str]]:
         """Ranks first, then workers, of each rank in turn; and what there is to say."""
-        roots = job_processes.roots(entry)
+        roots = job_processes.roots(entry, self._driver.view.uuids)
         holders = {one.pid: index for index, seen in self._driver.view.holders.items() for one in seen.value}
         procs: tuple[JobProcess, ...] | None = None
         with anyio.move_on_after(FIND_S):

@@ -46,6 +46,7 @@ from muster.probes.cards.driver import Driver
 from muster.probes.checks import precheck
 from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process
+from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import Boot, JobSpec
@@ -530,7 +531,7 @@ class Registry:
     async def _check(self, spec: JobSpec) -> list[CheckResult]:
         job = (await self.get(spec.job_id)).job
         request = precheck.CheckRequest(
-            cards=precheck.CardsWanted(tuple(job.cards), kind=job.card_kind),
+            cards=precheck.CardsWanted(self._shown(job, job.cards), kind=job.card_kind),
             driver=self._driver,
             # The names of an MPI job may come later: it waits for them itself.
             hosts=tuple(n for n in dict.fromkeys((*spec.nodes, spec.master_addr)) if n)
@@ -542,7 +543,12 @@ class Registry:
             nofile=descriptors.given_limit(),
         )
         results = await precheck.run(self._config().checks, request)
-        return results + (await self._look(job.hardware) if job.cards else [])
+        return results + (await self._look(self._shown(job, job.hardware)) if job.cards else [])
+
+    def _shown(self, job: Job, cards: Sequence[int]) -> tuple[int, ...]:
+        """These cards of the job by the numbers that they have now; its own of one that the driver does not show."""
+        now = numbers_now(job, cards, self._driver.view.uuids)
+        return tuple(now.get(card, card) for card in cards)
 
     async def _look(self, cards: Sequence[int]) -> list[CheckResult]:
         """What the node's own checks say now of these cards and of the node, as far as somebody should know it. What

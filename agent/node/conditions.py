@@ -7,10 +7,11 @@ here reads a disk or a card, and the time is told to it.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
+from muster.supervisors.model.card_identity import number_now
 
 #: How a condition goes away: see Condition in node.proto.
 READING, REBOOT, OPERATOR, AGE = "reading", "reboot", "operator", "age"
@@ -47,6 +48,8 @@ class Condition:
     clears: str = READING
     injected: bool = False
     card: int | None = None
+    #: Of the card, "" where it is not known.
+    uuid: str = ""
 
     @property
     def key(self) -> Key:
@@ -122,14 +125,16 @@ class Conditions:
         still: Still,
         looks: Callable[[], int],
         spacing: Callable[[str], float],
+        uuids: Callable[[], Mapping[int, str]] = dict,
     ) -> None:
         """`looks`: how many in a row must find nothing before a condition goes that is not steady. `spacing`: seconds
         that must lie between two of them that count, by item; so a burst of looks does not clear what comes and
-        goes."""
+        goes. `uuids`: of the cards that there are, by number."""
         self._rules = rules
         self._still = still
         self._looks = looks
         self._spacing = spacing
+        self._uuids = uuids
         self._latched: dict[Key, Latched] = {}
         self._sorted: list[Condition] | None = None
         #: Conditions that were not taken because there are too many.
@@ -180,6 +185,7 @@ class Conditions:
             action=result.action,
             clears=rule.clears,
             card=result.card,
+            uuid=self._uuids().get(result.card, "") if result.card is not None else "",
         )
         latched = self._latched.get(new.key)
         if latched is None:
@@ -225,6 +231,27 @@ class Conditions:
         """Takes those of a code away, of one device or (empty) of all."""
         chosen = [c for c in self.all if c.code == code and device in ("", c.device)]
         return [self._drop(condition, why) for condition in chosen]
+
+    def follow(self) -> list[ConditionChange]:
+        """Takes conditions along with their cards where these have other numbers now, and away where another card has
+        the number and theirs is not shown: that it is missing is a condition of its own."""
+        shown, changes = self._uuids(), list[ConditionChange]()
+        for latched in list(self._latched.values()):
+            condition = latched.condition
+            if condition.card is None or not condition.uuid:
+                continue
+            number = number_now(condition.card, condition.uuid, shown)
+            if number == condition.card:
+                continue
+            gone = self._drop(condition, f"the driver gave number {condition.card} to another card")
+            device = f"card {number}" if condition.device == f"card {condition.card}" else condition.device
+            new = replace(condition, card=number, device=device)
+            if number is None:
+                changes.append(gone)
+            elif new.key not in self._latched:
+                latched.condition = new
+                self._latched[new.key] = latched
+        return changes
 
     def expire(self, now: Moment) -> list[ConditionChange]:
         """Takes away what is old enough."""

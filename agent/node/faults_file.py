@@ -1,6 +1,9 @@
 """`<state>/faults.json`: what is wrong with the hardware, for supervisors, which read it when a job ends badly.
 
-    {"boot": boot id, "at": seconds since the epoch, "node": [sentence, ...], "cards": {"3": [sentence, ...]}}
+    {"boot": boot id, "at": seconds since the epoch, "node": [sentence, ...], "cards": {"3": [sentence, ...]},
+     "uuids": {"GPU-...": [sentence, ...]}}
+
+What is about a card of which the UUID is known is under both: supervisors of the release before read numbers alone.
 
 Only what is grave: CRITICAL conditions, and fatal events of the last hour, which are what broke a job even if the card
 was reset since. Replaced as a whole; not synced, since it says nothing that outlives the boot.
@@ -38,15 +41,18 @@ def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iter
     """What the file says. An event that a condition tells of as well is told once."""
     node: list[str] = []
     cards: dict[str, list[str]] = {}
+    uuids: dict[str, list[str]] = {}
 
-    def told(card: int | None) -> list[str]:
-        return node if card is None else cards.setdefault(str(card), [])
+    def tell(card: int | None, uuid: str, sentence: str) -> None:
+        (node if card is None else cards.setdefault(str(card), [])).append(sentence)
+        if card is not None and uuid:
+            uuids.setdefault(uuid, []).append(sentence)
 
     grave = [c for c in conditions if c.status is Status.CRITICAL and not c.elsewhere and not _nobodys(c)]
     latched = {(c.code, c.card, c.reason) for c in grave}
     for fault in sorted(faults, key=lambda fault: -fault.at):
         if (fault.code, fault.card, fault.sentence) not in latched:
-            told(fault.card).append(f"{fault.sentence} ({fault.code}) at {clock(fault.at)}")
+            tell(fault.card, fault.uuid, f"{fault.sentence} ({fault.code}) at {clock(fault.at)}")
     for condition in grave:
         drill = " (injected for a drill)" if condition.injected else ""
         what = (
@@ -54,12 +60,14 @@ def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iter
             if condition.card is None and condition.device
             else condition.reason
         )
-        told(condition.card).append(f"{what} ({condition.code}) since {clock(condition.since)}{drill}")
+        sentence = f"{what} ({condition.code}) since {clock(condition.since)}{drill}"
+        tell(condition.card, condition.uuid, sentence)
     return {
         "boot": boot,
         "at": now,
         "node": node[:_MAX_SENTENCES],
         "cards": {card: sentences[:_MAX_SENTENCES] for card, sentences in cards.items()},
+        "uuids": {uuid: sentences[:_MAX_SENTENCES] for uuid, sentences in uuids.items()},
     }
 
 

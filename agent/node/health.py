@@ -74,10 +74,13 @@ class NodeHealth:
         self._boot = self._clock.boot()
         self._make_looker = looker
         self._notes = Notes(events)
+        self._notes.uuid_of = self._uuid
         self._file = node_file(root.state / "node.json", self._snapshot)
         self._faults = FaultsFile(root.faults, self._boot)
         self._xids = XidMemory(self._boot, {})
-        self._conditions = Conditions(rule, still, lambda: settings().health.clear_looks, self._spacing)
+        self._conditions = Conditions(
+            rule, still, lambda: settings().health.clear_looks, self._spacing, lambda: driver.view.uuids
+        )
         self._results = CheckResults()
         self._told: Position | None = None
         self._drain: DrainState | None = None
@@ -268,6 +271,7 @@ class NodeHealth:
         """Lets go what is old, and what nobody looks at any more."""
         watch, _ = self._ready()
         now = self._clock.moment()
+        self._follow()
         changes = self._conditions.expire(now)
         items = watch.catalogue.keys() if watch.on else ()
         self._results.keep_only(items)
@@ -279,11 +283,18 @@ class NodeHealth:
 
     def _looked(self, results: Sequence[CheckResult], cards: Collection[int] | None) -> None:
         self._results.take(results, cards)
+        self._follow()
         # What happened was latched as it happened: a look tells of it again, and would keep it young for ever.
         periodic = {item for item, check in self._ready()[0].catalogue.items() if check.interval_s > 0}
         lasting = [result for result in results if result.item in periodic]
         self._remember()
         self._changed(self._conditions.look(lasting, cards, self._clock.moment()))
+
+    def _follow(self) -> None:
+        """Conditions go with their cards. Those of a driver that does not answer have the numbers that they had."""
+        view = self._driver.view
+        if view.driver is None and view.cards:
+            self._changed(self._conditions.follow())
 
     def found(self, result: CheckResult) -> None:
         """Latches what the daemon finds of itself."""
@@ -302,7 +313,8 @@ class NodeHealth:
                     changes.append(change)
                 if result.status is Status.CRITICAL and (finding.item != XID or finding.card is not None):
                     text = said(result.reason, result.device)
-                    self._faults.add([Fault(text, str(result.code), result.card, then.at, then.up)])
+                    uuid = self._uuid(result.card)
+                    self._faults.add([Fault(text, str(result.code), result.card, then.at, then.up, uuid)])
             self._notes.event(finding, self._clock.moment())
         if of_kernel:
             self._told = self._ready()[1].position
@@ -334,6 +346,9 @@ class NodeHealth:
             xids=self._xids.kept(),
             inventory=self._looker.inventory.state() if self._looker is not None else InventoryState(),
         )
+
+    def _uuid(self, card: int | None) -> str:
+        return self._driver.view.uuids.get(card, "") if card is not None else ""
 
     def _names(self, finding: Finding) -> list[str]:
         card = self._driver.view.cards.get(finding.card) if finding.card is not None else None

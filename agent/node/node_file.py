@@ -35,6 +35,8 @@ class Fault:
     card: int | None
     at: float
     up: float
+    #: Of the card, "" where it was not known.
+    uuid: str = ""
 
 
 @dataclass(slots=True)

@@ -43,6 +43,8 @@ class Notes:
         self._told: dict[tuple[str, ...], _Told] = {}
         #: Job that holds a card, empty for none; whoever knows that sets it.
         self.holder: Callable[[int], str] = lambda card: ""
+        #: Gives the UUID of a card, empty where it is not known.
+        self.uuid_of: Callable[[int], str] = lambda card: ""
 
     def changes(self, changes: Iterable[ConditionChange], now: Moment, by: str = "") -> None:
         """Conditions that came, changed or went; `by` who took them away."""
@@ -117,7 +119,7 @@ class Notes:
             "status": str(condition.status),
             "item": condition.item,
             "action": str(condition.action),
-            **self._of_card(condition.card),
+            **self._of_card(condition.card, condition.uuid),
         }
         if condition.injected:
             found["injected"] = "true"
@@ -131,17 +133,17 @@ class Notes:
             "item": finding.item,
             "action": str(finding.action),
             "source": finding.source,
-            **self._of_card(finding.card),
+            **self._of_card(finding.card, "" if finding.card is None else self.uuid_of(finding.card)),
         }
         if finding.number is not None:
             found["number"] = str(finding.number)
         return found
 
-    def _of_card(self, card: int | None) -> dict[str, str]:
+    def _of_card(self, card: int | None, uuid: str) -> dict[str, str]:
         if card is None:
             return {}
         job = self.holder(card)
-        return {"card": str(card), **({"job": job} if job else {})}
+        return {"card": str(card), **({"uuid": uuid} if uuid else {}), **({"job": job} if job else {})}
 
     def _append(self, event: Event) -> None:
         grave = event.attributes.get("status") == Status.CRITICAL and event.kind in (CONDITION, EVENT)

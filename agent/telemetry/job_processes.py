@@ -1,13 +1,19 @@
 """Where the processes of a job begin, and which of its ranks has which card: what telemetry must know of a job."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from muster.agent.jobs.entry import Entry
 from muster.agent.telemetry.history.history_rows import SeriesKey
 from muster.agent.telemetry.job_usage import RankPlace
 from muster.probes.kernel.trees import JobRoots, RootProcess
+from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.spec import Boot
 
 #: What `Rank.role` says of processes that make the ranks, in boot modes other than "ranks".
 LAUNCHERS = frozenset({"launcher", "mpi-lead", "mpi-wait"})
+#: In the place of the number of a card that the driver does not show.
+_NOT_THERE = -1
 
 
 def key(entry: Entry) -> SeriesKey:
@@ -15,15 +21,17 @@ def key(entry: Entry) -> SeriesKey:
     return SeriesKey("job", entry.job_id, entry.job.accepted_at)
 
 
-def roots(entry: Entry) -> JobRoots:
-    """What muster started for it that has not been waited for, and who takes its orphans in."""
+def roots(entry: Entry, shown: Mapping[int, str] = MappingProxyType({})) -> JobRoots:
+    """What muster started for it that has not been waited for, and who takes its orphans in. `shown`: UUIDs of the
+    cards that there are, by number: by the numbers that its cards have now the driver tells who is on them."""
     job = entry.job
     ranks = job.ranks if job.spawned else []
+    now = numbers_now(job, job.cards, shown)
     return JobRoots(
         entry.job_id,
         tuple(RootProcess(rank.rank, rank.pid, rank.start, rank.role in LAUNCHERS) for rank in ranks if rank.pid),
         job.supervisor_pid,
-        tuple(job.cards),
+        tuple(now.get(card, _NOT_THERE) for card in job.cards),
         _first_rank(entry),
     )
 

@@ -14,6 +14,7 @@ from muster.probes.cards.accelerator import SLOT
 from muster.probes.cards.driver import View
 from muster.probes.cards.sampler import ProcessLook
 from muster.probes.kernel.trees import JobProcess, ProcessRole
+from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.paths import Root
 
 #: Seconds that the sizes of logs may take.
@@ -131,14 +132,16 @@ def _proc(proc: JobProcess) -> ProcRecord:
 
 def _cards(entry: Entry, view: View) -> tuple[CardRecord, ...]:
     found = []
-    for place, index in enumerate(entry.job.cards):
-        card = view.cards.get(index)
-        if card is None or card.kind == SLOT:
+    now = numbers_now(entry.job, entry.job.cards, view.uuids)
+    for place, own in enumerate(entry.job.cards):
+        index = now.get(own)
+        card = view.cards.get(index) if index is not None else None
+        if index is None or card is None or card.kind == SLOT:
             continue
         reading, health = view.readings.get(index), view.health.get(index)
         found.append(
             CardRecord(
-                index=index,
+                index=own,  # the job's number of it, by which the hang rule remembers it
                 kind=card.kind,
                 util=reading.value.util if reading else None,
                 mem_util=reading.value.mem_util if reading else None,

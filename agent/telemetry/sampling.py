@@ -32,6 +32,7 @@ from muster.probes.cards.driver import Driver, View
 from muster.probes.cards.sampler import ProcessLook, Rates, Sampler
 from muster.probes.kernel.trees import JobRoots
 from muster.probes.kernel.trees import RootProcess as Process
+from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.spec import Boot
 from muster.supervisors.paths import Root
 
@@ -78,6 +79,7 @@ class Telemetry:
         self._registry = registry
         self.history = History(root.state / FILE, self._bounds)
         self.records = Records()
+        self._driver = driver
         self._recording = Recording(root, self.records, lambda: settings().telemetry.record, lambda: driver.view)
         self._sampler = Sampler(self._rates, driver, self._roots, on_readings=self._read, on_look=self._looked)
         self._meter = Meter()
@@ -198,7 +200,7 @@ class Telemetry:
     def _roots(self) -> list[JobRoots]:
         live = [entry for entry in self._jobs(anew=True) if entry.job.supervisor_pid or entry.job.spawned]
         self._asked = {entry.job_id: entry for entry in live}
-        roots = [job_processes.roots(entry) for entry in live]
+        roots = [job_processes.roots(entry, self._driver.view.uuids) for entry in live]
         self._begun = _begun(roots)
         return roots
 
@@ -230,16 +232,26 @@ class Telemetry:
         self.history.note(node, at, _together([value for index, value in values.items() if index in view.whole]))
         for entry in self._jobs():
             if entry.job.cards and entry.job.started_at and not entry.job.state.final:
-                mine = _together([values[index] for index in entry.job.cards if index in values])
-                self._note_job(entry, view, at, mine, passed)
+                now = numbers_now(entry.job, entry.job.cards, view.uuids)
+                mine = _together([values[index] for index in now.values() if index in values])
+                self._note_job(entry, view, now, at, mine, passed)
 
-    def _note_job(self, entry: Entry, view: View, at: float, values: Mapping[int, float | None], passed: float) -> None:
+    def _note_job(
+        self,
+        entry: Entry,
+        view: View,
+        now: Mapping[int, int],
+        at: float,
+        values: Mapping[int, float | None],
+        passed: float,
+    ) -> None:
+        """`now`: the numbers that the job's cards have now, by its own."""
         busy = self._busy_of(entry) or Busy(entry.job.started_at)
         if (util := values[UTIL]) is not None:
             busy = Busy(busy.since, busy.total + util * passed, busy.seconds + passed)
         key = job_processes.key(entry)
         self._busy[key] = busy
-        cards = tuple((card_key(view.cards[index]), index) for index in entry.job.cards if index in view.cards)
+        cards = tuple((card_key(view.cards[index]), own) for own, index in now.items() if index in view.cards)
         self.history.tell(key, SeriesFacts(view.kind, busy=busy, cards=cards))
         self.history.note(key, at, values)
 

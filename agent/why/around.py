@@ -11,6 +11,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.node.conditions import XID, Condition
 from muster.agent.node.node_notes import CLEARED, CONDITION, DRAINED, EVENT, UNDRAINED
 from muster.probes.checks.result import Status
+from muster.supervisors.model.card_identity import own_number
 from muster.supervisors.model.states import Outcome
 
 #: Seconds for reading the events, and events per turn.
@@ -128,7 +129,7 @@ def _of_node(event: Event, entry: Entry) -> bool:
     if not card:
         # A card that this node does not show: the kernel's log of a container tells of those of the whole host.
         return not (event.attributes.get("item") == XID and event.attributes.get("device"))
-    return card.isdecimal() and int(card) in entry.job.hardware
+    return card.isdecimal() and own_number(entry.job, int(card), event.attributes.get("uuid", "")) is not None
 
 
 def happenings(events: Sequence[Event], conditions: Iterable[Condition], entry: Entry) -> list[Happening]:
@@ -136,7 +137,7 @@ def happenings(events: Sequence[Event], conditions: Iterable[Condition], entry: 
     found = [_happening(event, entry) for event in events if event.kind in _OF_NODE or event.kind in _OF_JOB]
     told = {(one.code, one.card, one.kind) for one in found}
     for condition in conditions:
-        mine = condition.card is None or condition.card in entry.job.hardware
+        mine = condition.card is None or own_number(entry.job, condition.card, condition.uuid) is not None
         if not mine or condition.elsewhere or (condition.code, condition.card, CONDITION) in told:
             continue
         if condition.status in (Status.WARN, Status.CRITICAL):

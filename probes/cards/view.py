@@ -58,6 +58,11 @@ class View:
         """The cards without the instances of those that are in MIG mode: the pieces of hardware."""
         return {index: card for index, card in self.cards.items() if card.parent is None}
 
+    @property
+    def uuids(self) -> Mapping[int, str]:
+        """By number; "" of a card that does not tell."""
+        return {index: card.uuid for index, card in self.cards.items()}
+
     def owners(self, indices: Iterable[int]) -> frozenset[int]:
         """These cards, and those of which they are instances: whose trouble is theirs."""
         parents = (self.cards[index].parent for index in indices if index in self.cards)

@@ -32,7 +32,7 @@ def may_speak(job: Job) -> bool:
 
 def fault(job: Job, faults: Path) -> str:
     """A sentence about what is wrong; empty where nothing is known against cards and node."""
-    told = gone(job.card_kind, job.cards, job.card_nodes) + _written(job.hardware, faults)
+    told = gone(job.card_kind, job.cards, job.card_nodes) + _written(job, faults)
     more = f"; and {len(told) - _MAX_TOLD} more" if len(told) > _MAX_TOLD else ""
     return "; ".join(told[:_MAX_TOLD]) + more
 
@@ -46,12 +46,18 @@ def gone(card_kind: str, cards: Sequence[int], nodes: dict[int, str] | None) -> 
     return [f"{', '.join(missing)}: the card is not there any more"] if missing else []
 
 
-def _written(cards: Sequence[int], faults: Path) -> list[str]:
-    """What the daemon wrote down in this boot of the node as a whole and of these cards."""
+def _written(job: Job, faults: Path) -> list[str]:
+    """What the daemon wrote down in this boot of the node as a whole and of the job's cards: by their UUIDs, as the
+    driver may have given them other numbers since; of cards without one, by number."""
     with contextlib.suppress(OSError, ValueError):
         found: Any = json.loads(trust.read(faults, _MAX_BYTES))
         if isinstance(found, dict) and found.get("boot") == process.boot_id():
-            by_card = found.get("cards", {})
-            told = [f"card {card}: {text}" for card in cards for text in by_card.get(str(card), ())]
+            by_card, by_uuid = found.get("cards", {}), found.get("uuids", {})
+            named = {text for texts in by_uuid.values() for text in texts}
+            told = []
+            for card in job.hardware:
+                uuid, texts = job.card_uuids.get(card, ""), by_card.get(str(card), ())
+                its = [*by_uuid.get(uuid, ()), *(text for text in texts if text not in named)] if uuid else texts
+                told += [f"card {card}: {text}" for text in its]
             return told + [str(text) for text in found.get("node", ())]
     return []

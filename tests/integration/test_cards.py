@@ -1,5 +1,6 @@
 """Jobs on cards: who gets which, what ranks are bound to, when a card is free again, and what a sick one does."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import grpc
 import pytest
 
 from muster import client
-from muster.v1 import job_pb2, node_pb2, probe_pb2
+from muster.v1 import job_pb2, node_pb2, probe_pb2, telemetry_pb2
 from tests.conftest import Daemon, alive, eventually, running
 from tests.fakes import FakeCards
 from tests.fakes.models import MODELS
@@ -439,3 +440,83 @@ def test_a_lease_goes_with_its_card_when_the_driver_counts_anew(daemon: Daemon, 
     daemon.stop("job", grace_s=0)
     daemon.wait("job")
     eventually(lambda: not any(card.job_id == "job" for card in node(daemon).cards))
+
+
+def counted_anew(daemon: Daemon, cards: FakeCards, job_id: str) -> None:
+    """A job runs on the cards in places 4 and 5, which have the numbers 3 and 4 since a card was removed."""
+    assert devices(start(daemon, "sleep", "1000", job_id=job_id, indices=[4, 5])) == [4, 5]
+    daemon.until_running(job_id)
+    daemon.kill()
+    cards[0].remove()
+    daemon.start()
+    there = {cards[4].uuid: 3, cards[5].uuid: 4, cards[6].uuid: 5}
+    eventually(lambda: there.items() <= {card.uuid: card.index for card in node(daemon).cards}.items())
+
+
+def test_what_is_read_of_a_job_is_of_its_cards_after_the_driver_counted_anew(daemon: Daemon, cards: FakeCards):
+    counted_anew(daemon, cards, "j")
+    for place in range(1, 8):
+        cards[place].util = 10 * place
+
+    def told() -> dict[int, float]:
+        request = telemetry_pb2.RecordTelemetryRequest(job_id="j")
+        stream = daemon.telemetry.RecordTelemetry(request, timeout=60)
+        record = json.loads(next(stream).line)
+        stream.cancel()
+        return {card["index"]: card["util"] for card in record["cards"]}
+
+    # By the numbers that the job has for them, as its ranks and logs do.
+    eventually(lambda: told() == {4: 40, 5: 50}, 30)
+    # A card that has a number which was the job's is nobody's.
+    assert not next(card.job_id for card in node(daemon).cards if card.uuid == cards[6].uuid)
+    assert devices(start(daemon, "true", indices=[5])) == [5]
+
+
+def test_hardware_speaks_in_a_verdict_by_card_after_the_driver_counted_anew(daemon: Daemon, cards: FakeCards):
+    counted_anew(daemon, cards, "j")
+    # Of the card that has a number of the job's now: nothing against the job.
+    cards.xid(6, 79)
+    eventually(lambda: condition(daemon, "GPU_OFF_BUS"), 60)
+    job = daemon.get("j")
+    os.kill(job.ranks[0].pid, signal.SIGABRT)
+    ended = daemon.wait("j")
+    assert ended.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL, ended.verdict
+    assert "GPU_OFF_BUS" not in daemon.cli("why", "j").stdout
+
+
+def test_the_fault_of_a_jobs_card_enters_its_verdict_after_the_driver_counted_anew(daemon: Daemon, cards: FakeCards):
+    counted_anew(daemon, cards, "j")
+    cards.xid(4, 79)
+    eventually(lambda: condition(daemon, "GPU_OFF_BUS"), 60)
+    job = daemon.get("j")
+    os.kill(job.ranks[0].pid, signal.SIGABRT)
+    ended = daemon.wait("j")
+    assert ended.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
+    assert "card 4: Xid 79" in ended.verdict.recommendation_reason, "by the job's own number"
+    assert "GPU_OFF_BUS" in daemon.cli("why", "j").stdout
+
+
+def test_a_condition_goes_with_its_card_when_the_driver_counts_anew(daemon: Daemon, cards: FakeCards):
+    cards.xid(6, 79)
+    found = eventually(lambda: condition(daemon, "GPU_OFF_BUS"), 60)
+    assert found.card == 6
+    eventually(lambda: cards[6].uuid in (daemon.root.state / "node.json").read_text().split('"inventory"')[0])
+    daemon.kill()
+    cards[0].remove()
+    daemon.start()
+    found = eventually(lambda: (c := condition(daemon, "GPU_OFF_BUS")) and c.card == 5 and c, 60)
+    assert found.device == "card 5"
+    assert refused(daemon, indices=[5])[0] == "NODE_UNHEALTHY"
+    assert devices(start(daemon, "true", indices=[6])) == [6]
+
+
+def test_a_stop_looks_at_the_jobs_cards_after_the_driver_counted_anew(daemon: Daemon, cards: FakeCards):
+    counted_anew(daemon, cards, "j")
+    with running(["sleep", "1000"]) as other:
+        cards[6].mem_used += 3 * GIB
+        cards[5].hold(other.pid, 4 * GIB)
+        stopped = daemon.stop("j").job
+        assert not stopped.cards_free and [text.partition(":")[0] for text in stopped.held_by] == ["card 4"]
+        assert f"process {other.pid}" in stopped.held_by[0]
+        assert devices(start(daemon, "true", indices=[5])) == [5]
+        other.kill()

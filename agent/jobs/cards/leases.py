@@ -4,7 +4,6 @@ A job holds its cards until it has ended and the driver shows nobody on them any
 Which cards there are is the driver's to tell; this knows only who may have them.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from muster.agent.jobs.cards.doubts import Doubt
 from muster.agent.node.conditions import Condition
 from muster.probes.cards.accelerator import SLOT, Card
 from muster.probes.checks.result import numbers
+from muster.supervisors.model.card_identity import number_now
 from muster.supervisors.model.spec import JobSpec
 
 
@@ -38,14 +38,22 @@ class Given:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _HeldCard:
+    """A job's card by the number that it had when the job got it, and its UUID ("": not known)."""
+
+    job_id: str
+    number: int
+    uuid: str
+
+
 class CardLeases:
     """Leases cards to jobs, each to one at a time. Not for several threads."""
 
     def __init__(self) -> None:
         self._found: Mapping[int, Card] = {}
-        #: By number, and by UUID: after the driver counted anew a card has another number, and is leased all the same.
-        self._by_number: dict[int, str] = {}
-        self._by_uuid: dict[str, str] = {}
+        #: Cards that are held, and the number that each one has now: after the driver counted anew it is another one.
+        self._held: dict[_HeldCard, int | None] = {}
         self._holder: Mapping[int, str] = {}
         self._held_by: dict[int, str] = {}
 
@@ -55,11 +63,13 @@ class CardLeases:
         self._map()
 
     def _map(self) -> None:
-        """Who holds which number now. A lease keeps its number, too: whose that is can be unknown."""
-        found = [(index, card.uuid) for index, card in self._found.items()]
-        times = Counter(uuid for _, uuid in found)
-        named = {index: self._by_uuid[uuid] for index, uuid in found if uuid in self._by_uuid and times[uuid] == 1}
-        self._holder = self._by_number | named
+        """Who holds which number now."""
+        shown = {index: card.uuid for index, card in self._found.items()}
+        self._held = {one: number_now(one.number, one.uuid, shown) for one in self._held}
+        # Where a number has to do, and the card of that number is known to be another's, it is that one's.
+        there = [(one, now) for one, now in self._held.items() if now is not None]
+        there.sort(key=lambda pair: bool(pair[0].uuid) and shown.get(pair[1]) == pair[0].uuid)
+        self._holder = {now: one.job_id for one, now in there}
 
     @property
     def kind(self) -> str:
@@ -120,8 +130,8 @@ class CardLeases:
 
     def restore(self, job_id: str, devices: list[int], uuids: Mapping[int, str] = MappingProxyType({})) -> None:
         """Takes a lease up again that a journal tells of. `uuids`: of these cards, as far as they are known."""
-        self._by_number.update(dict.fromkeys(devices, job_id))
-        self._by_uuid.update({uuids[index]: job_id for index in devices if uuids.get(index)})
+        others = {one: now for one, now in self._held.items() if one.job_id != job_id or one.number not in devices}
+        self._held = others | {_HeldCard(job_id, index, uuids.get(index, "")): index for index in devices}
         self._map()
 
     def hold(self, job_id: str, texts: Mapping[int, str]) -> None:
@@ -140,13 +150,8 @@ class CardLeases:
         """Gives back one card that a job holds, or all of them."""
         for index in self.held(job_id) if card is None else [card]:
             self._held_by.pop(index, None)
-            if self._by_number.get(index) == job_id:
-                del self._by_number[index]
-            uuid = self._found[index].uuid if index in self._found else ""
-            if self._by_uuid.get(uuid) == job_id:
-                del self._by_uuid[uuid]
-        if card is None:  # also of cards that are not there at the moment
-            self._by_uuid = {uuid: holder for uuid, holder in self._by_uuid.items() if holder != job_id}
+        kept = {one: now for one, now in self._held.items() if one.job_id != job_id or card not in (None, now)}
+        self._held = kept
         self._map()
 
     def _told(self, index: int) -> str:

@@ -160,9 +160,11 @@ class Leasing:
         readings = self._driver.view.readings
         used = {i: readings[i].value.mem_used for i in indices if i in readings}
         view, cards = self._driver.view, [self._cards.get(index) for index in indices]
+        parents = [self._cards.get(card.parent) for card in cards if card.parent is not None]
         return placement.on_cards(
             spec,
             cards,
+            parents,
             {index: value for index, value in used.items() if value is not None},
             visible.words(cards, view.cards.values(), view.sick, spec.env),
             bind=self._config().cards.bind_cpus == "affinity",
@@ -216,6 +218,10 @@ class Leasing:
             self._cards.release(entry.job_id, card)
             self._freed.tell()
 
+        def held_now() -> list[int]:
+            self._cards.refresh(self._driver.view.cards)
+            return self._cards.held(entry.job_id)
+
         def tell(texts: Mapping[int, str]) -> None:
             nonlocal late
             late = True
@@ -235,7 +241,7 @@ class Leasing:
             await release.until_free(
                 entry.job_id,
                 entry.job,
-                self._cards.held(entry.job_id),
+                held_now,
                 self._driver,
                 timeout_s=settings.release_timeout_s,
                 slack_bytes=int(settings.release_memory_mb * 2**20),

@@ -40,11 +40,18 @@ def placed(spec: JobSpec, devices: Sequence[int]) -> dict[str, Any]:
 
 
 def on_cards(
-    spec: JobSpec, cards: Sequence[Card], used: Mapping[int, int], visible: Mapping[int, str], *, bind: bool
+    spec: JobSpec,
+    cards: Sequence[Card],
+    owners: Sequence[Card],
+    used: Mapping[int, int],
+    visible: Mapping[int, str],
+    *,
+    bind: bool,
 ) -> dict[str, Any]:
     """For the records `accepted` and `planned`: what is to be known of the cards that a job was given, in the order of
-    its ranks. `used`: bytes of their memory in use now, where that is told; `visible`: what the job's processes call
-    them; `bind`: ranks are bound to the CPUs near their card (a launcher, which has all cards, to those near any)."""
+    its ranks. `owners`: of those that are MIG instances; `used`: bytes of their memory in use now, where that is
+    told; `visible`: what the job's processes call them; `bind`: ranks are bound to the CPUs near their card (a
+    launcher, which has all cards, to those near any)."""
     real = [card for card in cards if card.kind != SLOT]
     if not real:
         return {}
@@ -58,7 +65,7 @@ def on_cards(
     return {
         "cpus": ["" if numbers >= mine else cpus.shown(numbers) for numbers in near],
         "card_nodes": {str(card.index): card.node for card in real if card.node and os.path.exists(card.node)},
-        "card_uuids": {str(card.index): card.uuid for card in real if card.uuid},
+        "card_uuids": {str(card.index): card.uuid for card in (*real, *owners) if card.uuid},
         "card_used": {str(card.index): used[card.index] for card in real if card.index in used},
         **({"card_visible": words} if words else {}),
         **({"card_parents": parents} if parents else {}),

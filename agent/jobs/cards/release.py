@@ -16,6 +16,7 @@ from muster.agent.link.connection import Pause
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Holder, Trouble
 from muster.probes.cards.driver import Driver, View, What
 from muster.probes.kernel import process
+from muster.supervisors.model.card_identity import own_number
 from muster.supervisors.model.lifecycle import Job
 
 #: Between two looks at cards that were not free in time, in seconds.
@@ -41,7 +42,7 @@ def possible(cards: Sequence[int], card_kind: str, boot_id: str) -> bool:
 async def until_free(
     job_id: str,
     job: Job,
-    cards: Sequence[int],
+    held_now: Callable[[], Sequence[int]],
     driver: Driver,
     *,
     timeout_s: float,
@@ -49,8 +50,9 @@ async def until_free(
     free: Callable[[int], None],
     tell: Callable[[Mapping[int, str]], None],
 ) -> None:
-    """Calls `free` for each of these cards of the job as soon as the driver shows nobody of it there, or has had
-    `timeout_s` and cannot tell; returns when that was done for all of them.
+    """Calls `free` for each of the cards that the job still holds (`held_now`: by the numbers that they have at that
+    moment) as soon as the driver shows nobody of it there, or has had `timeout_s` and cannot tell; returns when it
+    holds none any more.
 
     `tell` is called with a sentence by card whenever after that time somebody else is seen on them, for ever.
     Memory that is in use without a process counts above what was in use before the job and `slack_bytes`.
@@ -58,19 +60,19 @@ async def until_free(
     end = time.monotonic() + timeout_s
     pause = Pause(0.02, 1.0)
     told: Mapping[int, str] = {}
-    left = list(cards)
-    while True:
+    while left := list(held_now()):
         await driver.refresh(What.HOLDERS, left)
         view = await driver.refresh(What.READINGS, left)
+        if left != list(held_now()):
+            continue  # the driver has counted anew meanwhile
         held, untold = await threads.run(_seen, job_id, job, left, view, slack_bytes)
         late = time.monotonic() >= end
         stays = {*held, *(untold if not late else ())}
         for card in left:
             if card not in stays:
                 free(card)
-        left = [card for card in left if card in stays]
-        if not left:
-            return
+        if not stays:
+            continue
         if not late:
             await pause.wait()
             continue
@@ -143,7 +145,8 @@ def _began(found: holders.Who) -> float:
 
 def _kept(job: Job, card: int, view: View, slack_bytes: int, *, nobody: bool) -> _Held | None:
     """Memory in use that nobody is named for; None where there is none, or where that cannot be told."""
-    before, now = job.card_used.get(card), view.readings.get(card)
+    own = own_number(job, card, view.uuids.get(card, ""))
+    before, now = job.card_used.get(card if own is None else own), view.readings.get(card)
     if not nobody or before is None or now is None or now.value.mem_used is None:
         return None
     more = now.value.mem_used - before

@@ -270,6 +270,7 @@ async def test_what_a_periodic_look_finds_is_a_condition_an_event_and_a_fault(ho
             "item": "gpu-lost",
             "action": "REBOOT",
             "card": "3",
+            "uuid": "GPU-3",
         }
         await until(lambda: house.faults().get("cards", {}).keys() == {"3"})
         assert house.faults()["boot"] == "one"
@@ -452,6 +453,7 @@ async def test_an_event_of_the_kernel_is_told_latched_and_remembered(house: Hous
             "action": "REBOOT",
             "source": "kernel log",
             "card": "3",
+            "uuid": "GPU-3",
             "number": "79",
         }
         assert second.attributes["number"] == "31"

@@ -65,3 +65,14 @@ def test_a_file_that_says_nothing_is_no_fault(tmp_path: Path, text: str):
 
 def test_what_was_wrong_in_another_boot_is_no_fault(faults):
     assert hardware.fault(job(), faults(boot="another", node=["a disk is lost"])) == ""
+
+
+def test_a_fault_is_known_by_the_uuid_of_its_card(faults):
+    """The driver has counted anew: the job's card 1 is 0 now, and its card 0 is not there."""
+    path = faults(
+        cards={"0": ["Xid 79", "Xid 48"], "1": ["Xid 95", "Xid 62"]}, uuids={"GPU-b": ["Xid 79"], "GPU-c": ["Xid 95"]}
+    )
+    mine = job()
+    mine.card_uuids = {0: "GPU-a", 1: "GPU-b"}
+    # What is about a card of which nothing but the number was known is about the one that has it.
+    assert hardware.fault(mine, path) == "card 0: Xid 48; card 1: Xid 79; card 1: Xid 62"
