@@ -45,6 +45,8 @@ def outcome(rank: job_pb2.Rank, job: job_pb2.Job) -> str:
 def status(rank: job_pb2.Rank) -> str:
     """The exit code or signal of a rank that was waited for; "" for another."""
     if rank.signal:
+        from muster.probes.kernel.endings import signal_name
+
         return signal_name(rank.signal) + (" (core dumped)" if rank.core_dumped else "")
     waited_for = rank.outcome not in (
         job_pb2.RANK_OUTCOME_UNSPECIFIED,
@@ -52,17 +54,6 @@ def status(rank: job_pb2.Rank) -> str:
         job_pb2.RANK_OUTCOME_NOT_STARTED,
     )
     return str(rank.exit_code) if waited_for or rank.exit_code else ""
-
-
-def ending(rank: job_pb2.Rank) -> str:
-    """exited with code 7; was killed by SIGSEGV (core dumped)."""
-    if rank.signal:
-        return f"was ended by {status(rank)}"
-    if rank.outcome == job_pb2.RANK_OUTCOME_LOST:
-        return "was lost"
-    if rank.outcome == job_pb2.RANK_OUTCOME_NOT_STARTED:
-        return "was not started"
-    return f"exited with code {rank.exit_code}"
 
 
 def gap(job: job_pb2.Job) -> str:
@@ -80,16 +71,6 @@ def living(job: job_pb2.Job) -> str:
     """What lives of a job whose record cannot be trusted."""
     count = len(job.living)
     return f"{count} process{'es' if count != 1 else ''} of it live{'s' if count == 1 else ''}" if count else ""
-
-
-def signal_name(number: int) -> str:
-    """SIGKILL for 9."""
-    import signal
-
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def seconds(stamp: Timestamp) -> float:

@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from muster.agent.events.event_store import Event
+from muster.probes.kernel import endings
 from muster.supervisors.model import verdict
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, Rank
@@ -131,7 +132,7 @@ def _output_lost(r: Record) -> _Told:
 def _step_ended(job: Job) -> _Told:
     step = job.step
     assert step is not None
-    message = f"{job.step_name} {step.detail or verdict.describe(step.status)}"
+    message = f"{job.step_name} {step.detail or endings.describe(step.status)}"
     took = max(step.ended_at - step.started_at, 0.0)
     return "job.step_ended", None, message, took, {"step": job.step_name, "outcome": step.outcome}
 
@@ -141,7 +142,7 @@ def _exited(rank: Rank) -> _Told:
     if rank.outcome is Outcome.NOT_STARTED:
         message = f"rank {rank.rank} could not be started"
     else:
-        message = f"rank {rank.rank} {verdict.describe(rank.status)}"
+        message = f"rank {rank.rank} {endings.describe(rank.status)}"
     if rank.status is not None:
         if os.WIFSIGNALED(rank.status):
             attributes["signal"] = os.WTERMSIG(rank.status)

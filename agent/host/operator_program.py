@@ -1,6 +1,5 @@
 """Runs a program of the operator's once: with something on its standard input, and for so long at most."""
 
-import signal
 from collections.abc import Mapping
 
 import anyio
@@ -8,6 +7,7 @@ import anyio
 from muster.probes.calls import watched
 from muster.probes.calls.script import Script
 from muster.probes.checks.result import one_line
+from muster.probes.kernel import endings
 
 #: Seconds that a killed program may take to be gone before its thread is left alone with it.
 LINGER_S = 1.0
@@ -51,12 +51,5 @@ async def run(
         return
     said = one_line(ended.stderr.decode(errors="replace").strip())
     said = said[-500:] if patient else said[:200]
-    how = f"ended by {_name(-ended.returncode)}" if ended.returncode < 0 else f"ended with code {ended.returncode}"
+    how = endings.describe_code(ended.returncode)
     raise ProgramFailed(f"{name}: {how}" + (f": {said}" if said else ""), ended.returncode)
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"

@@ -22,7 +22,7 @@ from muster.agent.link import silent_nursery
 from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Pause, Refused, Silent
 from muster.probes.calls import children
 from muster.probes.checks.result import one_line
-from muster.probes.kernel import process
+from muster.probes.kernel import endings, process
 from muster.supervisors.job.supervisor import MAX_TOLD
 from muster.supervisors.paths import Root
 from muster.supervisors.system import descriptors, owner_pipe, trust
@@ -266,7 +266,7 @@ class NotStarted(LinkLost):
 
     def __init__(self, code: int, said: str, log: Path) -> None:
         last = one_line(said.strip().rpartition("\n")[2])[:MAX_LINE]
-        super().__init__(f"the nursery ended with code {code}" + (f": {last}" if last else "") + f"; see {log}")
+        super().__init__(f"the nursery {endings.describe_code(code)}" + (f": {last}" if last else "") + f"; see {log}")
         self.said = said
 
 

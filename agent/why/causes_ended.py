@@ -9,6 +9,7 @@ from muster.agent.why.around import OOM_KILL, near
 from muster.agent.why.facts import Facts
 from muster.agent.why.found import CERTAIN, LOW, NONE, Cause, remedy
 from muster.agent.why.words import of_this_attempt
+from muster.probes.kernel import endings
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.states import Cause as StopCause
 from muster.supervisors.model.states import Outcome
@@ -103,7 +104,7 @@ def by_signal(facts: Facts) -> Cause | None:
     number, by_shell = _signal_of(first)
     if number is None:
         return None
-    name = signal.Signals(number).name if number in signal.valid_signals() and number < 32 else f"signal {number}"
+    name = endings.signal_name(number)
     who = f"a process below rank {first.rank}" if by_shell else f"rank {first.rank}"
     how = f" (exit code {128 + number} is how a shell tells it)" if by_shell else ""
     if number == signal.SIGKILL:

@@ -16,6 +16,7 @@ from muster.agent.why.facts import Facts, Known, gather
 from muster.agent.why.found import CERTAIN, LOW, NONE, Cause
 from muster.agent.why.signatures import FOLDER
 from muster.agent.why.words import of_this_attempt, shown
+from muster.probes.kernel import endings
 from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Attempt, Job, Rank, Verdict
 from muster.supervisors.model.states import Outcome, State
@@ -249,7 +250,7 @@ def _ending(rank: Rank) -> str:
     """exited with code 7; was killed by SIGSEGV (core dumped)."""
     if rank.outcome is Outcome.NOT_STARTED:
         return "was not started"
-    return "was lost" if rank.outcome is Outcome.LOST else verdict.describe(rank.status)
+    return "was lost" if rank.outcome is Outcome.LOST else endings.describe(rank.status)
 
 
 def _past(past: Attempt, facts: Facts) -> PastAttempt:

@@ -5,13 +5,13 @@ The first line of stdout (else of stderr) is the message, 4 KiB at most.
 """
 
 import os
-import signal
 import stat
 from dataclasses import dataclass
 
 from muster.probes.calls import watched
 from muster.probes.calls.script import KEPT, Script, ScriptEnd
 from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
+from muster.probes.kernel import endings
 
 #: First word of the items, and the item of the folder itself where it cannot be read.
 ALL = "custom"
@@ -100,11 +100,8 @@ def judge(item: str, ended: ScriptEnd) -> CheckResult:
         return _unknown(item, Code.CUSTOM_TOO_MUCH_OUTPUT, f"wrote without end and was killed: {message}")
     if ended.returncode < 0:
         number = -ended.returncode
-        try:
-            name = signal.Signals(number).name
-        except ValueError:  # a real-time signal
-            name = str(number)
-        return _unknown(item, Code.CUSTOM_SIGNALLED, f"ended by signal {name}: {message}", f"signal {number}")
+        reason = f"{endings.describe_code(ended.returncode)}: {message}"
+        return _unknown(item, Code.CUSTOM_SIGNALLED, reason, f"signal {number}")
     observed = f"exit code {ended.returncode}"
     if ended.returncode not in _CODES:
         reason = f"{observed}, allowed are 0 to 3: {message}"

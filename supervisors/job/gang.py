@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from muster.probes.kernel import process
+from muster.probes.kernel import endings, process
 from muster.probes.kernel.process import FULL, Stat
 from muster.supervisors.birth import child, environment
 from muster.supervisors.birth.containment import Containment
@@ -441,7 +441,7 @@ class Gang:
             rank = self.job.rank(number)
             if number != STEP and rank.status != 0:
                 self._output.say(
-                    f"rank {number} {verdict.describe(rank.status)}" + (f": {rank.detail}" if rank.detail else "")
+                    f"rank {number} {endings.describe(rank.status)}" + (f": {rank.detail}" if rank.detail else "")
                 )
             self._look_due = True
 
@@ -539,7 +539,7 @@ class Gang:
             return
         first = verdict.first_failure(job)
         if first is not None:
-            self._stop(Cause.RANK_FAILED, f"rank {first.rank}", f"it {verdict.describe(first.status)}", None)
+            self._stop(Cause.RANK_FAILED, f"rank {first.rank}", f"it {endings.describe(first.status)}", None)
         elif any(r.serves and r.outcome is None for r in job.ranks) and all(r.serves or r.outcome for r in job.ranks):
             self._stop(Cause.SERVED, "muster", "all that it served have ended", None)
 

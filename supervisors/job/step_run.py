@@ -5,14 +5,13 @@ import signal
 import time
 from collections.abc import Callable
 
-from muster.probes.kernel import process
+from muster.probes.kernel import endings, process
 from muster.probes.kernel.process import Stat
 from muster.supervisors.birth import births
 from muster.supervisors.birth.births import Midwife
 from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job import steps
 from muster.supervisors.job.ends import Ends
-from muster.supervisors.model import verdict
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.spec import JobSpec
@@ -110,7 +109,7 @@ class StepRun:
             self._output.say(f"{name}: is done")
             return ""
         unborn = step.outcome is Outcome.NOT_STARTED
-        how = self._trouble or ("could not be started" if unborn else verdict.describe(step.status))
+        how = self._trouble or ("could not be started" if unborn else endings.describe(step.status))
         if step.detail and not self._trouble:
             how += f": {step.detail}"
         self._output.say(f"{name}: {how}")

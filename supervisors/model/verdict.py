@@ -5,7 +5,7 @@ import signal
 import time
 from typing import Any
 
-from muster.probes.kernel import process
+from muster.probes.kernel import endings, process
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
 from muster.supervisors.model.states import Cause, Outcome, State
 
@@ -49,17 +49,6 @@ def shell_code(status: int | None) -> int:
     if status is None:
         return OWN_FAILURE
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def describe(status: int | None) -> str:
-    """ "exited with code 7", "was killed by SIGSEGV (core dumped)"."""
-    if status is None:
-        return "ended in a way that nobody can tell"
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in signal.valid_signals() and number < 32 else f"signal {number}"
-        return f"was killed by {name}" + (" (core dumped)" if os.WCOREDUMP(status) else "")
-    return f"exited with code {os.WEXITSTATUS(status)}"
 
 
 def ended_by_signal(status: int) -> bool:
@@ -165,7 +154,7 @@ def so_far(job: Job) -> Verdict | None:
         by, reason = stopper(job)
         text = f"is being stopped by {by}" + (f": {reason}" if reason else "")
         return Verdict(0, text, recommendation="UNSPECIFIED", stopped_by=by)
-    code, text = shell_code(first.status), describe(first.status)
+    code, text = shell_code(first.status), endings.describe(first.status)
     if first.outcome is Outcome.HUNG:
         code, text = code or HUNG_CODE, "hung" + (f": {stop.reason}" if stop.reason else "")
     text = f"is being ended: rank {first.rank} {text}{_not_known(unordered(job))}"
@@ -240,7 +229,7 @@ def _failed(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[i
         return Verdict(code, summary, first.rank, (), victims, *recommend(job, first, fault))
     if first.outcome is Outcome.HUNG and job.stop is not None:
         return _hung(job, first, last_lines, victims, fault)
-    summary = f"{where} {describe(first.status)}" + (f" ({first.detail})" if first.detail else "")
+    summary = f"{where} {endings.describe(first.status)}" + (f" ({first.detail})" if first.detail else "")
     others = [str(r.rank) for r in job.ranks if failed(r) and r is not first]
     if others:
         summary += f"; failed by themselves at nearly the same time: rank {', '.join(others)}"
@@ -308,7 +297,7 @@ def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...]) -> Verdict:
     summary = f"stopped by {by}" + (f": {reason}" if reason else "")
     before = [r for r in bad if r.outcome in (Outcome.EXITED, Outcome.SIGNALLED)]
     if before:
-        first, count = f"rank {before[0].rank} {describe(before[0].status)}", len(before)
+        first, count = f"rank {before[0].rank} {endings.describe(before[0].status)}", len(before)
         several = f"{count} ranks ended before the stop reached them: {first}"
         summary += "; " + (several if count > 1 else f"{first} before the stop reached it")
     if job.killed:

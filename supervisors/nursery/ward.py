@@ -2,14 +2,13 @@
 
 import contextlib
 import os
-import signal
 import socket
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from muster.probes.kernel import process
+from muster.probes.kernel import endings, process
 from muster.supervisors.wire import messages
 from muster.supervisors.wire.control import Client
 
@@ -46,13 +45,7 @@ class Ward:
 
 def how(code: int | None) -> str:
     """`code`: as `os.waitstatus_to_exitcode` gives it; None: another nursery's."""
-    if code is None:
-        return "died"
-    return f"exited with code {code}" if code >= 0 else f"was killed by {_name(-code)}"
-
-
-def _name(number: int) -> str:
-    return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
+    return "died" if code is None else endings.describe_code(code)
 
 
 def children_of_ours() -> list[int]:

@@ -193,7 +193,7 @@ def test_nothing_goes_before_it_was_taken(make: Callable[[str], Daemon]) -> None
     daemon.run("echo", "x", job_id="job")
     daemon.wait("job")
     (event,) = eventually(lambda: told(daemon, "logs.upload_failed", "job"))
-    assert event.message.endswith("ended with code 1: closed")
+    assert event.message.endswith("exited with code 1: closed")
     assert any("job job" in text and "closed" in text for text in warnings(daemon))
     assert len(files_of(daemon, "job")) >= 2
     daemon.kill()

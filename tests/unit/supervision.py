@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from muster.probes.kernel import process
+from muster.supervisors.system import descriptors
 
 T = TypeVar("T")
 
@@ -43,11 +44,12 @@ def wait_ended(pidfd: int, seconds: float = DEADLINE_S) -> None:
     assert poll.poll(seconds * 1000), f"the process did not end within {seconds:.0f} s"
 
 
-def in_own_process(work: Callable[[], Any]) -> Any:
+def in_own_process(work: Callable[[], Any], *, few_descriptors: bool = False) -> Any:
     """Runs `work` in a forked process, a subreaper with no other children, and returns what it returns (as JSON does).
 
     For what changes a whole process (signal handlers, limits) or looks at all its children. An exception fails the test
-    with its traceback; whatever the process leaves behind is killed.
+    with its traceback; whatever the process leaves behind is killed. `few_descriptors`: none of those that this process
+    happens to have by now, for work at the limit of their number.
     """
     read, write = os.pipe()
     with warnings.catch_warnings():
@@ -55,6 +57,10 @@ def in_own_process(work: Callable[[], Any]) -> Any:
         pid = os.fork()
     if pid == 0:
         os.close(read)
+        if few_descriptors:
+            kept = os.dup2(write, 3) if write != 3 else 3
+            descriptors.close_all_but({0, 1, 2, kept})
+            write = kept
         _work(work, write)
     os.close(write)
     parts = []

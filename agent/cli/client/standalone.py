@@ -20,7 +20,7 @@ from muster.agent.cli.client.log_claim import LogClaim
 from muster.agent.cli.exits import Exit, Failure, NoDaemon, not_started
 from muster.agent.cli.printing import note
 from muster.agent.host.pid_one import is_init
-from muster.probes.kernel import process
+from muster.probes.kernel import endings, process
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.paths import JobPaths, Root
@@ -92,7 +92,9 @@ class Standalone:
             if (code := self.process.poll()) is not None:
                 if -code in process.END_SIGNALS:
                     raise not_started(-code)
-                raise Failure(f"its own daemon ended with code {code}:\n{self._last_words()}", Exit.MUSTER_FAILED)
+                raise Failure(
+                    f"its own daemon {endings.describe_code(code)}:\n{self._last_words()}", Exit.MUSTER_FAILED
+                )
             if time.monotonic() > end:
                 raise Failure(f"its own daemon does not answer:\n{self._last_words()}", Exit.MUSTER_FAILED)
             time.sleep(0.01)
@@ -134,7 +136,7 @@ class Standalone:
             if time.monotonic() - self._revived_at < AGAIN_S:
                 return
             self._revived_at = time.monotonic()
-            note(f"its own daemon (pid {self.process.pid}) ended with code {code}: starting another one")
+            note(f"its own daemon (pid {self.process.pid}) {endings.describe_code(code)}: starting another one")
             self.process = _spawn(self.root, self._owner_fd, self._claim_fd)
 
     def _last_words(self) -> str:

@@ -381,5 +381,5 @@ async def test_what_a_program_says_at_its_end_is_told_however_much_it_says(tmp_p
         noise = f"i=0; while [ $i -lt 40000 ]; do echo '{'words ' * 8}' >&2; i=$((i+1)); done"
         await node.until(lambda: node.keeping.trouble, upload=program(tmp_path, f"{noise}; echo no bucket >&2; exit 4"))
         (event,) = await node.told("logs.upload_failed")
-        assert "ended with code 4: " in event.message and event.message.endswith("no bucket")
+        assert "exited with code 4: " in event.message and event.message.endswith("no bucket")
         assert len(event.message) < 1000

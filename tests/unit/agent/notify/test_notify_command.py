@@ -59,9 +59,9 @@ async def test_it_inherits_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("exit 1", "/bin/sh: ended with code 1"),
-        ("echo no luck >&2; exit 3", "/bin/sh: ended with code 3: no luck"),
-        ("kill -9 $$", "/bin/sh: ended by SIGKILL"),
+        ("exit 1", "/bin/sh: exited with code 1"),
+        ("echo no luck >&2; exit 3", "/bin/sh: exited with code 3: no luck"),
+        ("kill -9 $$", "/bin/sh: was killed by SIGKILL"),
         ("while :; do echo flood; done", "/bin/sh: wrote without end and was killed"),
     ],
 )
@@ -72,7 +72,7 @@ async def test_it_is_tried_again_later(script: str, said: str) -> None:
 
 
 async def test_it_says_never_again() -> None:
-    with pytest.raises(NotificationRefused, match="ended with code 65: what is this"):
+    with pytest.raises(NotificationRefused, match="exited with code 65: what is this"):
         await run("echo what is this >&2; exit 65")
 
 

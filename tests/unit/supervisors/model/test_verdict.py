@@ -4,10 +4,10 @@ import signal
 import pytest
 
 from muster.probes.kernel import process
+from muster.probes.kernel.endings import describe
 from muster.supervisors.model.lifecycle import Asked, Job, Rank, Stop, Verdict
 from muster.supervisors.model.states import Cause, Outcome, State
 from muster.supervisors.model.verdict import (
-    describe,
     failed,
     failures,
     first_failure,
