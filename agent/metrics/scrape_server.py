@@ -22,8 +22,8 @@ from muster.agent.config.listen_address import Tcp, Unix
 from muster.agent.exposition import OPENMETRICS, TEXT, wants_openmetrics
 
 PATH = "/metrics"
-#: Connections at a time; others wait in the socket's queue.
-MAX_CONNECTIONS = 16
+#: Connections that are served at the same time, and that wait for one of these to end; others are closed at once.
+MAX_CONNECTIONS, MAX_WAITING = 16, 48
 #: Bytes of a request's head, seconds that it may take, and seconds for the answer.
 MAX_HEAD = 8 << 10
 HEAD_S = 5.0
@@ -33,9 +33,8 @@ LINGER_S = 1.0
 MAX_LINGER = 64 << 10
 #: Permissions of a unix socket.
 MODE = 0o660
-#: Seconds until connections are taken again after that failed: no descriptors left, say.
-PAUSE_S = 1.0
 
+_END = b"\r\n\r\n"
 _LINE = re.compile(rb"([A-Z]{1,16}) (\S+) HTTP/1\.[01]")
 _AUTHORITY = re.compile(r"https?://[^/?#]*")
 
@@ -118,60 +117,67 @@ def _abandoned(path: str) -> bool:
 
 
 async def serve(sock: socket.socket, show: Show, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-    """Answers on a socket of `bind`, for ever; the caller closes it."""
-    loop = asyncio.get_running_loop()
+    """Answers on a socket of `bind`, for ever, and closes it in the end.
+
+    While no descriptors are left, the server takes no connections, or closes them at once; afterwards it goes on.
+    """
     slots = anyio.Semaphore(MAX_CONNECTIONS)
     async with anyio.create_task_group() as tasks:
-        task_status.started()
-        while True:
-            await slots.acquire()
-            try:
-                connection, _ = await loop.sock_accept(sock)
-            except OSError as error:
-                slots.release()
-                _log.warning("metrics.not_accepted", error=str(error))
-                await anyio.sleep(PAUSE_S)
-                continue
-            connection.setblocking(False)
-            tasks.start_soon(_answer, connection, show, slots)
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if slots.statistics().tasks_waiting >= MAX_WAITING:
+                writer.transport.abort()
+            else:
+                tasks.start_soon(_answer, reader, writer, show, slots)
+
+        start = asyncio.start_unix_server if sock.family == socket.AF_UNIX else asyncio.start_server
+        server = await start(connected, sock=sock, limit=MAX_HEAD)
+        try:
+            task_status.started()
+            await anyio.sleep_forever()
+        finally:
+            server.close()
 
 
-async def _answer(connection: socket.socket, show: Show, slots: anyio.Semaphore) -> None:
-    loop = asyncio.get_running_loop()
+async def _answer(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, show: Show, slots: anyio.Semaphore
+) -> None:
+    # So that `drain` returns when the kernel has all of the answer.
+    writer.transport.set_write_buffer_limits(0)
     try:
-        with connection, contextlib.suppress(OSError):
+        async with slots:
             with anyio.move_on_after(HEAD_S) as patience:
-                head = await _head(loop, connection)
+                head = await _head(reader)
             if patience.cancelled_caught:
                 head = HTTPStatus.REQUEST_TIMEOUT
             with anyio.move_on_after(ANSWER_S) as patience:
-                await loop.sock_sendall(connection, await _response(head, show))
+                writer.write(await _response(head, show))
+                await writer.drain()
             if not patience.cancelled_caught:
                 with anyio.move_on_after(LINGER_S):
-                    await _linger(loop, connection)
+                    await _linger(reader, writer)
+    except OSError:  # the client has gone
+        pass
     finally:
-        slots.release()
+        writer.transport.abort()
 
 
-async def _head(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> bytes | HTTPStatus:
+async def _head(reader: asyncio.StreamReader) -> bytes | HTTPStatus:
     """The head of a request without its last empty line, or why there is none. Raises OSError."""
-    got = b""
-    while b"\r\n\r\n" not in got:
-        if len(got) >= MAX_HEAD:
-            return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        more = await loop.sock_recv(connection, MAX_HEAD - len(got))
-        if not more:
-            return HTTPStatus.BAD_REQUEST
-        got += more
-    return got.partition(b"\r\n\r\n")[0]
+    try:
+        return (await reader.readuntil(_END)).removesuffix(_END)
+    except asyncio.LimitOverrunError:
+        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    except asyncio.IncompleteReadError:
+        return HTTPStatus.BAD_REQUEST
 
 
-async def _linger(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
+async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Lets the client read the answer: closed over bytes that were not read, the connection would be reset and the
     answer be lost."""
-    connection.shutdown(socket.SHUT_WR)
+    writer.write_eof()
     left = MAX_LINGER
-    while left > 0 and (got := await loop.sock_recv(connection, 4096)):
+    while left > 0 and (got := await reader.read(4096)):
         left -= len(got)
 
 

@@ -1,15 +1,16 @@
 """The server for scrapes: what it answers, and what it does not put up with."""
 
-import asyncio
 import contextlib
 import os
 import socket
 import stat
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+from anyio.streams.text import TextReceiveStream
 
 from muster.agent.config.listen_address import Tcp, Unix
 from muster.agent.config.listen_address import parse as parse_listen
@@ -192,22 +193,85 @@ async def test_the_end_does_not_wait_for_clients():
         await stream.aclose()
 
 
-async def test_descriptors_that_run_out_end_nothing(monkeypatch):
-    monkeypatch.setattr(scrape_server, "PAUSE_S", 0.01)
-    loop = asyncio.get_running_loop()
-    accept, failures = loop.sock_accept, 3
+async def test_more_than_may_wait_are_closed_at_once(monkeypatch):
+    monkeypatch.setattr(scrape_server, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(scrape_server, "MAX_WAITING", 2)
+    asked, gate = anyio.Event(), anyio.Event()
 
-    async def failing(sock):
-        nonlocal failures
-        if failures:
-            failures -= 1
-            raise OSError(24, "Too many open files")
-        return await accept(sock)
+    async def show(openmetrics: bool) -> bytes:
+        asked.set()
+        await gate.wait()
+        return b"up 1\n"
 
-    monkeypatch.setattr(loop, "sock_accept", failing)
-    async with serving() as address:
-        assert (await ask(address, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 200
-    assert failures == 0
+    async with serving(show) as address, contextlib.AsyncExitStack() as stack:
+        streams = []
+        for _ in range(4):
+            streams.append(await stack.enter_async_context(await connected(address)))
+            await streams[-1].send(b"GET /metrics HTTP/1.1\r\n\r\n")
+            with anyio.fail_after(20):
+                await asked.wait()
+        with anyio.fail_after(20), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await streams[-1].receive()
+        gate.set()
+        assert [(await answer(stream))[0] for stream in streams[:-1]] == [200, 200, 200]
+
+
+#: A server on the daemon's kind of event loop, whose process then has no descriptor left for a while.
+OUT_OF_DESCRIPTORS = """
+import os, resource, socket, sys
+import anyio
+from muster.agent.config.listen_address import Tcp
+from muster.agent.metrics.scrape_server import bind, serve
+
+async def page(openmetrics):
+    return b"up 1\\n"
+
+async def main():
+    reader, held = os.fdopen(0, "rb", 0), []
+    with bind(Tcp("127.0.0.1", 0)) as sock:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(serve, sock, page)
+            print(sock.getsockname()[1], flush=True)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+            try:
+                while True:
+                    held.append(os.dup(2))
+            except OSError:
+                print("none left", flush=True)
+            await anyio.to_thread.run_sync(reader.read, 1)
+            for fd in held:
+                os.close(fd)
+            print("free again", flush=True)
+            await anyio.to_thread.run_sync(reader.read, 1)
+            tasks.cancel_scope.cancel()
+
+anyio.run(main, backend="asyncio", backend_options={"use_uvloop": True})
+"""
+
+
+async def test_descriptors_that_run_out_end_nothing():
+    request = b"GET /metrics HTTP/1.1\r\n\r\n"
+    async with await anyio.open_process([sys.executable, "-c", OUT_OF_DESCRIPTORS], stderr=None) as process:
+        assert process.stdin and process.stdout
+        lines = TextReceiveStream(process.stdout)
+        with anyio.fail_after(60):
+            said = ""
+            while "none left" not in said:
+                said += await lines.receive()
+            address = ("127.0.0.1", int(said.split()[0]))
+            streams = [await connected(address) for _ in range(5)]
+            for stream in streams:
+                with contextlib.suppress(anyio.BrokenResourceError):
+                    await stream.send(request)
+            await process.stdin.send(b"x")
+            while "free again" not in said:
+                said += await lines.receive()
+            assert (await ask(address, request))[0] == 200
+            for stream in streams:
+                await stream.aclose()
+            await process.stdin.send(b"x")
+            assert await process.wait() == 0
 
 
 # --- sockets ----------------------------------------------------------------------------------------------------------
