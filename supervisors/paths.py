@@ -65,6 +65,14 @@ class JobPaths:
         return self.folder / "ends"
 
     @property
+    def spare_counts(self) -> tuple[Path, Path] | None:
+        """In the place of `lost` and `ends`, while these cannot be written; see `gaps.Counts`."""
+        if self.run is None:
+            return None
+        folder, name = self.run / "counts", self.folder.name
+        return folder / f"{name}.lost", folder / f"{name}.ends"
+
+    @property
     def workspace(self) -> Path:
         """Holds one working folder per rank, unless the spec names another."""
         return self.folder / "workspace"

@@ -45,7 +45,8 @@ def tidy(root: Root, paths: JobPaths) -> None:
     """Removes what a supervisor would have removed: it was killed right behind its job's last record, or before the job
     was stopped without one. Raises OSError."""
     stop_order.remove(root.stop_order(paths.folder.name))
-    for path in [*paths.controls, *paths.folder.glob("*.fifo"), paths.unborn, paths.lost, paths.ends, paths.exports]:
+    files = [*paths.controls, *paths.folder.glob("*.fifo"), paths.unborn, paths.lost, paths.ends, paths.exports]
+    for path in [*files, *(paths.spare_counts or ())]:
         path.unlink(missing_ok=True)
 
 
@@ -95,6 +96,9 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> HeldJob:
     """
     temporary = JobPaths(root.jobs / f".{spec.job_id}.{secrets.token_hex(4)}")
     name = temporary.folder.name
+    for path in root.job(spec.job_id).spare_counts or ():  # of an earlier job of this name, removed by force
+        with contextlib.suppress(OSError):
+            path.unlink()
     held: HeldJob | None = None
     try:
         with contextlib.ExitStack() as opened:

@@ -216,7 +216,7 @@ def _fifos(paths: JobPaths) -> dict[int, Path]:
 
 def _counts(paths: JobPaths, ranks: int) -> Counts:
     """As the supervisor left them; where they are of another number of ranks, nothing of them is believed."""
-    counts = Counts(paths.lost, paths.ends, ranks + 1)
+    counts = Counts(paths.lost, paths.ends, ranks + 1, paths.spare_counts)
     with contextlib.suppress(OSError):
         if paths.lost.stat().st_size == (ranks + 1) * Counts.LOST.size:
             return counts

@@ -28,7 +28,7 @@ def ends(job: Job, paths: JobPaths) -> dict[int, int]:
     if job.state.final:
         return job.log_ends
     numbers = [*(rank.rank for rank in job.ranks), JOB]
-    counts = zip(numbers, read_counts(paths.lost, paths.ends), strict=False)
+    counts = zip(numbers, read_counts(paths.lost, paths.ends, paths.spare_counts), strict=False)
     return {number: count.end for number, count in counts if count.end >= 0}
 
 

@@ -659,7 +659,7 @@ class Gang:
         self._containment.remove()
         paths = self._paths
         fifos = [paths.job_fifo, *(paths.fifo(rank.rank) for rank in self.job.ranks)]
-        for path in [*fifos, paths.unborn, paths.lost, paths.ends, paths.exports]:
+        for path in [*fifos, paths.unborn, paths.lost, paths.ends, *(paths.spare_counts or ()), paths.exports]:
             with contextlib.suppress(OSError):
                 path.unlink()
 

@@ -74,18 +74,21 @@ class Counts:
     supervisors may take the job over. `ends` has 16: `u64 end + 1`, `i32 errno`, `u32 inode`. Both have all their
     bytes before the ranks start, so they need no room later.
 
-    A file that cannot be opened or written stops nothing: the counts then live in memory, and it is tried again.
+    A file that cannot be opened or written stops nothing: the counts are then kept in the run folder, which is in
+    memory as a rule, and it is tried again each second.
     """
 
     LOST = struct.Struct("<QQd")
     END = struct.Struct("<QiI")
 
-    def __init__(self, lost: Path, ends: Path, ranks: int) -> None:
+    def __init__(self, lost: Path, ends: Path, ranks: int, spare: tuple[Path, Path] | None = None) -> None:
+        """`spare`: where they are kept while `lost` and `ends` take nothing; None: nowhere."""
         self._counts = [Count() for _ in range(ranks)]
-        for slot, found in enumerate(read_counts(lost, ends)[:ranks]):
+        for slot, found in enumerate(read_counts(lost, ends, spare)[:ranks]):
             self._counts[slot] = found
-        self._lost = _Table(lost, self.LOST.size, lambda: b"".join(map(self._packed_lost, self._counts)))
-        self._ends = _Table(ends, self.END.size, lambda: b"".join(map(self._packed_end, self._counts)))
+        lost_too, ends_too = spare or (None, None)
+        self._lost = _Table(lost, lost_too, self.LOST.size, lambda: b"".join(map(self._packed_lost, self._counts)))
+        self._ends = _Table(ends, ends_too, self.END.size, lambda: b"".join(map(self._packed_end, self._counts)))
 
     def __getitem__(self, slot: int) -> Count:
         """To be changed in place; `store` or `store_end` then writes it."""
@@ -113,42 +116,74 @@ class Counts:
 
 
 class _Table:
-    """A file of records of one size."""
+    """A file of records of one size, and the one in its place while it takes nothing."""
 
-    def __init__(self, path: Path, size: int, whole: Callable[[], bytes]) -> None:
-        self._path, self._size, self._whole = path, size, whole
-        self._fd, self._open_at = -1, 0.0
+    def __init__(self, path: Path, spare: Path | None, size: int, whole: Callable[[], bytes]) -> None:
+        self._path, self._spare, self._size, self._whole = path, spare, size, whole
+        #: -1: not open. The spare one is open while the other is not.
+        self._fd = self._spare_fd = -1
+        self._open_at = 0.0
         self._open()
 
     def store(self, slot: int, record: bytes) -> None:
-        if self._fd < 0:
-            if time.monotonic() < self._open_at:
-                return
+        if self._fd < 0 and time.monotonic() >= self._open_at:
             self._open()
-        with contextlib.suppress(OSError):
-            os.pwrite(self._fd, record, slot * self._size)
+        if self._fd >= 0:
+            try:
+                os.pwrite(self._fd, record, slot * self._size)
+                return
+            except OSError:
+                os.close(self._fd)
+                self._fd, self._open_at = -1, time.monotonic() + _AGAIN_S
+                self._open_spare()
+        if self._spare_fd >= 0:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._spare_fd, record, slot * self._size)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+        for fd in (self._fd, self._spare_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._spare_fd = -1
 
     def _open(self) -> None:
         self._open_at = time.monotonic() + _AGAIN_S
+        self._fd = self._opened(self._path)
+        if self._fd < 0:
+            self._open_spare()
+        elif self._spare is not None:  # what is in it now counts
+            if self._spare_fd >= 0:
+                os.close(self._spare_fd)
+                self._spare_fd = -1
+            with contextlib.suppress(OSError):
+                self._spare.unlink()
+
+    def _open_spare(self) -> None:
+        if self._spare is not None and self._spare_fd < 0:
+            with contextlib.suppress(OSError):
+                self._spare.parent.mkdir(mode=0o700, exist_ok=True)
+            self._spare_fd = self._opened(self._spare)
+
+    def _opened(self, path: Path) -> int:
+        """A descriptor of the file with all counts in it; -1 where that cannot be had."""
         data = self._whole()
         with contextlib.suppress(OSError):
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            if os.pwrite(fd, data, 0) < len(data):
-                os.close(fd)
-                return
-            self._fd = fd
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with contextlib.suppress(OSError):
+                if os.pwrite(fd, data, 0) == len(data):
+                    return fd
+            os.close(fd)
+        return -1
 
 
-def read_counts(lost: Path, ends: Path) -> list[Count]:
+def read_counts(lost: Path, ends: Path, spare: tuple[Path, Path] | None = None) -> list[Count]:
     """The counts of all ranks, as the files have them; the job's own log comes last. None where there is no such file,
-    or it cannot be read."""
-    counts = [Count(*fields) for fields in Counts.LOST.iter_unpack(_read(lost, Counts.LOST.size))]
-    for count, (end, number, inode) in zip(counts, Counts.END.iter_unpack(_read(ends, Counts.END.size)), strict=False):
+    or it cannot be read. A `spare` file exists only while the other could not be written."""
+    lost_too, ends_too = spare or (None, None)
+    all_lost = (_read(lost_too, Counts.LOST.size) if lost_too else b"") or _read(lost, Counts.LOST.size)
+    all_ends = (_read(ends_too, Counts.END.size) if ends_too else b"") or _read(ends, Counts.END.size)
+    counts = [Count(*fields) for fields in Counts.LOST.iter_unpack(all_lost)]
+    for count, (end, number, inode) in zip(counts, Counts.END.iter_unpack(all_ends), strict=False):
         count.end, count.number, count.inode = end - 1, number, inode
     return counts
 

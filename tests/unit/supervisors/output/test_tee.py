@@ -633,6 +633,45 @@ def test_counts_that_cannot_be_stored_live_in_memory_and_are_stored_later(tmp_pa
     assert read_counts(lost, ends) == [Count(5)]
 
 
+@pytest.mark.parametrize("when", ["opened", "written"])
+def test_counts_that_cannot_be_stored_outlive_their_supervisor_elsewhere(tmp_path, monkeypatch, when):
+    """In the run folder, until the state folder takes them again."""
+    lost, ends = tmp_path / "lost", tmp_path / "ends"
+    spare = tmp_path / "run" / "j.lost", tmp_path / "run" / "j.ends"
+    spare[0].parent.mkdir()
+    if when == "opened":
+        lost.mkdir()
+    counts = Counts(lost, ends, 2, spare)
+    if when == "written":
+        write, file = os.pwrite, lost.stat()
+
+        def refused(fd, data, offset):
+            if os.path.samestat(os.fstat(fd), file):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            return write(fd, data, offset)
+
+        monkeypatch.setattr(os, "pwrite", refused)
+    counts[0].lost, counts[1].lost = 5, 7
+    for slot in range(2):
+        counts.store(slot)
+    counts[1].lost = 9
+    counts.store(1)
+    counts.close()  # as a kill leaves it
+    assert read_counts(lost, ends, spare) == [Count(5), Count(9)]
+    counts = Counts(lost, ends, 2, spare)
+    assert [counts[0], counts[1]] == [Count(5), Count(9)]
+    monkeypatch.undo()
+    if when == "opened":
+        lost.rmdir()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 10)
+    counts[0].lost = 6
+    counts.store(0)
+    counts.close()
+    assert read_counts(lost, ends) == [Count(6), Count(9)]
+    assert not any(path.exists() for path in spare)
+
+
 def test_a_file_that_cannot_be_opened_is_a_gap_that_a_successor_goes_on_with(bench, monkeypatch):
     monkeypatch.setattr(tee, "RETRY_S", 0.0)
     bench.log.mkdir()
