@@ -305,19 +305,15 @@ def _sha256(spec: JobSpec) -> str:
 def _bound(row: Any) -> Field:
     """A row of the table with the names and the default that it leaves to the dataclass."""
     about: Field = row.type.__metadata__[0]
-    default = row.default if row.default_factory is MISSING else row.default_factory()
-    key = row.name if about.key == "" else about.key
-    option = about.option or (key and key.replace("_", "-"))
-    return replace(
-        about,
-        name=row.name,
-        default=default,
-        key=key,
-        option=None if about.option is None else f"--{option}" if option else None,
-        api=about.api or row.name,
-        allowed=tuple(map(str, about.allowed)),  # members of an enum are more than words to click
-        help=about.help.replace("{allowed}", about.allows()),
-    )
+    about.name = row.name
+    about.default = row.default if row.default_factory is MISSING else row.default_factory()
+    about.api = about.api or row.name
+    about.key = row.name if about.key == "" else about.key
+    option = about.option or (about.key or "").replace("_", "-")
+    about.option = f"--{option}" if option and about.option is not None else None
+    about.allowed = tuple(map(str, about.allowed))  # members of an enum are more than words to click
+    about.help = about.help.replace("{allowed}", about.allows())
+    return about
 
 
 #: The table, by name, in the order of the dataclass.
