@@ -9,31 +9,8 @@ import json
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, Self
 
+from muster.supervisors.model import spec_fields as kind
 from muster.supervisors.model.notify_rules import JOB_EVENTS, without_secrets
-from muster.supervisors.model.spec_fields import (
-    Cards,
-    Choice,
-    Delay,
-    EventNames,
-    Field,
-    FilePath,
-    Flag,
-    Hosts,
-    Indices,
-    JobId,
-    Labels,
-    LimitTable,
-    Octal,
-    RuleSettings,
-    Secret,
-    Steps,
-    Text,
-    TimeLimit,
-    Variables,
-    Webhook,
-    Whole,
-    Words,
-)
 
 MAX_RANKS = 4096
 MAX_GRACE_S = 24 * 3600.0
@@ -96,133 +73,137 @@ class JobSpec:
     """
 
     # fmt: off
-    job_id: Annotated[str, JobId(
+    job_id: Annotated[str, kind.JobId(
         "ID", "Name of the job. The same id with the same spec is the same job.", unset="muster makes one",
         what="1 to 128 of A-Z a-z 0-9 . _ -, beginning with a letter or a digit",
     )]
-    command: Annotated[tuple[str, ...], Words(
+    command: Annotated[tuple[str, ...], kind.Words(
         "COMMAND...", "The program and its arguments, exactly as given: no shell.", option=None,
         more="Everything from the first word that is not an option belongs to it.",
     )]
-    card_count: Annotated[int, Cards(
+    card_count: Annotated[int, kind.Cards(
         "N|I,J", "One rank per card: N free cards, or the cards with these indices (3, is card 3 alone).",
         more="Free cards are of one model, healthy ones first. Not together with `ranks`.", key="cards",
         api="cards.count", least=1, most=MAX_RANKS, unset="none, or `MA_NUM_GPUS` of `env`",
     )] = 0
-    card_indices: Annotated[tuple[int, ...], Indices("", "", key="cards", api="cards.indices")] = ()
-    ranks: Annotated[int, Whole(
+    card_indices: Annotated[tuple[int, ...], kind.Indices("", "", key="cards", api="cards.indices")] = ()
+    ranks: Annotated[int, kind.Whole(
         "N", "Number of ranks on a host without cards.", least=1, most=MAX_RANKS,
         unset="1, or what the rank table says",
     )] = 0
-    env: Annotated[dict[str, str], Variables(
+    env: Annotated[dict[str, str], kind.Variables(
         "NAME[=VALUE]", "Set a variable for the ranks; without =VALUE, to the value it has here.",
         more="muster shows the values nowhere.", hide=lambda env: dict.fromkeys(env, ""),
     )] = field(default_factory=dict)
-    workdir: Annotated[str, FilePath("DIR", "Working folder of the ranks.", unset="a new folder for each rank")] = ""
-    user: Annotated[str, Text(
+    workdir: Annotated[str, kind.FilePath(
+        "DIR", "Working folder of the ranks.", unset="a new folder for each rank",
+    )] = ""
+    user: Annotated[str, kind.Text(
         "NAME", "Run ranks and scripts as this user.", more="Needs a daemon that runs as root.",
         unset="the daemon's user", most=256, what="a user's name or number",
     )] = ""
-    nodes: Annotated[tuple[str, ...], Hosts(
+    nodes: Annotated[tuple[str, ...], kind.Hosts(
         "A,B", "Names of all nodes of the job, the same on each node; the ranks meet at the first.",
         unset="none, or `VC_WORKER_HOSTS` of `env`", what="names of all nodes, as in a,b",
     )] = ()
-    node_count: Annotated[int, Whole(
+    node_count: Annotated[int, kind.Whole(
         "", "Number of nodes; `nodes` sets it.", option=None, key=None, least=1, most=65536,
     )] = 1
-    node_rank: Annotated[int, Whole(
+    node_rank: Annotated[int, kind.Whole(
         "I", "Which of the nodes this is, from 0; needed with several nodes.", most=65535,
     )] = 0
-    master_addr: Annotated[str, Text(
+    master_addr: Annotated[str, kind.Text(
         "ADDR", "Where the ranks meet, if not at the first node.", unset="the first node, or 127.0.0.1", most=253,
         what="a host name or address",
     )] = ""
-    master_port: Annotated[int, Whole(
+    master_port: Annotated[int, kind.Whole(
         "PORT", "Port at which the ranks meet.", most=65535,
         more="Needed with several nodes, the same on each (torchrun: 18888).", unset="a free port",
     )] = 0
-    skip_check: Annotated[bool, Flag(
+    skip_check: Annotated[bool, kind.Flag(
         "", "Leave out the pre-checks. What `muster node` shows as CRITICAL still refuses the job.",
     )] = False
-    max_runtime: Annotated[float | None, TimeLimit(
+    max_runtime: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Stop the job when its ranks have run this long, all attempts together.", unset="no limit",
     )] = None
-    grace_steps: Annotated[tuple[float, ...], Steps(
+    grace_steps: Annotated[tuple[float, ...], kind.Steps(
         "DURATION", "Time from SIGTERM to SIGKILL when the job is stopped.",
         more="A list: the steps after which muster looks whether the processes have ended.", key="grace",
         most=MAX_GRACE_S, unset="15s in steps of 1, 2, 4 and 8s",
     )] = ()
-    boot: Annotated[str, Choice(
+    boot: Annotated[str, kind.Choice(
         "MODE", "Who starts the ranks, muster (ranks) or a launcher: {allowed}.",
         more="[boot-modes.md](../boot-modes.md)", allowed=tuple(Boot), unset="ranks, or `MA_RUN_METHOD` of `env`",
     )] = Boot.RANKS.value
-    rank_table: Annotated[str, FilePath(
+    rank_table: Annotated[str, kind.FilePath(
         "FILE", "Ascend's rank table, or its folder; the start waits until it is completed.",
         more="[rank-tables.md](../rank-tables.md)", unset="none, or what ModelArts' variables in `env` say",
     )] = ""
-    ready_timeout: Annotated[float | None, TimeLimit(
+    ready_timeout: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Longest wait for the rank table, or for the nodes of an MPI job.", unset=_minutes(DEFAULT_READY_S),
     )] = None
-    max_restarts: Annotated[int, Whole(
+    max_restarts: Annotated[int, kind.Whole(
         "N", "Start all ranks again after a failure, at most N times.", most=MAX_RESTARTS,
     )] = 0
-    restart_backoff: Annotated[float | None, Delay(
+    restart_backoff: Annotated[float | None, kind.Delay(
         "DURATION", "Pause before the first restart; each further pause is twice as long, up to 60s.", most=3600,
         unset="1s",
     )] = None
-    pre_start: Annotated[str, FilePath(
+    pre_start: Annotated[str, kind.FilePath(
         "SCRIPT", "Run this script before the ranks of each attempt; muster sets what it exports for them.",
     )] = ""
-    pre_start_timeout: Annotated[float | None, TimeLimit(
+    pre_start_timeout: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Time limit of `pre_start`.", option=None, unset=_minutes(DEFAULT_SCRIPT_S),
     )] = None
-    requirements: Annotated[str, FilePath(
+    requirements: Annotated[str, kind.FilePath(
         "FILE", "Install these requirements with pip before the first attempt, for this job alone.",
     )] = ""
-    requirements_timeout: Annotated[float | None, TimeLimit(
+    requirements_timeout: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Time limit of `requirements`.", option=None, unset=_minutes(DEFAULT_REQUIREMENTS_S),
     )] = None
-    epilog: Annotated[str, FilePath("SCRIPT", "Run this script once after the end, whatever the end was.")] = ""
-    epilog_timeout: Annotated[float | None, TimeLimit(
+    epilog: Annotated[str, kind.FilePath("SCRIPT", "Run this script once after the end, whatever the end was.")] = ""
+    epilog_timeout: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Time limit of `epilog`.", option=None, unset=_minutes(DEFAULT_SCRIPT_S),
     )] = None
-    limits: Annotated[dict[str, float], LimitTable(
+    limits: Annotated[dict[str, float], kind.LimitTable(
         "NAME=VALUE", "Limit of each rank (nofile, memlock, stack, core, nproc) or of the job (memory, cpus).",
         more="[jobs.md](../jobs.md#limits-user-umask-nice)", option="limit", unset="the daemon's limits",
     )] = field(default_factory=dict)
-    umask: Annotated[int | None, Octal("MASK", "File mode mask of ranks and scripts.", most=0o777, unset="022")] = None
-    nice: Annotated[int, Whole(
+    umask: Annotated[int | None, kind.Octal(
+        "MASK", "File mode mask of ranks and scripts.", most=0o777, unset="022",
+    )] = None
+    nice: Annotated[int, kind.Whole(
         "N", "Scheduling priority of the ranks, {allowed}.", least=-20, most=19,
         more="Below 0 needs a daemon that runs as root.",
     )] = 0
-    training_mode: Annotated[str, Choice(
+    training_mode: Annotated[str, kind.Choice(
         "MODE", "MindSpore's environment: {allowed}.", more="[jobs.md](../jobs.md#training-modes)",
         allowed=tuple(TrainingMode),
     )] = ""
-    on_hang: Annotated[str, Choice(
+    on_hang: Annotated[str, kind.Choice(
         "ACTION", "What muster does about a job that hangs: {allowed}.",
         more="Only from the confidence `action_confidence` on; `restart` within `max_restarts`. [hang.md](../hang.md)",
         allowed=tuple(OnHang), unset="notify",
     )] = ""
-    max_hang_restarts: Annotated[int | None, Whole(
+    max_hang_restarts: Annotated[int | None, kind.Whole(
         "N", "Start the job again after a hang at most N times.", option=None, most=MAX_RESTARTS, unset="3",
     )] = None
-    hang: Annotated[dict[str, str], RuleSettings(
+    hang: Annotated[dict[str, str], kind.RuleSettings(
         "", "Settings of the hang rule for this job, over those of the node.", more="[hang.md](../hang.md)",
         option=None,
     )] = field(default_factory=dict)
-    notify_webhook: Annotated[str, Webhook(
+    notify_webhook: Annotated[str, kind.Webhook(
         "URL|@FILE", "Post this job's events there; @FILE holds the URL, which everybody may read in a command line.",
         more="[notify.md](../notify.md)", api="notify.webhook", hide=without_secrets,
     )] = ""
-    notify_events: Annotated[tuple[str, ...], EventNames(
+    notify_events: Annotated[tuple[str, ...], kind.EventNames(
         "A,B", "Which events to post: {allowed}.", api="notify.events", allowed=JOB_EVENTS, unset="all",
         what="names of events, as in failed,hung",
     )] = ()
-    notify_secret: Annotated[str, Secret(
+    notify_secret: Annotated[str, kind.Secret(
         "@FILE", "Sign what is posted with the secret in FILE.", api="notify.secret", hide=lambda _: "",
     )] = ""
-    labels: Annotated[dict[str, str], Labels(
+    labels: Annotated[dict[str, str], kind.Labels(
         "KEY=VALUE", "A label of the job, for `muster ps --label`.", option="label", most=MAX_LABELS,
     )] = field(default_factory=dict)
     # fmt: on
@@ -302,9 +283,9 @@ def _sha256(spec: JobSpec) -> str:
     return hashlib.sha256(spec.to_json().encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _bound(row: Any) -> Field:
+def _bound(row: Any) -> kind.Field:
     """A row of the table with the names and the default that it leaves to the dataclass."""
-    about: Field = row.type.__metadata__[0]
+    about: kind.Field = row.type.__metadata__[0]
     about.name = row.name
     about.default = row.default if row.default_factory is MISSING else row.default_factory()
     about.api = about.api or row.name

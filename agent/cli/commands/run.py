@@ -12,7 +12,7 @@ import click
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import CallFailed, Exit, Failure, NoDaemon, StdoutFailed, Why, not_started
 from muster.agent.cli.printing import note, on_terminal, write
-from muster.agent.cli.spec.job_spec import Draft
+from muster.agent.cli.spec.job_spec import Draft, is_utf8
 from muster.agent.cli.spec.spec_options import spec_options
 from muster.agent.host import end_signals
 from muster.agent.host.end_signals import Ask
@@ -122,7 +122,7 @@ def _environment() -> dict[str, str]:
     """This process' environment, as far as it can be passed on."""
     env = {}
     for name, value in os.environ.items():
-        if (name + value).isascii() or _is_utf8(name + value):
+        if (name + value).isascii() or is_utf8(name + value):
             env[name] = value
         else:
             note(f"environment: {name!a} is left out: its value is not UTF-8")
@@ -134,14 +134,6 @@ def _here() -> str:
         return os.getcwd()
     except FileNotFoundError:
         raise Failure("this folder was removed: go to another, or give --workdir", Exit.USAGE) from None
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, label: bool) -> int:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from muster.agent.cli.exits import BadSpec, Exit, Failure
 from muster.agent.cli.spec import spec_values
@@ -11,9 +11,6 @@ from muster.supervisors.birth.modes import modelarts
 from muster.supervisors.birth.spec_rules import violations
 from muster.supervisors.model.spec import FIELDS, JobSpec, Violation
 from muster.supervisors.model.spec_fields import JOB_ID, Field, FilePath
-
-if TYPE_CHECKING:
-    from muster.v1 import job_pb2
 
 _MAX_FILE = 4 << 20
 #: The keys of job.toml; the first field of a key describes it.
@@ -94,7 +91,7 @@ class Draft:
             elif isinstance(value, tuple):
                 texts = {f"[{i}]": word for i, word in enumerate(value)}
             for part, text in texts.items():
-                if isinstance(text, str) and not _is_utf8(text):
+                if isinstance(text, str) and not is_utf8(text):
                     yield Violation(self._name(name) + part, "is not UTF-8, which is all that the daemon's API takes")
 
 
@@ -105,19 +102,13 @@ def new_id(command: tuple[str, ...]) -> str:
     return f"{name}-{tail}" if JOB_ID.fullmatch(name) else f"job-{tail}"
 
 
-def _is_utf8(value: str) -> bool:
+def is_utf8(value: str) -> bool:
+    """False: it holds bytes that are not UTF-8, as lone surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
         return False
     return True
-
-
-def to_proto(spec: JobSpec) -> "job_pb2.JobSpec":
-    """The message for Start."""
-    from muster.agent.messages.spec_message import spec_to
-
-    return spec_to(spec, secrets=True)
 
 
 # --- job.toml ---------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def from_option(field: Field, written: str) -> Any:
 
 def from_toml(field: Field, value: object) -> Any:
     """The value of a key of job.toml. Raises ValueError."""
-    return _READ[type(field)](field, value)
+    return _READ.get(type(field), _text_of)(field, value)
 
 
 def pair(written: str) -> tuple[str, str]:
@@ -92,6 +92,10 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r}: must be text, in quotes")
     return value
+
+
+def _text_of(field: Field, value: object) -> str:
+    return _text(value)
 
 
 def _number(value: object) -> int:
@@ -221,10 +225,6 @@ def _settings(field: Field, value: object) -> dict[str, str]:
 
 
 _READ: dict[type[Field], Callable[[Field, object], Any]] = {
-    kinds.JobId: lambda _, value: _text(value),
-    kinds.Text: lambda _, value: _text(value),
-    kinds.FilePath: lambda _, value: _text(value),
-    kinds.Choice: lambda _, value: _text(value),
     kinds.Cards: lambda _, value: cards(value),
     kinds.TimeLimit: lambda _, value: _seconds(value),
     kinds.Delay: lambda _, value: _seconds(value),

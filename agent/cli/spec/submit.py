@@ -2,7 +2,7 @@
 
 from muster.agent.cli.client.calls import DaemonConnection
 from muster.agent.cli.exits import CallFailed
-from muster.agent.cli.spec.job_spec import to_proto
+from muster.agent.messages.spec_message import spec_to
 from muster.supervisors.model.spec import JobSpec
 from muster.v1 import job_pb2
 
@@ -15,7 +15,7 @@ def submit(connection: DaemonConnection, spec: JobSpec, *, own: bool = False) ->
     daemon that ends, for its successor: the spec has an id, so that this is the same job. The wait is bounded, and is
     told of after a second. `own`: the daemon is this command's, and nobody succeeds it. Raises CallFailed, NoDaemon,
     BadSpec."""
-    request = job_pb2.StartRequest(spec=to_proto(spec))
+    request = job_pb2.StartRequest(spec=spec_to(spec, secrets=True))
     try:
         return connection.call(connection.jobs.Start, request)
     except CallFailed as failure:

@@ -258,7 +258,7 @@ def test_a_made_up_id_is_a_legal_one(program):
 
 
 def test_the_message_says_what_the_spec_says():
-    from muster.agent.messages import convert
+    from muster.agent.messages import convert, spec_message
 
     full = JobSpec(
         job_id="demo",
@@ -302,7 +302,7 @@ def test_the_message_says_what_the_spec_says():
         if field.name not in ("ranks", "card_count"):  # which go with no indices
             assert getattr(full, field.name) != getattr(JobSpec("", ()), field.name)
     for one in (full, JobSpec(job_id="x", command=("a",)), JobSpec(job_id="x", command=("a",), card_count=2)):
-        assert convert.spec_from(job_spec.to_proto(one)) == one
+        assert convert.spec_from(spec_message.spec_to(one, secrets=True)) == one
 
 
 def test_a_secret_is_in_a_file_and_nowhere_else(tmp_path):
