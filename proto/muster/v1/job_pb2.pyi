@@ -473,7 +473,7 @@ class Notify(_message.Message):
     """Signs what is posted, as the node's own secret does; it is never told again. Empty: nothing is signed."""
     @_builtins.property
     def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """"started", "ended", "failed", "stopped", "suspected_hang", "hung", "recovered"; empty: all of them."""
+        """"started", "ended", "failed", "stopped", "suspected_hang", "hung", "recovered", "output_lost"; empty: all of them."""
 
     def __init__(
         self,
