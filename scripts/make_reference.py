@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from scripts.reference_hang_rule import hang_rule
 from scripts.reference_job_fields import job_fields
 from scripts.reference_settings import settings
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
-PAGES: dict[str, Callable[[], str]] = {"job-fields.md": job_fields, "settings.md": settings}
+PAGES: dict[str, Callable[[], str]] = {"hang-rule.md": hang_rule, "job-fields.md": job_fields, "settings.md": settings}
 
 
 def main(check: bool) -> int:

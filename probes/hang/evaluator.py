@@ -61,8 +61,7 @@ def _apply(row: ExplanationRow, m: JobMoment) -> None:
     """Changes `m.limit`."""
     limit = m.limit
     before = (limit.seconds, limit.why, limit.confidence, len(limit.missing))
-    if row.missing is not None:
-        limit.missing = [*limit.missing, *row.missing(m)]
+    limit.missing += row.missing if row.missing_now is None else row.missing_now(m)
     if row.limit:
         amount, so_far = row.seconds(m), limit.seconds
         reason = row.reason.format(missing=" and ".join(limit.missing))
@@ -119,6 +118,6 @@ def _afterwards(m: JobMoment, decision: Decision, table: Sequence[ExplanationRow
         if row.step is RowStep.AFTER and m.scene in row.scenes and row.when(m):
             decision = replace(decision, confidence=decision.confidence - row.less)
             decision.rule += row.adds(m) if row.adds else ""
-            m.limit.missing += row.missing(m) if row.missing else []
+            m.limit.missing += row.missing
             m.limit.rows.append(row.name)
     return decision

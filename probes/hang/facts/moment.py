@@ -16,12 +16,21 @@ from muster.probes.hang.verdicts import Kind, Verdict
 
 
 class Scene(enum.StrEnum):
-    """What the cards of a job show; each row of tables 2 and 3 is for one, or for any."""
+    """What the cards of a job show; each row of tables 2 and 3 is for one of these, or for any."""
 
-    LIVELY = "lively"  # a card works, or the silence is shorter than suspect_s
-    SPINNING = "spinning"  # all cards are at full utilization, and none shows that it computes
-    STARTING = "starting"  # some cards idle or are not seen, none spins, and none was active in this attempt
-    IDLE = "idle"  # some cards idle or are not seen; the others, if there are any, wait for them
+    LIVELY = "lively"
+    SPINNING = "spinning"
+    STARTING = "starting"
+    IDLE = "idle"
+
+
+#: What each of them is. The first that holds counts.
+SCENE_WORDS = {
+    Scene.LIVELY: "a card works, or the silence is shorter than suspect_s (NPUs that wait: than their suspect time)",
+    Scene.SPINNING: "all cards are at full utilization, or at a flat one, and none shows that it computes",
+    Scene.STARTING: "no card is at full utilization, and none was active in this attempt",
+    Scene.IDLE: "some cards idle or are not seen; the others, if there are any, wait for them",
+}
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """What a row of table 2 says."""
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from muster.probes.hang.facts.moment import JobMoment, Scene
@@ -29,10 +29,10 @@ class ExplanationRow:
     """A row. `words`: its condition. `scenario`: one of the corpus in which it counts.
 
     `limit`: a setting, or words for `amount` (seconds or a factor; None: never). `reason`: as the evidence shows it,
-    with the readings that are missing for `{missing}`; of a factor it is appended. The confidence becomes `sure`, then
-    `less` and `less_each` (for each missing reading) are taken off, then it is at most `at_most`. `missing`: readings
-    that are missing. `after_log`: the silence counts from the last line of a log on. `if_longer`: the row counts only
-    where it makes the limit longer. `adds`: what is added to the rule's words.
+    with the missing readings in the place of `{missing}`; a factor appends it. The confidence becomes `sure`, then
+    `less` and `less_each` (for each missing reading) are subtracted, then it is at most `at_most`. `missing`: readings
+    that are missing; `missing_now` selects from several. `after_log`: the silence counts from the last line of the log.
+    `if_longer`: the row counts only if it makes the limit longer. `adds`: text that is added to the rule's words.
     """
 
     name: str
@@ -49,7 +49,8 @@ class ExplanationRow:
     less: float = 0.0
     less_each: float = 0.0
     at_most: float = 1.0
-    missing: Callable[[JobMoment], list[str]] | None = None
+    missing: tuple[str, ...] = ()
+    missing_now: Callable[[JobMoment], Sequence[str]] | None = None
     after_log: bool = False
     if_longer: bool = False
     adds: Callable[[JobMoment], str] | None = None

@@ -11,17 +11,22 @@ Who = Callable[[JobMoment], tuple[tuple[int, ...], dict[int, str]]]
 
 
 def all_ranks(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
-    """All of them; none stands out."""
+    """All ranks."""
     return m.all_ranks, {}
 
 
+def nobody(_: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """No rank."""
+    return (), {}
+
+
 def odd_ranks(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
-    """Those that stand out; all, where none does."""
+    """Ranks that stand out, else all."""
     return m.odd_ranks, m.odd
 
 
 def computing(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
-    """Those that compute on the CPU; if none does so alone, those that stand out."""
+    """Ranks that compute, else those that stand out."""
     return m.computing or m.odd_ranks, {}
 
 
@@ -52,10 +57,11 @@ class PatternRow:
     `scenario`: one of the corpus in which the row decides.
 
     `ladder`: the row is HUNG only from the limit on; SUSPECT after so many seconds, and before that nothing is said.
-    `rule`: what the evidence shows. `who`: whom it is about. `since`: begin of what it is about. `limit`: rows of table
-    2, of which the first that holds counts on top of what they add up to. `sure`: the confidence, if that is not what
-    table 2 says; `less` is taken off. `clears`: what would have kept it from being said. `asleep`: it rests on
-    processes that sleep. `on_cards`: it rests on what cards do, and the evidence shows the thresholds of that.
+    `rule`: what the evidence shows. `who`: whom it is about; its docstring stands in docs/reference/hang-rule.md.
+    `since`: begin of what it is about. `limit`: named rows of table 2; the first that holds counts besides the others.
+    `sure`: the confidence, if that is not what table 2 says; `less` is subtracted. `clears`: what would have kept it
+    from being said. `asleep`: it rests on processes that sleep. `on_cards`: it rests on what cards do, and the evidence
+    shows the thresholds of that.
     """
 
     name: str

@@ -5,7 +5,7 @@ The rows of the scenes STARTING and IDLE are in `patterns_start.py` and `pattern
 
 from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.facts.signs import Strength
-from muster.probes.hang.tables.pattern import PatternRow, all_ranks, since_limit
+from muster.probes.hang.tables.pattern import PatternRow, all_ranks, nobody, since_limit
 from muster.probes.hang.tables.patterns_idle import PATTERNS_IDLE
 from muster.probes.hang.tables.patterns_start import PATTERNS_START
 from muster.probes.hang.tracks.rank_track import RankTrack
@@ -13,11 +13,14 @@ from muster.probes.hang.verdicts import Kind, Verdict
 
 
 def _hanging(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Ranks of the cards that hang."""
     ranks = m.ranks_of(m.hanging)
     return ranks, dict.fromkeys(ranks, "a call of the driver for its card does not return")
 
 
 def _going_on(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Ranks that go on."""
+
     def does(track: RankTrack) -> str:
         return "computes on the CPU" if m.is_recent(track.busy_at) else "gives signs of life"
 
@@ -26,12 +29,24 @@ def _going_on(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
 
 
 def _not_spinning(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Ranks whose cards do not wait."""
     ranks = m.ranks_of(key for key in m.looks if key not in m.cards.spins)
     return ranks, dict.fromkeys(ranks, "is waited for")
 
 
+def _slow(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Ranks of the slow cards."""
+    return m.ranks_of(m.slow_cards), {}
+
+
 def _held(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Ranks that cannot go on."""
     return tuple(sorted(m.held_spinning)), m.held_spinning
+
+
+def _held_or_all(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Ranks that cannot go on, else all."""
+    return _held(m) if m.held_spinning else all_ranks(m)
 
 
 def _steady(m: JobMoment) -> bool:
@@ -94,7 +109,7 @@ PATTERNS: tuple[PatternRow, ...] = (
     PatternRow(
         "rank is waited for, no cards",
         None,
-        words="the job has no card; some ranks fell silent (suspect_s) after established_s of signs, the others go on",
+        words="the job has no card; some ranks fell silent (suspect_s) after established_s of signs, others go on",
         when=lambda m: m.waited_for,
         verdict=Verdict.WAITING,
         scenario="P20",
@@ -108,7 +123,7 @@ PATTERNS: tuple[PatternRow, ...] = (
     PatternRow(
         "cards wait for a rank at work",
         Scene.LIVELY,
-        words="some cards have been waiting for suspect_s, others work or a rank does IO",
+        words="some cards have been waiting for suspect_s, and other cards work or a rank does IO",
         when=_some_cards_wait,
         verdict=Verdict.WAITING,
         scenario="H11",
@@ -125,7 +140,7 @@ PATTERNS: tuple[PatternRow, ...] = (
         verdict=Verdict.SLOW,
         scenario="H14",
         rule=lambda m: f"rate: {m.looks[m.slow_cards[0]].why}" if m.slow_cards else "rate",
-        who=lambda m: (m.ranks_of(m.slow_cards), {}),
+        who=_slow,
         since=lambda m: m.job.slow_since if m.job.slow_since is not None else m.now,
         sure=0.7,
         clears=lambda _: ("power and fabric at their usual rate",),
@@ -133,7 +148,7 @@ PATTERNS: tuple[PatternRow, ...] = (
     PatternRow(
         "not begun",
         Scene.LIVELY,
-        words="there was no sign of life in this attempt, and no card works",
+        words="no sign of life yet in this attempt, and no card works",
         when=lambda m: m.life_at <= m.job.begun_at and not m.cards.works,
         verdict=None,
         scenario="H13",
@@ -173,12 +188,12 @@ PATTERNS: tuple[PatternRow, ...] = (
     PatternRow(
         "flat as usual",
         Scene.SPINNING,
-        words="nothing says that the cards wait, and nothing had changed for hung_s until the silence began",
+        words="nothing says that the cards wait, and nothing changed steadily (hung_s) before the silence",
         when=lambda m: not m.confirmed and not m.spin_surely and not m.fell_silent(),
         verdict=Verdict.UNKNOWN,
         scenario="P23",
         rule="cards: a flat utilization as usual here, and nothing that tells work from waiting",
-        who=lambda _: ((), {}),
+        who=nobody,
         limit=("flat utilization",),
         sure=0.2,
         clears=lambda _: ("power, memory utilization or fabric bytes of a card", "a utilization that changes"),
@@ -187,12 +202,12 @@ PATTERNS: tuple[PatternRow, ...] = (
     PatternRow(
         "cards wait from the start",
         Scene.SPINNING,
-        words="no card was active in this attempt, and the limit is not over",
+        words="no card was active in this attempt, and the silence is shorter than the limit",
         when=lambda m: not m.job.active and m.now - m.limit.since < (m.limit.seconds or 0.0),
         verdict=Verdict.WAITING,
         scenario="P10",
         rule="start: cards wait, none was active yet",
-        who=lambda m: _held(m) if m.held_spinning else all_ranks(m),
+        who=_held_or_all,
         since=since_limit,
         clears=_spin_clears,
     ),

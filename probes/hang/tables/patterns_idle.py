@@ -81,11 +81,13 @@ def _is_busy(m: JobMoment) -> bool:
 
 
 def _busy_for_others(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Ranks that compute and whose cards do not wait."""
     ranks = tuple(rank for rank in m.computing if rank not in m.spinning_ranks) or m.odd_ranks
     return ranks, dict.fromkeys(ranks, "computes on the CPU, and is waited for")
 
 
 def _few_that_loop(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """The minority that computes, else ranks that stand out, else all."""
     if not m.cards.spins and 0 < 2 * len(m.computing) < len(m.all_ranks):
         return m.computing, dict.fromkeys(m.computing, "computes on the CPU")
     return odd_ranks(m)
@@ -191,7 +193,7 @@ def _both(first: Callable[[JobMoment], bool], second: Callable[[JobMoment], bool
 PATTERNS_IDLE: tuple[PatternRow, ...] = (
     _idle(
         "stopped",
-        words="a process has been stopped by a signal for the limit, or for hung_s where that is shorter",
+        words="a process has been stopped by a signal for the limit, or for hung_s if that is shorter",
         when=_stopped_too_long,
         verdict=Verdict.HUNG,
         scenario="P38",
@@ -200,8 +202,8 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
     ),
     _idle(
         "peers may compute",
-        words="nothing says that the cards at full utilization wait; none was active in this attempt, or nothing had "
-        "changed for hung_s until the silence began",
+        words="nothing says that the cards at full utilization wait; none was active in this attempt, or nothing "
+        "changed steadily (hung_s) before the silence",
         when=lambda m: m.peers_are_unsure and (not m.job.active or not m.fell_silent()),
         verdict=Verdict.UNKNOWN,
         scenario="P16",
@@ -237,7 +239,7 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
     ),
     _idle(
         "loop",
-        words="a rank has computed on the CPU for busy_s without a line of its log, and a card tells something",
+        words="a rank has computed on the CPU for busy_s without a line of log, and a card reports something",
         when=_loops,
         verdict=Verdict.HUNG,
         scenario="U14",
@@ -262,7 +264,7 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
     ),
     _idle(
         "busy, not seen",
-        words="a rank computes on the CPU, and no card tells anything",
+        words="a rank computes on the CPU, and no card reports anything",
         when=lambda m: _is_busy(m) and m.blind and bool(m.looks),
         verdict=Verdict.UNKNOWN,
         scenario="P34",
@@ -284,7 +286,7 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
     ),
     _idle(
         "some cards wait from the start",
-        words="no card was active in this attempt, and silent for suspect_s",
+        words="no card was active in this attempt, silent for suspect_s",
         when=lambda m: not m.job.active and m.silent >= m.s.suspect_s,
         verdict=Verdict.WAITING,
         scenario="P35",
@@ -292,7 +294,7 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
     ),
     _idle(
         "not seen",
-        words="asleep as for SUSPECT, and no card tells its utilization",
+        words="as the rows for SUSPECT below, and no card reports utilization",
         when=lambda m: _is_suspect(m) and m.unseen and bool(m.looks),
         verdict=Verdict.UNKNOWN,
         scenario="U16",

@@ -62,7 +62,7 @@ PATTERNS_START: tuple[PatternRow, ...] = (
     ),
     _starting(
         "start: some IO",
-        words="weak IO is the last weak evidence of life, and recent",
+        words="the last weak evidence is some IO, within recent_periods",
         when=lambda m: m.is_recent(m.host.weak_at) and m.host.weak == "some IO",
         verdict=Verdict.ALIVE,
         scenario="P26",
@@ -101,7 +101,7 @@ PATTERNS_START: tuple[PatternRow, ...] = (
     ),
     _starting(
         "start: NPUs idle after a restart",
-        words="cards were active in an attempt before, ranks have been asleep for startup_s, NPUs' fabrics are silent",
+        words="cards were active in an earlier attempt, ranks have been asleep for startup_s, NPUs' fabrics are silent",
         when=lambda m: _restarted_and_asleep(m) and m.npus_fell_silent,
         verdict=Verdict.HUNG,
         scenario="P28",
@@ -112,7 +112,7 @@ PATTERNS_START: tuple[PatternRow, ...] = (
     ),
     _starting(
         "start: idle after a restart",
-        words="cards were active in an attempt before, and ranks have been asleep for startup_s",
+        words="cards were active in an earlier attempt, and ranks have been asleep for startup_s",
         when=_restarted_and_asleep,
         verdict=Verdict.HUNG,
         scenario="P29",
@@ -123,7 +123,7 @@ PATTERNS_START: tuple[PatternRow, ...] = (
     ),
     _starting(
         "start: not seen",
-        words="no card tells its utilization",
+        words="no card reports utilization",
         when=lambda m: m.unseen and bool(m.looks),
         verdict=Verdict.UNKNOWN,
         scenario="P30",
