@@ -345,3 +345,42 @@ def test_a_flood_of_calls_delays_a_stop_but_does_not_keep_it_out(daemon: Daemon)
         over.set()
         for thread in threads:
             thread.join()
+
+
+@pytest.mark.parametrize("command", [("ps",), ("status", "x"), ("logs", "-f", "x"), ("events", "-f", "x")])
+def test_a_command_that_gets_no_connection_says_so_and_goes_on(
+    make_daemon: Callable[..., Daemon], command: tuple[str, ...]
+) -> None:
+    daemon = make_daemon("[limits]\nmax_connections = 6\n")
+    daemon.run("sh", "-c", "echo first; exec sleep 1000", job_id="x")
+    eventually(lambda: daemon.output(daemon.get("x")))
+    path = daemon.root.reader_socket
+    with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as taken:
+            for _ in range(6):
+                sock = taken.enter_context(socket.socket(socket.AF_UNIX))
+                sock.connect(str(path))
+                assert sock.recv(1), "it has a connection"
+            waiting = stack.enter_context(muster(path, *command))
+            assert line(waiting.stderr) == (
+                f"muster: waiting for a free slot: {path} serves 6 connections, its limit (max_connections in "
+                "[limits]); goes on by itself\n"
+            )
+            assert waiting.poll() is None
+            # The operators' socket has connections of its own.
+            assert "x" in daemon.cli("ps").stdout
+        assert line(waiting.stderr).startswith("muster: has a slot after ")
+        assert line(waiting.stdout).strip()
+
+
+def test_who_is_refused_a_connection_for_good_is_told_the_limit(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon("[limits]\nmax_connections = 8\n")
+    daemon.run("sleep", "1000", job_id="x")
+    path = daemon.root.reader_socket
+    with contextlib.ExitStack() as taken:
+        opened("events", path, 8, taken)
+        with muster(path, "ps") as refused:
+            told = refused.communicate(timeout=90)[1]
+            assert refused.returncode == 5, told
+        assert "8 connections, its limit (max_connections in [limits])" in told.splitlines()[-1]
+        assert "broke" not in told and "kill" not in told

@@ -166,6 +166,11 @@ class DaemonConnection:
                 self.address.probe()
             except NoDaemon as failure:
                 return failure
+            # Nothing was sent to anybody then, so that it can be tried again, whatever the call does.
+            if known.message.startswith("failed to connect") and (facts := self._full()):
+                limit = f"it serves {facts['limit']} connections, its limit" if facts["limit"] else "it is at its limit"
+                text = f"{facts['listener']} takes no more connections: {limit} ({facts['setting']})"
+                return CallFailed("RESOURCE_EXHAUSTED", text, "TOO_MANY_CONNECTIONS", 1.0, facts)
             if why := self._silence():
                 return CallFailed(status, f"no answer from the daemon at {self.address}: {why}")
             return CallFailed(status, f"the connection to the daemon at {self.address} broke: {known.message}")
@@ -173,6 +178,12 @@ class DaemonConnection:
             why = f": {why}" if (why := self._silence()) else ""
             return CallFailed(status, f"the daemon at {self.address} did not answer within {timeout:g} s{why}")
         return CallFailed(status, known.message or status, reason, client.retry_after(error), client.facts(error))
+
+    def _full(self) -> dict[str, str] | None:
+        """What is known of the limit, where the listener takes no more connections."""
+        from muster.agent.cli.client import connection_limit
+
+        return connection_limit.full(self.address)
 
     def _silence(self) -> str:
         """Why the daemon, which holds its socket, may be silent; empty where nobody can tell from here."""

@@ -45,7 +45,9 @@ class SlotWait:
         if self._say_at <= until:
             time.sleep(max(0.0, self._say_at - now))
             facts = failure.facts
-            full = f"{facts['listener']} serves {facts.get('limit', '')} {facts.get('what', 'calls')}, its limit"
+            setting = f" ({facts['setting']})" if "setting" in facts else ""
+            count = f"{facts['limit']} " if facts.get("limit") else ""
+            full = f"{facts['listener']} serves {count}{facts.get('what', 'calls')}, its limit{setting}"
             self._say(f"waiting for a free slot: {full}; goes on by itself")
             self._said, self._say_at = True, self._say_at + SAY_AGAIN_S
         time.sleep(max(0.0, until - time.monotonic()))

@@ -1,0 +1,66 @@
+"""Is a listener of the daemon full? It hangs up on who comes beyond its `max_connections`, without a word."""
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from muster.agent.cli.client.address import Address
+
+#: The setting, as errors name it.
+SETTING = "max_connections in [limits]"
+#: Seconds within which a daemon that has room greets who connects, as HTTP/2 wants it. It may be busy.
+GREETING_S = 2.0
+#: The connections are counted so often, with so many seconds between.
+_LOOKS, _BETWEEN_S = 3, 0.05
+#: How /proc/net/unix shows a connected socket.
+_CONNECTED = "03"
+
+
+def full(address: Address) -> dict[str, str] | None:
+    """What a refusal for want of a slot would tell (`listener`, `what`, `limit`, `setting`), where the listener, to
+    which a call could not connect, hangs up on this caller, or has room again. None where it is silent; and over
+    TCP, where a refusal may have other reasons."""
+    if address.path is None or not _answers(address.path):
+        return None
+    return {
+        "listener": str(address.path),
+        "what": "connections",
+        "limit": _fewest(address.path),
+        "setting": SETTING,
+    }
+
+
+def _answers(path: Path) -> bool:
+    """Hangs up, or greets."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(GREETING_S)
+            sock.connect(os.fspath(path))
+            sock.recv(1)
+            return True
+    except ConnectionResetError:
+        return True
+    except OSError:  # nobody listens any more, or nobody takes the connection up
+        return False
+
+
+def _fewest(path: Path) -> str:
+    """How many connections the listener serves; "" where the kernel does not show them. Those that it is about to hang
+    up on are there for a moment."""
+    counts = [_connections(path)]
+    for _ in range(_LOOKS - 1):
+        time.sleep(_BETWEEN_S)
+        counts.append(_connections(path))
+    return str(min(counts)) if min(counts) else ""
+
+
+def _connections(path: Path) -> int:
+    """How many there are now; 0 where the kernel shows them to nobody (another network namespace)."""
+    try:
+        with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as lines:
+            # Num RefCount Protocol Flags Type St Inode Path
+            rows = [line.split(maxsplit=7) for line in lines]
+    except OSError:
+        return 0
+    return sum(len(row) == 8 and row[5] == _CONNECTED and row[7].rstrip("\n") == os.fspath(path) for row in rows)
