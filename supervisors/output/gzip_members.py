@@ -108,9 +108,10 @@ def _damaged(path: Path) -> OSError:
     return OSError(errno.EIO, "is damaged: muster did not write it like this", str(path))
 
 
-def open_read(path: Path) -> int:
-    """Raises OSError, also for a link, and for all else that is no file."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+def open_read(path: Path | str, folder: int | None = None) -> int:
+    """`path`: of a file, or its name in the folder with this descriptor. Raises OSError, also for a link, and for all
+    else that is no file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "is no file", str(path))

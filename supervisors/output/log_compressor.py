@@ -9,6 +9,7 @@ from pathlib import Path
 from muster.supervisors.output import gzip_members
 from muster.supervisors.output.log_removals import removals
 from muster.supervisors.output.log_segments import Piece
+from muster.supervisors.system import trust
 
 
 def compress(log: Path, piece: Piece, level: int = 6) -> Generator[int, None, None]:
@@ -17,14 +18,24 @@ def compress(log: Path, piece: Piece, level: int = 6) -> Generator[int, None, No
     Yields after each member how many bytes are done, so that it can be paced; whoever stops in the middle closes the
     generator, and nothing is left of it. Raises OSError, with the plain segment still there.
     """
-    target = Path(f"{piece.path}.gz")
-    part = Path(f"{target}.part")
+    # By descriptor: a folder that is renamed while this takes its time is no way into another.
+    folder = trust.open_logs(piece.path.parent)
+    try:
+        yield from _compress(folder, log, piece, level)
+    finally:
+        os.close(folder)
+
+
+def _compress(folder: int, log: Path, piece: Piece, level: int) -> Generator[int, None, None]:
+    target = f"{piece.path.name}.gz"
+    part = f"{target}.part"
     with contextlib.suppress(FileNotFoundError):
-        part.unlink()  # of one that was killed
-    source = gzip_members.open_read(piece.path)
+        os.unlink(part, dir_fd=folder)  # of one that was killed
+    source = gzip_members.open_read(piece.path.name, folder)
     try:
         stat = os.fstat(source)
-        out = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        out = os.open(part, flags, 0o600, dir_fd=folder)
         try:
             with open(out, "wb", buffering=0) as file:
                 done, size = 0, piece.end - piece.start
@@ -42,17 +53,18 @@ def compress(log: Path, piece: Piece, level: int = 6) -> Generator[int, None, No
                 os.fchmod(out, stat.st_mode & 0o777)
                 os.utime(out, ns=(stat.st_atime_ns, stat.st_mtime_ns))
                 os.fsync(out)
-            part.rename(target)
+            os.rename(part, target, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
-                part.unlink()
+                os.unlink(part, dir_fd=folder)
             raise
     finally:
         os.close(source)
     try:
-        piece.path.unlink()
+        os.unlink(piece.path.name, dir_fd=folder)
         gone = any(record.start <= piece.start and piece.end <= record.end for record in removals(log))
     except FileNotFoundError:
         gone = True
     if gone:
-        target.unlink(missing_ok=True)  # it was removed meanwhile, under its old name
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(target, dir_fd=folder)  # it was removed meanwhile, under its old name

@@ -22,8 +22,8 @@ from pathlib import Path
 from muster.supervisors.output.gaps import no_room
 from muster.supervisors.output.log_layout import Folder, Layout
 from muster.supervisors.output.log_removals import record_removal
-from muster.supervisors.output.log_segments import new_path, segment_path
-from muster.supervisors.output.rotation import LINE, open_log, rotate, take_over
+from muster.supervisors.output.log_segments import segment_path
+from muster.supervisors.output.rotation import LINE, make_new, open_log, opened, put_new, rotate, take_over
 
 #: Seconds after which a rotation that failed is tried again.
 ROTATE_AGAIN_S = 10.0
@@ -142,15 +142,13 @@ class LogFile:
         of the live file. Raises OSError, with `fd` still open."""
         made = fd
         if size:  # what is left becomes a segment: the live file begins behind what is missing
-            new = new_path(self.path)
-            new.unlink(missing_ok=True)
-            made = open_log(new, self._owner, os.O_RDWR | os.O_EXCL)
-            try:
-                os.rename(self.path, segment_path(self.path, base, base + size))
-                os.rename(new, self.path)
-            except OSError:
-                os.close(made)
-                raise
+            with opened(self.path.parent) as folder:
+                made = make_new(folder, self.path, self._owner)
+                try:
+                    put_new(folder, self.path, segment_path(self.path, base, base + size))
+                except OSError:
+                    os.close(made)
+                    raise
         try:
             record_removal(self.path, base + size, end, why, lost=True)
         except OSError:

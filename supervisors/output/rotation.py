@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from muster.supervisors.output.log_layout import Folder, Layout
@@ -30,53 +30,79 @@ def rotate(log: Path, fd: int, start: int, size: int, owner: tuple[int, int]) ->
     Returns a descriptor of the new live file, and how many bytes were rotated away; the old descriptor is left to the
     caller. Raises OSError, with the old one to be written on; `take_over` puts a name right that could not be.
     """
-    if os.stat(log, follow_symlinks=False).st_ino != os.fstat(fd).st_ino:
-        raise OSError(errno.ESTALE, "is another file by now", str(log))
-    cut = _cut(fd, size)
-    new = new_path(log)
-    with contextlib.suppress(FileNotFoundError):
-        new.unlink()
-    made = open_log(new, owner, os.O_RDWR | os.O_EXCL)
-    try:
-        rest = os.pread(fd, size - cut, cut)
-        if len(rest) < size - cut or os.write(made, rest) < len(rest):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(new))
-        segment = segment_path(log, start, start + cut)
-        os.rename(log, segment)
+    with opened(log.parent) as folder:
+        if os.stat(log.name, dir_fd=folder, follow_symlinks=False).st_ino != os.fstat(fd).st_ino:
+            raise OSError(errno.ESTALE, "is another file by now", str(log))
+        cut = _cut(fd, size)
+        made = make_new(folder, log, owner)
         try:
-            os.rename(new, log)
-        except OSError:
-            os.rename(segment, log)
+            rest = os.pread(fd, size - cut, cut)
+            if len(rest) < size - cut or os.write(made, rest) < len(rest):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(new_path(log)))
+            put_new(folder, log, segment_path(log, start, start + cut))
+        except BaseException:
+            os.close(made)
+            with contextlib.suppress(OSError):
+                os.unlink(new_path(log).name, dir_fd=folder)
             raise
-    except BaseException:
-        os.close(made)
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise
     with contextlib.suppress(OSError):
         os.ftruncate(fd, cut)
     return made, cut
 
 
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[int]:
+    """A descriptor of a folder for logs, by which files in it are named: whoever may rename the folder cannot lead us
+    into another one between two steps. Raises OSError."""
+    fd = trust.open_logs(folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def make_new(folder: int, log: Path, owner: tuple[int, int]) -> int:
+    """The next live file of a log, under another name; its descriptor. Raises OSError."""
+    name = new_path(log).name
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+    return _open_log(folder, log.with_name(name), owner, os.O_RDWR | os.O_EXCL)
+
+
+def put_new(folder: int, log: Path, segment: Path) -> None:
+    """The live file becomes a segment, the one of `make_new` the live file. Raises OSError, with all as before."""
+    _rename(folder, log.name, segment.name)
+    try:
+        _rename(folder, new_path(log).name, log.name)
+    except OSError:
+        _rename(folder, segment.name, log.name)
+        raise
+
+
+def _rename(folder: int, name: str, to: str) -> None:
+    os.rename(name, to, src_dir_fd=folder, dst_dir_fd=folder)
+
+
 def take_over(log: Path, layout: Layout) -> int:
     """Finishes, or takes back, what a predecessor was killed in. Returns where the live file begins. Raises OSError."""
-    with contextlib.suppress(OSError):  # if it cannot be removed, nothing can be rotated, but everything written
-        new_path(log).unlink()
-    for gone in removals(log)[-1:]:
-        forget(log, gone.last, gone.end)
-    if not layout.pieces:
-        return layout.end
-    last = layout.pieces[-1]
-    if last.start != last.base:
-        os.rename(last.path, log)
+    with opened(log.parent) as folder:
+        with contextlib.suppress(OSError):  # if it cannot be removed, nothing can be rotated, but everything written
+            os.unlink(new_path(log).name, dir_fd=folder)
+        for gone in removals(log)[-1:]:
+            forget(log, gone.last, gone.end)
+        if not layout.pieces:
+            return layout.end
+        last = layout.pieces[-1]
+        if last.start != last.base:
+            _rename(folder, last.path.name, log.name)
+            return last.base
+        if not last.inode:
+            return layout.end
+        for segment in layout.segments[-1:]:
+            if not segment.packed:
+                with contextlib.suppress(OSError):  # what is behind its end counts for nobody
+                    _shorten(folder, segment.path.name, segment.end - segment.start)
         return last.base
-    if not last.inode:
-        return layout.end
-    for segment in layout.segments[-1:]:
-        if not segment.packed:
-            with contextlib.suppress(OSError):  # what is behind its end counts for nobody
-                _shorten(segment.path, segment.end - segment.start)
-    return last.base
 
 
 def trim(folder: Folder, logs: Sequence[Path], most: int, among: Collection[str] | None = None, live: int = 0) -> None:
@@ -103,11 +129,12 @@ def trim(folder: Folder, logs: Sequence[Path], most: int, among: Collection[str]
 def open_log(path: Path, owner: tuple[int, int], flags: int) -> int:
     """Opens, or makes, a file of the job's user, for others to read as its group may. Raises OSError, also for what is
     no file, or has another name that may be somebody else's and would change hands with it."""
-    folder = trust.open_logs(path.parent)
-    try:
-        fd, may_be_given = trust.open_log(path.name, os.O_CREAT | flags, folder=folder)
-    finally:
-        os.close(folder)
+    with opened(path.parent) as folder:
+        return _open_log(folder, path, owner, flags)
+
+
+def _open_log(folder: int, path: Path, owner: tuple[int, int], flags: int) -> int:
+    fd, may_be_given = trust.open_log(path.name, os.O_CREAT | flags, folder=folder)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
@@ -124,9 +151,9 @@ def open_log(path: Path, owner: tuple[int, int], flags: int) -> int:
     return fd
 
 
-def _shorten(path: Path, size: int) -> None:
+def _shorten(folder: int, name: str, size: int) -> None:
     """A file, if it is longer than that, and no other under a planted name. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     try:
         found = os.fstat(fd)
         if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size > size:

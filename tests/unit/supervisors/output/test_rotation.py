@@ -22,7 +22,7 @@ from muster.supervisors.output.log_compressor import compress
 from muster.supervisors.output.log_layout import Folder
 from muster.supervisors.output.log_reader import Reader
 from muster.supervisors.output.log_removals import removals, remove
-from muster.supervisors.output.log_segments import new_path, segment_path
+from muster.supervisors.output.log_segments import Piece, new_path, segment_path
 from muster.supervisors.output.rotation import LINE, open_log, take_over
 from muster.supervisors.output.tee import RankLog
 from muster.supervisors.output.time_index import INDEX_RECORD
@@ -412,11 +412,11 @@ def test_a_second_rename_that_is_refused_is_taken_back(bench, monkeypatch, back)
     bench.write(lines(3000))
     rename, calls = os.rename, []
 
-    def refuse(source: Path, target: Path) -> None:
+    def refuse(source: str, target: str, **folders: int) -> None:
         calls.append((source, target))
         if len(calls) == 2 or (len(calls) == 3 and not back):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        rename(source, target)
+        rename(source, target, **folders)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", refuse)
@@ -428,6 +428,57 @@ def test_a_second_rename_that_is_refused_is_taken_back(bench, monkeypatch, back)
     bench.write(lines(1, 9000))
     assert len(bench.look()) == 2
     assert bench.read() == bench.written
+
+
+def swapped(folder: Path, names: list[str]) -> Path:
+    """The folder is renamed, and another one with files of these names, which are somebody's, has its place."""
+    away = folder.rename(folder.with_name("away"))
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text(f"somebody's {name}")
+    return away
+
+
+def untouched(folder: Path, names: list[str]) -> bool:
+    return {path.name: path.read_text() for path in folder.iterdir()} == {name: f"somebody's {name}" for name in names}
+
+
+def test_a_folder_that_is_renamed_while_a_log_is_rotated(tmp_path, monkeypatch):
+    """Nothing in the folder that has its name is renamed, removed or cut."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    log, data, away = folder / "log.txt", lines(100), list[Path]()
+    fd, names, pread = open_log(log, US, os.O_RDWR), ["log.txt", "log.txt.new"], os.pread
+    os.write(fd, data)
+
+    def look(*args: int) -> bytes:
+        if not away:
+            away.append(swapped(folder, names))
+        return pread(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", look)
+        made, cut = rotation.rotate(log, fd, 0, len(data), US)
+    os.close(made)
+    os.close(fd)
+    assert untouched(folder, names)
+    assert (away[0] / segment_path(log, 0, cut).name).read_bytes() == data
+
+
+def test_a_folder_that_is_renamed_while_a_segment_is_compressed(tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    log, data = folder / "log.txt", lines(100)
+    segment = segment_path(log, 0, len(data))
+    segment.write_bytes(data)
+    names = [segment.name, f"{segment.name}.gz.part"]
+    work = compress(log, Piece(0, len(data), segment, 0))
+    next(work)
+    away = swapped(folder, names)
+    for _ in work:
+        pass
+    assert untouched(folder, names)
+    assert [path.name for path in away.iterdir()] == [f"{segment.name}.gz"]
 
 
 def test_a_full_disk_is_a_gap_as_ever_and_rotation_waits(tmp_path, monkeypatch):
