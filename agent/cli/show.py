@@ -100,15 +100,17 @@ def devices(job: job_pb2.Job) -> str:
 
 
 def cpu(usage: job_pb2.Usage) -> str:
-    """User and system time in seconds."""
+    """User and system time in seconds; "-" where they are not known."""
+    if not usage.HasField("cpu_user_seconds"):
+        return "-"
     return f"{usage.cpu_user_seconds:.2f}+{usage.cpu_system_seconds:.2f}s"
 
 
 def memory(usage: job_pb2.Usage) -> str:
     """Peak memory; "-" where it is not known."""
-    return size(usage.max_rss_bytes) if usage.max_rss_bytes else "-"
+    return size(usage.max_rss_bytes) if usage.HasField("max_rss_bytes") else "-"
 
 
 def transferred(usage: job_pb2.Usage) -> str:
-    """Bytes through read- and write-like calls."""
-    return f"{size(usage.read_chars)}/{size(usage.write_chars)}"
+    """Bytes through read- and write-like calls; "-" where they are not known."""
+    return f"{size(usage.read_chars)}/{size(usage.write_chars)}" if usage.HasField("read_chars") else "-"

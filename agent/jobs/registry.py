@@ -46,6 +46,7 @@ from muster.probes.cards.driver import Driver
 from muster.probes.checks import precheck
 from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process
+from muster.supervisors.birth.modes import modelarts
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Job
@@ -410,7 +411,7 @@ class Registry:
                 "boot": process.boot_id(),
                 "up": process.uptime(),
                 "card_kind": given.kind,
-                "doubts": list(given.warnings),
+                "doubts": [*given.warnings, *filter(None, [modelarts.name_trouble(spec.job_id, spec.env)])],
                 "master_addr": spec.master_addr or "127.0.0.1",
                 "master_port": spec.master_port or admission.free_port(self._ports()),
                 "by": by,

@@ -82,7 +82,7 @@ def out_of_memory(facts: Facts) -> Cause | None:
     text += f" (the job's limit is {limit / 2**30:.1f} GiB)" if limit else ""
     step = "Let it use less (data-loader workers, caches, pinned memory), or give it more (`--limit memory=`, the "
     step += "container's limit)."
-    largest = max((rank.usage.max_rss for rank in killed), default=0)
+    largest = max((rank.usage.max_rss or 0 for rank in killed), default=0)
     seen = (f"the largest of them had {largest / 2**30:.1f} GiB resident at its peak",) if largest else ()
     return Cause(text, CERTAIN, "memory", (step,), evidence=(*seen, *curves.remarks(facts.minutes)))
 

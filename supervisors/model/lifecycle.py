@@ -9,15 +9,16 @@ from muster.supervisors.supervision_errors import IllegalTransition
 
 @dataclass(slots=True)
 class Usage:
-    """What a process used, with the descendants that it waited for; times in seconds, the rest in bytes."""
+    """What a process used, with the descendants that it waited for; times in seconds, the rest in bytes.
+    None: it could not be read."""
 
-    cpu_user_s: float = 0.0
-    cpu_system_s: float = 0.0
-    max_rss: int = 0
-    read_bytes: int = 0
-    write_bytes: int = 0
-    rchar: int = 0
-    wchar: int = 0
+    cpu_user_s: float | None = None
+    cpu_system_s: float | None = None
+    max_rss: int | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    rchar: int | None = None
+    wchar: int | None = None
 
 
 @dataclass(slots=True)
@@ -176,7 +177,8 @@ class Job:
     restart_at: float = 0.0
     checks: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    #: Sentences about cards of the job that are not as good as others; each becomes a warning before the job begins.
+    #: Sentences about what the job gets and might not expect, as cards that are not as good as others; each becomes a
+    #: warning before the job begins.
     doubts: list[str] = field(default_factory=list)
     #: By rank (JOB: the job's own log): the gap that is open; and the lines of gaps in which the job ended, which could
     #: not be written into the log.

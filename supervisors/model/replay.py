@@ -265,7 +265,9 @@ def _verdict(fields: dict[str, Any]) -> Verdict:
 
 
 def _known(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
-    """Without those that only a newer version knows: what it has added must not cost a job."""
+    """Without those that only a newer version knows: what it has added must not cost a job. Raises TypeError."""
+    if not isinstance(fields, dict):
+        raise TypeError(f"{cls.__name__} is an object, not {type(fields).__name__}")
     return {name: value for name, value in fields.items() if name in cls.__slots__}  # type: ignore[attr-defined]
 
 

@@ -237,6 +237,8 @@ def test_a_name_that_leads_elsewhere_is_not_followed(daemon: Daemon, tmp_path: P
         job_id = f"x{number}"
         start(daemon, put(tmp_path / "t.json", ONE), job_id=job_id, env={"MA_VJ_NAME": name})
         assert {rank["env"]["JOB_ID"] for rank in dumps(daemon, job_id)} == {job_id}
+        warned = [text for text in daemon.get(job_id).warnings if f"MA_VJ_NAME is {name!r}" in text]
+        assert len(warned) == 1 and f"{job_id} is used in its place" in warned[0]
         assert daemon.cli("rm", job_id).returncode == 0
     assert other.exists()
 

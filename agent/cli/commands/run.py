@@ -113,8 +113,8 @@ def _as_launcher(draft: Draft, log_dir: str | None) -> str | None:
         draft.asked = replace(draft.asked, master_addr=address, master_port=port)
     if "job_id" not in draft.written:
         draft.asked = replace(draft.asked, job_id=modelarts.job_name("", env))
-        if not draft.asked.job_id and env.get("MA_VJ_NAME"):
-            note(f"MA_VJ_NAME is {env['MA_VJ_NAME'][:80]!a}, which cannot be the id of a job; the job gets another")
+        if trouble := modelarts.name_trouble("another id", env):
+            note(trouble)
     return log_dir or modelarts.log_folder(env)
 
 

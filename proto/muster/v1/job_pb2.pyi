@@ -1008,9 +1008,9 @@ class Usage(_message.Message):
     READ_CHARS_FIELD_NUMBER: _builtins.int
     WRITE_CHARS_FIELD_NUMBER: _builtins.int
     cpu_user_seconds: _builtins.float
+    """Each is not set where it could not be read (the process was waited for by another than its supervisor, say)."""
     cpu_system_seconds: _builtins.float
     max_rss_bytes: _builtins.int
-    """0 when it could not be read (the process was waited for by another than its supervisor)."""
     read_bytes: _builtins.int
     """Bytes from and to storage, and through read- and write-like calls."""
     write_bytes: _builtins.int
@@ -1019,19 +1019,46 @@ class Usage(_message.Message):
     def __init__(
         self,
         *,
-        cpu_user_seconds: _builtins.float = ...,
-        cpu_system_seconds: _builtins.float = ...,
-        max_rss_bytes: _builtins.int = ...,
-        read_bytes: _builtins.int = ...,
-        write_bytes: _builtins.int = ...,
-        read_chars: _builtins.int = ...,
-        write_chars: _builtins.int = ...,
+        cpu_user_seconds: _builtins.float | None = ...,
+        cpu_system_seconds: _builtins.float | None = ...,
+        max_rss_bytes: _builtins.int | None = ...,
+        read_bytes: _builtins.int | None = ...,
+        write_bytes: _builtins.int | None = ...,
+        read_chars: _builtins.int | None = ...,
+        write_chars: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_system_seconds", b"_cpu_system_seconds", "_cpu_user_seconds", b"_cpu_user_seconds", "_max_rss_bytes", b"_max_rss_bytes", "_read_bytes", b"_read_bytes", "_read_chars", b"_read_chars", "_write_bytes", b"_write_bytes", "_write_chars", b"_write_chars", "cpu_system_seconds", b"cpu_system_seconds", "cpu_user_seconds", b"cpu_user_seconds", "max_rss_bytes", b"max_rss_bytes", "read_bytes", b"read_bytes", "read_chars", b"read_chars", "write_bytes", b"write_bytes", "write_chars", b"write_chars"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_system_seconds", b"cpu_system_seconds", "cpu_user_seconds", b"cpu_user_seconds", "max_rss_bytes", b"max_rss_bytes", "read_bytes", b"read_bytes", "read_chars", b"read_chars", "write_bytes", b"write_bytes", "write_chars", b"write_chars"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_system_seconds", b"_cpu_system_seconds", "_cpu_user_seconds", b"_cpu_user_seconds", "_max_rss_bytes", b"_max_rss_bytes", "_read_bytes", b"_read_bytes", "_read_chars", b"_read_chars", "_write_bytes", b"_write_bytes", "_write_chars", b"_write_chars", "cpu_system_seconds", b"cpu_system_seconds", "cpu_user_seconds", b"cpu_user_seconds", "max_rss_bytes", b"max_rss_bytes", "read_bytes", b"read_bytes", "read_chars", b"read_chars", "write_bytes", b"write_bytes", "write_chars", b"write_chars"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__cpu_system_seconds: _TypeAlias = _typing.Literal["cpu_system_seconds"]  # noqa: Y015
+    _WhichOneofArgType__cpu_system_seconds: _TypeAlias = _typing.Literal["_cpu_system_seconds", b"_cpu_system_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__cpu_user_seconds: _TypeAlias = _typing.Literal["cpu_user_seconds"]  # noqa: Y015
+    _WhichOneofArgType__cpu_user_seconds: _TypeAlias = _typing.Literal["_cpu_user_seconds", b"_cpu_user_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__max_rss_bytes: _TypeAlias = _typing.Literal["max_rss_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_rss_bytes: _TypeAlias = _typing.Literal["_max_rss_bytes", b"_max_rss_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__read_bytes: _TypeAlias = _typing.Literal["read_bytes"]  # noqa: Y015
+    _WhichOneofArgType__read_bytes: _TypeAlias = _typing.Literal["_read_bytes", b"_read_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__read_chars: _TypeAlias = _typing.Literal["read_chars"]  # noqa: Y015
+    _WhichOneofArgType__read_chars: _TypeAlias = _typing.Literal["_read_chars", b"_read_chars"]  # noqa: Y015
+    _WhichOneofReturnType__write_bytes: _TypeAlias = _typing.Literal["write_bytes"]  # noqa: Y015
+    _WhichOneofArgType__write_bytes: _TypeAlias = _typing.Literal["_write_bytes", b"_write_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__write_chars: _TypeAlias = _typing.Literal["write_chars"]  # noqa: Y015
+    _WhichOneofArgType__write_chars: _TypeAlias = _typing.Literal["_write_chars", b"_write_chars"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cpu_system_seconds) -> _WhichOneofReturnType__cpu_system_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cpu_user_seconds) -> _WhichOneofReturnType__cpu_user_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_rss_bytes) -> _WhichOneofReturnType__max_rss_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__read_bytes) -> _WhichOneofReturnType__read_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__read_chars) -> _WhichOneofReturnType__read_chars | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__write_bytes) -> _WhichOneofReturnType__write_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__write_chars) -> _WhichOneofReturnType__write_chars | None: ...
 
 Global___Usage: _TypeAlias = Usage  # noqa: Y015
 

@@ -121,6 +121,18 @@ def platform_name(env: Mapping[str, str]) -> str:
     return name if JOB_ID.fullmatch(name) else ""
 
 
+def name_trouble(job_id: str, env: Mapping[str, str]) -> str:
+    """A sentence about a MA_VJ_NAME that gives the job no name; empty where it does, and where it is not set."""
+    name = env.get("MA_VJ_NAME")
+    if name is None or platform_name(env):
+        return ""
+    shown = f"{name[:40]!a}... ({len(name)} characters)" if len(name) > 40 else ascii(name)
+    return (
+        f"MA_VJ_NAME is {shown}, which cannot be the name of a job: {job_id} is used in its place; give 1 to "
+        "128 letters, digits, '.', '_' and '-', a letter or digit first, or unset it"
+    )
+
+
 def further_logs(root: Root, job_id: str, env: Mapping[str, str]) -> Path:
     """The folder of a job's logs of launchers and of CANN, once it is made (`user_folder.make_logs`)."""
     own = root.own_job_logs(job_id)

@@ -41,3 +41,10 @@ def test_status_says_since_when_who_and_why() -> None:
         "rank 5: its process has ended (muster why j, muster stacks j)"
     )
     assert look._hang(job(verdict="ALIVE")) == ""
+
+
+def test_what_could_not_be_read_of_a_rank_is_no_zero() -> None:
+    unknown, none = job_pb2.Usage(), job_pb2.Usage(cpu_user_seconds=0, cpu_system_seconds=0, max_rss_bytes=0)
+    assert [show.cpu(unknown), show.memory(unknown), show.transferred(unknown)] == ["-", "-", "-"]
+    assert [show.cpu(none), show.memory(none)] == ["0.00+0.00s", "0B"]
+    assert not jobs.as_dict(unknown)

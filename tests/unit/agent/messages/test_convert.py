@@ -292,3 +292,8 @@ def test_events():
     assert message.HasField("rank")
     assert message.attributes["exit_code"] == "7"
     assert not convert.event_to(Event(5.5, "job.running", "j")).HasField("rank")
+
+
+def test_usage_that_could_not_be_read_is_not_set():
+    lost = convert.rank_to(Rank(0, 0, 0, pid=7, outcome=Outcome.LOST), True, "")
+    assert lost.HasField("usage") and not lost.usage.ListFields()

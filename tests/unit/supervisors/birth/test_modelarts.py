@@ -366,3 +366,18 @@ def test_where_the_launcher_keeps_the_logs(tmp_path):
     (tmp_path / "log").mkdir()
     assert modelarts.log_folder({"MA_MOUNT_PATH": str(tmp_path)}) == f"{tmp_path}/log"
     assert modelarts.log_folder({}) == modelarts.log_folder({"MA_MOUNT_PATH": ""}) == "/tmp/log"
+
+
+@pytest.mark.parametrize("name", ["", "..", "/", "../x", "a/b", "x" * 300, "-x", "a\n", "a\x1b[31m", "\u00fc"])
+def test_a_name_that_cannot_be_one_is_not_used_and_told_of(name):
+    env = {"MA_VJ_NAME": name}
+    assert modelarts.job_name("job", env) == "job"
+    text = modelarts.name_trouble("job", env)
+    assert text.startswith("MA_VJ_NAME is ") and "job is used in its place" in text and "unset it" in text
+    assert text.isascii() and text.isprintable() and len(text) < 300
+    assert ("(300 characters)" in text) == (len(name) == 300)
+
+
+@pytest.mark.parametrize("env", [{}, {"MA_VJ_NAME": "ma-job-1"}])
+def test_of_a_name_that_can_be_one_or_is_not_set_nothing_is_told(env):
+    assert modelarts.name_trouble("job", env) == ""
