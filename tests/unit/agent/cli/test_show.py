@@ -5,6 +5,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from muster.agent.cli import show
 from muster.agent.cli.commands import jobs, look
+from muster.agent.cli.printing import as_dict
 from muster.agent.text import table_parts
 from muster.v1 import job_pb2
 
@@ -47,4 +48,4 @@ def test_what_could_not_be_read_of_a_rank_is_no_zero() -> None:
     unknown, none = job_pb2.Usage(), job_pb2.Usage(cpu_user_seconds=0, cpu_system_seconds=0, max_rss_bytes=0)
     assert [show.cpu(unknown), show.memory(unknown), show.transferred(unknown)] == ["-", "-", "-"]
     assert [show.cpu(none), show.memory(none)] == ["0.00+0.00s", "0B"]
-    assert not jobs.as_dict(unknown)
+    assert not as_dict(unknown)
