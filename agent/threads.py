@@ -37,11 +37,14 @@ async def run(
     *args: *Ts,
     limiter: CapacityLimiter | None = None,
     abandon_on_cancel: bool = False,
+    here_after: float | None = None,
 ) -> T:
     """The result of `function(*args)`, as `anyio.to_thread.run_sync` gives it, and raises what the function raises.
 
     Where the node has no thread to give (a limit of processes that jobs use up, too) it waits until there is one, or
     until the caller is cancelled: the daemon must not end because somebody else's fork bomb is at its limit.
+    `here_after`: seconds after which the work is done on the loop instead, which serves nobody meanwhile. For what must
+    not wait, above all for ending the processes that use the threads up.
     """
     begun = False
 
@@ -50,7 +53,7 @@ async def run(
         begun = True
         return function(*given)
 
-    pause = _PAUSE_S
+    pause, since = _PAUSE_S, anyio.current_time()
     while True:
         try:
             return await to_thread.run_sync(work, *args, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
@@ -58,5 +61,7 @@ async def run(
             if begun or "start new thread" not in str(error):
                 raise
             _word.say(error)
+        if here_after is not None and anyio.current_time() - since >= here_after:
+            return function(*args)
         await anyio.sleep(pause)
         pause = min(2 * pause, _PAUSE_MOST_S)

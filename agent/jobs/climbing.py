@@ -23,6 +23,8 @@ from muster.supervisors.system.urgency import urgent
 LOOK_S, KILL_AGAIN_MOST_S = 0.5, 0.25
 #: Looks in a row that must find nothing: one can miss a process that forks and exits.
 EMPTY_LOOKS = 3
+#: Seconds that the ladder waits for a thread. Then it is climbed on the loop: it may be what gives threads free.
+NO_THREAD_S = 1.0
 #: Descriptors that looks and signals have in reserve.
 RESERVE = 12
 
@@ -114,4 +116,4 @@ class Climber:
                 return function(*args)
 
         # Given up when the daemon ends: what hangs in the kernel would hold up its end.
-        return await threads.run(work, limiter=self._limiter, abandon_on_cancel=True)
+        return await threads.run(work, limiter=self._limiter, abandon_on_cancel=True, here_after=NO_THREAD_S)

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from muster.agent import threads
 from muster.agent.changes import Changes
 from muster.agent.jobs import salvage
-from muster.agent.jobs.climbing import Climber
+from muster.agent.jobs.climbing import NO_THREAD_S, Climber
 from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.salvage import Salvage
 from muster.agent.link import supervisor_client
@@ -282,7 +282,7 @@ class DamagedJob:
         self._changed()
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True)
+        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True, here_after=NO_THREAD_S)
 
 
 class DamagedJobs:

@@ -9,6 +9,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.jobs import job_folder, last_resort
+from muster.agent.jobs.climbing import NO_THREAD_S
 from muster.agent.jobs.entry import Entry, Told, fetch
 from muster.agent.jobs.job_folder import HeldJob
 from muster.agent.jobs.journal_watch import JournalWatch
@@ -95,7 +96,10 @@ class JobTask:
         """Returns when the stop is in force, or the job has ended. It is in the journal then, or is carried out by the
         daemon itself, because no supervisor takes it."""
         entry = self.entry
-        await self._thread(last_resort.wake_up, self._around.root, entry.job.supervisor_pid)
+        await threads.run(
+            last_resort.wake_up, self._around.root, entry.job.supervisor_pid,
+            limiter=self._around.limiter, here_after=NO_THREAD_S,
+        )  # fmt: skip
         pause = Pause(0.02, 0.5)
         with anyio.move_on_after(STOP_S):
             while not entry.job.state.final:

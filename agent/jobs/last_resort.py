@@ -18,7 +18,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.jobs import job_folder
-from muster.agent.jobs.climbing import EMPTY_LOOKS, KILL_AGAIN_MOST_S, LOOK_S, Climber
+from muster.agent.jobs.climbing import EMPTY_LOOKS, KILL_AGAIN_MOST_S, LOOK_S, NO_THREAD_S, Climber
 from muster.agent.jobs.entry import Entry
 from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
@@ -179,8 +179,7 @@ class LastResort:
 
     async def _carry_out(self, order: StopOrder) -> None:
         """Until nothing of the job is left, or it is plain that it cannot be ended, and somebody has recorded it."""
-        with contextlib.suppress(OSError, SupervisionError):
-            await self._catch_up()
+        await self._look_at_journal()
         left = await self._climber.climb(
             self._containment(),
             order,
@@ -232,8 +231,7 @@ class LastResort:
         """Best effort."""
         with contextlib.suppress(OSError, SupervisionError):
             await self._thread(job_folder.note, self._entry.paths, lambda job: stop_order.due(job, order))
-        with contextlib.suppress(OSError, SupervisionError):
-            await self._catch_up()
+        await self._look_at_journal()
 
     async def _keep_or_record(self, order: StopOrder) -> None:
         """Before a signal: whoever judges the ends is to know of it. Where neither the run folder nor the journal takes
@@ -265,6 +263,11 @@ class LastResort:
 
         return await self._thread(work)
 
+    async def _look_at_journal(self) -> None:
+        """Best effort: a stop waits neither for a disk nor for a thread."""
+        with contextlib.suppress(OSError, SupervisionError), anyio.move_on_after(HAND_OVER_S):
+            await self._catch_up()
+
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def _containment(self) -> Containment:
@@ -287,7 +290,7 @@ class LastResort:
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
         # Given up when the daemon ends: what hangs in the kernel would hold up its end.
-        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True)
+        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True, here_after=NO_THREAD_S)
 
 
 def wake_up(root: Root, supervisor: int) -> None:
