@@ -21,13 +21,14 @@ Every key of the configuration file, with its default and the values that are al
   effect when musterd is started again; musterd shows that, too.
 - Only root and the user of `musterd` may be able to change the file, the run, state and log folders, and every folder
   above them: who can change them says which programs the daemon runs. Otherwise musterd refuses to start; on reload it
-  keeps the configuration that it has. [security.md](../security.md#whose-folders-muster-works-with) has the rule.
+  keeps the configuration that it has.
+  [security.md](../concepts/security.md#whose-folders-muster-works-with) has the rule.
 - `MUSTER_ROOT` in the environment stands for `--root`. Under systemd the daemon sends READY, RELOADING and STOPPING to
   `NOTIFY_SOCKET`.
 """
 #: A default that is longer is cut.
 _MAX_DEFAULT = 100
-_LINK = re.compile(r"\]\((?=[\w-]+\.md)")
+_LINK = re.compile(r"\]\((?=[\w/-]+\.md)")
 
 
 def settings() -> str:

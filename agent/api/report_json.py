@@ -1,4 +1,4 @@
-"""The report of a job as `muster why -o json` prints it: docs/why.md has its keys."""
+"""The report of a job as `muster why -o json` prints it: docs/guides/why.md has its keys."""
 
 from typing import Any
 

@@ -36,7 +36,7 @@ class DaemonTable(Settings):
         "auto",
         "Whether SIGTERM to musterd stops its jobs, with their grace, before musterd exits. `never`: the jobs run "
         "on, and the next musterd finds them. `auto`: only where musterd is PID 1, because the end of PID 1 ends "
-        "every process of the container ([containers.md](containers.md)).",
+        "every process of the container ([containers.md](guides/containers.md)).",
     )
 
 
@@ -56,7 +56,7 @@ class JobsTable(Settings):
     keep_ended: int = setting(
         1000,
         "Records of ended jobs, at most. 0: no limit. muster removes the job that ended first: an event "
-        "`job.collected`, and only its logs and events are left ([jobs.md](jobs.md#records-of-ended-jobs)).",
+        "`job.collected`, and only its logs and events are left ([jobs.md](concepts/jobs.md#records-of-ended-jobs)).",
         most=rules.MAX_COUNT,
     )
     keep_ended_days: float = setting(
@@ -70,8 +70,8 @@ class JobsTable(Settings):
 @dataclass(frozen=True, slots=True)
 class LimitsTable(Settings):
     """Each listener (the operators' socket, the readers' socket, TCP) has these slots for itself, so readers take none
-    from operators. One more call is refused with TOO_MANY_STREAMS ([security.md](security.md#limits)). muster's own
-    commands wait for a slot, print a note after a second, and go on by themselves."""
+    from operators. One more call is refused with TOO_MANY_STREAMS ([security.md](concepts/security.md#limits)).
+    muster's own commands wait for a slot, print a note after a second, and go on by themselves."""
 
     max_followers: int = rules.count(256, "Readers of logs at the same time, per listener.")
     max_watchers: int = rules.count(
@@ -104,7 +104,7 @@ class LimitsTable(Settings):
 
 @dataclass(frozen=True, slots=True)
 class ExecTable(Settings):
-    """Commands in jobs ([exec.md](exec.md))."""
+    """Commands in jobs ([exec.md](guides/exec.md))."""
 
     max_sessions: int = setting(64, "Sessions of one job that have not ended, at most. 0 allows none.", most=1000)
     max_streams: int = rules.count(
@@ -122,7 +122,7 @@ class ExecTable(Settings):
 
 @dataclass(frozen=True, slots=True)
 class LogsTable(Settings):
-    """Logs of jobs. [logs-keeping.md](logs-keeping.md) describes what becomes of the files."""
+    """Logs of jobs. [logs-keeping.md](guides/logs-keeping.md) describes what becomes of the files."""
 
     max_file_bytes: int = setting(
         LogSettings().max_file_bytes, "A rank's file is rotated when it is larger. 0: no limit.", most=1 << 50
@@ -178,7 +178,7 @@ class CardsTable(DriverSettings):
 
 @dataclass(frozen=True, slots=True)
 class ChecksTable(CheckSettings):
-    """The checks before a start. [checks.md](checks.md) describes each.
+    """The checks before a start. [checks.md](guides/checks.md) describes each.
 
     A job skips them with `skip_check` in its spec, or with `MA_SKIP_IMAGE_DETECT=0` in its environment; its record says
     so. It skips no condition of the node: what `muster node` shows as CRITICAL refuses the job all the same (`policy`
@@ -194,7 +194,7 @@ class ChecksTable(CheckSettings):
 
 @dataclass(frozen=True, slots=True)
 class HealthTable(NodeSettings):
-    """The checks of the node, which run all the time. [checks.md](checks.md) describes each. Lists are text with
+    """The checks of the node, which run all the time. [checks.md](guides/checks.md) describes each. Lists are text with
     commas; a list that is empty switches its rule off."""
 
     policy: Literal["enforce", "warn", "off"] = setting(
@@ -210,8 +210,9 @@ class HealthTable(NodeSettings):
 
 @dataclass(frozen=True, slots=True)
 class HangTable(HangSettings):
-    """Whether a job hangs. [hang.md](hang.md) describes the rule, with the reason of each number. What is "per minute"
-    is counted over `period_s`. A job may have its own values (`hang` in its spec), except of `enabled` and `action`."""
+    """Whether a job hangs. [hang.md](concepts/hang.md) describes the rule, with the reason of each number. What
+    is "per minute" is counted over `period_s`. A job may have its own values (`hang` in its spec), except of
+    `enabled` and `action`."""
 
     enabled: bool = setting(True, "Whether the rule runs. It needs `telemetry.enabled`.")
     action: Literal["notify", "stop", "restart"] = setting(
@@ -223,7 +224,7 @@ class HangTable(HangSettings):
 
 @dataclass(frozen=True, slots=True)
 class NotifyTable(Settings):
-    """Whom musterd notifies of events. [notify.md](notify.md) describes what it sends, and how to verify it."""
+    """Whom musterd notifies of events. [notify.md](guides/notify.md) describes what it sends, and how to verify it."""
 
     command: tuple[str, ...] = rules.command(
         (),
@@ -279,7 +280,7 @@ class NotifyTable(Settings):
 
 @dataclass(frozen=True, slots=True)
 class WhyTable(Settings):
-    """Why a job ended ([why.md](why.md))."""
+    """Why a job ended ([why.md](guides/why.md))."""
 
     signatures_dir: str = setting(
         "/etc/muster/signatures.d", "Folder with error signatures of your own, `*.toml`. Empty: none."
@@ -288,7 +289,7 @@ class WhyTable(Settings):
 
 @dataclass(frozen=True, slots=True)
 class TelemetryTable(Settings):
-    """What musterd samples, and what it keeps. [telemetry.md](telemetry.md) describes the records."""
+    """What musterd samples, and what it keeps. [telemetry.md](concepts/telemetry.md) describes the records."""
 
     enabled: bool = setting(
         True, "Whether cards and processes are sampled. Checks and stops ask the driver in any case."
@@ -320,7 +321,7 @@ class TelemetryTable(Settings):
 
 @dataclass(frozen=True, slots=True)
 class MetricsTable(Settings):
-    """Metrics for Prometheus. [metrics.md](metrics.md) has their names."""
+    """Metrics for Prometheus. [metrics.md](reference/metrics.md) has their names."""
 
     listen: str = setting(
         "",
@@ -365,7 +366,7 @@ class SocketTable(Settings):
 
 @dataclass(frozen=True, slots=True)
 class TlsTable(Settings):
-    """TCP, with certificates on both sides. [security.md](security.md) shows how to make them."""
+    """TCP, with certificates on both sides. [security.md](concepts/security.md) shows how to make them."""
 
     listen: str = setting(
         "",

@@ -16,7 +16,7 @@ from muster.supervisors.supervision_errors import Untrusted, remedy
 from muster.supervisors.system import trust
 
 #: First line of `<state>/version`: the name, and the number of the format. It is raised when a musterd of before would
-#: lose or spoil something of what is written now, and then only: docs/upgrade.md tells the rule.
+#: lose or spoil something of what is written now, and then only: docs/guides/upgrade.md tells the rule.
 _NAME, _NUMBER = "muster-state", 1
 VERSION = f"{_NAME} {_NUMBER}"
 _KEY_BYTES = 32

@@ -129,7 +129,7 @@ def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:
         else:
             near = ", ".join(difflib.get_close_matches(name, names, 3))
             text = "is no setting of the hang rule" + (f" (near it: {near})" if near else "")
-            text += "; docs/hang.md has them all"
+            text += "; docs/concepts/hang.md has them all"
         found.append(Violation(f"hang[{name[:40]}]", text))
     while left:
         try:

@@ -319,7 +319,7 @@ def _plain(name: str) -> str:
 
 
 def _said(entry: Entry, ended: bool, files: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the program reads; docs/logs-keeping.md tells it. Nothing of the environment or the command is in it."""
+    """What the program reads (docs/guides/logs-keeping.md). Nothing of the environment or the command is in it."""
     job, verdict = entry.job, entry.job.verdict
     return {
         "job": entry.job_id,

@@ -32,8 +32,8 @@ from muster.supervisors.system.spare import Spare
 FDS_S, FOLDERS_S, ANSWER_S = 0.5, 10.0, 5.0
 #: Descriptors in reserve; and how many more must be free before they are taken again.
 SPARE, HEADROOM = 32, 16
-#: With fewer it does not start: one that is idle has 33 to 36 (docs/performance.md); 12 are the reserve of the ladder
-#: (climbing.py); 16 are for a client, the start of a nursery, checks, and a job or two.
+#: With fewer it does not start: one that is idle has 33 to 36 (docs/concepts/performance.md); 12 are the reserve of the
+#: ladder (climbing.py); 16 are for a client, the start of a nursery, checks, and a job or two.
 NEEDED = 64
 #: Where fewer than these can be had, the reserve is given back.
 LOW = 8

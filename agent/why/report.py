@@ -1,4 +1,4 @@
-"""The report of a job as data, made of its facts. docs/why.md describes it."""
+"""The report of a job as data, made of its facts. docs/guides/why.md describes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Known errors in the output of jobs: a table of signatures, in files, and how a text is searched for them.
 
 The table is `signatures.toml` beside this module; files `*.toml` of an operator add to it, and replace what has the
-same id. docs/why.md tells the keys.
+same id. docs/guides/why.md tells the keys.
 """
 
 import functools
@@ -40,7 +40,7 @@ Role = Literal["root", "follow", "hint"]
 
 
 class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the table; docs/why.md has the meaning of each key."""
+    """One row of the table; docs/guides/why.md has the meaning of each key."""
 
     id: Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,63}$")]
     match: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=32)]

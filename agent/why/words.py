@@ -7,7 +7,7 @@ from muster.probes.checks.result import one_line
 
 #: Characters of a line of output in the report.
 MAX_LINE = 300
-#: How the line begins that stands between two attempts (docs/logs.md).
+#: How the line begins that stands between two attempts (docs/concepts/logs.md).
 _ATTEMPT = "[muster: attempt "
 _LEVELS = "▁▂▃▄▅▆▇█"
 

@@ -1,4 +1,4 @@
-"""Does a job hang? A rule over telemetry records, without clock and without IO: docs/hang.md tells it in words.
+"""Does a job hang? A rule over telemetry records, without clock and without IO: docs/concepts/hang.md explains it.
 
 `Detector` takes the records of one job and tells each change of verdict; `settings.HangSettings` has every number.
 """

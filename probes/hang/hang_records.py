@@ -1,5 +1,5 @@
-"""Telemetry records, as the sampler writes them (docs/telemetry.md), read with distrust: a reading that is no number is
-a missing one, and only what names neither a time nor a job is no record."""
+"""Telemetry records, as the sampler writes them (docs/concepts/telemetry.md), read with distrust: a reading that is no
+number is a missing one, and only what names neither a time nor a job is no record."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The settings of the hang rule. docs/hang.md has the reason of each number."""
+"""The settings of the hang rule. docs/concepts/hang.md has the reason of each number."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -21,8 +21,8 @@ def _factor(default: float, help: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class HangSettings(Settings):
-    """The rule that decides whether a job hangs. docs/hang.md describes it, with the reason of each number. What is
-    "per minute" is counted over `period_s`. A job may have its own values (`hang` in its spec)."""
+    """The rule that decides whether a job hangs. docs/concepts/hang.md describes it, with the reason of each number.
+    What is "per minute" is counted over `period_s`. A job may have its own values (`hang` in its spec)."""
 
     rule: Rule = setting("full", "`plain`: the two stages of ModelArts and nothing else.")
 

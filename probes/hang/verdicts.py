@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Verdict(enum.StrEnum):
-    """How a job is doing; docs/hang.md has each one's meaning. Only HUNG is acted upon."""
+    """How a job is doing; docs/concepts/hang.md has each one's meaning. Only HUNG is acted upon."""
 
     ALIVE = "ALIVE"
     BUSY_HOST = "BUSY_HOST"  # cards idle, a rank computes on the CPU

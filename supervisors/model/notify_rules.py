@@ -5,7 +5,7 @@ A webhook's path and query often are a password (whoever knows them may post), s
 
 from collections.abc import Collection, Iterable
 
-#: Events of a job. "ended" is any end, "failed" and "stopped" are special ones of it; docs/notify.md.
+#: Events of a job. "ended" is any end, "failed" and "stopped" are special ones of it; docs/guides/notify.md.
 JOB_EVENTS = ("started", "ended", "failed", "stopped", "suspected_hang", "hung", "recovered", "output_lost")
 #: Events of the node itself.
 NODE_EVENTS = ("node_condition", "node_drained")

@@ -133,11 +133,12 @@ class JobSpec:
     )] = ()
     boot: Annotated[str, kind.Choice(
         "MODE", "Who starts the ranks, muster (ranks) or a launcher: {allowed}.",
-        more="[boot-modes.md](../boot-modes.md)", allowed=tuple(Boot), unset="ranks, or `MA_RUN_METHOD` of `env`",
+        more="[boot-modes.md](../guides/boot-modes.md)", allowed=tuple(Boot),
+        unset="ranks, or `MA_RUN_METHOD` of `env`",
     )] = Boot.RANKS.value
     rank_table: Annotated[str, kind.FilePath(
         "FILE", "Ascend's rank table, or its folder; the start waits until it is completed.",
-        more="[rank-tables.md](../rank-tables.md)", unset="none, or what ModelArts' variables in `env` say",
+        more="[rank-tables.md](../reference/rank-tables.md)", unset="none, or what ModelArts' variables in `env` say",
     )] = ""
     ready_timeout: Annotated[float | None, kind.TimeLimit(
         "DURATION", "Longest wait for the rank table, or for the nodes of an MPI job.", unset=_minutes(DEFAULT_READY_S),
@@ -167,7 +168,7 @@ class JobSpec:
     )] = None
     limits: Annotated[dict[str, float], kind.LimitTable(
         "NAME=VALUE", "Limit of each rank (nofile, memlock, stack, core, nproc) or of the job (memory, cpus).",
-        more="[jobs.md](../jobs.md#limits-user-umask-nice)", option="limit", unset="the daemon's limits",
+        more="[jobs.md](../concepts/jobs.md#limits-user-umask-nice)", option="limit", unset="the daemon's limits",
     )] = field(default_factory=dict)
     umask: Annotated[int | None, kind.Octal(
         "MASK", "File mode mask of ranks and scripts.", most=0o777, unset="022",
@@ -177,24 +178,25 @@ class JobSpec:
         more="Below 0 needs a daemon that runs as root.",
     )] = 0
     training_mode: Annotated[str, kind.Choice(
-        "MODE", "MindSpore's environment: {allowed}.", more="[jobs.md](../jobs.md#training-modes)",
+        "MODE", "MindSpore's environment: {allowed}.", more="[jobs.md](../concepts/jobs.md#training-modes)",
         allowed=tuple(TrainingMode),
     )] = ""
     on_hang: Annotated[str, kind.Choice(
         "ACTION", "What muster does about a job that hangs: {allowed}.",
-        more="Only from the confidence `action_confidence` on; `restart` within `max_restarts`. [hang.md](../hang.md)",
+        more="Only from the confidence `action_confidence` on; `restart` within `max_restarts`. "
+        "[hang.md](../concepts/hang.md)",
         allowed=tuple(OnHang), unset="notify",
     )] = ""
     max_hang_restarts: Annotated[int | None, kind.Whole(
         "N", "Start the job again after a hang at most N times.", option=None, most=MAX_RESTARTS, unset="3",
     )] = None
     hang: Annotated[dict[str, str], kind.RuleSettings(
-        "", "Settings of the hang rule for this job, over those of the node.", more="[hang.md](../hang.md)",
+        "", "Settings of the hang rule for this job, over those of the node.", more="[hang.md](../concepts/hang.md)",
         option=None,
     )] = field(default_factory=dict)
     notify_webhook: Annotated[str, kind.Webhook(
         "URL|@FILE", "Post this job's events there; @FILE holds the URL, which everybody may read in a command line.",
-        more="[notify.md](../notify.md)", api="notify.webhook", hide=without_secrets,
+        more="[notify.md](../guides/notify.md)", api="notify.webhook", hide=without_secrets,
     )] = ""
     notify_events: Annotated[tuple[str, ...], kind.EventNames(
         "A,B", "Which events to post: {allowed}.", api="notify.events", allowed=JOB_EVENTS, unset="all",

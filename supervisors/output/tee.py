@@ -240,7 +240,7 @@ class RankLog:
 
     def _copy_once(self) -> int:
         """Without splice there is a moment in which the bytes are only in our memory: what a full disk refuses then is
-        counted as lost, and a supervisor killed in that moment loses them (docs/logs.md)."""
+        counted as lost, and a supervisor killed in that moment loses them (docs/concepts/logs.md)."""
         data = os.read(self.fd, BATCH)
         written = 0
         try:

@@ -1,6 +1,6 @@
 """Fake cards: libraries in the place of libnvidia-ml.so.1 and libdcmi.so, and npu-smi, steered while they run.
 
-`FakeCards` is all that a test needs; docs/fake-cards.md tells how to play with them by hand.
+`FakeCards` is all that a test needs; docs/guides/fake-cards.md tells how to play with them by hand.
 """
 
 from tests.fakes.build import NoCompiler

@@ -1,6 +1,6 @@
 """Fake cards by hand: `python -m tests.fakes up DIR`, then `set DIR 3 util=40` and so on, while a daemon has them.
 
-docs/fake-cards.md is the whole story.
+docs/guides/fake-cards.md is the whole story.
 """
 
 import argparse

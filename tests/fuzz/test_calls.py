@@ -38,11 +38,11 @@ METHODS: list[MethodDescriptor] = [
 _WEIGHTS = {"Start": 3, "RunChecks": 1, "GetStacks": 2, "Drain": 1, "Stop": 2, "Delete": 2}
 #: After so many calls of one client a job is started that runs until somebody stops it.
 JOB_EACH = 20
-_DOCS = Path(__file__).parents[2] / "docs" / "schedulers.md"
+_DOCS = Path(__file__).parents[2] / "docs" / "guides/schedulers.md"
 
 
 def documented() -> set[tuple[str, str]]:
-    """Code and reason of each error in the table of docs/schedulers.md; no reason: none."""
+    """Code and reason of each error in the table of docs/guides/schedulers.md; no reason: none."""
     found = set()
     for line in _DOCS.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -1,6 +1,6 @@
 """`muster run --standalone` beside the launchers that it takes the place of: torchrun, mpirun and msrun, the real ones.
 
-The tables below say what only one of the two gives to a rank, and why; docs/drop-in.md says the same.
+The tables below say what only one of the two gives to a rank, and why; docs/guides/drop-in.md says the same.
 """
 
 import importlib.util

@@ -1,6 +1,6 @@
 """`muster run` in place of ModelArts' launcher, `python run_ascend.py COMMAND`: in a container, without a daemon.
 
-What is expected is what the launcher does; docs/drop-in.md tells it, and in what muster differs.
+What is expected is what the launcher does; docs/guides/drop-in.md tells it, and in what muster differs.
 """
 
 import json

@@ -81,7 +81,13 @@ def test_what_is_in_the_sdist(packages: tuple[Path, Path], tmp_path: Path) -> No
         assert all(member.uid == member.gid == 0 for member in tar.getmembers())
     needed = sources() | {"LICENSE", "README.md", "pyproject.toml", "hatch_build.py", "PKG-INFO", "agent/build.txt"}
     needed |= {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "systemd").rglob("*") if path.is_file()}
-    needed |= {"Makefile", "requirements.lock", "requirements-dev.lock", "tests/conftest.py", "docs/security.md"}
+    needed |= {
+        "Makefile",
+        "requirements.lock",
+        "requirements-dev.lock",
+        "tests/conftest.py",
+        "docs/concepts/security.md",
+    }
     assert needed <= names
     junk = re.compile(
         r"(^|/)(__pycache__|\.venv.*|\.git|\.ci|\.[a-z]+_cache|\.hypothesis|dist|build|shared)(/|$)|\.pyc$|\.pem$"

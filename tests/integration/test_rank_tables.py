@@ -1,5 +1,5 @@
 """Rank tables: waited for, read, converted, and made into ranks, with the variables, folders and file names that
-ModelArts' launcher gives (its rules are told in docs/drop-in.md and docs/rank-tables.md)."""
+ModelArts' launcher gives (its rules are told in docs/guides/drop-in.md and docs/reference/rank-tables.md)."""
 
 import json
 import os

@@ -89,7 +89,7 @@ def test_all_cards_are_unknown_while_the_driver_is_gone(daemon: Daemon, cards: F
 
 
 def test_one_function_that_hangs_takes_the_card_and_one_that_fails_a_reading(daemon: Daemon, cards: FakeCards):
-    """As docs/fake-cards.md says."""
+    """As docs/guides/fake-cards.md says."""
     cards[1].fail("nvmlDeviceGetPowerUsage", 3)
     eventually(lambda: not read(daemon)[1].reading.HasField("power_watts"))
     assert read(daemon)[1].reading.HasField("utilization") and healths(daemon) == ["OK"] * 4

@@ -1,4 +1,4 @@
-"""Releases take turns on one root while jobs run: an upgrade, and the way back. docs/upgrade.md tells what follows."""
+"""Releases take turns on one root while jobs run: an upgrade, and the way back (docs/guides/upgrade.md)."""
 
 import os
 import signal

@@ -24,7 +24,7 @@ from tests.conftest import FINAL, Daemon, eventually
 from tests.integration.old_release import LAST, Node, Release, nodes
 from tests.unit.notify_receiver import Receiver
 
-DOCS = Path(__file__).parent.parent.parent / "docs/upgrade.md"
+DOCS = Path(__file__).parent.parent.parent / "docs/guides/upgrade.md"
 MakeNode = Callable[..., Node]
 
 pytestmark = pytest.mark.timeout(240)

@@ -35,7 +35,7 @@ def hang() -> None:
     metavar="KEY=VALUE",
     type=Parsed("setting", pair),
     multiple=True,
-    help="Try another number, as in --set hung_s=900. Repeatable. docs/hang.md has them all.",
+    help="Try another number, as in --set hung_s=900. Repeatable. docs/concepts/hang.md has them all.",
 )
 @click.option("--rule", type=click.Choice(["full", "plain"]), help="plain: ModelArts' two stages alone.")
 @format_option

@@ -299,7 +299,7 @@ class JobSpec(_message.Message):
     """Do not run the pre-checks; recorded in the job. A CRITICAL condition of the node refuses the job all the same."""
     boot: _builtins.str
     """Who makes the ranks: "ranks" (or empty; muster itself: one process per card, with the environment of torchrun), or a
-    launcher that muster starts on each node: "torchrun", "msrun", "pytorch", "tensorflow", "mpi". docs/boot-modes.md
+    launcher that muster starts on each node: "torchrun", "msrun", "pytorch", "tensorflow", "mpi". docs/guides/boot-modes.md
     tells the arguments. Where it is empty, `MA_RUN_METHOD` in `env` counts.
     """
     rank_table: _builtins.str
@@ -395,7 +395,7 @@ class JobSpec(_message.Message):
     def limits(self) -> Global___Limits: ...
     @_builtins.property
     def hang(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Settings of the hang rule for this job, by their names in docs/hang.md, over those of the node."""
+        """Settings of the hang rule for this job, by their names in docs/concepts/hang.md, over those of the node."""
 
     @_builtins.property
     def notify(self) -> Global___Notify:
@@ -461,7 +461,7 @@ Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
 
 @_typing.final
 class Notify(_message.Message):
-    """Events are posted as JSON to `webhook` (http or https); docs/notify.md."""
+    """Events are posted as JSON to `webhook` (http or https); docs/guides/notify.md."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -762,7 +762,7 @@ Global___Job: _TypeAlias = Job  # noqa: Y015
 
 @_typing.final
 class HangVerdict(_message.Message):
-    """What the hang rule says of a job; docs/hang.md."""
+    """What the hang rule says of a job; docs/concepts/hang.md."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1549,7 +1549,7 @@ class GetReportResponse(_message.Message):
     text: _builtins.str
     """The page, as `muster why` shows it."""
     json: _builtins.str
-    """The same as a JSON object: docs/why.md."""
+    """The same as a JSON object: docs/guides/why.md."""
     def __init__(
         self,
         *,

@@ -69,7 +69,7 @@ class TelemetryServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RecordTelemetry(self, request, context):
-        """Telemetry records as they are taken, one JSON object each, for `muster hang replay`: docs/telemetry.md.
+        """Telemetry records as they are taken, one JSON object each, for `muster hang replay`: docs/concepts/telemetry.md.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,7 +1,7 @@
 """Boot modes: which processes muster starts on a node, and with which arguments.
 
 In mode "ranks" these are the ranks. In every other mode it is a launcher, or the boot file itself, that makes them.
-Arguments, their order and the variables are those of ModelArts' preset images; docs/boot-modes.md tells them all.
+Arguments, their order and the variables are those of ModelArts' preset images; docs/guides/boot-modes.md has them all.
 """
 
 import os

@@ -1,8 +1,9 @@
 """Rank tables: which devices of which servers make up a job on Ascend, and which of them are this node's.
 
 Template 2 is what the platform writes: groups of instances (pods) with their devices, in no order. Template 1 is what
-HCCL reads: servers with their devices, each with its rank. docs/rank-tables.md shows both. The rules for ranks, servers
-and this node are those of ModelArts' launcher; the meaning of the fields is that of CANN's description of the file.
+HCCL reads: servers with their devices, each with its rank. docs/reference/rank-tables.md shows both. The rules for
+ranks, servers and this node are those of ModelArts' launcher; the meaning of the fields is that of CANN's description
+of the file.
 
 Nothing here waits: who waits for a table calls `read` again and again. It hangs only as long as the file system does.
 """

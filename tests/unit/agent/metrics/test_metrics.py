@@ -340,7 +340,7 @@ async def test_names_of_dcgm_exporter(tmp_path: Path):
 
 
 async def test_the_panels_of_the_public_dcgm_dashboard_have_data(tmp_path: Path):
-    """Grafana's dashboard 12239, all but its panel of a profiling counter (docs/metrics.md)."""
+    """Grafana's dashboard 12239, all but its panel of a profiling counter (docs/reference/metrics.md)."""
     parts = Parts(view=view(gpu(0)))
     parts.set_metrics(dcgm_names=True)
     found = await shown(tmp_path, parts)

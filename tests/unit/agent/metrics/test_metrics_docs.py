@@ -88,7 +88,7 @@ def test_names_follow_prometheus_rules():
 def test_every_metric_is_documented_as_it_is(metric: Metric):
     labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
     row = f" | {metric.kind} | {labels} | {metric.text} |\n"
-    text = (DOCS / "metrics.md").read_text()
+    text = (DOCS / "reference/metrics.md").read_text()
     if metric in vendor_metrics.ERRORS[1:]:
         assert f"| `npu_chip_info_error_code_1` ... `{vendor_metrics.ERRORS[-1].name}`{row}" in text
     else:
@@ -96,7 +96,7 @@ def test_every_metric_is_documented_as_it_is(metric: Metric):
 
 
 def test_no_metric_is_documented_that_is_not_there():
-    rows = re.findall(r"^\| `([A-Za-z0-9_]+)`", (DOCS / "metrics.md").read_text(), re.M)
+    rows = re.findall(r"^\| `([A-Za-z0-9_]+)`", (DOCS / "reference/metrics.md").read_text(), re.M)
     assert set(rows) <= {metric.name for metric in metrics_of(*ALL)}
     assert len(rows) == len(set(rows))
 

@@ -388,8 +388,8 @@ async def test_a_file_that_cannot_be_written_keeps_nothing_from_being_told(root:
 
 @pytest.fixture
 def documented(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
-    """The receiver of docs/notify.md: its URL, its secret, what it prints."""
-    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "notify.md").read_text(), re.DOTALL)
+    """The receiver of docs/guides/notify.md: its URL, its secret, what it prints."""
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "guides/notify.md").read_text(), re.DOTALL)
     secret, printed = tmp_path / "notify.secret", tmp_path / "printed"
     secret.touch(0o600)
     secret.write_text("open sesame\n")
@@ -426,6 +426,6 @@ async def test_the_receiver_of_the_documentation(root: Root, documented: tuple[s
 
 
 def test_the_documentation_has_each_event() -> None:
-    page = (DOCS / "notify.md").read_text()
+    page = (DOCS / "guides/notify.md").read_text()
     events = re.findall(r"^\| `(\w+)` \| [a-z]", page, re.MULTILINE)
     assert events == list(EVENTS)

@@ -484,7 +484,7 @@ def test_what_cannot_be_read_is_told(write: Callable[[str, str], Path], tmp_path
 
 
 def test_the_example_of_the_documentation_is_good(write: Callable[[str, str], Path]) -> None:
-    text = (Path(__file__).parents[4] / "docs" / "why.md").read_text()
+    text = (Path(__file__).parents[4] / "docs" / "guides/why.md").read_text()
     example = text[text.index("    [[signature]]") : text.index("| key | |", text.index("    [[signature]]"))]
     table = signatures.load(write("x.toml", "\n".join(line.strip() for line in example.splitlines())))
     assert table.problems == ()

@@ -143,7 +143,7 @@ def test_the_object_has_the_keys_that_it_always_had(failed: Facts) -> None:
         "telemetry", "stacks", "notes", "unknown", "damaged",
     }  # fmt: skip
     assert set(found) == old | new
-    documented = (Path(__file__).parents[4] / "docs" / "why.md").read_text()
+    documented = (Path(__file__).parents[4] / "docs" / "guides/why.md").read_text()
     assert [name for name in old | new if f"`{name}`" not in documented] == []
     assert (found["state"], found["verdict"]["exitCode"]) == ("JOB_STATE_FAILED", 1)
     assert (found["firstFailure"]["rank"], found["firstFailure"]["exitCode"]) == (0, 1)

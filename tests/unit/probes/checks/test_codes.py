@@ -9,7 +9,7 @@ from muster.probes.checks.result import Action, Code, Status
 from muster.probes.node.node_checks import catalogue
 from muster.probes.node.node_settings import NodeSettings
 
-PAGE = (Path(__file__).parents[4] / "docs/checks.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs/guides/checks.md").read_text()
 #: Of results that say that nothing is wrong, or nothing at all.
 QUIET = (Status.OK, Status.NOT_APPLICABLE)
 

@@ -104,7 +104,7 @@ def test_the_platforms_example_becomes_template_1():
 
 
 def test_the_two_tables_of_the_documentation_are_the_same():
-    text = Path(__file__).parents[4].joinpath("docs", "rank-tables.md").read_text(encoding="utf-8")
+    text = Path(__file__).parents[4].joinpath("docs", "reference", "rank-tables.md").read_text(encoding="utf-8")
     second, first = map(json.loads, re.findall(r"```json\n(.*?)```", text, re.DOTALL))
     assert json.loads(ranktable.to_template1(table_of(second))) == first
 
