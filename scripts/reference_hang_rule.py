@@ -15,7 +15,7 @@ from tests.corpus.scenarios import Scenario
 
 _HEAD = """# The tables of the hang rule
 
-How muster decides whether a job hangs, row by row. [hang.md](../hang.md) explains the rule, and
+How muster decides whether a job hangs, row by row. [hang.md](../concepts/hang.md) explains the rule, and
 [settings.md](settings.md) has its numbers. `make docs` writes this page from `probes/hang/tables/`.
 
 For each telemetry record muster reads the signs of life (table 1), adds up how long the silence may last (table 2), and
