@@ -24,7 +24,7 @@ from muster.agent.link.connection import LinkLost, Refused
 from muster.agent.telemetry.records import Lost, Records, TelemetryRecord, encoded
 from muster.agent.text import ranks
 from muster.probes import hang
-from muster.probes.hang import Change, Verdict
+from muster.probes.hang import Change, HangVerdict
 from muster.supervisors.model.spec import OnHang
 from muster.supervisors.model.states import State
 
@@ -37,11 +37,11 @@ _PAGE = 1000
 #: Of a sentence of evidence, in characters.
 _SHOWN = 300
 
-_QUIET = (Verdict.SUSPECT, Verdict.HUNG)
+_QUIET = (HangVerdict.SUSPECT, HangVerdict.HUNG)
 _KINDS = {
-    Verdict.SUSPECT: "job.suspected_hang",
-    Verdict.HUNG: "job.hung",
-    Verdict.DRIVER_HANG: "job.driver_hang",
+    HangVerdict.SUSPECT: "job.suspected_hang",
+    HangVerdict.HUNG: "job.hung",
+    HangVerdict.DRIVER_HANG: "job.driver_hang",
 }
 _log = structlog.get_logger(__name__)
 
@@ -197,7 +197,7 @@ class HangWatch:
             watched.found = CurrentHang(change, stored.since, change.t)
             if stored.untold and not await self._was_told(stored.untold, change):
                 self._note(watched, stored.untold, change)
-            if change.verdict is Verdict.HUNG and self._group is not None:
+            if change.verdict is HangVerdict.HUNG and self._group is not None:
                 # The daemon before may not have come to what was asked for.
                 self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
         return watched
@@ -261,16 +261,16 @@ class HangWatch:
 
     async def _follow_up(self, watched: _Watched, change: Change) -> None:
         """The stacks, while they can still be had; then what was asked for."""
-        occasion = "suspected hang" if change.verdict is Verdict.SUSPECT else "hung"
+        occasion = "suspected hang" if change.verdict is HangVerdict.SUSPECT else "hung"
         try:
             await self._take_stacks(change.job, (), occasion)
         except Exception as error:  # evidence is worth having, not needed
             _log.warning("hang.no_stacks", job=change.job, error=str(error))
         entry = watched.entry
         action = OnHang(entry.spec.on_hang or self._settings().hang.action)
-        if change.verdict is not Verdict.HUNG or action is OnHang.NOTIFY or self.found(entry) is None:
+        if change.verdict is not HangVerdict.HUNG or action is OnHang.NOTIFY or self.found(entry) is None:
             return
-        if watched.found is None or watched.found.change.verdict is not Verdict.HUNG:
+        if watched.found is None or watched.found.change.verdict is not HangVerdict.HUNG:
             return  # it got on while the stacks were taken
         least = watched.detector.settings.action_confidence
         if change.confidence < least:
@@ -324,8 +324,8 @@ def _told(found: dict[str, Any] | None) -> Change | None:
         return Change(
             found["t"],
             found["job"],
-            Verdict(found["verdict"]),
-            hang.Kind(found["kind"]) if found["kind"] else None,
+            HangVerdict(found["verdict"]),
+            hang.HangKind(found["kind"]) if found["kind"] else None,
             tuple(found["ranks"]),
             found["confidence"],
             found["evidence"],

@@ -16,7 +16,7 @@ from muster.agent.errors import CursorTooOld
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.exposition import Catalogue, Metric, Page
 from muster.agent.jobs.entry import Entry
-from muster.probes.hang.verdicts import Kind, Verdict
+from muster.probes.hang.verdicts import HangKind, HangVerdict
 from muster.supervisors.model.states import JOB, Outcome, State
 
 #: Events taken at a time.
@@ -26,7 +26,7 @@ MAX_SETS = 2048
 RECOMMENDATIONS = ("NONE", "RETRY_HERE", "RETRY_ELSEWHERE", "FAIL")
 #: That a job gets on again, whatever it does then.
 RECOVERED = "RECOVERED"
-HANG_VERDICTS = (Verdict.SUSPECT, Verdict.HUNG, Verdict.DRIVER_HANG, RECOVERED)
+HANG_VERDICTS = (HangVerdict.SUSPECT, HangVerdict.HUNG, HangVerdict.DRIVER_HANG, RECOVERED)
 
 OWN = Catalogue()
 ENDED = OWN.counter(
@@ -74,7 +74,7 @@ class Tally:
         for result in ("passed", "refused"):
             self._counts[PRECHECKS][(result,)] = 0
         for verdict in HANG_VERDICTS:
-            for kind in Kind if verdict in (Verdict.SUSPECT, Verdict.HUNG) else ("",):
+            for kind in HangKind if verdict in (HangVerdict.SUSPECT, HangVerdict.HUNG) else ("",):
                 self._counts[HANGS][verdict, kind] = 0
         for metric in OWN.metrics:
             if not metric.labels:

@@ -7,17 +7,17 @@ from muster.probes.hang.hang_records import BadRecord, Record, parse
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.plain import PlainDetector
 from muster.probes.hang.rule import Detector
-from muster.probes.hang.verdicts import Change, Kind, Verdict
+from muster.probes.hang.verdicts import Change, HangKind, HangVerdict
 
 __all__ = [
     "BadRecord",
     "Change",
     "Detector",
+    "HangKind",
     "HangSettings",
-    "Kind",
+    "HangVerdict",
     "PlainDetector",
     "Record",
-    "Verdict",
     "detector",
     "parse",
 ]

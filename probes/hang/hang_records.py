@@ -36,7 +36,7 @@ class Proc:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class CardReading:
     """A card. Percent, watts, bytes; None: not told. `hangs`: a call of the driver for it does not return."""
 
     index: int
@@ -58,7 +58,7 @@ class Record:
     t: float
     job: str
     procs: tuple[Proc, ...] | None
-    cards: tuple[Card, ...] | None
+    cards: tuple[CardReading, ...] | None
     log_bytes: dict[int, float]
     has_log: bool
     net_bytes: float | None
@@ -133,9 +133,9 @@ def _procs(values: list[Any]) -> tuple[Proc, ...]:
     return tuple(sorted(found.values(), key=lambda proc: proc.key))
 
 
-def _cards(values: list[Any]) -> tuple[Card, ...]:
+def _cards(values: list[Any]) -> tuple[CardReading, ...]:
     # Nodes whose records were joined may each have a card of this index.
-    found: dict[tuple[int, int], Card] = {}
+    found: dict[tuple[int, int], CardReading] = {}
     for value in values:
         if not isinstance(value, dict):
             continue
@@ -144,7 +144,7 @@ def _cards(values: list[Any]) -> tuple[Card, ...]:
             continue
         kind = value.get("kind")
         util, mem = _counter(value.get("util")), _counter(value.get("mem_util"))
-        found[index, -1 if rank is None else rank] = Card(
+        found[index, -1 if rank is None else rank] = CardReading(
             index,
             kind if isinstance(kind, str) else "",
             rank,

@@ -12,7 +12,7 @@ import msgspec
 from muster.probes.hang.hang_records import Record
 from muster.probes.hang.resumable import Resumable
 from muster.probes.hang.tracks.card_track import median, variance
-from muster.probes.hang.verdicts import Change, Verdict
+from muster.probes.hang.verdicts import Change, HangVerdict
 
 
 class _State(msgspec.Struct):
@@ -24,7 +24,7 @@ class _State(msgspec.Struct):
     records: int = 0
     #: Utilization of each card over the window: time and percent.
     utils: dict[str, list[tuple[float, float]]] = {}
-    verdict: Verdict | None = None
+    verdict: HangVerdict | None = None
 
 
 class PlainDetector(Resumable[_State]):
@@ -54,7 +54,7 @@ class PlainDetector(Resumable[_State]):
         changes = [key for key, seen in job.utils.items() if not self._flat(seen, t)]
         silent = t - job.changed_at
         hung = silent >= s.plain_s and not changes and bool(job.utils)
-        verdict = Verdict.HUNG if hung else Verdict.ALIVE
+        verdict = HangVerdict.HUNG if hung else HangVerdict.ALIVE
         if verdict is job.verdict:
             return []
         before, job.verdict = job.verdict, verdict
@@ -71,7 +71,7 @@ class PlainDetector(Resumable[_State]):
             "would_clear": ["IO of any process", "a utilization that changes"] if hung else [],
             "thresholds": {"plain_s": s.plain_s, "flat_variance": s.flat_variance},
         }
-        if before is Verdict.HUNG:
+        if before is HangVerdict.HUNG:
             told["recovered"] = {"from": "HUNG"}
         ranks = tuple(sorted({c.rank for c in record.cards or () if c.rank is not None})) if hung else ()
         return [Change(t, job.job, verdict, None, ranks, 0.5, told)]

@@ -6,19 +6,19 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import msgspec
 
 from muster.probes.hang.hang_settings import HangSettings, Rule
-from muster.probes.hang.verdicts import Verdict
+from muster.probes.hang.verdicts import HangVerdict
 
 #: Version of the stored state; another one is not read.
 _VERSION = 1
 
 
-class Known(Protocol):
+class DetectorState(Protocol):
     """What any rule keeps of a job, in a `msgspec.Struct` whose fields all have defaults."""
 
-    verdict: Verdict | None
+    verdict: HangVerdict | None
 
 
-K = TypeVar("K", bound=Known)
+K = TypeVar("K", bound=DetectorState)
 
 
 class Resumable(Generic[K]):
@@ -48,6 +48,6 @@ class Resumable(Generic[K]):
         return found
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> HangVerdict | None:
         """The present one; None before the first."""
         return self._job.verdict

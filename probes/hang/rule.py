@@ -9,13 +9,14 @@ from muster.probes.hang.facts.moment import Decision, JobMoment
 from muster.probes.hang.hang_records import Record
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.resumable import Resumable
-from muster.probes.hang.tracks.card_look import CardLook, Eye, State
+from muster.probes.hang.tracks.card_look import CardLook, CardState, Eye
 from muster.probes.hang.tracks.card_track import NEVER
 from muster.probes.hang.tracks.state import JobState
-from muster.probes.hang.verdicts import Change, Kind, Verdict
+from muster.probes.hang.verdicts import Change, HangKind, HangVerdict
 
-_SILENCE = (Verdict.SUSPECT, Verdict.HUNG)
-_QUIET = (*_SILENCE, Verdict.UNKNOWN)
+_SILENCE = (HangVerdict.SUSPECT, HangVerdict.HUNG)
+_QUIET = (*_SILENCE, HangVerdict.UNKNOWN)
+_BAD = (*_SILENCE, HangVerdict.DRIVER_HANG)
 
 
 class Detector(Resumable[JobState]):
@@ -37,18 +38,19 @@ class Detector(Resumable[JobState]):
         self._note_work(looks)
         moment = self._tables.moment(job, looks, s)
         decision = self._tables.find(moment)
-        seen, job.candidate = job.candidate, decision.kind if decision and decision.verdict is Verdict.HUNG else None
+        hung = decision is not None and decision.verdict is HangVerdict.HUNG
+        seen, job.candidate = job.candidate, decision.kind if decision is not None and hung else None
         if decision is None:
             return []
-        if job.candidate and job.candidate is not seen and job.verdict not in (*_QUIET, Verdict.BUSY_HOST):
+        if job.candidate and job.candidate is not seen and job.verdict not in (*_QUIET, HangVerdict.BUSY_HOST):
             return []  # out of nothing: one record is not enough
-        if job.verdict is Verdict.BUSY_HOST and job.candidate not in (None, seen, Kind.LIVELOCK):
+        if job.verdict is HangVerdict.BUSY_HOST and job.candidate not in (None, seen, HangKind.LIVELOCK):
             return []
         recovered = job.verdict in _SILENCE and moment.life_at > job.silent_since
         if not self._is_new(decision, recovered, anew):
             return []
         told: dict[str, Any] = {}
-        if job.verdict in (*_SILENCE, Verdict.DRIVER_HANG) and decision.verdict not in (*_QUIET, Verdict.DRIVER_HANG):
+        if job.verdict in _BAD and decision.verdict not in (*_BAD, HangVerdict.UNKNOWN):
             told = self._recovery(moment)
         change = Change(
             t=record.t,
@@ -66,12 +68,13 @@ class Detector(Resumable[JobState]):
     def _note_work(self, looks: Mapping[str, CardLook]) -> None:
         """Takes down what works: the signs of life of cards, the spell of work, how long most of them are slow."""
         job, s = self._job, self.settings
-        last = max((look.since for look in looks.values() if look.state in (State.WORKS, State.SLOW)), default=NEVER)
+        working = [look.since for look in looks.values() if look.state in (CardState.WORKS, CardState.SLOW)]
+        last = max(working, default=NEVER)
         if last > job.work_at:
             if last - job.spell_at > max(s.period_s, s.gap_factor * job.usual_s):
                 job.spell_since = last
             job.work_at = job.spell_at = last
-        slow = sum(look.state is State.SLOW for look in looks.values())
+        slow = sum(look.state is CardState.SLOW for look in looks.values())
         if not slow or 2 * slow < len(looks):
             job.slow_since = None
         elif job.slow_since is None:
@@ -82,14 +85,16 @@ class Detector(Resumable[JobState]):
         if decision.verdict is job.verdict:
             return False
         # A hang that is acted upon is told once, whatever becomes of the driver meanwhile.
-        if decision.verdict is Verdict.DRIVER_HANG and job.verdict is Verdict.HUNG:
+        if decision.verdict is HangVerdict.DRIVER_HANG and job.verdict is HangVerdict.HUNG:
             return False
-        if anew or recovered or job.verdict not in _SILENCE or Verdict.DRIVER_HANG in (decision.verdict, job.verdict):
+        if anew or recovered or job.verdict not in _SILENCE:
             return True
-        if job.verdict is Verdict.HUNG:
+        if HangVerdict.DRIVER_HANG in (decision.verdict, job.verdict):
+            return True
+        if job.verdict is HangVerdict.HUNG:
             # Only life ends a hang; of one that was told of processes that slept, that they compute.
-            return job.asleep and decision.verdict in (Verdict.BUSY_HOST, Verdict.WAITING)
-        return decision.verdict is not Verdict.ALIVE
+            return job.asleep and decision.verdict in (HangVerdict.BUSY_HOST, HangVerdict.WAITING)
+        return decision.verdict is not HangVerdict.ALIVE
 
     def _recovery(self, moment: JobMoment) -> dict[str, Any]:
         job = self._job

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-class Verdict(enum.StrEnum):
+class HangVerdict(enum.StrEnum):
     """How a job is doing; docs/concepts/hang.md has each one's meaning. Only HUNG is acted upon."""
 
     ALIVE = "ALIVE"
@@ -20,7 +20,7 @@ class Verdict(enum.StrEnum):
     UNKNOWN = "UNKNOWN"  # the readings do not say
 
 
-class Kind(enum.StrEnum):
+class HangKind(enum.StrEnum):
     """How a job hangs."""
 
     SPIN = "spin"  # cards at full utilization and little power: a collective that never completes
@@ -38,8 +38,8 @@ class Change:
 
     t: float
     job: str
-    verdict: Verdict
-    kind: Kind | None
+    verdict: HangVerdict
+    kind: HangKind | None
     ranks: tuple[int, ...]
     confidence: float
     evidence: Mapping[str, Any]

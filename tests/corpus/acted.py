@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 
-from muster.probes.hang import Change, HangSettings, Kind, PlainDetector, Verdict
+from muster.probes.hang import Change, HangKind, HangSettings, HangVerdict, PlainDetector
 from muster.probes.hang.hang_records import read
 from muster.v1 import job_pb2, telemetry_pb2
 from tests.conftest import Daemon
@@ -273,9 +273,9 @@ class Watcher:
                 mine, found = self.changes[job.job_id], job.hang
                 if not found.verdict or (mine and mine[-1].verdict == found.verdict):
                     continue
-                kind = Kind(found.kind) if found.kind else None
+                kind = HangKind(found.kind) if found.kind else None
                 evidence, ranks = json.loads(found.evidence), tuple(found.ranks)
-                verdict = Verdict(found.verdict)
+                verdict = HangVerdict(found.verdict)
                 mine.append(Change(time.time(), job.job_id, verdict, kind, ranks, found.confidence, evidence))
 
 

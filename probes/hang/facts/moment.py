@@ -9,10 +9,10 @@ from muster.probes.hang.facts import odd_ranks
 from muster.probes.hang.facts.host import Host, host_of, in_file_system
 from muster.probes.hang.facts.readings import Readings
 from muster.probes.hang.facts.signs import Strength
-from muster.probes.hang.tracks.card_look import CardLook, State
+from muster.probes.hang.tracks.card_look import CardLook, CardState
 from muster.probes.hang.tracks.card_track import median
 from muster.probes.hang.tracks.rank_track import RankTrack
-from muster.probes.hang.verdicts import Kind, Verdict
+from muster.probes.hang.verdicts import HangKind, HangVerdict
 
 
 class Scene(enum.StrEnum):
@@ -56,8 +56,8 @@ class Decision:
     does that stands out. `asleep`: it rests on processes that sleep. `on_cards`: it rests on what cards do."""
 
     row: str
-    verdict: Verdict
-    kind: Kind | None
+    verdict: HangVerdict
+    kind: HangKind | None
     rule: str
     since: float
     ranks: tuple[int, ...]
@@ -119,7 +119,7 @@ class JobMoment(Readings):
     @cached_property
     def spin_surely(self) -> list[CardLook]:
         """Those of them whose power says that they wait."""
-        return [look for look in self.spins if look.state is State.SPINS]
+        return [look for look in self.spins if look.state is CardState.SPINS]
 
     @cached_property
     def confirmed(self) -> bool:
@@ -166,7 +166,7 @@ class JobMoment(Readings):
     @cached_property
     def blind(self) -> bool:
         """No card tells anything."""
-        dim = any(self.looks[key].state is State.DIM for key in self.cards.dark)
+        dim = any(self.looks[key].state is CardState.DIM for key in self.cards.dark)
         return not self.idle_cards and not self.cards.spins and not dim
 
     @cached_property

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from muster.probes.hang.facts.signs import CardsNow, EvidenceRow, SignsOfLife
 from muster.probes.hang.hang_settings import HangSettings
-from muster.probes.hang.tracks.card_look import CardLook, Eye, State
+from muster.probes.hang.tracks.card_look import CardLook, CardState, Eye
 from muster.probes.hang.tracks.card_track import CardTrack
 from muster.probes.hang.tracks.rank_track import RankTrack
 from muster.probes.hang.tracks.state import JobState
@@ -129,18 +129,18 @@ class Readings:
     def waiting_cards(self) -> list[str]:
         """Cards that spin beyond doubt, for at least `suspect_s`."""
         looks = [(key, self.looks[key]) for key in self.cards.spins]
-        return [k for k, look in looks if look.state is State.SPINS and self.now - look.since >= self.s.suspect_s]
+        return [k for k, look in looks if look.state is CardState.SPINS and self.now - look.since >= self.s.suspect_s]
 
     @cached_property
     def slow_cards(self) -> list[str]:
         """Cards that work at less than half of their rate."""
-        return [key for key in self.cards.works if self.looks[key].state is State.SLOW]
+        return [key for key in self.cards.works if self.looks[key].state is CardState.SLOW]
 
     @cached_property
     def peers_are_unsure(self) -> bool:
         """That the cards at full utilization wait is not known: they may as well compute."""
         peers = [self.looks[key] for key in self.cards.spins]
-        return bool(peers) and not any(look.state is State.SPINS or look.confirmed for look in peers)
+        return bool(peers) and not any(look.state is CardState.SPINS or look.confirmed for look in peers)
 
     def fabrics_fell_silent(self, keys: Iterable[str]) -> bool:
         """The fabrics of all these cards were in use and are silent."""

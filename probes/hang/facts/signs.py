@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from muster.probes.hang.tracks.card_look import CardLook, State
+from muster.probes.hang.tracks.card_look import CardLook, CardState
 from muster.probes.hang.tracks.card_track import NEVER
 from muster.probes.hang.tracks.state import JobState
 
@@ -49,11 +49,11 @@ class CardsNow:
         """From what each of them does."""
         works, spins, low, dark = [], [], [], []
         for key, look in looks:
-            if look.state in (State.WORKS, State.SLOW):
+            if look.state in (CardState.WORKS, CardState.SLOW):
                 works.append(key)
-            elif look.state in (State.SPINS, State.FLAT):
+            elif look.state in (CardState.SPINS, CardState.FLAT):
                 spins.append(key)
-            elif look.state is State.LOW:
+            elif look.state is CardState.LOW:
                 low.append(key)
             else:
                 dark.append(key)

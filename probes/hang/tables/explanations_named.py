@@ -2,16 +2,17 @@
 
 from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.tables.explanation import QUIET, UNSEEN, ExplanationRow, RowSets, RowStep, always
-from muster.probes.hang.verdicts import Kind, Verdict
+from muster.probes.hang.verdicts import HangKind, HangVerdict
 
 
 def _may_wait_for_others(m: JobMoment) -> bool:
     """The job has nodes that are not seen, and no rank that is seen is the reason: one that sleeps may wait for
     them."""
     decision = m.decision
-    if not m.job.others or decision is None or decision.verdict not in (Verdict.SUSPECT, Verdict.HUNG):
+    if not m.job.others or decision is None or decision.verdict not in (HangVerdict.SUSPECT, HangVerdict.HUNG):
         return False
-    if decision.kind in (Kind.STOPPED, Kind.IO_BLOCKED) or (decision.kind is Kind.LIVELOCK and m.cards.spins):
+    loops = decision.kind is HangKind.LIVELOCK and bool(m.cards.spins)
+    if loops or decision.kind in (HangKind.STOPPED, HangKind.IO_BLOCKED):
         return False
     return not any(m.is_reason(rank) for rank in decision.odd)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from muster.probes.hang.facts.moment import JobMoment, Scene
-from muster.probes.hang.verdicts import Kind, Verdict
+from muster.probes.hang.verdicts import HangKind, HangVerdict
 
 #: The ranks that a verdict is about, and what each of those does that stands out.
 Who = Callable[[JobMoment], tuple[tuple[int, ...], dict[int, str]]]
@@ -68,9 +68,9 @@ class PatternRow:
     scene: Scene | None
     words: str
     when: Callable[[JobMoment], bool]
-    verdict: Verdict | None
+    verdict: HangVerdict | None
     scenario: str
-    kind: Kind | None = None
+    kind: HangKind | None = None
     rule: str | Callable[[JobMoment], str] = ""
     who: Who = all_ranks
     since: Callable[[JobMoment], float] = since_silent
@@ -82,11 +82,11 @@ class PatternRow:
     asleep: bool = False
     on_cards: bool = False
 
-    def verdict_at(self, m: JobMoment) -> Verdict | None:
+    def verdict_at(self, m: JobMoment) -> HangVerdict | None:
         """Now."""
         if self.ladder is None:
             return self.verdict
         silent = m.now - self.since(m)
         if m.limit.seconds is not None and silent >= m.limit.seconds:
             return self.verdict
-        return Verdict.SUSPECT if silent >= self.ladder(m) else None
+        return HangVerdict.SUSPECT if silent >= self.ladder(m) else None

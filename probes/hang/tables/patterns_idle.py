@@ -6,7 +6,7 @@ from functools import partial
 
 from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.tables.pattern import BUSY, STOPPED, UNSEEN, PatternRow, computing, odd_ranks, sleep_clears
-from muster.probes.hang.verdicts import Kind, Verdict
+from muster.probes.hang.verdicts import HangKind, HangVerdict
 
 BLOCKED = "processes: one cannot leave the kernel, no IO, cards idle"
 NPU = "npu: utilization, fabric and CPU time all near 0"
@@ -106,7 +106,7 @@ class _Sleepers:
     name: str
     words: str
     when: Callable[[JobMoment], bool]
-    kind: Kind
+    kind: HangKind
     rule: str | Callable[[JobMoment], str]
     suspect: str
     hung: str
@@ -118,37 +118,37 @@ _SLEEPERS: tuple[_Sleepers, ...] = (
         "stopped",
         "a process is stopped by a signal",
         lambda m: m.host.stopped_at is not None,
-        *(Kind.STOPPED, STOPPED, "U9", "P31"),
+        *(HangKind.STOPPED, STOPPED, "U9", "P31"),
     ),
     _Sleepers(
         "blocked",
         "a process cannot leave the kernel",
         lambda m: bool(m.host.blocked),
-        *(Kind.IO_BLOCKED, BLOCKED, "U8", "U8"),
+        *(HangKind.IO_BLOCKED, BLOCKED, "U8", "U8"),
     ),
     _Sleepers(
         "peers spin",
         "the cards of other ranks wait",
         lambda m: bool(m.cards.spins),
-        *(Kind.SPIN, WAITED_FOR, "U10", "U10"),
+        *(HangKind.SPIN, WAITED_FOR, "U10", "U10"),
     ),
     _Sleepers(
         "NPUs wait",
         "the limit is that of NPUs that wait (table 2)",
         lambda m: m.limit.set_by == "NPUs wait" and m.npus_fell_silent,
-        *(Kind.NOTIFY_WAIT, NPU, "U11", "U11"),
+        *(HangKind.NOTIFY_WAIT, NPU, "U11", "U11"),
     ),
     _Sleepers(
         "NPUs idle",
         "the fabrics of NPUs that idle fell silent",
         lambda m: m.npus_fell_silent,
-        *(Kind.NOTIFY_WAIT, _asleep, "P32", "P32"),
+        *(HangKind.NOTIFY_WAIT, _asleep, "P32", "P32"),
     ),
     _Sleepers(
         "deadlock",
         "nothing else stands out",
         lambda _: True,
-        *(Kind.DEADLOCK, _asleep, "U6", "U6"),
+        *(HangKind.DEADLOCK, _asleep, "U6", "U6"),
     ),
 )
 
@@ -159,7 +159,7 @@ def _asleep_rows() -> tuple[PatternRow, ...]:
             f"asleep: {how.name}",
             words=f"asleep for the limit, and {how.words}",
             when=_both(_slept_too_long, how.when),
-            verdict=Verdict.HUNG,
+            verdict=HangVerdict.HUNG,
             scenario=how.hung,
             kind=how.kind,
             rule=how.rule,
@@ -176,7 +176,7 @@ def _suspect_rows() -> tuple[PatternRow, ...]:
             words=f"asleep for suspect_s or npu_suspect_ratio of the limit, or only weak evidence for half of weak_s; "
             f"{how.words}",
             when=_both(_is_suspect, how.when),
-            verdict=Verdict.SUSPECT,
+            verdict=HangVerdict.SUSPECT,
             scenario=how.suspect,
             kind=how.kind,
             rule=how.rule,
@@ -195,9 +195,9 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         "stopped",
         words="a process has been stopped by a signal for the limit, or for hung_s if that is shorter",
         when=_stopped_too_long,
-        verdict=Verdict.HUNG,
+        verdict=HangVerdict.HUNG,
         scenario="P38",
-        kind=Kind.STOPPED,
+        kind=HangKind.STOPPED,
         rule=STOPPED,
     ),
     _idle(
@@ -205,7 +205,7 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         words="nothing says that the cards at full utilization wait; none was active in this attempt, or nothing "
         "changed steadily (hung_s) before the silence",
         when=lambda m: m.peers_are_unsure and (not m.job.active or not m.fell_silent()),
-        verdict=Verdict.UNKNOWN,
+        verdict=HangVerdict.UNKNOWN,
         scenario="P16",
         rule="cards: a flat utilization as usual here, and nothing that tells work from waiting",
         limit=("the others may compute",),
@@ -217,9 +217,9 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         "weak evidence: blocked",
         words="only weak evidence for weak_s, and a process cannot leave the kernel",
         when=lambda m: _weak_too_long(m) and bool(m.host.blocked),
-        verdict=Verdict.HUNG,
+        verdict=HangVerdict.HUNG,
         scenario="P33",
-        kind=Kind.IO_BLOCKED,
+        kind=HangKind.IO_BLOCKED,
         rule=_only_weak,
         since=lambda m: m.done_at,
         limit=("weak evidence",),
@@ -229,9 +229,9 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         "weak evidence",
         words="only weak evidence for weak_s",
         when=_weak_too_long,
-        verdict=Verdict.HUNG,
+        verdict=HangVerdict.HUNG,
         scenario="U13",
-        kind=Kind.LIVELOCK,
+        kind=HangKind.LIVELOCK,
         rule=_only_weak,
         since=lambda m: m.done_at,
         limit=("weak evidence",),
@@ -241,9 +241,9 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         "loop",
         words="a rank has computed on the CPU for busy_s without a line of log, and a card reports something",
         when=_loops,
-        verdict=Verdict.HUNG,
+        verdict=HangVerdict.HUNG,
         scenario="U14",
-        kind=Kind.LIVELOCK,
+        kind=HangKind.LIVELOCK,
         rule="processes: busy on the CPU for too long, no lines of a log, cards idle",
         who=_few_that_loop,
         since=_without_lines,
@@ -255,7 +255,7 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         "busy, waited for",
         words="a rank computes on the CPU, and cards of other ranks wait",
         when=lambda m: _is_busy(m) and bool(m.cards.spins),
-        verdict=Verdict.WAITING,
+        verdict=HangVerdict.WAITING,
         scenario="P39",
         rule="per rank: cards wait for a rank that computes on the CPU",
         who=_busy_for_others,
@@ -266,7 +266,7 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         "busy, not seen",
         words="a rank computes on the CPU, and no card reports anything",
         when=lambda m: _is_busy(m) and m.blind and bool(m.looks),
-        verdict=Verdict.UNKNOWN,
+        verdict=HangVerdict.UNKNOWN,
         scenario="P34",
         rule=BUSY,
         who=computing,
@@ -277,7 +277,7 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         "busy",
         words="a rank computes on the CPU",
         when=_is_busy,
-        verdict=Verdict.BUSY_HOST,
+        verdict=HangVerdict.BUSY_HOST,
         scenario="H8",
         rule=BUSY,
         who=computing,
@@ -288,7 +288,7 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         "some cards wait from the start",
         words="no card was active in this attempt, silent for suspect_s",
         when=lambda m: not m.job.active and m.silent >= m.s.suspect_s,
-        verdict=Verdict.WAITING,
+        verdict=HangVerdict.WAITING,
         scenario="P35",
         rule="start: cards wait, none was active yet",
     ),
@@ -296,7 +296,7 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         "not seen",
         words="as the rows for SUSPECT below, and no card reports utilization",
         when=lambda m: _is_suspect(m) and m.unseen and bool(m.looks),
-        verdict=Verdict.UNKNOWN,
+        verdict=HangVerdict.UNKNOWN,
         scenario="U16",
         rule=UNSEEN,
         since=_suspect_since,

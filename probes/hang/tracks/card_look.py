@@ -8,7 +8,7 @@ from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER, CardTrack, Sample, mean, median, variance
 
 
-class State(enum.StrEnum):
+class CardState(enum.StrEnum):
     """What a card does."""
 
     WORKS = "works"
@@ -26,7 +26,7 @@ class CardLook:
     `why` in words; the readings are medians since then, at most over the window. `confirmed`: two signs agree that it
     waits. `mid`: the flat utilization is neither low nor high."""
 
-    state: State
+    state: CardState
     since: float
     why: str
     confirmed: bool = False
@@ -54,7 +54,7 @@ class Eye:
     def look(self) -> CardLook:
         """What the card does now."""
         look = self._look()
-        self.card.slow = look.state is State.SLOW
+        self.card.slow = look.state is CardState.SLOW
         return look
 
     def _look(self) -> CardLook:
@@ -67,17 +67,17 @@ class Eye:
             since, mid = self.card.flat_since, True
         if since is None:
             self.card.relaxed_since = None
-            return self._told(State.WORKS, self.now, "its utilization changes")
+            return self._told(CardState.WORKS, self.now, "its utilization changes")
         return self._pinned(since, mid)
 
     def _low(self) -> CardLook:
         assert self.card.low_since is not None
-        look = self._told(State.LOW, self.card.low_since, "its utilization is near 0")
+        look = self._told(CardState.LOW, self.card.low_since, "its utilization is near 0")
         if self._fabric_alive(self.card.low_since):
-            return self._told(State.WORKS, self._moved_at(), "utilization near 0, but its fabric moves data")
+            return self._told(CardState.WORKS, self._moved_at(), "utilization near 0, but its fabric moves data")
         if look.power is not None and look.power_active and look.power >= self.s.power_alive_ratio * look.power_active:
             last = self._last(power=self.s.power_alive_ratio * look.power_active)
-            return self._told(State.WORKS, last, "utilization near 0, but the power of work: misread")
+            return self._told(CardState.WORKS, last, "utilization near 0, but the power of work: misread")
         return look
 
     def _pinned(self, since: float, mid: bool) -> CardLook:
@@ -89,10 +89,10 @@ class Eye:
             # Nothing to compare with yet: the limit will do.
             if median(powers) >= share * self.card.limit:
                 last = self._last(power=share * self.card.limit)
-                return self._told(State.WORKS, last, f"its power is above {share:.0%} of its limit")
+                return self._told(CardState.WORKS, last, f"its power is above {share:.0%} of its limit")
             if signs := self._signs(since):
                 return signs
-            return self._told(State.SPINS, since, "full utilization at little power from the beginning", mid=mid)
+            return self._told(CardState.SPINS, since, "full utilization at little power from the beginning", mid=mid)
         if not powers or active is None:
             return self._without_power(since, mid)
         if self.card.dim_since is not None:
@@ -100,8 +100,8 @@ class Eye:
             since = max(since, self.card.dim_since if relaxed is None else min(relaxed, self.card.dim_since))
             if signs := self._signs(since):
                 slow = self._slow(median(powers) / active)
-                return replace(signs, state=State.SLOW, why=slow) if slow else signs
-            look = self._told(State.SPINS, since, "full utilization at the power of a card that waits", mid=mid)
+                return replace(signs, state=CardState.SLOW, why=slow) if slow else signs
+            look = self._told(CardState.SPINS, since, "full utilization at the power of a card that waits", mid=mid)
             strict = look.power is not None and look.power < self.card.strict_power(self.s, active)
             # That its fabric is silent is no second sign: an evaluation needs none.
             return replace(look, confirmed=strict or self._mem_dead(since))
@@ -111,7 +111,7 @@ class Eye:
                 self.card.relaxed_since = self.now - self.s.window_s / 2
             since = max(since, self.card.relaxed_since)
             why = "full utilization, less power, and neither memory nor fabric in use"
-            return replace(self._told(State.SPINS, since, why, mid=mid), confirmed=True)
+            return replace(self._told(CardState.SPINS, since, why, mid=mid), confirmed=True)
         least = self.card.waiting_power(self.s) or 0.0
         if not self._both_ended():
             self.card.relaxed_since = None
@@ -123,20 +123,20 @@ class Eye:
             self.card.flat_is_usual = self.card.flat_is_usual or self.now - self.card.flat_since >= self.s.window_s
         last = self._last(power=least)
         slow = self._slow(usual / active)
-        return self._told(State.SLOW if slow else State.WORKS, last, slow or "its power is that of work")
+        return self._told(CardState.SLOW if slow else CardState.WORKS, last, slow or "its power is that of work")
 
     def _without_power(self, since: float, mid: bool) -> CardLook:
         if signs := self._signs(since):
             return signs
         dead = self._mem_dead(since) and self.fabric_dead(since)
         if self.card.flat_since is None and not dead:
-            return self._told(State.WORKS, self._changed_at(), "its utilization changes a little")
+            return self._told(CardState.WORKS, self._changed_at(), "its utilization changes a little")
         if self.card.flat_is_usual and self.card.flat_since is not None and not dead:
             return self._told(
-                State.DARK, self.card.flat_since, "no power is told, and a flat utilization is usual here"
+                CardState.DARK, self.card.flat_since, "no power is told, and a flat utilization is usual here"
             )
         since = max(since, self.card.flat_since or since)
-        look = self._told(State.FLAT, since, "its utilization does not change, and no power is told", mid=mid)
+        look = self._told(CardState.FLAT, since, "its utilization does not change, and no power is told", mid=mid)
         mem = self._mem_was_alive() and self._mem_dead(since)
         return replace(look, confirmed=mem)
 
@@ -153,12 +153,12 @@ class Eye:
                 return signs
             if self.card.dim_since is not None:
                 why = "no utilization is told; its power is that of a card that waits"
-                return self._told(State.DIM, max(self.card.dim_since, began), why)
+                return self._told(CardState.DIM, max(self.card.dim_since, began), why)
             least = self.s.power_active_share * (self.card.limit or math.inf)
             if median(powers) >= least:
                 last = self._last(power=least)
-                return self._told(State.WORKS, last, "no utilization is told; its power is that of work")
-        return self._told(State.DARK, began, "no utilization is told")
+                return self._told(CardState.WORKS, last, "no utilization is told; its power is that of work")
+        return self._told(CardState.DARK, began, "no utilization is told")
 
     # --- signs --------------------------------------------------------------------------------------------------------
 
@@ -166,9 +166,9 @@ class Eye:
         """That it works, as memory or fabric show."""
         if self._mem_alive(since):
             last = self._last(mem=self.s.mem_alive_percent)
-            return self._told(State.WORKS, last, "little is told by its power, but its memory is in use")
+            return self._told(CardState.WORKS, last, "little is told by its power, but its memory is in use")
         if self._fabric_alive(since):
-            return self._told(State.WORKS, self._moved_at(), "its fabric moves data")
+            return self._told(CardState.WORKS, self._moved_at(), "its fabric moves data")
         return None
 
     def _last(self, *, power: float | None = None, mem: float | None = None) -> float:
@@ -271,7 +271,7 @@ class Eye:
                 return f"its memory is at {share:.0%} of what is usual, at {power:.0%} of its power"
         return ""
 
-    def _told(self, state: State, since: float, why: str, *, mid: bool = False) -> CardLook:
+    def _told(self, state: CardState, since: float, why: str, *, mid: bool = False) -> CardLook:
         seen = self._since(since if since < self.now else self.now - self.s.window_s)
         utils = [x.util for x in seen if x.util is not None]
         powers = [x.power for x in seen if x.power is not None]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from muster.probes.hang.hang_records import Card
+from muster.probes.hang.hang_records import CardReading
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.level import Level
 
@@ -71,7 +71,7 @@ class CardTrack(msgspec.Struct):
 
     # --- readings -----------------------------------------------------------------------------------------------------
 
-    def take(self, card: Card, now: float, s: HangSettings) -> None:
+    def take(self, card: CardReading, now: float, s: HangSettings) -> None:
         """Takes a reading."""
         if self._is_repeated(card):
             return
@@ -113,7 +113,7 @@ class CardTrack(msgspec.Struct):
                 del self.samples[0]
         self._flat(now, s)
 
-    def _is_repeated(self, card: Card) -> bool:
+    def _is_repeated(self, card: CardReading) -> bool:
         """A driver that repeats its last answer says nothing of now, where until then its fabric was moving data. Of
         more than two in a row it is the card that does the same."""
         last = self.samples[-1] if self.samples else None
@@ -150,7 +150,7 @@ class CardTrack(msgspec.Struct):
         self.fabric_bytes, self.fabric_at = count, now
         return None if before is None or count < before else (count - before) * s.period_s / (now - at)
 
-    def _guess(self, card: Card, works: bool, s: HangSettings) -> None:
+    def _guess(self, card: CardReading, works: bool, s: HangSettings) -> None:
         """Without a limit nobody knows what a power means, until it falls: what was twice as high was that of work."""
         if not card.power_w or card.util is None or works or self.active_power(s) is not None:
             return
@@ -161,7 +161,7 @@ class CardTrack(msgspec.Struct):
         elif card.util > s.low_percent and self.limit is None:
             self.perhaps_level.add(card.power_w)
 
-    def _shows_work(self, card: Card, fabric: float | None, now: float, s: HangSettings) -> bool:
+    def _shows_work(self, card: CardReading, fabric: float | None, now: float, s: HangSettings) -> bool:
         """Of the utilization alone only where that is not full: what waits in a collective has full utilization too."""
         if card.util is None:
             return now - self.util_at > s.dark_s and self._shows_work_unseen(card, fabric, s)
@@ -174,11 +174,11 @@ class CardTrack(msgspec.Struct):
             return True
         return card.util < s.high_percent or self._other_signs(card, fabric, s)
 
-    def _shows_work_unseen(self, card: Card, fabric: float | None, s: HangSettings) -> bool:
+    def _shows_work_unseen(self, card: CardReading, fabric: float | None, s: HangSettings) -> bool:
         share = card.power_w / self.limit if card.power_w is not None and self.limit is not None else 0.0
         return share >= s.power_active_share or self._other_signs(card, fabric, s)
 
-    def _other_signs(self, card: Card, fabric: float | None, s: HangSettings) -> bool:
+    def _other_signs(self, card: CardReading, fabric: float | None, s: HangSettings) -> bool:
         if card.mem_util is not None and card.mem_util > s.mem_alive_percent:
             before = next((x.mem for x in reversed(self.samples) if x.mem is not None), None)
             if card.kind != "ascend" or before not in (None, card.mem_util):
@@ -187,7 +187,7 @@ class CardTrack(msgspec.Struct):
         least = s.fabric_floor_bytes if usual is None else max(s.fabric_floor_bytes, s.fabric_alive_ratio * usual)
         return fabric is not None and fabric >= least
 
-    def _learn(self, card: Card, fabric: float | None) -> None:
+    def _learn(self, card: CardReading, fabric: float | None) -> None:
         # Of what is thought to wait, at no less than half of its power, nothing becomes usual.
         if self.relaxed_since is not None:
             return

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from muster.probes.hang.hang_records import Card, Record
+from muster.probes.hang.hang_records import CardReading, Record
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER, CardTrack
 from muster.probes.hang.tracks.rank_track import RankTrack, split
-from muster.probes.hang.verdicts import Kind, Verdict
+from muster.probes.hang.verdicts import HangKind, HangVerdict
 
 #: Records in a period, until it is known how many there are.
 _IN_PERIOD = 4
@@ -51,14 +51,14 @@ class JobState(msgspec.Struct):
     #: The longest silence that ended by itself.
     survived_s: float = 0.0
     #: The verdict, when its silence began, when it was given; whether it rests on processes that sleep.
-    verdict: Verdict | None = None
-    kind: Kind | None = None
+    verdict: HangVerdict | None = None
+    kind: HangKind | None = None
     verdict_ranks: list[int] = []
     silent_since: float = NEVER
     verdict_at: float = NEVER
     asleep: bool = False
     #: The kind of hang that the record before spoke for.
-    candidate: Kind | None = None
+    candidate: HangKind | None = None
 
     def begin_anew(self) -> None:
         """Another attempt."""
@@ -113,7 +113,7 @@ class JobState(msgspec.Struct):
             self.usual_s += 0.2 * (passed - self.usual_s) if passed > self.usual_s / 20 else 0.0
         return back
 
-    def _card(self, card: Card) -> CardTrack:
+    def _card(self, card: CardReading) -> CardTrack:
         key = f"{card.index}:{'' if card.rank is None else card.rank}"
         if key not in self.cards:
             self.cards[key] = CardTrack(card.index, card.rank)

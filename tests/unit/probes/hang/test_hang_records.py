@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.probes.hang import BadRecord, HangSettings, PlainDetector, Verdict, parse
+from muster.probes.hang import BadRecord, HangSettings, HangVerdict, PlainDetector, parse
 from muster.probes.hang.hang_records import read
 from muster.probes.hang.tracks.level import Level
 
@@ -134,7 +134,7 @@ def _plain(utils: list[float], io: list[int]) -> list[str]:
 
 
 def test_the_plain_rule_needs_silence_and_a_flat_utilization() -> None:
-    assert _plain([50.0] * 60, [7] * 60) == [Verdict.ALIVE, Verdict.HUNG]
-    assert _plain([50.0] * 60, list(range(60))) == [Verdict.ALIVE]
-    assert _plain([50.0, 90.0] * 30, [7] * 60) == [Verdict.ALIVE]
-    assert _plain([50.0] * 60, [7] * 59 + [8]) == [Verdict.ALIVE, Verdict.HUNG, Verdict.ALIVE]
+    assert _plain([50.0] * 60, [7] * 60) == [HangVerdict.ALIVE, HangVerdict.HUNG]
+    assert _plain([50.0] * 60, list(range(60))) == [HangVerdict.ALIVE]
+    assert _plain([50.0, 90.0] * 30, [7] * 60) == [HangVerdict.ALIVE]
+    assert _plain([50.0] * 60, [7] * 59 + [8]) == [HangVerdict.ALIVE, HangVerdict.HUNG, HangVerdict.ALIVE]

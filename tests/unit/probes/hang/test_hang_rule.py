@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.probes.hang import Change, Detector, HangSettings, Verdict
+from muster.probes.hang import Change, Detector, HangSettings, HangVerdict
 from muster.probes.hang.hang_records import read
 from tests.corpus.measure import trace
 from tests.corpus.scaled import scaled
@@ -124,14 +124,14 @@ def test_a_rank_that_is_seen_to_be_stopped_a_moment_later_than_its_peers_wait_is
     node = Node()
     lines = [*node.steps(20, WORK), node.step(lambda rank: SLEEP if rank else SPIN)]
     changes = fed([*lines, *node.steps(12, lambda rank: SLEEP | {"state": "T"} if rank else SPIN)])
-    assert [c.kind for c in changes if c.verdict is Verdict.HUNG] == ["stopped"]
+    assert [c.kind for c in changes if c.verdict is HangVerdict.HUNG] == ["stopped"]
 
 
 def test_the_missing_participant_is_named() -> None:
     node = Node(ranks=4)
     lines = node.steps(10, WORK)
     changes = fed([*lines, *node.steps(12, lambda rank: SLEEP | {"gone": True} if rank == 2 else SPIN)])
-    assert changes[-1].verdict is Verdict.HUNG
+    assert changes[-1].verdict is HangVerdict.HUNG
     assert (changes[-1].kind, changes[-1].ranks) == ("spin", (2,))
     assert changes[-1].evidence["odd_ranks"] == {"2": "its process has ended"}
 
@@ -180,7 +180,7 @@ def test_a_burst_of_writes_long_ago_explains_no_silence_where_no_card_tells_anyt
     lines += node.steps(25, SLEEP)
     unseen = {"util": None, "mem_util": None, "power_w": None}
     changes = fed([line | {"cards": [card | unseen for card in line["cards"]]} for line in lines])
-    assert changes[-1].verdict is Verdict.HUNG
+    assert changes[-1].verdict is HangVerdict.HUNG
     assert changes[-1].evidence["limit_s"] == 1200
 
 
@@ -201,7 +201,7 @@ def test_npus_that_pause_between_two_slow_looks_work_steadily() -> None:
     node = Node(kind="ascend")
     lines = [node.step(SLEEP if look % 3 else WORK | {"util": 60}, 30.0) for look in range(41)]
     lines += [node.step(SLEEP, 30.0) for _ in range(13)]
-    assert [c.kind for c in fed(lines) if c.verdict is Verdict.HUNG] == ["notify_wait"]
+    assert [c.kind for c in fed(lines) if c.verdict is HangVerdict.HUNG] == ["notify_wait"]
 
 
 def test_work_in_bursts_is_work() -> None:
@@ -262,7 +262,7 @@ def test_a_busy_host_that_writes_lines_is_at_work_and_one_with_a_little_io_less_
 ) -> None:
     node = Node(1)
     changes = fed([*node.steps(15, WORK | LOGS), *node.steps(150, {"cpu": 1.0, "state": "R"} | more)])
-    hung = [c.confidence for c in changes if c.verdict is Verdict.HUNG]
+    hung = [c.confidence for c in changes if c.verdict is HangVerdict.HUNG]
     assert hung == ([confidence] if confidence else [])
 
 
@@ -293,7 +293,7 @@ def test_ranks_of_other_nodes_may_be_what_all_here_wait_for(waits: Line) -> None
     def hung(nodes: int, does: Callable[[int], Line] | Line) -> Change:
         node = Node(4)
         lines = [line | {"nodes": nodes} for line in [*node.steps(20, WORK), *node.steps(15, does)]]
-        return next(change for change in fed(lines) if change.verdict is Verdict.HUNG)
+        return next(change for change in fed(lines) if change.verdict is HangVerdict.HUNG)
 
     alone, one_of_three = hung(1, waits), hung(3, waits)
     assert alone.confidence >= HangSettings().action_confidence > one_of_three.confidence
@@ -309,8 +309,8 @@ def test_a_rank_that_sleeps_while_its_peers_spin_for_it_may_wait_for_another_nod
     node = Node(4)
     waits = SLEEP | {"wchan": "ep_poll", "cpu": 0.02}
     lines = [*node.steps(20, WORK), *node.steps(15, lambda rank: SPIN if rank else waits)]
-    (alone,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
-    (one_of_two,) = [c for c in fed(line | {"nodes": 2} for line in lines) if c.verdict is Verdict.HUNG]
+    (alone,) = [c for c in fed(lines) if c.verdict is HangVerdict.HUNG]
+    (one_of_two,) = [c for c in fed(line | {"nodes": 2} for line in lines) if c.verdict is HangVerdict.HUNG]
     assert alone.ranks == one_of_two.ranks == (0,)
     assert alone.confidence >= HangSettings().action_confidence > one_of_two.confidence
 
@@ -320,14 +320,14 @@ def test_a_rank_that_sleeps_while_its_peers_spin_for_it_may_wait_for_another_nod
 def test_a_rank_that_has_ended_is_the_reason_also_where_cards_idle(kind: str, ended: Line) -> None:
     node = Node(4, kind)
     lines = [*node.steps(20, WORK), *node.steps(12, lambda rank: SLEEP | (ended if rank == 2 else {}))]
-    (hung,) = [c for c in fed(line | {"nodes": 2} for line in lines) if c.verdict is Verdict.HUNG]
+    (hung,) = [c for c in fed(line | {"nodes": 2} for line in lines) if c.verdict is HangVerdict.HUNG]
     assert hung.ranks == (2,) and hung.confidence >= HangSettings().action_confidence
     # But not one that left long before, without which the others worked on.
     node = Node(4, kind)
     left: Line = SLEEP | ended
     worked_on = node.steps(20, lambda rank: left if rank == 2 else WORK)
     lines = [*node.steps(20, WORK), *worked_on, *node.steps(12, lambda rank: left if rank == 2 else SLEEP)]
-    (hung,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
+    (hung,) = [c for c in fed(lines) if c.verdict is HangVerdict.HUNG]
     assert hung.evidence["odd_ranks"] == {}
 
 
@@ -336,14 +336,14 @@ def test_a_rank_that_left_long_before_is_not_named_where_the_others_cards_wait()
     left: Line = SLEEP | {"gone": True}
     lines = [*node.steps(20, WORK), *node.steps(20, lambda rank: left if rank == 2 else WORK)]
     waits = node.steps(12, lambda rank: {2: left, 1: SLEEP}.get(rank, SPIN))
-    (hung,) = [c for c in fed([*lines, *waits]) if c.verdict is Verdict.HUNG]
+    (hung,) = [c for c in fed([*lines, *waits]) if c.verdict is HangVerdict.HUNG]
     assert hung.ranks == (1,)
 
 
 def test_the_rank_that_computes_for_ever_is_the_reason() -> None:
     node = Node(4)
     lines = [*node.steps(20, WORK), *node.steps(75, lambda rank: SLEEP | ({"cpu": 1.0} if rank == 2 else {}))]
-    (hung,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
+    (hung,) = [c for c in fed(lines) if c.verdict is HangVerdict.HUNG]
     assert (hung.kind, hung.ranks) == ("livelock", (2,))
 
 
@@ -371,7 +371,7 @@ def test_another_limit_of_power_ends_no_hang(minutes: int) -> None:
     for line in lines[(20 + minutes) * 4 :]:
         for card in line["cards"]:
             card["power_limit_w"] = 300.0
-    (hung,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
+    (hung,) = [c for c in fed(lines) if c.verdict is HangVerdict.HUNG]
     assert hung.evidence["silent_s"] == pytest.approx(600, abs=60)
 
 
@@ -389,7 +389,7 @@ def test_a_file_server_that_is_not_told_may_be_what_a_process_waits_for() -> Non
         node = Node(2)
         blocked = SLEEP | {"state": "D", "wchan": wchan}
         lines = [*node.steps(20, WORK), *node.steps(15, lambda rank: SPIN if rank else blocked)]
-        (found,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
+        (found,) = [c for c in fed(lines) if c.verdict is HangVerdict.HUNG]
         assert found.kind == "io_blocked"
         return found.confidence
 
@@ -408,7 +408,7 @@ def test_for_one_card_whose_rank_writes_a_little_nobody_is_stopped() -> None:
     def hung(write: float) -> float:
         node = Node(1)
         lines = [*node.steps(20, WORK), *node.steps(15, SPIN | {"power": 150.0, "write": write})]
-        (found,) = [c for c in fed(lines) if c.verdict is Verdict.HUNG]
+        (found,) = [c for c in fed(lines) if c.verdict is HangVerdict.HUNG]
         return found.confidence
 
     assert hung(0.0) >= HangSettings().action_confidence > hung(300.0)
@@ -420,7 +420,7 @@ def test_a_child_that_is_kept_stopped_is_no_reason() -> None:
     lines = [*node.steps(20, WORK | paused), *node.steps(25, {"cpu": 1.0, "state": "R"} | paused)]
     assert verdicts(fed(lines))[-1] == "BUSY_HOST"
     # Nor is it when the rank sleeps: the job worked while it was stopped.
-    (hung,) = [c for c in fed([*lines, *node.steps(15, SLEEP | paused)]) if c.verdict is Verdict.HUNG]
+    (hung,) = [c for c in fed([*lines, *node.steps(15, SLEEP | paused)]) if c.verdict is HangVerdict.HUNG]
     assert hung.kind == "deadlock"
 
 
