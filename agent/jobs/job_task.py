@@ -39,13 +39,13 @@ class JobTask:
         self.entry = entry
         self.done = anyio.Event()
         self._around = around
-        self._before = Unsupervised(entry, around, held, self._tell)
         self._holds = Holds(entry.paths)
         self._last = LastResort(around.root, entry, around.reserve, lambda: self.catch_up(None))
         self._supervising = anyio.CancelScope()
         #: Who follows the supervisor and who ends the job in its place read the journal along, both from where the
-        #: entry is: one after the other.
+        #: entry is, and who has the job without a supervisor writes it: one after the other.
         self._reading = anyio.Lock()
+        self._before = Unsupervised(entry, around, held, self._tell, self._reading)
 
     async def run(self) -> None:
         """To the job's end; whatever goes wrong is tried again."""

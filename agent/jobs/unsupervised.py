@@ -75,15 +75,24 @@ class _Order:
 class Unsupervised:
     """Has the job's lock, and so its journal, until a supervisor is to have them; orders are carried out here."""
 
-    def __init__(self, entry: Entry, around: Surroundings, held: HeldJob | None, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        around: Surroundings,
+        held: HeldJob | None,
+        tell: Callable[[str], None],
+        reading: anyio.Lock,
+    ) -> None:
         """`held`: a job that was accepted just now; None for one that was there when the daemon started. `tell` is
-        called with a sentence while the journal cannot be written, and with none when it can."""
+        called with a sentence while the journal cannot be written, and with none when it can. `reading`: held by who
+        applies what the journal has."""
         #: Whether no supervisor has had the job.
         self.ours = entry.job.state in _BEFORE and not entry.job.supervisor_pid
         self._entry = entry
         self._around = around
         self._held = held
         self._tell = tell
+        self._reading = reading
         self._order: _Order | None = None
         self._checking = anyio.CancelScope()
 
@@ -290,13 +299,14 @@ class Unsupervised:
         pause = Pause(0.2)
         while True:
             try:
-                await self._thread(lambda: writer.append(numbered, sync=sync))
-                break
+                async with self._reading:  # who reads along would apply them as well
+                    await self._thread(lambda: writer.append(numbered, sync=sync))
+                    self._tell("")
+                    self._around.publish(self._entry, self._entry.absorb(numbered, writer.size))
+                    return
             except OSError as error:
                 self._tell(f"{self._entry.paths.journal}: cannot be written: {error.strerror}; trying again")
                 await pause.wait()
-        self._tell("")
-        self._around.publish(self._entry, self._entry.absorb(numbered, writer.size))
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await threads.run(function, *args, limiter=self._around.limiter)
