@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from muster.agent.text import plain
+
 Kind = Literal["gauge", "counter", "histogram"]
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -134,12 +136,8 @@ def _histogram(write: Callable[[str], None], name: str, value: Distribution) -> 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     if not names:
         return ""
-    pairs = (f'{name}="{_plain(value).translate(_ESCAPED)}"' for name, value in zip(names, values, strict=True))
+    pairs = (f'{name}="{plain(value).translate(_ESCAPED)}"' for name, value in zip(names, values, strict=True))
     return "{" + ",".join(pairs) + "}"
-
-
-def _plain(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _number(value: float) -> str:

@@ -23,14 +23,6 @@ def hang(job: job_pb2.Job) -> str:
     return f"{found.verdict} ({found.kind})" if found.kind else found.verdict
 
 
-def recommendation(value: "job_pb2.Recommendation.ValueType") -> str:
-    """RETRY_HERE for RECOMMENDATION_RETRY_HERE."""
-    try:
-        return job_pb2.Recommendation.Name(value).removeprefix("RECOMMENDATION_")
-    except ValueError:
-        return str(value)
-
-
 def outcome(rank: job_pb2.Rank, job: job_pb2.Job) -> str:
     """How a rank ended, or what it is doing."""
     value = rank.outcome

@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from muster.agent.events.event_store import Event
+from muster.agent.text import plain
 from muster.probes.kernel import endings
 from muster.supervisors.model import verdict
 from muster.supervisors.model.journal import Record
@@ -46,8 +47,8 @@ class Story:
         if told is None:
             return None
         name, rank, message, seconds, attributes = told
-        shown = {key: _plain(str(value)) for key, value in attributes.items()}
-        return Event(now, name, job_id, rank, _plain(message), round(seconds, 6), shown)
+        shown = {key: plain(str(value)) for key, value in attributes.items()}
+        return Event(now, name, job_id, rank, plain(message), round(seconds, 6), shown)
 
 
 _Told = tuple[str, int | None, str, float, dict[str, Any]]
@@ -164,8 +165,3 @@ def _ended(job: Job, took: float) -> _Told:
         if job.verdict.first_failed is not None:
             attributes["first_failed_rank"] = job.verdict.first_failed
     return "job.ended", None, message, took, attributes
-
-
-def _plain(text: str) -> str:
-    """Bytes that were no UTF-8 (lone surrogates here) become U+FFFD: an event is JSON and protobuf."""
-    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -115,8 +115,6 @@ def _begun(entry: Entry, now: float) -> Facts:
         zero, around = job.ended_at or job.last_time, "the end"
         if job.stop is not None and job.state is State.STOPPED:
             zero, around = job.stop.at, "the stop"
-    elif job.state.final:
-        zero, around = now, "now"
     else:
         zero, around = now, "now"
     return Facts(entry, now, zero, around, first, tuple(failed))

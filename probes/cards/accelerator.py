@@ -92,8 +92,7 @@ class Card:
     node: str = ""
     serial: str = ""
     mig: bool = False
-    #: Watts and degrees Celsius that the maker states; None: not told.
-    power_max_w: float | None = None
+    #: Degrees Celsius that the maker states; None: not told.
     slowdown_c: float | None = None
     mem_max_c: float | None = None
     numbers: Numbers = Numbers()

@@ -17,10 +17,9 @@ from muster.probes.hang.verdicts import Change, HangVerdict
 
 class _State(msgspec.Struct):
     job: str = ""
-    #: Counters of each process; when one changed last; begin of what is known.
+    #: Counters of each process; when one changed last.
     counters: dict[str, tuple[float | None, float | None, float | None, float | None]] = {}
     changed_at: float = 0.0
-    began_at: float = 0.0
     records: int = 0
     #: Utilization of each card over the window: time and percent.
     utils: dict[str, list[tuple[float, float]]] = {}
@@ -37,7 +36,7 @@ class PlainDetector(Resumable[_State]):
         """Takes a record. Returns the change of verdict that it brings, or nothing. Never raises."""
         job, s, t = self._job, self.settings, record.t
         if not job.records or t < job.changed_at:
-            job.changed_at = job.began_at = t
+            job.changed_at = t
             job.utils = {}
         job.job, job.records = record.job, job.records + 1
         if record.procs is not None:

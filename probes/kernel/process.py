@@ -168,11 +168,6 @@ def open_pidfd(pid: int, start: int) -> int | None:
     return pidfd
 
 
-def has_ended(pidfd: int) -> bool:
-    """Whether the process, all its threads included, has ended."""
-    return wait_ended(pidfd, 0)
-
-
 def wait_ended(pidfd: int, seconds: float) -> bool:
     """Waits so long for the end of the process, all its threads included; whether it has ended."""
     poll = select.poll()

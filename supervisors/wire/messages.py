@@ -38,7 +38,6 @@ A refusal is {"op": ..., "ok": false, "error": "a sentence"}, of sessions also w
 
 import json
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +112,3 @@ class SocketAt:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
-
-
-def connect(path: Path, timeout: float) -> socket.socket:
-    """A blocking connection to the socket at `path`, however long that is. Raises OSError."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(timeout)
-        with SocketAt(path) as name:
-            sock.connect(name)
-    except OSError:
-        sock.close()
-        raise
-    return sock

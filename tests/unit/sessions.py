@@ -29,6 +29,19 @@ from tests.unit.supervision import DEADLINE_S, until
 NAME = "job"
 
 
+def connect(path: Path, timeout: float) -> socket.socket:
+    """A blocking connection to the socket at `path`, however long that is. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        with messages.SocketAt(path) as name:
+            sock.connect(name)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
 class Node:
     """Runs jobs below a folder."""
 
@@ -66,7 +79,7 @@ class Node:
         return running
 
     def tend(self, name: str = NAME) -> None:
-        with messages.connect(self.root.nursery_socket, DEADLINE_S) as sock:
+        with connect(self.root.nursery_socket, DEADLINE_S) as sock:
             _ask(sock, {"op": "hello", "protocol": PROTOCOL})
             assert _ask(sock, {"op": "tend", "job": name})["ok"]
 
@@ -123,7 +136,7 @@ class Running:
 
     def _connected(self) -> socket.socket | None:
         try:
-            return messages.connect(self.paths.control, DEADLINE_S)
+            return connect(self.paths.control, DEADLINE_S)
         except OSError:
             return None
 

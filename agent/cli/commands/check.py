@@ -1,6 +1,5 @@
 """`muster check`: is this node fit? The checks before a start and those of the node, run here and now."""
 
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 _ANSWER_S = 5.0
 #: Exit codes with --gate.
 _GATE = {"CRITICAL": 1, "UNKNOWN": 2}
-_UCRED = struct.Struct("iII")
 
 
 def _names(written: str) -> tuple[str, ...]:

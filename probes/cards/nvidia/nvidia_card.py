@@ -33,7 +33,6 @@ def describe(nvml: Nvml, handle: Any, index: int, memory_bytes: int | None, sysf
     bus = bus_id(place.busId) if place is not None else ""
     minor = nvml.maybe("nvmlDeviceGetMinorNumber", handle)
     mig = nvml.maybe("nvmlDeviceGetMigMode", handle)
-    limits = nvml.maybe("nvmlDeviceGetPowerManagementLimitConstraints", handle)
     return Card(
         index=index,
         kind=NVIDIA,
@@ -47,7 +46,6 @@ def describe(nvml: Nvml, handle: Any, index: int, memory_bytes: int | None, sysf
         numbers=Numbers(physical=minor),
         serial=nvml.maybe("nvmlDeviceGetSerial", handle) or "",
         mig=bool(mig and mig[0]),
-        power_max_w=limits[1] / 1000 if limits else None,
         slowdown_c=_celsius(nvml.maybe("nvmlDeviceGetTemperatureThreshold", handle, _SLOWDOWN)),
         mem_max_c=_celsius(nvml.maybe("nvmlDeviceGetTemperatureThreshold", handle, _MEM_MAX)),
     )

@@ -44,7 +44,6 @@ def instances(nvml: Nvml, handle: Any, card: Card) -> dict[int, tuple[MigInstanc
             memory_bytes=None if memory is None else int(memory.total),
             peers=(),
             mig=False,
-            power_max_w=None,
             numbers=Numbers(
                 physical=card.numbers.physical,
                 gpu_instance=nvml.maybe("nvmlDeviceGetGpuInstanceId", part),

@@ -98,11 +98,6 @@ def processes(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Pr
     return _MODES[Boot(spec.boot)](spec, facts, env)
 
 
-def count(spec: JobSpec) -> int:
-    """How many processes muster itself starts on this node."""
-    return spec.processes
-
-
 def problems(spec: JobSpec) -> list[Violation]:
     """What is wrong with this boot mode for this spec; the number of names in `nodes` is not looked at here."""
     found = _wrong_variables(spec.boot, spec.node_count, spec.env)

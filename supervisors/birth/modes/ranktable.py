@@ -95,18 +95,12 @@ def pending(path: Path) -> str:
     return found if isinstance(found, str) else ""
 
 
-def parse(data: bytes, name: str) -> RankTable | None:
-    """`read` for bytes that are at hand; `name` is what errors call them. Raises RankTableError."""
-    found = _parse(data, name)
-    return None if isinstance(found, str) else found
-
-
 def _look(path: Path) -> RankTable | str:
     try:
         data = _contents(path)
     except FileNotFoundError:
         return f"{path}: does not exist"
-    return _parse(data, str(path))
+    return parse(data, str(path))
 
 
 def _contents(path: Path) -> bytes:
@@ -127,7 +121,7 @@ def _contents(path: Path) -> bytes:
         os.close(fd)
 
 
-def _parse(data: bytes, name: str) -> RankTable | str:
+def parse(data: bytes, name: str) -> RankTable | str:
     """The table, or a sentence that says why there is none yet."""
     if not data.strip():
         return f"{name}: is empty"

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.agent.jobs.cards.placement import placed, planned, server_of
-from muster.supervisors.birth.modes import ranktable
 from muster.supervisors.birth.modes.ranktable import RankTable
 from muster.supervisors.birth.modes.ranktable_json import RankTableError
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.replay import replay
 from muster.supervisors.model.spec import Boot, JobSpec
+from tests.tables import parse
 
 CONVERTED = Path("/state/jobs/j/rank_table.json")
 
@@ -36,7 +36,7 @@ def template2(*counts: int, name: str = "/t/jobstart_hccl.json") -> RankTable:
     ]
     group = {"group_name": "g", "device_count": str(sum(counts)), "instance_count": str(len(counts))}
     table = {"status": "completed", "group_count": "1", "group_list": [group | {"instance_list": instances}]}
-    made = ranktable.parse(json.dumps(table).encode(), name)
+    made = parse(json.dumps(table).encode(), name)
     assert made is not None
     return made
 
@@ -51,7 +51,7 @@ def template1(*servers: dict[str, int], name: str = "/t/v1.json") -> RankTable:
         for i, devices in enumerate(servers)
     ]
     table = {"status": "completed", "version": "1.0", "server_count": str(len(servers)), "server_list": listed}
-    made = ranktable.parse(json.dumps(table).encode(), name)
+    made = parse(json.dumps(table).encode(), name)
     assert made is not None
     return made
 

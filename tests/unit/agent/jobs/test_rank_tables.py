@@ -18,6 +18,7 @@ from muster.supervisors.birth.modes import ranktable
 from muster.supervisors.birth.modes.ranktable import RankTable
 from muster.supervisors.birth.modes.ranktable_json import RankTableError
 from muster.supervisors.model.spec import JobSpec
+from tests.tables import parse
 
 DEVICES = [{"device_id": "0", "device_ip": ""}]
 INSTANCE = {"pod_name": "job-0", "server_id": "10.0.0.1", "devices": DEVICES}
@@ -60,7 +61,7 @@ class Looks:
 
 
 def table() -> RankTable:
-    made = ranktable.parse(json.dumps(COMPLETED).encode(), "/t")
+    made = parse(json.dumps(COMPLETED).encode(), "/t")
     assert made is not None
     return made
 
@@ -186,14 +187,14 @@ def test_a_table_is_converted_for_the_jobs_user_to_read(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    again = ranktable.parse(path.read_bytes(), "again")
+    again = parse(path.read_bytes(), "again")
     assert again is not None
     assert (again.template, again.servers) == (1, table().servers)
     assert os.listdir(tmp_path) == ["rank_table.json"]
 
 
 def test_a_table_that_hccl_can_read_is_not_touched(tmp_path):
-    made = ranktable.parse(ranktable.to_template1(table()).encode(), "/t")
+    made = parse(ranktable.to_template1(table()).encode(), "/t")
     assert made is not None
     rank_tables.write(tmp_path / "rank_table.json", made)
     assert os.listdir(tmp_path) == []

@@ -143,10 +143,10 @@ def test_a_pidfd_is_for_one_identity_only():
         assert process.open_pidfd(child.pid, 0) is None
         pidfd = process.open_pidfd(child.pid, start)
         assert pidfd is not None
-        assert not process.has_ended(pidfd)
+        assert not process.wait_ended(pidfd, 0)
         child.kill()
         wait_ended(pidfd)
-        assert process.has_ended(pidfd)
+        assert process.wait_ended(pidfd, 0)
         again = process.open_pidfd(child.pid, start)
         assert again is not None, "a zombie is there still"
         os.close(again)
@@ -317,7 +317,7 @@ def test_a_process_lives_while_any_of_its_threads_does():
         assert not stat_of(child.pid).ended
         pidfd = process.open_pidfd(child.pid, start)
         assert pidfd is not None
-        assert not process.has_ended(pidfd)
+        assert not process.wait_ended(pidfd, 0)
         assert final_status(child.pid, start, pidfd) is None
         assert child.stdin is not None
         child.stdin.close()

@@ -17,10 +17,10 @@ from muster.supervisors.birth.modes.ranktable import (
     RankTable,
     RankTableError,
     Server,
-    parse,
     read,
     server_of,
 )
+from tests.tables import parse
 
 NAME = "/user/config/jobstart_hccl.json"
 

@@ -1,6 +1,5 @@
 import os
 import socket
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 from muster.supervisors.supervision_errors import ProtocolError
 from muster.supervisors.wire import messages
 from muster.supervisors.wire.messages import MAX_LINE, Lines, decode, encode
+from tests.unit.sessions import connect
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -107,36 +107,10 @@ def test_a_socket_in_a_folder_of_any_length(tmp_path, depth):
             server.bind(name)
         assert path.is_socket()
         server.listen()
-        with messages.connect(path, 10) as client:
+        with connect(path, 10) as client:
             assert client.gettimeout() == 10
             accepted, _ = server.accept()
             with accepted:
                 client.sendall(encode({"op": "hello"}))
                 assert decode(accepted.recv(100)) == {"op": "hello"}
     assert len(os.listdir("/proc/self/fd")) == len(before)
-
-
-def test_nobody_there_is_an_error_and_leaves_nothing_open(tmp_path):
-    dead = tmp_path / "dead"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(dead))
-    before = len(os.listdir("/proc/self/fd"))
-    for path, error in (
-        (tmp_path / "missing", FileNotFoundError),
-        (tmp_path / "no" / "folder", FileNotFoundError),
-        (dead, ConnectionRefusedError),
-    ):
-        with pytest.raises(error):
-            messages.connect(path, 1)
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_one_who_does_not_accept_costs_no_longer_than_said(tmp_path):
-    """Linux refuses such a connection at once where the socket has a timeout (EAGAIN, connect(2))."""
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "s"))
-        server.listen(0)
-        begin = time.monotonic()
-        with messages.connect(tmp_path / "s", 5), pytest.raises((TimeoutError, BlockingIOError)):
-            messages.connect(tmp_path / "s", 0.05)
-        assert time.monotonic() - begin < 4
