@@ -214,7 +214,7 @@ class Root:
 
     @property
     def settings(self) -> Path:
-        """What of the daemon's configuration supervisors go by; see `settings.py`."""
+        """What of the daemon's configuration supervisors go by; see `settings_file.py`."""
         return self.state / "settings.json"
 
     def stop_order(self, job_id: str) -> Path:

@@ -14,7 +14,7 @@ from muster.probes.kernel.trees import HELPERS
 from muster.probes.node.node_settings import NodeSettings
 from muster.probes.settings import FileMode, Settings, setting, settings_of, unknown
 from muster.supervisors.model import notify_rules
-from muster.supervisors.model.settings import LogSettings
+from muster.supervisors.model.settings_file import LogSettings
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, MAX_RANKS
 
 #: What an operator wants to be woken for.

@@ -9,7 +9,7 @@ from muster.probes.kernel import endings
 from muster.supervisors.model import verdict
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, Rank
-from muster.supervisors.model.states import JOB, STEP, Cause, Kind, Outcome
+from muster.supervisors.model.states import JOB, STEP, Kind, Outcome, StopCause
 
 _WHY = {
     Outcome.GANG_VICTIM: "it was ended because another rank had failed",
@@ -18,12 +18,12 @@ _WHY = {
     Outcome.HUNG: "it was ended because it hung",
 }
 _CAUSES = {
-    Cause.REQUESTED: "{by} asked for it",
-    Cause.MAX_RUNTIME: "its time is over",
-    Cause.RANK_FAILED: "{by} failed",
-    Cause.LEFTOVERS: "processes of it are left over",
-    Cause.HUNG: "it hangs",
-    Cause.SERVED: "all that it served have ended",
+    StopCause.REQUESTED: "{by} asked for it",
+    StopCause.MAX_RUNTIME: "its time is over",
+    StopCause.RANK_FAILED: "{by} failed",
+    StopCause.LEFTOVERS: "processes of it are left over",
+    StopCause.HUNG: "it hangs",
+    StopCause.SERVED: "all that it served have ended",
 }
 
 
@@ -87,7 +87,7 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
         case Kind.EXITED:
             return _exited(job.rank(r["rank"]))
         case Kind.STOPPING:
-            message = "is being ended: " + _CAUSES[Cause(r["cause"])].format(by=r["by"] or "somebody")
+            message = "is being ended: " + _CAUSES[StopCause(r["cause"])].format(by=r["by"] or "somebody")
             message += f": {r['reason']}" if r["reason"] else ""
             return "job.stopping", None, message, took, {"cause": r["cause"], "by": r["by"]}
         case Kind.ENDED:

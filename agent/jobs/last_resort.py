@@ -29,7 +29,7 @@ from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job import stop_order
 from muster.supervisors.job.stop_order import StopOrder
 from muster.supervisors.model.lifecycle import Job, Rank, Stop
-from muster.supervisors.model.states import Cause, State
+from muster.supervisors.model.states import State, StopCause
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import SupervisionError, explain
 from muster.supervisors.system import lock
@@ -245,7 +245,7 @@ class LastResort:
 
     async def _note_late(self, stop: Stop, name: str) -> None:
         """Before a signal of a stop in the journal with which its supervisor is late."""
-        up = stop.up if stop.cause is Cause.REQUESTED else stop.since
+        up = stop.up if stop.cause is StopCause.REQUESTED else stop.since
         order = StopOrder(self._nonce(), stop.steps, stop.by, stop.reason, up, (name,), stop.cause)
         await self._keep_or_record(order)
         await self._note(order)

@@ -17,7 +17,7 @@ from muster.agent import threads
 from muster.agent.jobs.entry import Entry
 from muster.probes.kernel import process
 from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
-from muster.supervisors.model.settings import SettingsFile
+from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output.gaps import Counts, Gap
 from muster.supervisors.output.log_file import Claims

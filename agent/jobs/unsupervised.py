@@ -33,7 +33,7 @@ from muster.supervisors.model import replay, restart
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, JobSpec
-from muster.supervisors.model.states import Cause, Kind, State
+from muster.supervisors.model.states import Kind, State, StopCause
 from muster.supervisors.model.verdict import OWN_FAILURE, blames_node
 from muster.supervisors.output.output import job_log_files
 from muster.supervisors.paths import Root
@@ -286,7 +286,7 @@ class Unsupervised:
             "recommendation_reason": "it was asked for",
             "stopped_by": order.by,
         }
-        cause: Record = {"cause": Cause.REQUESTED, "by": order.by, "reason": order.reason, "steps": list(steps)}
+        cause: Record = {"cause": StopCause.REQUESTED, "by": order.by, "reason": order.reason, "steps": list(steps)}
         cause |= {"up": process.uptime()}
         return [{"kind": Kind.STOPPING} | cause, {"kind": Kind.ENDED, "state": State.STOPPED, "verdict": verdict}]
 

@@ -37,8 +37,8 @@ from muster.agent.logs.log_worker import WorkerLog
 from muster.probes.calls import watched
 from muster.probes.calls.script import Script
 from muster.probes.checks.result import one_line
-from muster.supervisors.model.settings import LogSettings
-from muster.supervisors.model.settings import write as write_settings
+from muster.supervisors.model.settings_file import LogSettings
+from muster.supervisors.model.settings_file import write as write_settings
 from muster.supervisors.output import gzip_members, log_segments, rotation
 from muster.supervisors.paths import Root
 from muster.supervisors.system import lock

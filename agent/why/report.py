@@ -66,7 +66,7 @@ class Series(msgspec.Struct, frozen=True, rename="camel"):
     cpu: list[float | None] = []
 
 
-class Telemetry(msgspec.Struct, frozen=True, rename="camel"):
+class TelemetryExcerpt(msgspec.Struct, frozen=True, rename="camel"):
     """Percent and watts, from `begin` (seconds since the epoch) on, in steps of `step` seconds."""
 
     begin: float = 0.0
@@ -76,7 +76,7 @@ class Telemetry(msgspec.Struct, frozen=True, rename="camel"):
     missing: str = ""
 
 
-class Failure(msgspec.Struct, frozen=True, rename="camel"):
+class FailedRank(msgspec.Struct, frozen=True, rename="camel"):
     """A rank that failed by itself, in the order of the ends."""
 
     rank: int
@@ -118,9 +118,9 @@ class Report:
     other_causes: list[ReportedCause]
     repeated: str
     next_steps: list[str]
-    failed: list[Failure]
+    failed: list[FailedRank]
     timeline: list[Row]
-    telemetry: Telemetry
+    telemetry: TelemetryExcerpt
     stacks: str
     notes: list[str]
     unknown: list[str]
@@ -175,7 +175,7 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
         repeated=causes_said.repeated(facts),
         next_steps=_steps(facts, steps),
         failed=[
-            Failure(rank.rank, rank.device, shown(plain(_ending(rank))), rank.ended_at - facts.zero)
+            FailedRank(rank.rank, rank.device, shown(plain(_ending(rank))), rank.ended_at - facts.zero)
             for rank in facts.failed
         ],
         timeline=[_row(one, facts.zero) for one in rows],
@@ -258,9 +258,9 @@ def _past(past: Attempt, facts: Facts) -> PastAttempt:
     return PastAttempt(past, None if cause is None else msgspec.structs.replace(_reported(cause, facts), evidence=[]))
 
 
-def _telemetry(facts: Facts) -> Telemetry:
+def _telemetry(facts: Facts) -> TelemetryExcerpt:
     minutes = facts.minutes
-    return Telemetry(
+    return TelemetryExcerpt(
         minutes.begin,
         minutes.step,
         [

@@ -10,7 +10,7 @@ from muster.probes.kernel.process import Stat
 from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job.stop_order import SAME_S, unrecorded
 from muster.supervisors.model.ledger import Ledger
-from muster.supervisors.model.states import Cause, Kind
+from muster.supervisors.model.states import Kind, StopCause
 from muster.supervisors.system.ladder import Climb
 from muster.supervisors.system.loop import Loop
 
@@ -41,7 +41,7 @@ class Escalation:
 
     def begin(
         self,
-        cause: Cause,
+        cause: StopCause,
         by: str,
         reason: str,
         steps: tuple[float, ...],
@@ -67,7 +67,7 @@ class Escalation:
         if signal_up:
             stop["signal_up"] = signal_up
         if job.stop is None:
-            hang = {"ranks": ranks, "again": again} if cause is Cause.HUNG else {}
+            hang = {"ranks": ranks, "again": again} if cause is StopCause.HUNG else {}
             self._ledger.owe({"kind": Kind.STOPPING} | stop | hang)
             self.note_sent(sent)
             self._keep()
@@ -76,7 +76,7 @@ class Escalation:
             self._ledger.owe({"kind": Kind.STOPPING} | stop)
             self._keep()
             self._climb.shorten(left)
-        elif cause is Cause.REQUESTED and not job.halted:  # it ends no sooner for it, but it is not started again
+        elif cause is StopCause.REQUESTED and not job.halted:  # it ends no sooner for it, but it is not started again
             under_way = {"steps": job.stop.steps, "up": job.stop.up, "asked_up": up}
             self._ledger.owe({"kind": Kind.STOPPING} | stop | under_way)
             self._keep()

@@ -29,7 +29,7 @@ from muster.supervisors.model.journal import Contents
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank, Verdict
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, MAX_GRACE_S, JobSpec
-from muster.supervisors.model.states import STEP, Cause, Kind, State
+from muster.supervisors.model.states import STEP, Kind, State, StopCause
 from muster.supervisors.output import tee
 from muster.supervisors.output.output import Output
 from muster.supervisors.paths import Root
@@ -244,7 +244,7 @@ class Gang:
         ranks = tuple(rank.rank for rank in job.ranks if rank.rank in named)
         own = tuple(self._spec.grace_steps) or DEFAULT_GRACE_STEPS
         reason, again = str(message.get("reason", "")), bool(message.get("again"))
-        self._escalation.begin(Cause.HUNG, "muster", reason, own, ranks, again)
+        self._escalation.begin(StopCause.HUNG, "muster", reason, own, ranks, again)
         self._output.say(f"hangs, and is ended: {reason}")
         return {"ok": True}
 
@@ -262,7 +262,7 @@ class Gang:
             return {"ok": True}
         up, sent = message.get("up"), message.get("sent", [])
         self._stop(
-            Cause.REQUESTED, str(message.get("by", "")), str(message.get("reason", "")), steps,
+            StopCause.REQUESTED, str(message.get("by", "")), str(message.get("reason", "")), steps,
             up if isinstance(up, float) else None, tuple(map(str, sent)) if isinstance(sent, list) else (),
         )  # fmt: skip
         return {"ok": True}
@@ -358,7 +358,7 @@ class Gang:
     def _out_of_time(self) -> None:
         self._take_order()
         if self.job.stop is None:
-            self._stop(Cause.MAX_RUNTIME, "max_runtime", f"{self._spec.max_runtime:g} s are over", None)
+            self._stop(StopCause.MAX_RUNTIME, "max_runtime", f"{self._spec.max_runtime:g} s are over", None)
 
     def _cannot_start(self, error: Exception) -> None:
         text = explain(error) if isinstance(error, OSError) else str(error)
@@ -497,7 +497,7 @@ class Gang:
         outlive = self._sessions.ends.others(left)
         if outlive and job.stop is None:
             reason = f"{len(outlive)} process(es) outlive their ranks: {process.names(outlive)}"
-            self._stop(Cause.LEFTOVERS, "muster", reason, None)
+            self._stop(StopCause.LEFTOVERS, "muster", reason, None)
         self._look_later(bool(left))
         return False
 
@@ -539,16 +539,16 @@ class Gang:
             return
         first = verdict.first_failure(job)
         if first is not None:
-            self._stop(Cause.RANK_FAILED, f"rank {first.rank}", f"it {endings.describe(first.status)}", None)
+            self._stop(StopCause.RANK_FAILED, f"rank {first.rank}", f"it {endings.describe(first.status)}", None)
         elif any(r.serves and r.outcome is None for r in job.ranks) and all(r.serves or r.outcome for r in job.ranks):
-            self._stop(Cause.SERVED, "muster", "all that it served have ended", None)
+            self._stop(StopCause.SERVED, "muster", "all that it served have ended", None)
 
     def _look_again(self) -> None:
         self._look_due = True
 
     def _stop(
         self,
-        cause: Cause,
+        cause: StopCause,
         by: str,
         reason: str,
         steps: list[float] | None,
@@ -556,10 +556,10 @@ class Gang:
         sent: tuple[str, ...] = (),
     ) -> None:
         own = tuple(self._spec.grace_steps) or DEFAULT_GRACE_STEPS
-        if cause is Cause.REQUESTED and self.job.stop is None:
+        if cause is StopCause.REQUESTED and self.job.stop is None:
             self._output.say(f"is stopped by {by or 'somebody'}" + (f": {reason}" if reason else ""))
         grace = own if steps is None else tuple(float(s) for s in steps)
-        near = cause is Cause.REQUESTED and process.uptime() - self._signal_up <= verdict.SAME_SIGNAL_S
+        near = cause is StopCause.REQUESTED and process.uptime() - self._signal_up <= verdict.SAME_SIGNAL_S
         signal_up = self._signal_up if near else 0.0
         self._escalation.begin(cause, by, reason, grace, up=up, sent=sent, signal_up=signal_up)
         self._look_due = True
@@ -572,7 +572,7 @@ class Gang:
         if order is None or not (due := stop_order.due(job, order)):
             return
         if order.is_asked:
-            self._stop(Cause.REQUESTED, order.by, order.reason, list(order.steps), order.up, order.sent)
+            self._stop(StopCause.REQUESTED, order.by, order.reason, list(order.steps), order.up, order.sent)
         else:
             self._ledger.owe(*due, sync=False)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from muster.probes.kernel.process import FULL
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
-from muster.supervisors.model.states import Cause, Kind
+from muster.supervisors.model.states import Kind, StopCause
 from muster.supervisors.system import trust
 
 #: Two stops that would send SIGKILL at times no further apart are the same one, said twice; in seconds.
@@ -35,12 +35,12 @@ class StopOrder:
     reason: str
     up: float
     sent: tuple[str, ...] = ()
-    cause: str = Cause.REQUESTED
+    cause: str = StopCause.REQUESTED
 
     @property
     def is_asked(self) -> bool:
         """Whether somebody asked for it; else it only tells what was sent."""
-        return self.cause == Cause.REQUESTED
+        return self.cause == StopCause.REQUESTED
 
 
 def covers(job: Job, order: StopOrder) -> bool:
@@ -54,7 +54,7 @@ def due(job: Job, order: StopOrder) -> list[Record]:
         return []
     records = list[Record]()
     if order.is_asked and not _is_under_way(job, order):
-        stop: Record = {"kind": Kind.STOPPING, "cause": Cause.REQUESTED, "by": order.by, "reason": order.reason}
+        stop: Record = {"kind": Kind.STOPPING, "cause": StopCause.REQUESTED, "by": order.by, "reason": order.reason}
         records.append(stop | {"steps": list(order.steps), "up": order.up})
     elif not order.is_asked and (job.stop is None or job.stop.since != order.up):
         return []  # it is of an attempt before this one

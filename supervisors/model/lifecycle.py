@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.supervisors.model.states import STEP, Cause, Outcome, State
+from muster.supervisors.model.states import STEP, Outcome, State, StopCause
 from muster.supervisors.supervision_errors import IllegalTransition
 
 
@@ -67,7 +67,7 @@ class Stop:
     """A stop under way: why, asked by whom, the steps of its grace in seconds, and when it began: seconds of
     CLOCK_BOOTTIME, which no one can set."""
 
-    cause: Cause
+    cause: StopCause
     by: str = ""
     reason: str = ""
     steps: tuple[float, ...] = ()

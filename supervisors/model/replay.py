@@ -6,7 +6,7 @@ from typing import Any
 
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Asked, Attempt, Job, OpenGap, Rank, Stop, Usage, Verdict
-from muster.supervisors.model.states import JOB, STEP, TRANSITIONS, Cause, Kind, Outcome, State
+from muster.supervisors.model.states import JOB, STEP, TRANSITIONS, Kind, Outcome, State, StopCause
 from muster.supervisors.supervision_errors import IllegalTransition
 
 
@@ -160,7 +160,7 @@ def _restarting(job: Job, r: Record) -> None:
     job.attempt = r["attempt"]
     job.restart_up, job.restart_at = r["up"] + r["delay_s"], r["t"] + r["delay_s"]
     job.steps_done.discard("pre_start")
-    job.hang_restarts += job.stop is not None and job.stop.cause is Cause.HUNG
+    job.hang_restarts += job.stop is not None and job.stop.cause is StopCause.HUNG
     job.stop, job.asked, job.terminated, job.killed, job.step = None, None, False, False, None
     job.started_at = job.started_up = 0.0
     _forget_ranks(job)
@@ -193,16 +193,16 @@ def _stopping(job: Job, r: Record) -> None:
     """cause, by, reason, steps[], up (seconds of CLOCK_BOOTTIME); of a hang ranks[] and again. May come again: a
     person's stop shortens the grace, and keeps the job from being started again. Of such a one asked_up, where `up` is
     that of the stop under way, and signal_up (see lifecycle.Asked)."""
-    if r["cause"] == Cause.REQUESTED:
+    if r["cause"] == StopCause.REQUESTED:
         job.halted = True
         if job.asked is None:
             job.asked = Asked(r["by"], r["reason"], r.get("asked_up") or r["up"], r.get("signal_up") or 0.0)
     if job.stop is None:
         hang = tuple(r.get("ranks", ())), bool(r.get("again"))
-        job.stop = Stop(Cause(r["cause"]), r["by"], r["reason"], tuple(r["steps"]), r["t"], r["up"], *hang, r["up"])
+        job.stop = Stop(StopCause(r["cause"]), r["by"], r["reason"], tuple(r["steps"]), r["t"], r["up"], *hang, r["up"])
     else:
         job.stop.steps, job.stop.up = tuple(r["steps"]), r["up"]
-        if job.stop.cause is Cause.LEFTOVERS:
+        if job.stop.cause is StopCause.LEFTOVERS:
             job.stop.by, job.stop.reason = r["by"], r["reason"]
 
 

@@ -4,7 +4,7 @@ import os
 
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import JobSpec
-from muster.supervisors.model.states import Cause, Outcome, State
+from muster.supervisors.model.states import Outcome, State, StopCause
 
 #: First pause and longest one, in seconds: a node that was rebooted for a driver is back before ten attempts are over.
 BACKOFF_S, MAX_BACKOFF_S = 1.0, 60.0
@@ -19,9 +19,9 @@ def allowed(spec: JobSpec, job: Job, state: State) -> bool:
     where the command cannot be executed: it could not the next time either."""
     if state not in (State.FAILED, State.LOST) or job.attempt >= spec.max_restarts:
         return False
-    if job.halted or (job.stop is not None and job.stop.cause is Cause.MAX_RUNTIME):
+    if job.halted or (job.stop is not None and job.stop.cause is StopCause.MAX_RUNTIME):
         return False
-    if job.stop is not None and job.stop.cause is Cause.HUNG:
+    if job.stop is not None and job.stop.cause is StopCause.HUNG:
         most = MAX_HANG_RESTARTS if spec.max_hang_restarts is None else spec.max_hang_restarts
         if not job.stop.again or job.hang_restarts >= most:
             return False

@@ -38,7 +38,7 @@ class Outcome(enum.StrEnum):
     NOT_STARTED = "NOT_STARTED"
 
 
-class Cause(enum.StrEnum):
+class StopCause(enum.StrEnum):
     """Why a job is being stopped."""
 
     REQUESTED = "requested"  # somebody asked

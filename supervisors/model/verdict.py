@@ -7,7 +7,7 @@ from typing import Any
 
 from muster.probes.kernel import endings, process
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
-from muster.supervisors.model.states import Cause, Outcome, State
+from muster.supervisors.model.states import Outcome, State, StopCause
 
 #: Of muster's own failure and of an outcome that nobody knows (docker's convention for the former).
 OWN_FAILURE = 125
@@ -31,10 +31,10 @@ def outcome(job: Job, number: int, status: int | None, unborn: bool) -> Outcome:
         return Outcome.LOST
     # A predecessor may have sent SIGTERM and not have lived to write so; or it came from where the stop came from.
     ours = job.terminated or ended_by_signal(status)
-    if job.stop is not None and job.concluded is None and ours and job.stop.cause is not Cause.LEFTOVERS:
-        if job.stop.cause is Cause.HUNG:
+    if job.stop is not None and job.concluded is None and ours and job.stop.cause is not StopCause.LEFTOVERS:
+        if job.stop.cause is StopCause.HUNG:
             return Outcome.HUNG if number in (job.stop.ranks or (number,)) else Outcome.GANG_VICTIM
-        failed_before = job.stop.cause is Cause.RANK_FAILED and not signalled_all(job)
+        failed_before = job.stop.cause is StopCause.RANK_FAILED and not signalled_all(job)
         return Outcome.GANG_VICTIM if failed_before else Outcome.STOPPED
     return Outcome.SIGNALLED if os.WIFSIGNALED(status) else Outcome.EXITED
 
@@ -68,19 +68,23 @@ def signalled_all(job: Job) -> bool:
     end that is lost) stays a failure.
     """
     stop, asked = job.stop, job.asked
-    if stop is None or asked is None or stop.cause not in (Cause.REQUESTED, Cause.RANK_FAILED, Cause.LEFTOVERS):
+    if (
+        stop is None
+        or asked is None
+        or stop.cause not in (StopCause.REQUESTED, StopCause.RANK_FAILED, StopCause.LEFTOVERS)
+    ):
         return False
     if asked.up - stop.since > SAME_SIGNAL_S:
         return False
     if asked.signal_up and abs(asked.signal_up - stop.since) <= SAME_SIGNAL_S:
         return True
-    return stop.cause is Cause.RANK_FAILED and _begun_by_signal(job)
+    return stop.cause is StopCause.RANK_FAILED and _begun_by_signal(job)
 
 
 def stop_may_come(job: Job, signal_up: float) -> bool:
     """Whether the ranks have ended as by a signal to everybody, of which the stop has not come yet. `signal_up`: when
     the supervisor got SIGTERM; 0: it did not."""
-    if job.asked is not None or (job.stop is not None and job.stop.cause in (Cause.HUNG, Cause.MAX_RUNTIME)):
+    if job.asked is not None or (job.stop is not None and job.stop.cause in (StopCause.HUNG, StopCause.MAX_RUNTIME)):
         return False
     recent = bool(signal_up) and process.uptime() - signal_up <= SAME_SIGNAL_S
     return recent or _begun_by_signal(job)
@@ -199,10 +203,10 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
     victims = tuple(r.rank for r in job.ranks if r.outcome is Outcome.GANG_VICTIM)
     lost = [r for r in job.ranks if r.outcome is Outcome.LOST]
     stop = job.stop
-    asked = stop is not None and (stop.cause in (Cause.REQUESTED, Cause.MAX_RUNTIME) or signalled_all(job))
+    asked = stop is not None and (stop.cause in (StopCause.REQUESTED, StopCause.MAX_RUNTIME) or signalled_all(job))
     if asked and first is None:
         return State.STOPPED, _stopped(job, lost, victims)
-    served = stop is not None and stop.cause is Cause.SERVED
+    served = stop is not None and stop.cause is StopCause.SERVED
     if first is None and any(
         (r.outcome is not Outcome.EXITED or r.status != 0) and not (served and r.serves) for r in job.ranks
     ):
@@ -282,7 +286,7 @@ def stopper(job: Job) -> tuple[str, str]:
     """Who stops or stopped a job, and the reason that was given."""
     assert job.stop is not None
     if job.asked is not None and signalled_all(job):
-        return job.asked.by or str(Cause.REQUESTED), job.asked.reason
+        return job.asked.by or str(StopCause.REQUESTED), job.asked.reason
     return job.stop.by or str(job.stop.cause), job.stop.reason
 
 

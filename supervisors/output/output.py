@@ -14,7 +14,7 @@ from pathlib import Path
 from muster.probes.kernel import process
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank
-from muster.supervisors.model.settings import SettingsFile
+from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.states import JOB, Kind
 from muster.supervisors.output import rotation, tee
 from muster.supervisors.output.gaps import Count, Counts, Gap

@@ -16,7 +16,7 @@ from muster.supervisors.job import stop_order
 from muster.supervisors.job.stop_order import StopOrder
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
-from muster.supervisors.model.states import Cause, Kind
+from muster.supervisors.model.states import Kind, StopCause
 from muster.supervisors.system import lock
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, alive, eventually
@@ -168,7 +168,7 @@ def records_stop(daemon: Daemon, *steps: float) -> None:
     has the job is frozen, and is to be killed: its journal ends before that."""
     path = daemon.root.job("job").journal
     writer = journal.Writer(path, journal.read(path))
-    stop = {"kind": Kind.STOPPING, "cause": Cause.REQUESTED, "by": "somebody", "reason": "a test"}
+    stop = {"kind": Kind.STOPPING, "cause": StopCause.REQUESTED, "by": "somebody", "reason": "a test"}
     writer.append([stop | {"t": time.time(), "steps": list(steps), "up": process.uptime()}])
     writer.close()
 

@@ -16,7 +16,7 @@ from muster.agent.link import supervisor_client
 from muster.probes.kernel import process
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
-from muster.supervisors.model.states import Cause, Kind
+from muster.supervisors.model.states import Kind, StopCause
 from muster.v1 import job_pb2, log_pb2
 from tests.conftest import Daemon, alive, eventually
 from tests.integration.box import Boxed, mounted
@@ -231,7 +231,7 @@ def test_a_stop_between_two_attempts_for_whose_end_there_was_no_room(daemon: Dae
         in_state(daemon, RESTARTING, job_id)
     order("y")
     assert daemon.wait("y").state == STOPPED
-    [asked] = [r for r in records(daemon, "y") if r["kind"] == Kind.STOPPING and r["cause"] == Cause.REQUESTED]
+    [asked] = [r for r in records(daemon, "y") if r["kind"] == Kind.STOPPING and r["cause"] == StopCause.REQUESTED]
     with full_disk(daemon, size([asked]) + 30):
         order("x")
         assert kinds(daemon)[-1] == Kind.STOPPING

@@ -58,7 +58,7 @@ _OF_FRESH = ", ".join(f"avg({m}), min({m}), max({m})" for m in METRICS)
 _OF_THIN = ", ".join(f"avg({m}), min({m}_least), max({m}_most)" for m in METRICS)
 
 
-class Damaged(Exception):
+class DamagedHistory(Exception):
     """Raised when what is on disk cannot be trusted, or is of another version. The text is a sentence's end."""
 
 
@@ -180,7 +180,7 @@ class Database:
             c.execute("PRAGMA journal_mode = WAL").fetchall()
             c.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
         elif version != FORMAT:
-            raise Damaged(f"is of format {version}, this version reads {FORMAT}")
+            raise DamagedHistory(f"is of format {version}, this version reads {FORMAT}")
         c.execute("PRAGMA journal_mode = WAL").fetchall()
         c.execute("PRAGMA synchronous = NORMAL")
         self.bound(self.bounds)

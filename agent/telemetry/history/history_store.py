@@ -20,7 +20,7 @@ from anyio.abc import TaskStatus
 from muster.agent.errors import HistoryUnreadable
 from muster.agent.host import state_file
 from muster.agent.telemetry.history.history_bounds import Keeper
-from muster.agent.telemetry.history.history_db import Damaged, Database, told
+from muster.agent.telemetry.history.history_db import DamagedHistory, Database, told
 from muster.agent.telemetry.history.history_rows import Bounds, Busy, FoundSeries, Row, SeriesFacts, SeriesKey
 from muster.agent.telemetry.history.history_waiting import Waiting
 from muster.probes.calls import watched
@@ -218,7 +218,7 @@ class History:
             with anyio.move_on_after(WRITE_S):
                 await self._on_disk(lambda database: self._write(database, rows, facts, now, keep), opens=True)
                 done = True
-        except Damaged as error:
+        except DamagedHistory as error:
             await self._set_aside(str(error))
             return False
         except _FAILURES as error:

@@ -26,7 +26,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.logs import log_keeping, log_upload
 from muster.agent.logs.log_keeping import LogKeeping
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
-from muster.supervisors.model.settings import SettingsFile
+from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import State
 from muster.supervisors.output import gzip_members, log_removals, log_segments

@@ -14,7 +14,7 @@ from muster.agent.messages import convert, spec_message
 from muster.supervisors.model import lifecycle
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.spec import FIELDS, JobSpec
-from muster.supervisors.model.states import STEP, Cause, Outcome, State
+from muster.supervisors.model.states import STEP, Outcome, State, StopCause
 from muster.supervisors.paths import JobPaths, Root
 from muster.v1 import job_pb2
 from tests.unit.spec_samples import sample
@@ -255,20 +255,20 @@ def test_a_damaged_job_says_why(tmp_path):
 
 
 def test_a_job_that_is_being_stopped_says_what_is_known():
-    job = lifecycle.Job(state=State.STOPPING, stop=lifecycle.Stop(Cause.REQUESTED, "alice", "maintenance"))
+    job = lifecycle.Job(state=State.STOPPING, stop=lifecycle.Stop(StopCause.REQUESTED, "alice", "maintenance"))
     verdict = convert.verdict_of(job)
     assert verdict is not None
     assert verdict.stopped_by == "alice"
     assert "maintenance" in verdict.summary
     assert verdict.recommendation == job_pb2.RECOMMENDATION_UNSPECIFIED
-    job.stop = lifecycle.Stop(Cause.RANK_FAILED)
+    job.stop = lifecycle.Stop(StopCause.RANK_FAILED)
     # Both were noted in one batch, and so at one time: the order of the records tells.
     job.ranks = [
         Rank(0, 0, 0, pid=1, outcome=Outcome.EXITED, status=256, ended_at=1.0),
         Rank(1, 1, 1, pid=2, outcome=Outcome.SIGNALLED, status=11, ended_at=1.0),
     ]
     job.ends = [1, 0]
-    for cause in Cause:
+    for cause in StopCause:
         job.stop = lifecycle.Stop(cause)
         verdict = convert.verdict_of(job)
         assert verdict is not None

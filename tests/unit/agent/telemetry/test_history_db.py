@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.agent.telemetry.history.history_bounds import Keeper
-from muster.agent.telemetry.history.history_db import Damaged, Database, told
+from muster.agent.telemetry.history.history_db import DamagedHistory, Database, told
 from muster.agent.telemetry.history.history_rows import (
     CPU,
     POWER,
@@ -331,7 +331,7 @@ def test_a_file_of_another_version_is_not_read(tmp_path: Path):
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(Damaged, match="format 99"):
+    with pytest.raises(DamagedHistory, match="format 99"):
         Database.open(path, BOUNDS)
 
 

@@ -9,7 +9,7 @@ from muster.agent.why.causes_said import repeated
 from muster.agent.why.curves import Curve, Minutes
 from muster.agent.why.facts import Facts
 from muster.supervisors.model.lifecycle import Rank, Stop, Verdict
-from muster.supervisors.model.states import STEP, Cause, Outcome, State
+from muster.supervisors.model.states import STEP, Outcome, State, StopCause
 from muster.supervisors.system import oom
 from tests.unit.why_facts import RAN, ZERO, facts, happening, rank, sign, victim
 
@@ -31,7 +31,7 @@ def test_a_job_that_succeeded_has_none() -> None:
 
 
 def test_a_stop_says_who_and_why() -> None:
-    stop = Stop(Cause.REQUESTED, "alice", "enough", (), ZERO)
+    stop = Stop(StopCause.REQUESTED, "alice", "enough", (), ZERO)
     verdict = Verdict(143, "stopped by alice: enough", stopped_by="alice")
     known = facts(rank(0, Outcome.STOPPED, killed=signal.SIGTERM), state=State.STOPPED, stop=stop, verdict=verdict)
     (cause,) = causes(known)
@@ -40,7 +40,7 @@ def test_a_stop_says_who_and_why() -> None:
 
 
 def test_its_time_was_over() -> None:
-    stop = Stop(Cause.MAX_RUNTIME, "", "", (), ZERO)
+    stop = Stop(StopCause.MAX_RUNTIME, "", "", (), ZERO)
     spec = {"max_runtime": 100.0}
     (cause,) = causes(facts(victim(0), state=State.STOPPED, stop=stop, spec=spec, verdict=Verdict(143, "stopped")))
     assert "max_runtime 100 s" in cause.text and "--max-runtime" in cause.steps[0]
@@ -268,7 +268,7 @@ HUNG = happening("job.hung", "rank 1 does not take part (spin)", 3.0)
 
 
 def test_a_hang_for_which_it_was_stopped() -> None:
-    stop = Stop(Cause.HUNG, "muster", "rank 1 does not take part (spin)", (), ZERO)
+    stop = Stop(StopCause.HUNG, "muster", "rank 1 does not take part (spin)", (), ZERO)
     known = facts(
         rank(0, Outcome.STOPPED, killed=9), state=State.STOPPED, stop=stop, happenings=(HUNG,), verdict=Verdict(137, "")
     )
@@ -279,7 +279,7 @@ def test_a_hang_for_which_it_was_stopped() -> None:
 
 @pytest.mark.parametrize(("by", "reason"), [("uid 1001 (zhang)", ""), ("uid 1000 (alice)", "learning rate changed")])
 def test_a_hang_that_was_told_before_somebody_stopped_it_for_another_reason(by: str, reason: str) -> None:
-    stop = Stop(Cause.REQUESTED, by, reason, (), ZERO)
+    stop = Stop(StopCause.REQUESTED, by, reason, (), ZERO)
     stopped = rank(0, Outcome.STOPPED, killed=9)
     known = facts(stopped, state=State.STOPPED, stop=stop, happenings=(HUNG,), verdict=Verdict(137, ""))
     assert first(known) == ("stop", "", "certain")

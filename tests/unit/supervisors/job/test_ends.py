@@ -14,7 +14,7 @@ from muster.supervisors.job.ends import Ends
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Job, Rank, Stop
 from muster.supervisors.model.replay import apply
-from muster.supervisors.model.states import STEP, Cause, State
+from muster.supervisors.model.states import STEP, State, StopCause
 from muster.supervisors.paths import JobPaths
 from muster.supervisors.system import oom
 from muster.supervisors.system.loop import Loop
@@ -155,7 +155,8 @@ def test_without_any_witness_it_is_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cause", "outcome"), [(Cause.REQUESTED, "STOPPED"), (Cause.RANK_FAILED, "GANG_VICTIM"), (Cause.SERVED, "STOPPED")]
+    ("cause", "outcome"),
+    [(StopCause.REQUESTED, "STOPPED"), (StopCause.RANK_FAILED, "GANG_VICTIM"), (StopCause.SERVED, "STOPPED")],
 )
 def test_our_own_sigkill_is_nobody_elses(tmp_path, cause, outcome):
     found = killed(

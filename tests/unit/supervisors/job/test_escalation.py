@@ -11,7 +11,7 @@ from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.replay import apply
-from muster.supervisors.model.states import Cause, State
+from muster.supervisors.model.states import State, StopCause
 from muster.supervisors.system.loop import Loop
 
 
@@ -39,7 +39,7 @@ class Desk:
             apply(self.job, {"n": 1, "t": 1.0} | record)
 
     def begin(self, *sent: str) -> list[str]:
-        self.stop.begin(Cause.REQUESTED, "root", "a test", (60.0,), sent=sent)
+        self.stop.begin(StopCause.REQUESTED, "root", "a test", (60.0,), sent=sent)
         return self.story
 
 
@@ -54,7 +54,7 @@ def test_what_the_daemon_sent_is_not_sent_again():
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
 def test_what_the_daemon_sent_is_recorded_behind_a_stop_that_is_under_way(name):
     desk = Desk()
-    apply(desk.job, {"n": 1, "t": 1.0, "kind": "stopping", "cause": Cause.REQUESTED, "by": "", "reason": "",
+    apply(desk.job, {"n": 1, "t": 1.0, "kind": "stopping", "cause": StopCause.REQUESTED, "by": "", "reason": "",
                      "steps": [60.0], "up": 1.0})  # fmt: skip
     assert desk.begin(name) == [name]
 

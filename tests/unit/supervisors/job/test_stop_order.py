@@ -9,13 +9,13 @@ from muster.supervisors.job import stop_order
 from muster.supervisors.job.stop_order import StopOrder
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.replay import apply
-from muster.supervisors.model.states import Cause, Kind, State
+from muster.supervisors.model.states import Kind, State, StopCause
 from muster.supervisors.system import trust
 
 ORDER = StopOrder("of this job", (1.0,), "root", "a test", 100.0)
 
 
-def stopped(*records: dict[str, object], cause: Cause = Cause.REQUESTED, up: float = 100.0) -> Job:
+def stopped(*records: dict[str, object], cause: StopCause = StopCause.REQUESTED, up: float = 100.0) -> Job:
     """A running job behind the record of a stop, and these."""
     job = Job(state=State.RUNNING, spawned=True, ranks=[Rank(0, 0, 0)])
     stop = {"kind": Kind.STOPPING, "cause": cause, "by": "root", "reason": "a test", "steps": [1.0], "up": up}
@@ -52,14 +52,14 @@ def test_what_is_recorded_is_not_due():
 
 def test_what_was_sent_of_a_stop_that_nobody_asked_for_is_of_that_one_only():
     """Its job may be started again, and then the ends of the next attempt are no concern of it."""
-    order = replace(ORDER, sent=("SIGKILL",), cause=Cause.RANK_FAILED)
-    assert kinds(stopped(cause=Cause.RANK_FAILED), order) == ["SIGKILL"]
-    assert kinds(stopped(cause=Cause.RANK_FAILED, up=200.0), order) == []
+    order = replace(ORDER, sent=("SIGKILL",), cause=StopCause.RANK_FAILED)
+    assert kinds(stopped(cause=StopCause.RANK_FAILED), order) == ["SIGKILL"]
+    assert kinds(stopped(cause=StopCause.RANK_FAILED, up=200.0), order) == []
     assert kinds(Job(state=State.RUNNING, spawned=True), order) == []
 
 
 def test_the_file_keeps_it(tmp_path):
-    order = replace(ORDER, sent=("SIGTERM",), cause=Cause.HUNG)
+    order = replace(ORDER, sent=("SIGTERM",), cause=StopCause.HUNG)
     stop_order.write(tmp_path / "stops" / "job", order)
     assert stop_order.read(tmp_path / "stops" / "job", "of this job") == order
     assert stop_order.read(tmp_path / "stops" / "job", "of another") is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
 from muster.supervisors.model.replay import apply, replay
-from muster.supervisors.model.states import JOB, STEP, Cause, Kind, Outcome, State
+from muster.supervisors.model.states import JOB, STEP, Kind, Outcome, State, StopCause
 from muster.supervisors.supervision_errors import IllegalTransition
 
 A, C, P, R, S, AGAIN = (
@@ -206,7 +206,7 @@ def test_the_life_of_a_job():
     assert (second.outcome, second.status, second.ended_at, second.detail) == (Outcome.EXITED, 0x700, 109.0, "x")
     assert (second.usage.cpu_user_s, second.usage.max_rss) == (1.5, 4096)
     assert job.stop is not None
-    assert (job.stop.cause, job.stop.by, job.stop.reason) == (Cause.REQUESTED, "me", "so")
+    assert (job.stop.cause, job.stop.by, job.stop.reason) == (StopCause.REQUESTED, "me", "so")
     assert (job.stop.steps, job.stop.up, job.started_up) == ((1.0, 2.0), 11.0, 6.0)
     assert (job.terminated, job.killed, job.verdict) == (True, False, None)
 
@@ -233,20 +233,20 @@ def test_a_second_stop_shortens_the_first_and_keeps_its_cause():
     apply(job, record(Kind.STOPPING, cause="rank_failed", by="rank 4", reason="it failed", steps=[0.5], up=20.0))
     assert job.stop is not None
     assert job.stop.up == 20.0, "a shorter grace counts from when it was asked for"
-    assert (job.stop.steps, job.stop.cause, job.stop.by) == ((0.5,), Cause.REQUESTED, "me")
+    assert (job.stop.steps, job.stop.cause, job.stop.by) == ((0.5,), StopCause.REQUESTED, "me")
     assert job.halted, "asked for once, asked for"
 
 
-@pytest.mark.parametrize("cause", Cause)
+@pytest.mark.parametrize("cause", StopCause)
 def test_only_a_stop_that_somebody_asked_for_halts_a_job(cause):
     job = replay(story(Kind.ACCEPTED, Kind.PREPARING, Kind.SPAWNED, Kind.RUNNING))
     apply(job, record(Kind.STOPPING, cause=cause.value))
-    assert job.halted == (cause is Cause.REQUESTED)
+    assert job.halted == (cause is StopCause.REQUESTED)
     apply(job, record(Kind.STOPPING, cause="requested", by="you", reason="now", steps=[0.0]))
     assert job.halted
     assert job.stop is not None
     assert job.stop.cause is cause, "what it ends of stays"
-    assert job.stop.by == ("you" if cause is Cause.LEFTOVERS else "me")
+    assert job.stop.by == ("you" if cause is StopCause.LEFTOVERS else "me")
 
 
 def test_an_empty_verdict_of_an_exit_is_not_known():
@@ -571,7 +571,7 @@ def _drawn(draw: st.DrawFn) -> Record:
         "rank": st.sampled_from([4, 5, 5, 6, STEP]),
         "status": st.sampled_from([None, 0, 0, 9, 0x100]),
         "outcome": st.sampled_from([outcome.value for outcome in Outcome] + ["EXITED"] * 3),
-        "cause": st.sampled_from([cause.value for cause in Cause]),
+        "cause": st.sampled_from([cause.value for cause in StopCause]),
         "state": st.sampled_from([state.value for state in State]),
         "signal": st.sampled_from(["SIGTERM", "SIGKILL"]),
         "name": st.sampled_from(["requirements", "pre_start", "epilog"]),

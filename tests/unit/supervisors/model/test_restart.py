@@ -9,16 +9,18 @@ from muster.supervisors.model import restart
 from muster.supervisors.model.lifecycle import Attempt, Job, Rank, Stop
 from muster.supervisors.model.restart import BACKOFF_S, JITTER, MAX_BACKOFF_S
 from muster.supervisors.model.spec import MAX_RESTARTS, JobSpec
-from muster.supervisors.model.states import STEP, Cause, Outcome, State
+from muster.supervisors.model.states import STEP, Outcome, State, StopCause
 
 
 def spec(max_restarts: int = 3, backoff: float | None = None) -> JobSpec:
     return JobSpec("j", ("x",), max_restarts=max_restarts, restart_backoff=backoff)
 
 
-def job(*outcomes: Outcome, attempt: int = 0, stop: Cause | None = None) -> Job:
+def job(*outcomes: Outcome, attempt: int = 0, stop: StopCause | None = None) -> Job:
     ranks = [Rank(i, i, i, pid=9, outcome=outcome, status=1 << 8) for i, outcome in enumerate(outcomes)]
-    return Job(attempt=attempt, ranks=ranks, stop=None if stop is None else Stop(stop), halted=stop is Cause.REQUESTED)
+    return Job(
+        attempt=attempt, ranks=ranks, stop=None if stop is None else Stop(stop), halted=stop is StopCause.REQUESTED
+    )
 
 
 # --- whether ----------------------------------------------------------------------------------------------------------
@@ -42,11 +44,11 @@ def test_attempts_that_failed_the_pre_check_count_too():
     assert not restart.allowed(spec(2), Job(attempt=2, past=past), State.FAILED)
 
 
-@pytest.mark.parametrize("cause", Cause)
+@pytest.mark.parametrize("cause", StopCause)
 @pytest.mark.parametrize("state", [State.FAILED, State.LOST])
 def test_what_somebody_asked_to_end_stays_ended(cause, state):
     """Also where a rank had failed before the stop came: the state then is FAILED."""
-    wanted = cause in (Cause.REQUESTED, Cause.MAX_RUNTIME, Cause.HUNG)
+    wanted = cause in (StopCause.REQUESTED, StopCause.MAX_RUNTIME, StopCause.HUNG)
     assert restart.allowed(spec(), job(Outcome.EXITED, stop=cause), state) is not wanted
 
 
@@ -62,7 +64,7 @@ def test_what_somebody_asked_to_end_stays_ended(cause, state):
     ],
 )
 def test_a_job_that_hung_is_started_again_where_that_was_asked_for_and_not_for_ever(again, before, most, allowed):
-    hung = job(Outcome.HUNG, stop=Cause.HUNG)
+    hung = job(Outcome.HUNG, stop=StopCause.HUNG)
     hung.hang_restarts = before
     assert hung.stop is not None
     hung.stop.again = again
@@ -72,7 +74,7 @@ def test_a_job_that_hung_is_started_again_where_that_was_asked_for_and_not_for_e
 
 
 def test_a_stop_that_comes_while_a_failed_gang_is_ended_counts():
-    ended = job(Outcome.EXITED, Outcome.GANG_VICTIM, stop=Cause.RANK_FAILED)
+    ended = job(Outcome.EXITED, Outcome.GANG_VICTIM, stop=StopCause.RANK_FAILED)
     assert restart.allowed(spec(), ended, State.FAILED)
     ended.halted = True
     assert not restart.allowed(spec(), ended, State.FAILED)
@@ -80,7 +82,7 @@ def test_a_stop_that_comes_while_a_failed_gang_is_ended_counts():
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_what_cannot_be_executed_is_not_tried_again(outcome):
-    ended = job(Outcome.GANG_VICTIM, outcome, stop=Cause.RANK_FAILED)
+    ended = job(Outcome.GANG_VICTIM, outcome, stop=StopCause.RANK_FAILED)
     assert restart.allowed(spec(), ended, State.FAILED) is (outcome is not Outcome.NOT_STARTED)
 
 

@@ -6,7 +6,7 @@ import pytest
 from muster.probes.kernel import process
 from muster.probes.kernel.endings import describe
 from muster.supervisors.model.lifecycle import Asked, Job, Rank, Stop, Verdict
-from muster.supervisors.model.states import Cause, Outcome, State
+from muster.supervisors.model.states import Outcome, State, StopCause
 from muster.supervisors.model.verdict import (
     failed,
     failures,
@@ -33,7 +33,7 @@ def job_with(stop: Stop | None, *statuses: int | None, terminated: bool = True) 
     return job
 
 
-STOP = {cause: Stop(cause, by="me", reason="so") for cause in Cause}
+STOP = {cause: Stop(cause, by="me", reason="so") for cause in StopCause}
 
 
 # --- what a rank's end is called --------------------------------------------------------------------------------------
@@ -48,23 +48,23 @@ STOP = {cause: Stop(cause, by="me", reason="so") for cause in Cause}
         (None, False, SEGV_CORE, Outcome.SIGNALLED),
         (None, False, None, Outcome.LOST),
         # A stop is recorded, but no signal has been sent yet: it ended by itself.
-        (Cause.REQUESTED, False, EXIT_7, Outcome.EXITED),
-        (Cause.RANK_FAILED, False, EXIT_7, Outcome.EXITED),
-        (Cause.REQUESTED, True, TERM, Outcome.STOPPED),
-        (Cause.REQUESTED, True, EXIT_0, Outcome.STOPPED),
-        (Cause.REQUESTED, True, KILL, Outcome.STOPPED),
-        (Cause.MAX_RUNTIME, True, TERM, Outcome.STOPPED),
-        (Cause.RANK_FAILED, True, TERM, Outcome.GANG_VICTIM),
-        (Cause.RANK_FAILED, True, EXIT_0, Outcome.GANG_VICTIM),
-        (Cause.LEFTOVERS, True, EXIT_7, Outcome.EXITED),
-        (Cause.SERVED, False, EXIT_0, Outcome.EXITED),
-        (Cause.SERVED, True, TERM, Outcome.STOPPED),
-        (Cause.SERVED, True, SEGV, Outcome.STOPPED),
+        (StopCause.REQUESTED, False, EXIT_7, Outcome.EXITED),
+        (StopCause.RANK_FAILED, False, EXIT_7, Outcome.EXITED),
+        (StopCause.REQUESTED, True, TERM, Outcome.STOPPED),
+        (StopCause.REQUESTED, True, EXIT_0, Outcome.STOPPED),
+        (StopCause.REQUESTED, True, KILL, Outcome.STOPPED),
+        (StopCause.MAX_RUNTIME, True, TERM, Outcome.STOPPED),
+        (StopCause.RANK_FAILED, True, TERM, Outcome.GANG_VICTIM),
+        (StopCause.RANK_FAILED, True, EXIT_0, Outcome.GANG_VICTIM),
+        (StopCause.LEFTOVERS, True, EXIT_7, Outcome.EXITED),
+        (StopCause.SERVED, False, EXIT_0, Outcome.EXITED),
+        (StopCause.SERVED, True, TERM, Outcome.STOPPED),
+        (StopCause.SERVED, True, SEGV, Outcome.STOPPED),
         # The signal of a predecessor that did not live to write that it sent it.
-        (Cause.REQUESTED, False, TERM, Outcome.STOPPED),
-        (Cause.RANK_FAILED, False, TERM, Outcome.GANG_VICTIM),
+        (StopCause.REQUESTED, False, TERM, Outcome.STOPPED),
+        (StopCause.RANK_FAILED, False, TERM, Outcome.GANG_VICTIM),
         (None, False, TERM, Outcome.SIGNALLED),
-        *((cause, True, None, Outcome.LOST) for cause in Cause),
+        *((cause, True, None, Outcome.LOST) for cause in StopCause),
     ],
 )
 def test_outcome(cause, terminated, status, expected):
@@ -72,7 +72,7 @@ def test_outcome(cause, terminated, status, expected):
     assert outcome(job, 0, status, unborn=False) is expected
 
 
-@pytest.mark.parametrize("cause", Cause)
+@pytest.mark.parametrize("cause", StopCause)
 def test_an_epilog_ends_by_itself_whatever_ended_the_ranks(cause):
     """What was sent to the ranks was not sent to it."""
     job = Job(stop=STOP[cause], terminated=True, killed=True)
@@ -134,13 +134,13 @@ def test_all_zero_is_success():
 
 
 def test_leftovers_of_good_ranks_do_not_make_a_failure():
-    state, verdict = reach(job_with(STOP[Cause.LEFTOVERS], EXIT_0), None, ())
+    state, verdict = reach(job_with(STOP[StopCause.LEFTOVERS], EXIT_0), None, ())
     assert (state, verdict.exit_code) == (State.SUCCEEDED, 0)
 
 
 @pytest.mark.parametrize(("status", "code"), [(EXIT_7, 7), (SEGV_CORE, 139)])
 def test_the_first_failure_is_the_jobs(status, code):
-    job = job_with(STOP[Cause.RANK_FAILED], TERM, EXIT_0, KILL)
+    job = job_with(STOP[StopCause.RANK_FAILED], TERM, EXIT_0, KILL)
     first = Rank(3, 3, 5, outcome=Outcome.EXITED, status=status)
     job.ranks.append(first)
     state, verdict = reach(job, first, ("last", "words"))
@@ -174,7 +174,7 @@ def test_the_first_failure_is_the_first_record_and_what_was_told_stays():
     assert first_failure(job) is None
 
 
-@pytest.mark.parametrize("cause", list(Cause))
+@pytest.mark.parametrize("cause", list(StopCause))
 def test_what_is_known_of_a_job_that_is_being_ended(cause):
     job = job_with(STOP[cause], TERM, None)
     job.ends, job.ranks[1].outcome = [0], None
@@ -182,7 +182,7 @@ def test_what_is_known_of_a_job_that_is_being_ended(cause):
     told = so_far(job)
     assert told is not None
     assert (told.first_failed, told.stopped_by, told.summary) == (None, "me", "is being stopped by me: so")
-    job.ranks[0].outcome = Outcome.HUNG if cause is Cause.HUNG else Outcome.SIGNALLED
+    job.ranks[0].outcome = Outcome.HUNG if cause is StopCause.HUNG else Outcome.SIGNALLED
     told = so_far(job)
     assert told is not None
     assert (told.first_failed, told.exit_code, told.stopped_by) == (0, 143, "")
@@ -213,7 +213,7 @@ def test_a_command_that_cannot_be_run(status, code):
     assert verdict.last_lines == (), "no line of the file is its own"
 
 
-@pytest.mark.parametrize("cause", [Cause.REQUESTED, Cause.MAX_RUNTIME])
+@pytest.mark.parametrize("cause", [StopCause.REQUESTED, StopCause.MAX_RUNTIME])
 @pytest.mark.parametrize(
     ("statuses", "code"), [((TERM, TERM), 143), ((EXIT_0, KILL), 137), ((EXIT_0, EXIT_7), 7), ((EXIT_0, EXIT_0), 0)]
 )
@@ -226,25 +226,25 @@ def test_a_stop_that_was_asked_for(cause, statuses, code):
 
 
 def test_the_code_of_a_stop_is_that_of_the_rank_that_ended_first():
-    job = job_with(STOP[Cause.REQUESTED], EXIT_7, KILL)
+    job = job_with(STOP[StopCause.REQUESTED], EXIT_7, KILL)
     job.ends = [1, 0]
     assert reach(job, None, ())[1].exit_code == 137
 
 
 def test_a_stop_with_a_kill_says_so():
-    job = job_with(STOP[Cause.REQUESTED], KILL)
+    job = job_with(STOP[StopCause.REQUESTED], KILL)
     job.killed = True
     assert "SIGKILL" in reach(job, None, ())[1].summary
 
 
 def test_a_stop_before_the_ranks_ran():
-    job = Job(state=State.STOPPING, stop=STOP[Cause.REQUESTED], ranks=[Rank(0, 0, 0)])
+    job = Job(state=State.STOPPING, stop=STOP[StopCause.REQUESTED], ranks=[Rank(0, 0, 0)])
     state, verdict = reach(job, None, ())
     assert (state, verdict.exit_code) == (State.STOPPED, 143)
 
 
 def test_a_failure_before_the_stop_is_a_failure():
-    job = Job(state=State.STOPPING, stop=STOP[Cause.REQUESTED], terminated=True)
+    job = Job(state=State.STOPPING, stop=STOP[StopCause.REQUESTED], terminated=True)
     first = Rank(0, 0, 0, pid=1, outcome=Outcome.EXITED, status=EXIT_7)
     job.ranks = [first, Rank(1, 1, 1, pid=2, outcome=Outcome.STOPPED, status=TERM)]
     state, verdict = reach(job, first, ())
@@ -257,7 +257,7 @@ def test_a_failure_before_the_stop_is_a_failure():
 def with_servers(*servers: int | None, workers: tuple[int, ...] = (EXIT_0, EXIT_0), terminated: bool = True) -> Job:
     """Workers that ended by themselves; then parameter servers that were ended, because all that they served had."""
     job = job_with(None, *workers)
-    job.state, job.stop, job.terminated = State.STOPPING, STOP[Cause.SERVED], terminated
+    job.state, job.stop, job.terminated = State.STOPPING, STOP[StopCause.SERVED], terminated
     for status in servers:
         number = len(job.ranks)
         server = Rank(
@@ -301,7 +301,7 @@ def test_only_what_serves_may_be_ended_in_a_success():
     with pytest.raises(AssertionError, match="not all succeeded"):
         reach(job, None, ())
     job = with_servers(TERM)
-    job.stop = STOP[Cause.LEFTOVERS]
+    job.stop = STOP[StopCause.LEFTOVERS]
     with pytest.raises(AssertionError, match="not all succeeded"):
         reach(job, None, ())
 
@@ -371,7 +371,7 @@ def test_a_job_whose_ranks_never_ran(elsewhere, expected):
 
 
 def test_a_success_and_a_stop_recommend_nothing_whatever_the_node_is_like():
-    for job in (job_with(None, EXIT_0), job_with(STOP[Cause.REQUESTED], TERM)):
+    for job in (job_with(None, EXIT_0), job_with(STOP[StopCause.REQUESTED], TERM)):
         job.checks = UNFIT
         assert reach(job, None, (), GONE)[1].recommendation == "NONE"
 
@@ -396,14 +396,14 @@ def test_nor_is_one_invented_where_something_served(terminated):
             assert state is State.LOST
 
 
-@pytest.mark.parametrize("cause", [None, *(cause for cause in Cause if cause is not Cause.SERVED)])
+@pytest.mark.parametrize("cause", [None, *(cause for cause in StopCause if cause is not StopCause.SERVED)])
 @pytest.mark.parametrize("terminated", [False, True])
 def test_success_is_never_invented(cause, terminated):
     """Over every way in which three ranks can end: SUCCEEDED and code 0 only where each was seen to exit with 0."""
     for statuses in _STATUSES:
         job = job_with(STOP[cause] if cause else None, *statuses, terminated=terminated)
         first = next((r for r in job.ranks if failed(r)), None)
-        if cause is Cause.RANK_FAILED and first is None:
+        if cause is StopCause.RANK_FAILED and first is None:
             continue  # somebody has failed in such a job
         state, verdict = reach(job, first, ())
         assert state.final
@@ -414,7 +414,7 @@ def test_success_is_never_invented(cause, terminated):
 
 
 def hung_job(*ranks: int, statuses: tuple[int, ...] = (TERM, TERM)) -> Job:
-    stop = Stop(Cause.HUNG, "muster", "spin: its cards are flat at 100 %", (1.0,), 1.0, 1.0, ranks)
+    stop = Stop(StopCause.HUNG, "muster", "spin: its cards are flat at 100 %", (1.0,), 1.0, 1.0, ranks)
     job = Job(stop=stop, terminated=True)
     for i, status in enumerate(statuses):
         rank = Rank(i, i, i, pid=100 + i, outcome=outcome(job, i, status, unborn=False), status=status)
@@ -445,7 +445,7 @@ def test_a_hang_of_all_that_ends_well_when_it_is_asked_to_has_failed_all_the_sam
 EXIT_1, EXIT_143 = 1 << 8, 143 << 8
 
 
-def ended_one_by_one(cause: Cause, asked_after: float | None, signal_after: float | None, *statuses: int) -> Job:
+def ended_one_by_one(cause: StopCause, asked_after: float | None, signal_after: float | None, *statuses: int) -> Job:
     """A job whose ranks ended in this order before anything was sent to them; then somebody asked for a stop, so many
     seconds after the ranks began to be ended, and the supervisor got SIGTERM itself. None: it did not happen."""
     job = Job(state=State.RUNNING)
@@ -470,7 +470,7 @@ def ended_one_by_one(cause: Cause, asked_after: float | None, signal_after: floa
 )
 def test_a_signal_to_everybody_is_a_stop(asked, signalled, statuses, code, more):
     """Whatever comes first: the stop that the same signal makes of the command, or the end of a rank that got it."""
-    job = ended_one_by_one(Cause.RANK_FAILED, asked, signalled, *statuses)
+    job = ended_one_by_one(StopCause.RANK_FAILED, asked, signalled, *statuses)
     job.terminated = True
     last = len(statuses)
     job.ranks.append(Rank(last, last, last, pid=9, outcome=outcome(job, last, TERM, unborn=False), status=TERM))
@@ -494,7 +494,7 @@ def test_a_signal_to_everybody_is_a_stop(asked, signalled, statuses, code, more)
     ],
 )
 def test_a_rank_that_failed_before_a_stop_has_failed(asked, signalled, status):
-    job = ended_one_by_one(Cause.RANK_FAILED, asked, signalled, status)
+    job = ended_one_by_one(StopCause.RANK_FAILED, asked, signalled, status)
     first = first_failure(job)
     assert first is job.ranks[0]
     state, verdict = reach(job, first, ())
@@ -503,12 +503,12 @@ def test_a_rank_that_failed_before_a_stop_has_failed(asked, signalled, status):
 
 @pytest.mark.parametrize("left", [Outcome.LOST, Outcome.OUT_OF_MEMORY, Outcome.NOT_STARTED])
 def test_what_a_signal_cannot_do_stays_a_failure(left):
-    job = ended_one_by_one(Cause.RANK_FAILED, 0.01, 0.0, TERM, KILL)
+    job = ended_one_by_one(StopCause.RANK_FAILED, 0.01, 0.0, TERM, KILL)
     job.ranks[1].outcome = left
     assert first_failure(job) is job.ranks[1]
 
 
-@pytest.mark.parametrize("cause", [Cause.REQUESTED, Cause.LEFTOVERS])
+@pytest.mark.parametrize("cause", [StopCause.REQUESTED, StopCause.LEFTOVERS])
 def test_ranks_that_end_well_on_a_signal_to_everybody_were_stopped(cause):
     job = ended_one_by_one(cause, 0.0, 0.0, EXIT_0)
     state, verdict = reach(job, first_failure(job), ())
@@ -516,12 +516,12 @@ def test_ranks_that_end_well_on_a_signal_to_everybody_were_stopped(cause):
 
 
 def test_when_a_stop_may_still_come():
-    job = ended_one_by_one(Cause.RANK_FAILED, None, None, TERM)
+    job = ended_one_by_one(StopCause.RANK_FAILED, None, None, TERM)
     assert stop_may_come(job, 0.0)
     job.asked = Asked("me", "SIGTERM", 50.0)
     assert not stop_may_come(job, 0.0)
-    failed_by_itself = ended_one_by_one(Cause.RANK_FAILED, None, None, EXIT_1)
+    failed_by_itself = ended_one_by_one(StopCause.RANK_FAILED, None, None, EXIT_1)
     assert not stop_may_come(failed_by_itself, 0.0)
     assert stop_may_come(failed_by_itself, process.uptime())
     assert not stop_may_come(failed_by_itself, process.uptime() - 60)
-    assert not stop_may_come(ended_one_by_one(Cause.HUNG, None, None, TERM), process.uptime())
+    assert not stop_may_come(ended_one_by_one(StopCause.HUNG, None, None, TERM), process.uptime())

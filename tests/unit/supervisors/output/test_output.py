@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from muster.probes.kernel import process
-from muster.supervisors.model import settings
+from muster.supervisors.model import settings_file
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.replay import apply
@@ -546,20 +546,20 @@ def spans(desk: Desk, rank: int) -> list[tuple[int, int]]:
 def busy(desk, monkeypatch) -> Desk:
     """Files are looked at with each batch, and so are the settings."""
     monkeypatch.setattr(tee, "INDEX_INTERVAL_S", 0.0)
-    monkeypatch.setattr(settings, "LOOK_S", 0.0)
+    monkeypatch.setattr(settings_file, "LOOK_S", 0.0)
     desk.paths.folder.mkdir(parents=True, exist_ok=True)
     return cast(Desk, desk)
 
 
 def test_files_are_rotated_as_the_settings_say(busy):
-    settings.write(busy.root.settings, settings.LogSettings(max_file_bytes=1 << 17))
+    settings_file.write(busy.root.settings, settings_file.LogSettings(max_file_bytes=1 << 17))
     busy.open()
     flood(busy, 4, 5000)
     flood(busy, 5, 10)
     assert len(spans(busy, 4)) == 3
     assert len(spans(busy, 5)) == 1
     assert busy.output.ends() == {4: 320_000, 5: 640}, "an attempt ends where all of its output ends"
-    settings.write(busy.root.settings, settings.LogSettings(max_file_bytes=0))
+    settings_file.write(busy.root.settings, settings_file.LogSettings(max_file_bytes=0))
     flood(busy, 4, 5000)
     assert len(spans(busy, 4)) == 3
     busy.output.close()
@@ -570,7 +570,7 @@ def test_files_are_rotated_as_the_settings_say(busy):
 
 
 def test_the_jobs_own_log_is_rotated_too(busy):
-    settings.write(busy.root.settings, settings.LogSettings(max_file_bytes=1 << 16))
+    settings_file.write(busy.root.settings, settings_file.LogSettings(max_file_bytes=1 << 16))
     busy.open()
     for n in range(1200):
         busy.output.say(f"{n:06} " + "y" * 60)
@@ -582,7 +582,7 @@ def test_the_jobs_own_log_is_rotated_too(busy):
 
 
 def test_a_job_gives_up_its_oldest_output_for_its_limit(busy):
-    settings.write(busy.root.settings, settings.LogSettings(max_job_bytes=1 << 20))
+    settings_file.write(busy.root.settings, settings_file.LogSettings(max_job_bytes=1 << 20))
     busy.open()
     flood(busy, 5, 5000)
     for _ in range(5):
@@ -599,7 +599,7 @@ def test_a_job_gives_up_its_oldest_output_for_its_limit(busy):
 
 def test_where_another_removes_it_is_rotated_early_enough_and_all_is_kept(busy):
     """With a program that takes segments the daemon keeps the limit, of what was taken."""
-    settings.write(busy.root.settings, settings.LogSettings(rotate_for_bytes=1 << 20))
+    settings_file.write(busy.root.settings, settings_file.LogSettings(rotate_for_bytes=1 << 20))
     busy.open()
     flood(busy, 4, 30_000)
     found = spans(busy, 4)

@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from muster.supervisors.model import settings
-from muster.supervisors.model.settings import LogSettings, SettingsFile
+from muster.supervisors.model import settings_file
+from muster.supervisors.model.settings_file import LogSettings, SettingsFile
 
 
 @pytest.mark.parametrize(
@@ -38,21 +38,21 @@ def test_what_is_written_is_read_within_a_second(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     found = SettingsFile(path)
     assert found.logs == LogSettings()
-    settings.write(path, LogSettings(5, 6))
+    settings_file.write(path, LogSettings(5, 6))
     assert found.logs == LogSettings(), "the file is not looked at all the time"
-    now[0] += settings.LOOK_S
+    now[0] += settings_file.LOOK_S
     assert found.logs == LogSettings(5, 6)
     path.unlink()
     assert found.logs == LogSettings(5, 6)
-    now[0] += settings.LOOK_S
+    now[0] += settings_file.LOOK_S
     assert found.logs == LogSettings()
 
 
 def test_it_is_replaced_as_a_whole(tmp_path):
     path = tmp_path / "settings.json"
-    settings.write(path, LogSettings(5, 6))
+    settings_file.write(path, LogSettings(5, 6))
     inode = path.stat().st_ino
-    settings.write(path, LogSettings(7, 8))
+    settings_file.write(path, LogSettings(7, 8))
     assert path.stat().st_ino != inode
     assert json.loads(path.read_bytes()) == {"logs": {"max_file_bytes": 7, "max_job_bytes": 8, "rotate_for_bytes": 0}}
     assert [p.name for p in tmp_path.iterdir()] == ["settings.json"]

@@ -1,0 +1,31 @@
+"""One name for one thing: classes and modules of the three trees have names that nothing else there has."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MODULES = [path for tree in ("agent", "supervisors", "probes") for path in (ROOT / tree).rglob("*.py")]
+#: The same thing for NVIDIA and for Ascend.
+VENDORS = {"nvidia", "ascend"}
+
+
+def several(found: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {name: places for name, places in found.items() if len(places) > 1}
+
+
+def test_no_two_public_classes_have_one_name():
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(str(path.relative_to(ROOT)))
+    assert len(found) > 300 and not several(found), several(found)
+
+
+def test_no_two_modules_have_one_name():
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in MODULES:
+        if path.name != "__init__.py" and path.parent.name not in VENDORS:
+            found[path.stem].append(str(path.relative_to(ROOT)))
+    assert len(found) > 200 and not several(found), several(found)
