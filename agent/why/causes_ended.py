@@ -11,8 +11,7 @@ from muster.agent.why.found import CERTAIN, LOW, NONE, Cause, remedy
 from muster.agent.why.words import of_this_attempt
 from muster.probes.kernel import endings
 from muster.supervisors.model.lifecycle import Rank
-from muster.supervisors.model.states import Outcome
-from muster.supervisors.model.states import StopCause
+from muster.supervisors.model.states import Outcome, StopCause
 from muster.supervisors.model.verdict import stopper
 from muster.supervisors.system import oom
 

@@ -7,8 +7,7 @@ from muster.agent.why import curves
 from muster.agent.why.around import HANG, OOM_KILL, Happening, near
 from muster.agent.why.facts import Facts
 from muster.agent.why.found import HIGH, LOW, MEDIUM, Cause, remedy
-from muster.supervisors.model.states import Outcome
-from muster.supervisors.model.states import StopCause
+from muster.supervisors.model.states import Outcome, StopCause
 
 #: What the hang rule tells that may be the reason of an end.
 _HUNG, _DRIVER = "job.hung", "job.driver_hang"
