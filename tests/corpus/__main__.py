@@ -27,7 +27,9 @@ RULES = {
 def main() -> int:
     """Exit code 1 where the full rule gave a false alarm, missed a hang or was late, in usual weather."""
     parser = argparse.ArgumentParser(prog="python -m tests.corpus", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="scenarios, as U1; all without")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="as U1; without: all but P; --changes: all"
+    )
     parser.add_argument("--seeds", type=int, default=100, help="traces of each scenario")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--harsh", action="store_true", help="readings missing, noise, drift, other periods")
@@ -40,7 +42,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.names if name not in ALL]:
         parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(ALL)}")
-    names = arguments.names or list(ALL)
+    measured = [scenario.name for scenario in (*SCENARIOS, *VARIATIONS)]
+    names = arguments.names or (list(ALL) if arguments.changes else measured)
     if arguments.acted:
         return int(_acted(arguments.names, arguments.rounds, arguments.at_once))
     seeds = range(arguments.first, arguments.first + arguments.seeds)
