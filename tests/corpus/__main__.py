@@ -27,9 +27,7 @@ RULES = {
 def main() -> int:
     """Exit code 1 where the full rule gave a false alarm, missed a hang or was late, in usual weather."""
     parser = argparse.ArgumentParser(prog="python -m tests.corpus", description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="as U1; without: all but P; --changes: all"
-    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="as U1; without: all but P; --changes: all")
     parser.add_argument("--seeds", type=int, default=100, help="traces of each scenario")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--harsh", action="store_true", help="readings missing, noise, drift, other periods")

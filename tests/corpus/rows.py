@@ -369,7 +369,7 @@ ROWS: tuple[Scenario, ...] = (
         ranks=_MANY,
     ),
     Scenario(
-        *("P36", "one rank asleep, its peers' cards are flat now", peers_wait_perhaps, 21, ("HUNG",)),
+        *("P36", "one rank asleep, its peers' cards are flat now", peers_wait_perhaps, 22, ("HUNG",)),
         kind="spin",
         ranks=_MANY,
         weather=_BLIND,
