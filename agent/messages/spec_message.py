@@ -16,6 +16,12 @@ from muster.supervisors.model.spec_fields import LIMITS, Delay, Field, LimitTabl
 from muster.v1 import job_pb2
 
 _BY_PATH = {field.api: field for field in FIELDS.values()}
+#: Fields of which a message does not say that they are empty, 0 or false: these are what it has without them.
+_EMPTY_IS_UNSET = {
+    field.name
+    for path, field in _BY_PATH.items()
+    if "." in path or not job_pb2.JobSpec.DESCRIPTOR.fields_by_name[path].has_presence or field.default == {}
+}
 #: Names of limits in the message.
 _LIMITS = {name: f"{name}_{unit}" if unit else name for name, unit in LIMITS.items()}
 
@@ -32,12 +38,11 @@ def spec_to(spec: JobSpec, *, secrets: bool = False) -> job_pb2.JobSpec:
     found: dict[str, Any] = {}
     for path, field in _BY_PATH.items():
         value = getattr(spec, field.name)
-        message_value = _to(field, field.hide(value) if field.hide and not secrets else value)
+        if value is None or (not value and field.name in _EMPTY_IS_UNSET):
+            continue  # most fields of most specs, and a List has thousands of them
+        value = _to(field, field.hide(value) if field.hide and not secrets else value)
         outer, _, inner = path.rpartition(".")
-        if not outer:
-            found[inner] = message_value
-        elif message_value:
-            found.setdefault(outer, {})[inner] = message_value
+        (found.setdefault(outer, {}) if outer else found)[inner] = value
     return job_pb2.JobSpec(**found)
 
 
@@ -48,16 +53,14 @@ def said_in(message: job_pb2.JobSpec, found: list[Violation]) -> dict[str, Any]:
 
 
 def _to(field: Field, value: Any) -> Any:
-    """A value of a field as protobuf takes it; None: the field is not set."""
+    """A value of a field as protobuf takes it."""
     match field:
-        case _ if value is None:
-            return None
         case TimeLimit() | Delay():
             return duration(value)
         case Steps():
             return [duration(step) for step in value]
         case LimitTable():
-            return {_LIMITS[name]: value[name] if name == "cpus" else int(value[name]) for name in value} or None
+            return {_LIMITS[name]: value[name] if name == "cpus" else int(value[name]) for name in value}
     match value:
         case str():
             return plain(value)

@@ -243,9 +243,9 @@ class JobSpec:
         raw: dict[str, Any] = json.loads(text)
         if not isinstance(raw, dict):
             raise TypeError(f"a spec is a JSON object, not {type(raw).__name__}")
-        known = {name: value for name, value in raw.items() if name in FIELDS}
-        known.update((name, tuple(value)) for name, value in known.items() if FIELDS[name].many)
-        return cls(**known)
+        for name in _MANY & raw.keys():
+            raw[name] = tuple(raw[name])
+        return cls(**{name: value for name, value in raw.items() if name in FIELDS})
 
     def digest(self) -> str:
         """SHA-256 over all fields, hexadecimal: what makes a second start the same or another job. One rank that is
@@ -301,3 +301,4 @@ def _bound(row: Any) -> kind.Field:
 
 #: The table, by name, in the order of the dataclass.
 FIELDS = {row.name: _bound(row) for row in fields(JobSpec)}
+_MANY = {name for name, about in FIELDS.items() if about.many}
