@@ -55,4 +55,4 @@ def _of_several(spec: JobSpec) -> Iterator[Violation]:
         yield Violation("on_hang", "is restart, and max_restarts is 0: say how often muster may start the job again")
     for field in ("notify_events", "notify_secret"):
         if getattr(spec, field) and not spec.notify_webhook:
-            yield Violation(field, "without a webhook: say where to post the events")
+            yield Violation(field, "without notify.webhook: say where to post the events")
