@@ -341,7 +341,7 @@ def test_events_of_a_job_are_named_and_known():
         BadSpec, match="notify_events: 'node_condition' is no event that is notified: allowed are started"
     ):
         draft_of(notify_webhook="http://example", notify_events=["node_condition"]).spec()
-    with pytest.raises(BadSpec, match="notify_events: without notify.webhook"):
+    with pytest.raises(BadSpec, match=r"notify_events: without notify.webhook"):
         draft_of(notify_events=["hung"]).spec()
     with pytest.raises(BadSpec) as caught:
         draft_of(notify_webhook="ftp://example/hunter2", notify_events=["hung"]).spec()
