@@ -18,7 +18,7 @@ from benchmarks.measure import cpu_seconds, median
 from benchmarks.node import BenchmarkFailed, Node
 from benchmarks.peers import Peers
 from benchmarks.report import Row
-from muster.probes.cards.sampler import Rates
+from muster.probes.cards.sampler import SamplerSettings
 from muster.probes.kernel.procfs import Procfs
 from muster.probes.kernel.trees import FULL_EACH, Forest, JobRoots, RootProcess
 from muster.v1 import job_pb2
@@ -112,10 +112,9 @@ def _look(what: str, roots: JobRoots) -> Row:
         theirs.append(_cpu(lambda: _by_psutil(roots)))
     procfs.close()
     mine = median(ours)
-    share = mine / Rates().processes_s * 100
-    note = (
-        f"{mine / PROCESSES * 1e6:.0f} us a process; each {Rates().processes_s:g} s, so that is {share:.3f} % of a core"
-    )
+    period_s = SamplerSettings().processes_s
+    share = mine / period_s * 100
+    note = f"{mine / PROCESSES * 1e6:.0f} us a process; each {period_s:g} s, so that is {share:.3f} % of a core"
     return Row(what, mine * 1000, "ms of CPU", "psutil", median(theirs) * 1000, note=note)
 
 
@@ -124,7 +123,7 @@ def _full(others: int) -> Row:
     procfs = Procfs()
     spent = median(_cpu(lambda: Forest(procfs).look([JobRoots("job", (), 0)], {})) for _ in range(5))
     procfs.close()
-    share = spent / (FULL_EACH * Rates().processes_s) * 100
+    share = spent / (FULL_EACH * SamplerSettings().processes_s) * 100
     note = f"{spent / others * 1e6:.0f} us a process; one look in {FULL_EACH}, so that is {share:.3f} % of a core"
     return Row("... at all of them", spent * 1000, "ms of CPU", note=note)
 

@@ -8,9 +8,9 @@ from typing import Any, Literal, cast, get_type_hints
 
 from muster.agent.config import rules
 from muster.probes.cards.driver import DriverSettings
+from muster.probes.cards.sampler import SamplerSettings
 from muster.probes.checks.check_settings import CheckSettings
 from muster.probes.hang import HangSettings
-from muster.probes.kernel.trees import HELPERS
 from muster.probes.node.node_settings import NodeSettings
 from muster.probes.settings import FileMode, Settings, setting, settings_of, unknown
 from muster.supervisors.model import notify_rules
@@ -288,18 +288,9 @@ class WhyTable(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class TelemetryTable(Settings):
+class TelemetryTable(SamplerSettings):
     """What musterd samples, and what it keeps. [telemetry.md](concepts/telemetry.md) describes the records."""
 
-    enabled: bool = setting(
-        True, "Whether cards and processes are sampled. Checks and stops ask the driver in any case."
-    )
-    readings_s: float = rules.period(1.0, "Between two readings of utilization, memory and power of the cards.")
-    health_s: float = rules.period(15.0, "Between two readings of temperatures, clocks, counters and error states.")
-    holders_s: float = rules.period(60.0, "Between two lists of the processes on the cards.")
-    processes_s: float = rules.period(
-        15.0, "Between two looks at the processes of jobs, and between two telemetry records."
-    )
     history_days: float = setting(3.0, "How far back the history goes.", above=0, most=366)
     history_bytes: int = setting(
         256 << 20,
@@ -312,11 +303,6 @@ class TelemetryTable(Settings):
     )
     underused_after_s: float = rules.seconds(1800.0, "The least time over which that average is taken.")
     record: str = setting("", "Append telemetry records to this file (`musterd --record FILE`). Empty: none.")
-    helpers: tuple[str, ...] = setting(
-        HELPERS,
-        "Programs whose input and output says nothing about the health of a rank. A name is that of the kernel (15 "
-        "characters); `*` at its end stands for any rest.",
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from muster.agent.telemetry.recording import Recording
 from muster.agent.telemetry.records import Records
 from muster.probes.cards.accelerator import SLOT, Card, Reading
 from muster.probes.cards.driver import Driver, View
-from muster.probes.cards.sampler import ProcessLook, Rates, Sampler
+from muster.probes.cards.sampler import ProcessLook, Sampler
 from muster.probes.kernel.trees import JobRoots
 from muster.probes.kernel.trees import RootProcess as Process
 from muster.supervisors.model.card_identity import numbers_now
@@ -81,7 +81,9 @@ class Telemetry:
         self.records = Records()
         self._driver = driver
         self._recording = Recording(root, self.records, lambda: settings().telemetry.record, lambda: driver.view)
-        self._sampler = Sampler(self._rates, driver, self._roots, on_readings=self._read, on_look=self._looked)
+        self._sampler = Sampler(
+            lambda: settings().telemetry, driver, self._roots, on_readings=self._read, on_look=self._looked
+        )
         self._meter = Meter()
         self._live: list[Entry] = []
         self._listed_at = 0.0
@@ -161,17 +163,6 @@ class Telemetry:
             await tasks.start(self._sampler.run)
             tasks.start_soon(self._recording.run, name="telemetry records")
             task_status.started()
-
-    def _rates(self) -> Rates:
-        telemetry = self._settings().telemetry
-        return Rates(
-            telemetry.readings_s,
-            telemetry.health_s,
-            telemetry.holders_s,
-            telemetry.processes_s,
-            telemetry.enabled,
-            telemetry.helpers,
-        )
 
     def _bounds(self) -> Bounds:
         telemetry = self._settings().telemetry

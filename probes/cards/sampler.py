@@ -19,6 +19,7 @@ from muster.probes.calls.beats import Beat
 from muster.probes.cards.driver import Driver, View, What
 from muster.probes.kernel.procfs import NodeTotals, Procfs
 from muster.probes.kernel.trees import HELPERS, Forest, JobProcess, JobRoots
+from muster.probes.settings import Settings, setting
 
 #: Seconds without a file read after which the thread that reads /proc is left behind: one file takes microseconds.
 STUCK_S = 10.0
@@ -33,17 +34,26 @@ OFF_S = 5.0
 _FAILURES = (OSError, ValueError, watched.StillHanging)
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Periods in seconds: utilization and power, the slow readings, processes on cards, processes of jobs."""
+def _period(default: float, help: str) -> float:
+    return setting(default, help, least=0.05, most=86_400)
 
-    readings_s: float = 1.0
-    health_s: float = 15.0
-    holders_s: float = 60.0
-    processes_s: float = 15.0
-    enabled: bool = True
-    #: Names of helper processes, as in probes/kernel/trees.py.
-    helpers: tuple[str, ...] = HELPERS
+
+@dataclass(frozen=True, slots=True)
+class SamplerSettings(Settings):
+    """What is sampled, and how often."""
+
+    enabled: bool = setting(
+        True, "Whether cards and processes are sampled. Checks and stops ask the driver in any case."
+    )
+    readings_s: float = _period(1.0, "Between two readings of utilization, memory and power of the cards.")
+    health_s: float = _period(15.0, "Between two readings of temperatures, clocks, counters and error states.")
+    holders_s: float = _period(60.0, "Between two lists of the processes on the cards.")
+    processes_s: float = _period(15.0, "Between two looks at the processes of jobs, and between two telemetry records.")
+    helpers: tuple[str, ...] = setting(
+        HELPERS,
+        "Programs whose input and output says nothing about the health of a rank. A name is that of the kernel (15 "
+        "characters); `*` at its end stands for any rest.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class Sampler:
 
     def __init__(
         self,
-        rates: Callable[[], Rates],
+        rates: Callable[[], SamplerSettings],
         driver: Driver,
         jobs: Callable[[], Sequence[JobRoots]],
         *,

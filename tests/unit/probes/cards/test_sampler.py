@@ -14,7 +14,7 @@ import pytest
 from muster.probes.cards import sampler
 from muster.probes.cards.accelerator import NVIDIA, Card, Holder, Reading
 from muster.probes.cards.driver import Driver, Seen, View, What
-from muster.probes.cards.sampler import ProcessLook, Rates, Sampler
+from muster.probes.cards.sampler import ProcessLook, Sampler, SamplerSettings
 from muster.probes.kernel.trees import JobRoots, ProcessRole, RootProcess
 from tests.unit.proc_folder import ProcFolder
 
@@ -37,7 +37,7 @@ class FakeDriver:
 class Watch:
     """What a sampler told."""
 
-    def __init__(self, folder: Path, rates: Rates) -> None:
+    def __init__(self, folder: Path, rates: SamplerSettings) -> None:
         self.rates = rates
         self.driver = FakeDriver()
         self.views: list[View] = []
@@ -82,7 +82,7 @@ def release(fifo: Path) -> None:
     os.close(os.open(fifo, os.O_WRONLY))
 
 
-FAST = Rates(readings_s=0.02, health_s=0.05, holders_s=0.05, processes_s=0.02)
+FAST = SamplerSettings(readings_s=0.05, health_s=0.05, holders_s=0.05, processes_s=0.05)
 
 
 async def test_all_kinds_are_read_and_told(proc: ProcFolder):
