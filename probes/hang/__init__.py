@@ -1,6 +1,7 @@
 """Does a job hang? A rule over telemetry records, without clock and without IO: docs/concepts/hang.md explains it.
 
-`Detector` takes the records of one job and tells each change of verdict; `settings.HangSettings` has every number.
+`Detector` takes the records of one job and returns each change of verdict; `HangSettings` has every number; the rule is
+three tables in `tables/`.
 """
 
 from muster.probes.hang.hang_records import BadRecord, Record, parse

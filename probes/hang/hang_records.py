@@ -20,7 +20,7 @@ class BadRecord(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Proc:
-    """A process. Counters in bytes and CPU seconds; None: not told. `rank` None: not told, or none."""
+    """A process. Counters in bytes and CPU seconds; None: unknown. `rank` None: unknown, or none."""
 
     key: str
     pid: int
@@ -37,7 +37,7 @@ class Proc:
 
 @dataclass(frozen=True, slots=True)
 class CardReading:
-    """A card. Percent, watts, bytes; None: not told. `hangs`: a call of the driver for it does not return."""
+    """A card. Percent, watts, bytes; None: unknown. `hangs`: a call of the driver for it does not return."""
 
     index: int
     kind: str
@@ -52,7 +52,7 @@ class CardReading:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A job at time `t`. `procs` and `cards` None: not told, which is not the same as none. `others`: nodes of the job
+    """A job at time `t`. `procs` and `cards` None: unknown, which is not the same as none. `others`: nodes of the job
     of which this tells nothing."""
 
     t: float

@@ -1,4 +1,4 @@
-"""The detector: takes the telemetry records of one job, tells each change of verdict."""
+"""The detector: takes the telemetry records of one job, returns each change of verdict."""
 
 from collections.abc import Mapping
 from typing import Any

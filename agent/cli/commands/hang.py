@@ -142,7 +142,7 @@ def _moment(t: float) -> str:
 
 def _card(card: Mapping[str, Any]) -> str:
     def told(value: float | None, unit: str) -> str:
-        return "not told" if value is None else f"{value:g}{unit}"
+        return "unknown" if value is None else f"{value:g}{unit}"
 
     words = f"card {card['index']}: {card['state']}, {card['why']}; utilization {told(card['util_median'], ' %')}"
     words += f", power {told(card['power_w_median'], ' W')}"
@@ -156,9 +156,9 @@ def _card(card: Mapping[str, Any]) -> str:
 
 def _rank(rank: str, did: Mapping[str, Any]) -> str:
     def told(name: str) -> str:
-        return "not told" if did[name] is None else size(did[name])
+        return "unknown" if did[name] is None else size(did[name])
 
-    cpu = "not told" if did["cpu_s_per_min"] is None else f"{did['cpu_s_per_min']:g} s"
+    cpu = "unknown" if did["cpu_s_per_min"] is None else f"{did['cpu_s_per_min']:g} s"
     who = "processes of no rank" if rank == "-1" else f"rank {rank}"
     words = f"{who}: a minute: written {told('write_bytes_per_min')}, read {told('read_bytes_per_min')}, CPU {cpu}"
     return f"{words}, log {told('log_bytes_per_min')}"

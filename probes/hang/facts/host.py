@@ -14,8 +14,8 @@ _HELD = 0.8
 @dataclass(frozen=True, slots=True)
 class Host:
     """`busy_at`, `weak_at`, `io_at`, `log_at`: when they last computed on the CPU, gave weak evidence of life (`weak`:
-    which), did some IO, logged. `known`: processes are told of; `io_known`, `cpu_known`: their counters are. `held`:
-    processes that cannot go on, by rank."""
+    which), did some IO, logged. `known`: the records have processes; `io_known`, `cpu_known`: with these
+    counters. `held`: processes that cannot go on, by rank."""
 
     busy_at: float
     weak_at: float

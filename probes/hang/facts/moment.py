@@ -154,7 +154,7 @@ class JobMoment(Readings):
         return any(h.state == "T" for rank in self.held_spinning for h in self.host.held[rank])
 
     def _one_computes(self) -> bool:
-        """A card draws far more than the others: they may wait for it. Where no power is told, its memory says so."""
+        """A card draws far more than the others: they may wait for it. Without power, its memory says so."""
         shares = sorted(share for look in self.spins if (share := _share(look)) is not None)
         if len(shares) > 1:
             return shares[-1] >= self.s.power_apart_factor * median(shares[:-1])
@@ -165,18 +165,18 @@ class JobMoment(Readings):
 
     @cached_property
     def blind(self) -> bool:
-        """No card tells anything."""
+        """No card reports anything."""
         dim = any(self.looks[key].state is CardState.DIM for key in self.cards.dark)
         return not self.idle_cards and not self.cards.spins and not dim
 
     @cached_property
     def dim(self) -> bool:
-        """No card tells its utilization, but one its power, which is that of a card that waits."""
+        """No card reports utilization, but one reports power, which is that of a card that waits."""
         return bool(self.cards.dark) and not self.blind and not self.idle_cards and not self.cards.spins
 
     @cached_property
     def unseen(self) -> bool:
-        """No card tells its utilization."""
+        """No card reports utilization."""
         return self.blind or self.dim
 
     @cached_property
@@ -191,14 +191,14 @@ class JobMoment(Readings):
 
     @cached_property
     def done_at(self) -> float:
-        """Since when nothing but weak evidence is seen of them. Where no card tells work from a hang, weak evidence and
-        traces count as well."""
+        """Since when nothing but weak evidence is seen of them. If no card reports anything, weak evidence and traces
+        count as well."""
         weak = (self.host.weak_at, self.signs.last(Strength.TRACE)) if self.blind else ()
         return max(self.since, self.host.busy_at, *weak)
 
     @cached_property
     def may_hang(self) -> bool:
-        """Processes are told of, and the time for a start is over."""
+        """The records have processes, and the time for a start is over."""
         s, job = self.s, self.job
         begun = job.begun_at + (s.startup_busy_s if self.busy else s.startup_s)
         return self.host.known and (job.active or self.now >= begun)

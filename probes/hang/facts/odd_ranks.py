@@ -48,11 +48,11 @@ def waits_otherwise(r: Readings) -> dict[int, str]:
 def _does(r: Readings, rank: int, host: Host) -> str:
     track = r.job.ranks.get(rank)
     if track is None or not track.is_known:
-        return "no process of it is told, its card idles"
+        return "the records have no process of it, its card idles"
     if r.has_ended(track):
         return "its process has ended"
     if held := host.held.get(rank):
         words = "is stopped" if held[0].state == "T" else f"cannot leave the kernel ({held[0].wchan or 'state D'})"
         return f"process {held[0].pid} {words}"
     cpu = track.doings(r.now, r.s).cpu
-    return f"its card idles, {'CPU time not told' if cpu is None else f'{cpu:g} s of CPU a minute'}"
+    return f"its card idles, {'CPU time unknown' if cpu is None else f'{cpu:g} s of CPU a minute'}"

@@ -43,7 +43,7 @@ EXPLANATIONS_NAMED: tuple[ExplanationRow, ...] = (
         limit="never",
         amount=lambda _: None,
         sets=RowSets.IS,
-        reason="without any reading of a card work is not told from a loop",
+        reason="without readings of a card, a loop looks like work",
     ),
     ExplanationRow(
         "a loop or work",
@@ -55,7 +55,7 @@ EXPLANATIONS_NAMED: tuple[ExplanationRow, ...] = (
         limit="never",
         amount=lambda _: None,
         sets=RowSets.IS,
-        reason="without any reading of a card work is not told from a loop",
+        reason="without readings of a card, a loop looks like work",
     ),
     ExplanationRow(
         "a busy host, some IO",
@@ -140,7 +140,7 @@ EXPLANATIONS_NAMED: tuple[ExplanationRow, ...] = (
         "flat utilization",
         RowStep.NAMED,
         (Scene.SPINNING,),
-        words="a flat utilization is usual, and nothing tells work from waiting",
+        words="a flat utilization is usual, and nothing distinguishes work from waiting",
         when=always,
         scenario="P23",
         limit="never",

@@ -48,7 +48,7 @@ def sleep_clears(m: JobMoment) -> tuple[str, ...]:
 
 STOPPED = "processes: one is stopped by a signal"
 BUSY = "processes: a rank computes on the CPU, cards idle"
-UNSEEN = "processes are silent, and no utilization is told"
+UNSEEN = "processes are silent, and no card reports utilization"
 
 
 @dataclass(frozen=True, slots=True)

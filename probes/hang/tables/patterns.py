@@ -171,7 +171,7 @@ PATTERNS: tuple[PatternRow, ...] = (
         when=lambda m: not m.looks,
         verdict=HangVerdict.ALIVE,
         scenario="P20",
-        rule="processes: signs of life, and there is no card to tell more",
+        rule="processes: signs of life, and the job has no card",
         sure=0.7,
     ),
     PatternRow(
@@ -192,7 +192,7 @@ PATTERNS: tuple[PatternRow, ...] = (
         when=lambda m: not m.confirmed and not m.spin_surely and not m.fell_silent(),
         verdict=HangVerdict.UNKNOWN,
         scenario="P23",
-        rule="cards: a flat utilization as usual here, and nothing that tells work from waiting",
+        rule="cards: a flat utilization as usual here, and nothing distinguishes work from waiting",
         who=nobody,
         limit=("flat utilization",),
         sure=0.2,

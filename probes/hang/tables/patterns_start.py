@@ -72,7 +72,7 @@ PATTERNS_START: tuple[PatternRow, ...] = (
     ),
     _starting(
         "start: busy, not seen",
-        words="a rank computes on the CPU, and no card tells its utilization",
+        words="a rank computes on the CPU, and no card reports utilization",
         when=lambda m: m.busy and m.unseen and bool(m.looks) and m.silent >= m.s.suspect_s,
         verdict=HangVerdict.UNKNOWN,
         scenario="P27",

@@ -16,8 +16,8 @@ class CardState(enum.StrEnum):
     SPINS = "spins"  # full utilization, and nothing else: its kernels wait
     FLAT = "flat"  # a utilization that does not change, and nothing else is known
     LOW = "low"
-    DIM = "dim"  # no utilization is told, and its power is that of a card that waits
-    DARK = "dark"  # nothing is told
+    DIM = "dim"  # utilization is unknown, and its power is that of a card that waits
+    DARK = "dark"  # nothing is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +133,15 @@ class Eye:
             return self._told(CardState.WORKS, self._changed_at(), "its utilization changes a little")
         if self.card.flat_is_usual and self.card.flat_since is not None and not dead:
             return self._told(
-                CardState.DARK, self.card.flat_since, "no power is told, and a flat utilization is usual here"
+                CardState.DARK, self.card.flat_since, "its power is unknown, and a flat utilization is usual here"
             )
         since = max(since, self.card.flat_since or since)
-        look = self._told(CardState.FLAT, since, "its utilization does not change, and no power is told", mid=mid)
+        look = self._told(CardState.FLAT, since, "its utilization does not change, and its power is unknown", mid=mid)
         mem = self._mem_was_alive() and self._mem_dead(since)
         return replace(look, confirmed=mem)
 
     def _unseen(self) -> CardLook:
-        """No utilization is told (MIG, a driver that does not answer); power still may."""
+        """The utilization is unknown (MIG, a driver that does not answer); the power may be known."""
         began = self.card.util_at if self.card.util_at > NEVER else self.card.seen_at
         began = min(
             (since for since in (self.card.low_since, self.card.high_since) if since is not None), default=began
@@ -152,13 +152,13 @@ class Eye:
             if signs := self._signs(began):
                 return signs
             if self.card.dim_since is not None:
-                why = "no utilization is told; its power is that of a card that waits"
+                why = "utilization unknown; its power is that of a card that waits"
                 return self._told(CardState.DIM, max(self.card.dim_since, began), why)
             least = self.s.power_active_share * (self.card.limit or math.inf)
             if median(powers) >= least:
                 last = self._last(power=least)
-                return self._told(CardState.WORKS, last, "no utilization is told; its power is that of work")
-        return self._told(CardState.DARK, began, "no utilization is told")
+                return self._told(CardState.WORKS, last, "utilization unknown; its power is that of work")
+        return self._told(CardState.DARK, began, "utilization unknown")
 
     # --- signs --------------------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class Eye:
         """That it works, as memory or fabric show."""
         if self._mem_alive(since):
             last = self._last(mem=self.s.mem_alive_percent)
-            return self._told(CardState.WORKS, last, "little is told by its power, but its memory is in use")
+            return self._told(CardState.WORKS, last, "its power says little, but its memory is in use")
         if self._fabric_alive(since):
             return self._told(CardState.WORKS, self._moved_at(), "its fabric moves data")
         return None

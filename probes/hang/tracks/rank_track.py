@@ -51,7 +51,7 @@ class Interval(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Doings:
-    """Of the last period, per minute. None: not told."""
+    """Of the last period, per minute. None: unknown."""
 
     written: float | None
     read: float | None
@@ -104,7 +104,7 @@ class RankTrack(msgspec.Struct):
     cpu_known_at: float = NEVER
 
     def take(self, procs: Sequence[Proc], log: float | None, now: float, s: HangSettings, *, first: bool) -> str:
-        """Takes the rank's processes of a record; none: they are not told of. `first`: the job was not seen before, so
+        """Takes the rank's processes of a record; none: the record lacks them. `first`: the job was not seen before, so
         what is counted was done before. Returns why the rank began anew, or ""."""
         dt = now - self.at if self.at > NEVER else 0.0
         leader = next((p.key for p in procs if p.role == RANK and p.state not in _ENDED), "")
@@ -286,16 +286,16 @@ class RankTrack(msgspec.Struct):
         return sorted(found, key=lambda h: (h.since, h.pid))
 
     def waits_in_futex(self) -> bool:
-        """Its own process waits for a lock, or it is not told where."""
+        """Its own process waits for a lock, or its place is unknown."""
         return "futex" in (self.waits_in() or "futex")
 
     def waits_in(self) -> str:
-        """The kernel's function in which its own process waits; empty: in none, or it is not told."""
+        """The kernel's function in which its own process waits; empty: in none, or unknown."""
         leader = self.procs.get(self.leader)
         return leader.wchan if leader is not None else ""
 
     def cpu_of_late(self, now: float, s: HangSettings) -> float | None:
-        """CPU seconds per period that it took in the last one; None: not told."""
+        """CPU seconds per period that it took in the last one; None: unknown."""
         period = [x for x in self.intervals if x.at > now - s.period_s]
         seconds = sum(x.dt for x in period)
         if not seconds or now - self.cpu_at > s.window_s:

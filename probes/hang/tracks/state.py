@@ -43,7 +43,7 @@ class JobState(msgspec.Struct):
     write_usual: float = 0.0
     slow_since: float | None = None
     driver_hangs: bool = False
-    #: Nodes of the job of which nothing is told.
+    #: Nodes of the job without records.
     others: int = 0
     has_log: bool = False
     #: When processes that count were told last: without any there is nobody who could hang.
