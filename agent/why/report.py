@@ -14,7 +14,6 @@ from muster.agent.why import cause as why_cause
 from muster.agent.why.around import Happening
 from muster.agent.why.facts import Facts, Known, gather
 from muster.agent.why.found import CERTAIN, LOW, NONE, Cause
-from muster.agent.why.signatures import FOLDER
 from muster.agent.why.words import of_this_attempt, shown
 from muster.probes.kernel import endings
 from muster.supervisors.model import verdict
@@ -135,7 +134,7 @@ class Report:
         return self.job.ended_at or None
 
 
-async def report(known: Known, entry: Entry, *, signatures: Path | None = FOLDER, stacks: str = "") -> Report:
+async def report(known: Known, entry: Entry, *, signatures: Path | None = None, stacks: str = "") -> Report:
     """The report of a job, whatever state it is in, damaged ones too. `signatures`: the folder of an operator's own;
     None: there is none. `stacks`: those that were kept of the job, as text.
 

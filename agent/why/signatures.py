@@ -17,8 +17,6 @@ import msgspec
 
 from muster.agent.why.signature_patterns import BadPattern, Pattern, compiled
 
-#: Where an operator's files lie.
-FOLDER = Path("/etc/muster/signatures.d")
 #: Bounds of what is read from there, and of all signatures together.
 MAX_FILES, MAX_FILE_BYTES, MAX_SIGNATURES, MAX_PROBLEMS = 64, 256 << 10, 2000, 20
 #: Bytes before and behind the plain part of a pattern that it is matched against, of a line that is longer.

@@ -11,9 +11,11 @@ from muster.agent.api.audit import Audit
 from muster.agent.api.slots import Listeners
 from muster.agent.api.tls import Credentials
 from muster.agent.config.schema import Config
+from muster.agent.errors import JournalUnreadable
 from muster.agent.events.event_store import EventStore
 from muster.agent.hang.hang_watch import HangWatch
 from muster.agent.hang.job_stacks import Stacks
+from muster.agent.jobs.entry import Entry
 from muster.agent.jobs.registry import Registry
 from muster.agent.logs.log_keeping import LogKeeping
 from muster.agent.metrics.exporter import Metrics
@@ -49,6 +51,13 @@ class ServerContext:
     root: Root
     started_at: float
     stopping: anyio.Event
+
+    async def readable(self, job_id: str) -> Entry:
+        """A job whose records can be trusted. Raises JobNotFound, JournalUnreadable."""
+        entry = await self.registry.get(job_id)
+        if entry.damaged:
+            raise JournalUnreadable(job_id, entry.damaged)
+        return entry
 
 
 def caller(context: "aio.ServicerContext[Any, Any]") -> str:

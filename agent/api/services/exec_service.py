@@ -17,7 +17,6 @@ from muster.agent.api.exec_relay import Relay, exited_message, first_request
 from muster.agent.api.services import ServerContext, caller
 from muster.agent.errors import (
     InvalidRequest,
-    JournalUnreadable,
     MusterError,
     RankNotRunning,
     SessionNotFound,
@@ -70,7 +69,7 @@ class ExecService(ExecServiceServicer):
         first = await first_request(context)
         if first.WhichOneof("message") == "attach":
             attach = first.attach
-            entry = await self._entry(attach.job_id)
+            entry = await self._server.readable(attach.job_id)
             order = {
                 "op": "attach",
                 "session": _checked(attach.session_id),
@@ -79,7 +78,7 @@ class ExecService(ExecServiceServicer):
             }
             told, body = None, b""
         else:
-            entry, by = await self._entry(first.start.job_id), caller(context)
+            entry, by = await self._server.readable(first.start.job_id), caller(context)
             body = exec_order.start(first.start, entry, self._server.config().exec, by)
             order = {"op": "exec", "size": len(body)}
             told = _Told(first.start.argv[0], by, first.start.tty)
@@ -105,7 +104,7 @@ class ExecService(ExecServiceServicer):
 
     async def RunCommand(self, request: exec_pb2.RunCommandRequest, context: "_Unary") -> exec_pb2.RunCommandResponse:
         """See exec.proto. Raises what Exec raises."""
-        entry, by = await self._entry(request.job_id), caller(context)
+        entry, by = await self._server.readable(request.job_id), caller(context)
         body, limit = exec_order.command(request, entry, self._server.config().exec, by)
         most = request.output_limit if request.HasField("output_limit") else _OUTPUT_LIMIT
         async with self._session(entry, {"op": "exec", "size": len(body)}, body) as link:
@@ -119,7 +118,7 @@ class ExecService(ExecServiceServicer):
     ) -> exec_pb2.ListSessionsResponse:
         """See exec.proto. Raises JobNotFound, JournalUnreadable, SupervisorUnreachable."""
         if request.job_id:
-            found = await self._sessions(await self._entry(request.job_id))
+            found = await self._sessions(await self._server.readable(request.job_id))
         else:
             found = []
             limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
@@ -143,7 +142,7 @@ class ExecService(ExecServiceServicer):
     async def EndSession(self, request: exec_pb2.EndSessionRequest, context: "_Unary") -> exec_pb2.EndSessionResponse:
         """See exec.proto. Raises JobNotFound, JournalUnreadable, SessionNotFound, SupervisorUnreachable."""
         await self._ask(
-            await self._entry(request.job_id), {"op": "end_session", "session": _checked(request.session_id)}
+            await self._server.readable(request.job_id), {"op": "end_session", "session": _checked(request.session_id)}
         )
         return exec_pb2.EndSessionResponse()
 
@@ -258,12 +257,6 @@ class ExecService(ExecServiceServicer):
         return answer
 
     # --- the rest -----------------------------------------------------------------------------------------------------
-
-    async def _entry(self, job_id: str) -> Entry:
-        entry = await self._server.registry.get(job_id)
-        if entry.damaged:
-            raise JournalUnreadable(job_id, entry.damaged)
-        return entry
 
     def _tell_start(self, entry: Entry, link: SessionLink, told: "_Told") -> None:
         here = link.started

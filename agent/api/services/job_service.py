@@ -214,7 +214,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         if request.HasField("timeout"):
             timeout = protobuf_times.bounded(request.timeout, "timeout", protobuf_times.MAX_DURATION_S)
         began = anyio.current_time()
-        entry = await self._ended(await self._entry(request.job_id), began + timeout)
+        entry = await self._ended(await self._server.readable(request.job_id), began + timeout)
         return job_pb2.WaitResponse(job=self._message(entry), ended=entry.job.state.final)
 
     async def Delete(self, request: job_pb2.DeleteRequest, context: "_Context") -> job_pb2.DeleteResponse:
@@ -246,12 +246,6 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             return ""
         ranks = ", ".join(sorted({str(owner.rank) for owner in groups[0].owners}))
         return f"rank {ranks} ({taken[-1].occasion}):\n{groups[0].stack}"
-
-    async def _entry(self, job_id: str) -> Entry:
-        entry = await self._server.registry.get(job_id)
-        if entry.damaged:
-            raise JournalUnreadable(job_id, entry.damaged)
-        return entry
 
     async def _ended(self, entry: Entry, deadline: float) -> Entry:
         """The entry, once its job has ended or the deadline (of the event loop's clock) is over."""
