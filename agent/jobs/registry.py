@@ -23,12 +23,13 @@ from muster.agent.errors import (
     TooMany,
 )
 from muster.agent.events.event_store import EventStore, RecordKey
-from muster.agent.jobs import admission, forced_removal, job_folder, log_ownership
+from muster.agent.jobs import admission, job_folder, log_ownership
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.cards.leasing import Leasing, OnCards
 from muster.agent.jobs.cards.placement import placed
 from muster.agent.jobs.climbing import RESERVE
-from muster.agent.jobs.damaged_jobs import DamagedJobs
+from muster.agent.jobs.damaged import forced_removal
+from muster.agent.jobs.damaged.damaged_jobs import DamagedJobs
 from muster.agent.jobs.ended import ended_scan, record_removal
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.ended.ended_index import LOAD_AT_ONCE, EndedJobs

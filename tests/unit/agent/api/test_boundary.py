@@ -29,7 +29,7 @@ from muster.agent.api.slots import Listeners
 from muster.agent.config.schema import ExecTable, LimitsTable, SocketTable, TelemetryTable, TlsTable
 from muster.agent.events.event_store import Event
 from muster.agent.jobs.cards.leases import Lease
-from muster.agent.jobs.damaged_jobs import DamagedJobs
+from muster.agent.jobs.damaged.damaged_jobs import DamagedJobs
 from muster.agent.jobs.entry import Entry
 from muster.client import connect, facts, failure, retry_after, target
 from muster.probes.cards.accelerator import Card
