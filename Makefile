@@ -132,8 +132,9 @@ check-proto: $(PROTO_READY)  ## buf lint, and is the generated code that of the 
 docs: $(READY)  ## write the generated pages of docs/reference/
 	@$(BIN)/python -m scripts.make_reference
 
-check-docs: $(READY)  ## are the generated pages of docs/reference/ current?
+check-docs: $(READY)  ## are the generated pages of docs/reference/ current, and does each link lead somewhere?
 	@$(BIN)/python -m scripts.make_reference --check
+	@$(BIN)/python -m scripts.check_links
 
 clean:  ## remove environments, caches and build output
 	rm -rf .venv .venv-proto .venv-mindspore build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

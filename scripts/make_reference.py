@@ -7,12 +7,28 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from scripts.reference_checks import checks
+from scripts.reference_commands import commands
+from scripts.reference_errors import reasons
+from scripts.reference_events import events
 from scripts.reference_hang_rule import hang_rule
 from scripts.reference_job_fields import job_fields
+from scripts.reference_metrics import metrics
+from scripts.reference_rpcs import rpcs
 from scripts.reference_settings import settings
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
-PAGES: dict[str, Callable[[], str]] = {"hang-rule.md": hang_rule, "job-fields.md": job_fields, "settings.md": settings}
+PAGES: dict[str, Callable[[], str]] = {
+    "checks.md": checks,
+    "commands.md": commands,
+    "errors.md": reasons,
+    "events.md": events,
+    "hang-rule.md": hang_rule,
+    "job-fields.md": job_fields,
+    "metrics.md": metrics,
+    "rpcs.md": rpcs,
+    "settings.md": settings,
+}
 
 
 def main(check: bool) -> int:

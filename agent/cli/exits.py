@@ -25,6 +25,27 @@ class Exit(enum.IntEnum):
     PIPE_CLOSED = 141
 
 
+#: Exit codes as docs/reference/commands.md shows them.
+MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "0": "done",
+        "1": "failure",
+        "2": "wrong usage, or a wrong spec: one line per field",
+        "3": "no such job",
+        "4": "no daemon answers",
+        "5": "refused: a card is held, the node is drained or unhealthy, the id is in use, the job has not ended, "
+        "a limit is reached",
+        "124": "`wait --timeout`: the time is over",
+        "125": "`run`, `wait`, `exec`: muster itself failed once the job existed, or the outcome is lost",
+        "126, 127": "`run`, `wait`, `exec`: the command is not executable, was not found",
+        "128+n": "`run`, `wait`: signal n ended the job; `exec`: signal n ended the command",
+        "130": "the command was interrupted",
+        "141": "nobody reads the command's output any more",
+        "others": "`run`, `wait`: the exit code of the job, of several ranks that of the first that failed. A job may "
+        "itself end with 2 to 5: stderr and `muster wait -o json` tell the two apart. `check` ends with 0 OK, 1 WARN, "
+        "2 CRITICAL, 3 UNKNOWN",
+    }
+)
 #: gRPC status -> exit code; what is not here is a plain failure.
 _BY_STATUS = {
     "INVALID_ARGUMENT": Exit.USAGE,

@@ -178,7 +178,7 @@ class CardsTable(DriverSettings):
 
 @dataclass(frozen=True, slots=True)
 class ChecksTable(CheckSettings):
-    """The checks before a start. [checks.md](guides/checks.md) describes each.
+    """The checks before a start. [node-health.md](concepts/node-health.md) describes each.
 
     A job skips them with `skip_check` in its spec, or with `MA_SKIP_IMAGE_DETECT=0` in its environment; its record says
     so. It skips no condition of the node: what `muster node` shows as CRITICAL refuses the job all the same (`policy`
@@ -194,8 +194,8 @@ class ChecksTable(CheckSettings):
 
 @dataclass(frozen=True, slots=True)
 class HealthTable(NodeSettings):
-    """The checks of the node, which run all the time. [checks.md](guides/checks.md) describes each. Lists are text with
-    commas; a list that is empty switches its rule off."""
+    """The checks of the node, which run all the time. [node-health.md](concepts/node-health.md) describes each. Lists
+    are text with commas; a list that is empty switches its rule off."""
 
     policy: Literal["enforce", "warn", "off"] = setting(
         "enforce",

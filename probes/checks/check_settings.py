@@ -12,7 +12,7 @@ def _path(default: str, help: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings(Settings):
-    """The checks that run before a job starts. [checks.md](guides/checks.md) describes each."""
+    """The checks that run before a job starts. [node-health.md](concepts/node-health.md) describes each."""
 
     deadline_s: float = setting(
         10.0, "A check that gives no answer within this time is UNKNOWN, which never refuses a job.", above=0, most=3600

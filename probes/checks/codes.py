@@ -1,7 +1,7 @@
 """What each code means, what to do about it, and how the condition that it makes goes away: one table for all of them.
 
 A check says what it saw; status and action of a code are here, so that a finding is judged in the same way wherever it
-comes from. `muster check explain CODE` shows a row, and docs/guides/checks.md has a section for each.
+comes from. `muster check explain CODE` shows a row, and docs/reference/checks.md lists all.
 """
 
 import difflib

@@ -1,5 +1,5 @@
 """The settings of the node checks. Where a default comes from another product, a comment names it;
-docs/guides/checks.md has the reasons."""
+docs/concepts/node-health.md has the reasons."""
 
 from dataclasses import dataclass
 
@@ -46,7 +46,7 @@ def _percent(default: float, help: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings(Settings):
-    """The checks of the node, which run all the time. [checks.md](guides/checks.md) describes each."""
+    """The checks of the node, which run all the time. [node-health.md](concepts/node-health.md) describes each."""
 
     look_deadline_s: float = setting(
         10.0, "A check that gives no answer within this time is UNKNOWN.", above=0, most=3600
@@ -57,7 +57,7 @@ class NodeSettings(Settings):
     expected_cards: int = setting(
         0,
         "Cards that the node must have, with or without a driver. 0: those that it had "
-        "([checks.md](guides/checks.md#of-the-node-and-its-cards)).",
+        "([node-health.md](concepts/node-health.md#of-the-node-and-its-cards)).",
     )
     # The numbers of Azure's AzNHC.
     ecc_sram_corrected_max: int = setting(

@@ -19,6 +19,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from grpc import aio
 
 from muster import client
+from muster.agent.error_reasons import REASONS
 from muster.v1 import event_pb2, exec_pb2, job_pb2, job_pb2_grpc, log_pb2, node_pb2, probe_pb2, telemetry_pb2
 from tests.conftest import FINAL, Daemon, alive, eventually
 from tests.fuzz import messages
@@ -38,19 +39,11 @@ METHODS: list[MethodDescriptor] = [
 _WEIGHTS = {"Start": 3, "RunChecks": 1, "GetStacks": 2, "Drain": 1, "Stop": 2, "Delete": 2}
 #: After so many calls of one client a job is started that runs until somebody stops it.
 JOB_EACH = 20
-_DOCS = Path(__file__).parents[2] / "docs" / "guides/schedulers.md"
 
 
 def documented() -> set[tuple[str, str]]:
-    """Code and reason of each error in the table of docs/guides/schedulers.md; no reason: none."""
-    found = set()
-    for line in _DOCS.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 4 and re.fullmatch(r"[A-Z_]{5,}", cells[0]):
-            found |= {(cells[0], reason) for reason in re.findall(r"`([A-Z_]+)`", cells[1])}
-            if "none" in cells[1]:
-                found.add((cells[0], ""))
-    return found - {("INTERNAL", "DEFECT")}
+    """Code and reason of each error in the table of docs/reference/errors.md; no reason: none."""
+    return {(row.code, row.reason) for row in REASONS} - {("INTERNAL", "DEFECT")}
 
 
 class Run:

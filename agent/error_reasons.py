@@ -1,0 +1,121 @@
+"""What each error of the API means to a client, and whether another try makes sense: one table, by status and reason.
+
+docs/reference/errors.md is made from it. Which class of `errors.py` raises what is there.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReason:
+    """One error as a client sees it: the name of the gRPC status, the `reason` of its ErrorInfo ("" where it has none),
+    what it means, and when the client may try again."""
+
+    code: str
+    reason: str
+    meaning: str
+    again: str
+
+
+_LIMIT = "; `metadata` has `what` and `limit`, of a listener also `listener`"
+_PAUSES = "yes, with growing pauses"
+
+REASONS = (
+    ErrorReason(
+        "INVALID_ARGUMENT",
+        "INVALID_REQUEST",
+        "fields of the request are wrong; `BadRequest` names each (those of a `JobSpec` without `spec.` before them)",
+        "no: correct the request",
+    ),
+    ErrorReason("NOT_FOUND", "JOB_NOT_FOUND", "the node has no such job", "no"),
+    ErrorReason("NOT_FOUND", "SESSION_NOT_FOUND", "the job has no such session, or not any more", "no"),
+    ErrorReason("NOT_FOUND", "CONDITION_NOT_FOUND", "the node has no such condition", "no"),
+    ErrorReason("NOT_FOUND", "NOTHING_TO_ACCEPT", "the card is as it was, or not known", "no"),
+    ErrorReason(
+        "PERMISSION_DENIED",
+        "ROLE_NOT_ALLOWED",
+        "a reader asked for what only an operator may do",
+        "no: use another socket or certificate",
+    ),
+    ErrorReason("PERMISSION_DENIED", "NO_ROLE", "the configuration gives the names in the certificate no role", "no"),
+    ErrorReason("ALREADY_EXISTS", "JOB_ID_CONFLICT", "a job with this id has another spec", "no: use another id"),
+    ErrorReason("FAILED_PRECONDITION", "CARD_BUSY", "a job holds the cards", "elsewhere, or when a job has ended"),
+    ErrorReason("FAILED_PRECONDITION", "NO_SUCH_CARD", "the node does not have the cards", "elsewhere"),
+    ErrorReason(
+        "FAILED_PRECONDITION",
+        "NODE_UNHEALTHY",
+        "a CRITICAL condition of the node, or of a card that the job would get; the message names it",
+        "elsewhere",
+    ),
+    ErrorReason(
+        "FAILED_PRECONDITION",
+        "NODE_DRAINING",
+        "somebody took the node out of service; the message says who and why",
+        "elsewhere",
+    ),
+    ErrorReason(
+        "FAILED_PRECONDITION",
+        "PORT_IN_USE",
+        "a process listens at `master_port` on the node of rank 0",
+        "with another port, on every node",
+    ),
+    ErrorReason(
+        "FAILED_PRECONDITION",
+        "RANK_NOT_RUNNING",
+        "a command is for a job or rank that does not run yet, or has ended",
+        "when it is RUNNING",
+    ),
+    ErrorReason("FAILED_PRECONDITION", "JOB_NOT_ENDED", "`Delete` of a job that has not ended", "after `Stop`"),
+    ErrorReason("RESOURCE_EXHAUSTED", "TOO_MANY_JOBS", f"the daemon's limit of jobs is reached{_LIMIT}", _PAUSES),
+    ErrorReason(
+        "RESOURCE_EXHAUSTED",
+        "TOO_MANY_STREAMS",
+        f"a limit of calls at the same time is reached, of a listener or of your certificate{_LIMIT}",
+        _PAUSES,
+    ),
+    ErrorReason("RESOURCE_EXHAUSTED", "TOO_MANY", f"a limit of commands or sessions is reached{_LIMIT}", _PAUSES),
+    ErrorReason("RESOURCE_EXHAUSTED", "NO_ROOM", "the disk of state or logs is full", "yes, or elsewhere"),
+    ErrorReason(
+        "RESOURCE_EXHAUSTED",
+        "",
+        "the request is larger than `max_message_bytes` in `[limits]`",
+        "no: send a smaller one",
+    ),
+    ErrorReason(
+        "UNAVAILABLE",
+        "STOPPING",
+        "the daemon ends; one that stops its jobs first (PID 1, `stop_jobs`) says so to `Start` alone",
+        "yes, for as long as a restart may take; or elsewhere",
+    ),
+    ErrorReason("UNAVAILABLE", "SUPERVISOR_UNREACHABLE", "a job's supervisor is being replaced", "yes"),
+    ErrorReason("UNAVAILABLE", "HISTORY_UNREADABLE", "the disk of the history does not answer", "yes"),
+    ErrorReason("UNAVAILABLE", "", "no daemon listens", "yes, for as long as a restart may take"),
+    ErrorReason("DEADLINE_EXCEEDED", "", "your own deadline has passed", "yes: every call can be repeated"),
+    ErrorReason("CANCELLED", "", "you cancelled the call", "yes"),
+    ErrorReason("UNIMPLEMENTED", "", "the daemon has no such call: it is older than the client", "no"),
+    ErrorReason(
+        "OUT_OF_RANGE",
+        "CURSOR_TOO_OLD",
+        "the history of events does not reach back to the cursor; `metadata` has `oldest`",
+        "from there, after a new `List`",
+    ),
+    ErrorReason(
+        "OUT_OF_RANGE",
+        "OFFSET_OUT_OF_RANGE",
+        "the log does not reach to the offset; `metadata` has `rank`, `begin` and `end`",
+        "from there",
+    ),
+    ErrorReason(
+        "DATA_LOSS",
+        "JOURNAL_DAMAGED",
+        "the job's record on disk cannot be trusted; the message names the file",
+        "no: a person must look",
+    ),
+    ErrorReason(
+        "DATA_LOSS",
+        "LOG_UNREADABLE",
+        "a log cannot be read; the message names the file",
+        "no: a person must look",
+    ),
+    ErrorReason("INTERNAL", "DEFECT", "a defect of muster; the daemon's log has the number of the incident", "no"),
+)

@@ -1,0 +1,93 @@
+"""Every kind of event, when muster records it, and its attributes: docs/reference/events.md is made from this table."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class EventKind(NamedTuple):
+    """When muster records the event, and the attributes that it then has, as text."""
+
+    when: str
+    attributes: str = ""
+
+
+_SUPERVISOR = "no successor, or does not answer and was replaced; of many deaths one a minute"
+_HANG = "`verdict`, `kind`, `ranks`, `confidence`, `attempt`"
+
+KINDS: Mapping[str, EventKind] = MappingProxyType(
+    {
+        "job.accepted": EventKind("the job is recorded on disk", "`ranks`, `by`"),
+        "job.waiting": EventKind("the job's rank table is not complete yet"),
+        "job.planned": EventKind(
+            "the rank table is complete, and with it the job's place", "`node_rank`, `world_size`"
+        ),
+        "job.checking": EventKind(
+            "the checks before the start begin; again after the pause where a node was not fit and restarts are left"
+        ),
+        "job.checked": EventKind("the checks have ended", "`ok`"),
+        "job.preparing": EventKind("an attempt begins", "`attempt`"),
+        "job.step": EventKind("`requirements`, `pre_start` or `epilog` begins", "`step`, `pid`"),
+        "job.step_ended": EventKind("`requirements`, `pre_start` or `epilog` has ended", "`step`, `outcome`"),
+        "job.running": EventKind("all ranks have started", "`attempt`"),
+        "rank.exited": EventKind(
+            "a rank has ended; `rank` says which",
+            "`outcome`, `device`, `pid`, and `exit_code` or `signal` and `core_dumped`",
+        ),
+        "job.stopping": EventKind(
+            "muster ends the ranks", "`cause` (`requested`, `max_runtime`, `rank_failed`, `leftovers`, `served`), `by`"
+        ),
+        "job.restarting": EventKind(
+            "an attempt has failed, and another follows",
+            "`attempt` (the next), `exit_code` (of the attempt that failed)",
+        ),
+        "job.ended": EventKind("the job has ended", "`state`, `exit_code`, `first_failed_rank`"),
+        "job.warning": EventKind("somebody should look"),
+        "job.output_lost": EventKind(
+            "output cannot be written: at the first lost byte, while it lasts (after 1, 2, 4, ... minutes), and at the "
+            "end",
+            "`bytes` (since the event before), `total`, `since`, `error`, `open`",
+        ),
+        "job.taken_over": EventKind("a supervisor died, and another one follows the job", "`pid`"),
+        "job.supervisor_died": EventKind(f"a supervisor died, has {_SUPERVISOR}", "`how`, `error`, `count`"),
+        "job.supervisor_stuck": EventKind(
+            "for 10 s a supervisor is stopped (SIGSTOP) or hangs in the kernel; its ranks' output waits, `stop` works",
+            "`pid`, `state`: `stopped`, `traced`, `hangs`",
+        ),
+        "job.supervisor_works": EventKind("the supervisor works again", "`pid`"),
+        "job.exec": EventKind(
+            "a command in a rank begins; `rank` says which", "`session`, `command`, `by`, `tty`, `pid`"
+        ),
+        "job.exec_ended": EventKind(
+            "a command in a rank has ended, and the first client knows it", "`session`, `exit_code`"
+        ),
+        "job.suspected_hang": EventKind("the verdict of the hang rule is SUSPECT", _HANG),
+        "job.hung": EventKind("the verdict of the hang rule is HUNG", _HANG),
+        "job.driver_hang": EventKind("the verdict of the hang rule is DRIVER_HANG", _HANG),
+        "job.recovered": EventKind("the job works again after a verdict of the hang rule", _HANG),
+        "job.hang_not_acted": EventKind(
+            "muster left a job that hangs alone: the confidence is too low",
+            "`action`, `confidence`, `action_confidence`",
+        ),
+        "job.cards_held": EventKind("the job has ended, and a process is still on its cards"),
+        "job.cards_free": EventKind("no process is on the cards of the ended job any more"),
+        "job.collected": EventKind("the record of an ended job was removed", "`state`, `why`"),
+        "logs.removed": EventKind("log files of a job were removed", "`bytes`, `why`"),
+        "logs.uploaded": EventKind("a program has taken the files of an ended job", "`files`, `bytes`, `tries`"),
+        "logs.upload_failed": EventKind("the program has not taken them, for a new reason", "`tries`"),
+        "node.started": EventKind("the daemon has started"),
+        "node.stopping": EventKind("the daemon ends"),
+        "node.nursery_died": EventKind(f"the nursery died, has {_SUPERVISOR}", "`how`, `error`, `count`"),
+        "node.audit_lost": EventKind(
+            "`audit.log` lacks lines, because it could not be written; at most one event a minute", "`lines`, `total`"
+        ),
+        "node.condition": EventKind("a condition of the node began or changed", "`status`, `was`"),
+        "node.condition_cleared": EventKind("a condition of the node has ended", "`was`"),
+        "node.event": EventKind("the kernel, or the driver of a card, reported something"),
+        "node.card_accepted": EventKind(
+            "an operator accepted that the cards differ from those that the node had", "`code`, `device`, `by`"
+        ),
+        "node.drained": EventKind("an operator took the node out of service", "`by`, `reason`"),
+        "node.undrained": EventKind("an operator took the node into service again", "`by`, `reason`"),
+    }
+)

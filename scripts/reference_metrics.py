@@ -1,0 +1,67 @@
+"""docs/reference/metrics.md, from the catalogues of metrics."""
+
+from collections.abc import Iterable, Sequence
+
+from muster.agent.api import own_logs, slots
+from muster.agent.exposition import Catalogue, Metric
+from muster.agent.metrics import card_metrics, node_metrics, tally, vendor_metrics
+from muster.probes.cards.accelerator import Trouble
+from muster.supervisors.model.states import Outcome, State
+from scripts.reference_table import table
+
+_HEAD = """# Metrics
+
+Every metric that `musterd` shows to Prometheus. `make docs` writes this page from the catalogues in `agent/`.
+[metrics.md](../guides/metrics.md) says how to switch them on and what to expect of them.
+
+"""
+
+
+def metrics() -> str:
+    """The text of the page."""
+    return _HEAD + "\n".join(
+        (
+            f"## The daemon, jobs, the node\n\n{_table(node_metrics.OWN, own_logs.OWN, slots.OWN)}",
+            f"`state`: {_words(State)}. `item` and `code`: [checks.md](checks.md). `device` is what it is about "
+            '("card 3",\n"mlx5_0", "/dev/shm"), empty for the node. `injected="true"` marks a drill.\n'
+            "musterd shows at most 1024 results of checks, the gravest first, and 512 conditions.\n",
+            f"## Since the start of the daemon\n\n{_table(tally.OWN)}",
+            f"`recommendation`: {_words(tally.RECOMMENDATIONS)}. `outcome`: {_words(Outcome)}.\n"
+            f"`verdict`: {_words(tally.HANG_VERDICTS)}; `kind` is that of [hang.md](../concepts/hang.md). A verdict is "
+            "counted\nonce, when it is reached; not again by a daemon that starts while it stands.\n"
+            "`card` is empty for an Xid of a card that is not known.\n",
+            f"## Cards\n\nA host without cards has only `muster_cards`, of its slots.\n\n{_table(card_metrics.OWN)}",
+            "`state` of `muster_cards`: `leased` to a job that has not ended; `held` by a job that has ended, because "
+            "the driver\nstill shows a process on it; `unfit`: free, but a CRITICAL condition keeps jobs off it; "
+            f"`free`.\n`trouble`: {_words(Trouble)}.\n"
+            "`reason` of `muster_card_clock_limited`: `power_cap`, `hw_slowdown`, `sw_thermal`, `hw_thermal`, "
+            "`power_brake`; only\nNVIDIA's driver reports it.\n",
+            f"## The names of dcgm-exporter\n\nShown with `dcgm_names = true`.\n\n{_table(vendor_metrics.DCGM)}",
+            f"## The names of npu-exporter\n\nShown with `npu_names = true`.\n\n{_table(vendor_metrics.NPU)}",
+        )
+    )
+
+
+def _table(*catalogues: Catalogue) -> str:
+    numbered = vendor_metrics.ERRORS[1:]
+    shown = [metric for one in catalogues for metric in one.metrics if metric not in numbered[1:]]
+    return table(
+        ("metric", "type", "labels", "meaning"),
+        (
+            (
+                _name(metric, numbered),
+                metric.kind,
+                ", ".join(f"`{label}`" for label in metric.labels) or "-",
+                metric.text,
+            )
+            for metric in shown
+        ),
+    )
+
+
+def _name(metric: Metric, numbered: Sequence[Metric]) -> str:
+    return f"`{metric.name}`" if metric is not numbered[0] else f"`{metric.name}` ... `{numbered[-1].name}`"
+
+
+def _words(values: Iterable[str]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
