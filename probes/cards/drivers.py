@@ -22,8 +22,8 @@ class FoundDriver:
 
 def vendors() -> list[Backend]:
     """In the order in which they are tried. Neither loads anything before it is opened."""
-    from muster.probes.cards.ascend.ascend import Ascend
-    from muster.probes.cards.nvidia.nvidia import Nvidia
+    from muster.probes.cards.ascend.backend import Ascend
+    from muster.probes.cards.nvidia.backend import Nvidia
 
     return [Nvidia(), Ascend()]
 

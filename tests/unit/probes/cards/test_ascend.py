@@ -9,8 +9,8 @@ import pytest
 
 from muster.probes.cards.accelerator import Card, CardEvent, DriverError, Health, Holder, Numbers, Reading, Trouble
 from muster.probes.cards.ascend import ascend_network, ascend_numbers, ascend_program
-from muster.probes.cards.ascend.ascend import Ascend
 from muster.probes.cards.ascend.ascend_network import Network
+from muster.probes.cards.ascend.backend import Ascend
 from muster.probes.cards.driver import Driver, DriverSettings, What
 from tests.conftest import eventually
 from tests.fakes.cards import FakeCards
