@@ -144,7 +144,7 @@ def test_a_record_that_cannot_be_read_for_a_while_is_read_again(make_daemon: Mak
     with pytest.raises(grpc.RpcError) as unread:
         daemon.get("over")
     assert unread.value.code() is grpc.StatusCode.DATA_LOSS, unread.value
-    assert "No such file" in str(unread.value.details()) and "tries again" in str(unread.value.details())
+    assert "journal: somebody removed it, or moved it away: put it back" in str(unread.value.details())
     assert daemon.cli("ps", "-a").stdout.count("LOST") == 2
     for journal in journals:
         journal.with_name("moved").rename(journal)
