@@ -25,45 +25,49 @@ _PAST = ("CHANGELOG.md",)
 
 def main() -> int:
     """Returns the exit code."""
-    # As git has them, those that are not yet added too; a link to a folder is not looked into twice.
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    files = sorted(path for path in map(Path, listed.stdout.split("\0")) if _is_text(path))
-    dead = [line for path in files for line in _dead(path)]
+    dead = dead_links(ROOT)
     print("".join(f"{line}\n" for line in dead), end="", file=sys.stderr)
     return int(bool(dead))
 
 
+def dead_links(root: Path) -> list[str]:
+    """A sentence for each link or path of the files in this git checkout that leads nowhere."""
+    # As git has them, those that are not yet added too; a link to a folder is not looked into twice.
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root, check=True, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    files = sorted(path for path in map(Path, listed.stdout.split("\0")) if _is_text(root / path))
+    return [line for path in files for line in _dead(root, path)]
+
+
 def _is_text(path: Path) -> bool:
-    whole = ROOT / path
-    return path.suffix in (".md", ".py", ".toml", ".proto", ".yml", ".json", ".sh") and whole.is_file()
+    return path.suffix in (".md", ".py", ".toml", ".proto", ".yml", ".json", ".sh") and path.is_file()
 
 
-def _dead(path: Path) -> Iterator[str]:
-    text = (ROOT / path).read_text(encoding="utf-8")
+def _dead(root: Path, path: Path) -> Iterator[str]:
+    text = (root / path).read_text(encoding="utf-8")
     if path.suffix == ".md":
         for link in _LINK.findall(_FENCE.sub("", text)):
             target, _, anchor = link.partition("#")
             if "://" in link or link.startswith("mailto:"):
                 continue
             found = os.path.normpath(path.parent / target) if target else str(path)
-            if not (ROOT / found).exists():
+            if not (root / found).exists():
                 yield f"{path}: the link {link} leads nowhere"
-            elif anchor and found.endswith(".md") and anchor not in _anchors(found):
+            elif anchor and found.endswith(".md") and anchor not in _anchors(root / found):
                 yield f"{path}: the link {link} names no heading of {found}"
     if path.name not in _PAST:
         for named in sorted(set(_PATH.findall(text))):
-            if not (ROOT / named).exists():
+            if not (root / named).exists():
                 yield f"{path}: there is no {named}"
 
 
 @cache
-def _anchors(page: str) -> set[str]:
+def _anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and GitLab make them."""
     found: dict[str, int] = {}
-    for heading in _HEADING.findall(_FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))):
+    for heading in _HEADING.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):
         bare = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
         anchor = re.sub(r"[^\w\- ]", "", bare.lower()).replace(" ", "-")
         number = found.get(anchor, 0)
