@@ -5,7 +5,6 @@ import pytest
 
 from scripts.check_links import dead_links
 
-
 #: Put together, so that this file does not name it.
 ABSENT = "/".join(("docs", "none.md"))
 
