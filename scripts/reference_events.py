@@ -6,8 +6,8 @@ from scripts.reference_table import table
 _HEAD = """# Events
 
 Every kind of event that `muster events` shows and `Watch` streams. `make docs` writes this page from
-`agent/events/event_kinds.py`. [schedulers.md](../guides/schedulers.md#events) says how to follow them without a gap,
-[notify.md](../guides/notify.md) how to be notified.
+`agent/events/event_kinds.py`. [scheduler-streams.md](../guides/scheduler-streams.md#events) says how
+to follow them without a gap, [notify.md](../guides/notify.md) how to be notified.
 
 Ignore kinds that you do not know: later releases have more.
 
