@@ -7,7 +7,7 @@ import time
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from muster.supervisors.birth import cpus
+from muster.supervisors.launch import cpus
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")

@@ -1,7 +1,7 @@
 """Rank tables of tests."""
 
-from muster.supervisors.birth.modes import ranktable
-from muster.supervisors.birth.modes.ranktable import RankTable
+from muster.supervisors.launch.modes import ranktable
+from muster.supervisors.launch.modes.ranktable import RankTable
 
 
 def parse(data: bytes, name: str) -> RankTable | None:

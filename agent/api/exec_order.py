@@ -10,7 +10,7 @@ from muster.agent import protobuf_times
 from muster.agent.config.schema import ExecTable
 from muster.agent.errors import InvalidRequest, RankNotRunning
 from muster.agent.jobs.entry import Entry
-from muster.supervisors.birth.spec_rules import violations
+from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model.spec import Boot, JobSpec, Violation
 from muster.supervisors.model.states import State
 from muster.v1 import exec_pb2

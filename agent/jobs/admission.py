@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from muster.agent.config.schema import Config, HangTable
 from muster.agent.errors import InvalidRequest, NoRoom, PortInUse
 from muster.probes import hang
-from muster.supervisors.birth.child import Account
+from muster.supervisors.launch.child import Account
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, JobSpec, Violation
 from muster.supervisors.supervision_errors import NotStartable
 

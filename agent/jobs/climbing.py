@@ -12,8 +12,8 @@ import structlog
 from muster.agent import threads
 from muster.probes.kernel import process
 from muster.probes.kernel.process import Stat
-from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job.stop_order import StopOrder
+from muster.supervisors.launch.containment import Containment
 from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system.ladder import Ladder, Rung
 from muster.supervisors.system.spare import Reserve

@@ -1,6 +1,6 @@
 """The daemon ends a job's processes itself, where no supervisor can: dead without a successor, stopped, or hanging.
 
-It climbs the same ladder (supervisors/system/ladder.py) over the same processes (supervisors/birth/containment.py).
+It climbs the same ladder (supervisors/system/ladder.py) over the same processes (supervisors/launch/containment.py).
 Before it sends anything the order is written into the run folder (supervisors/job/stop_order.py): a supervisor that
 comes back goes on with the same stop, and so does the next daemon. What the daemon did is recorded as soon as the
 journal takes it: through the supervisor, or by the daemon itself where nobody has the job's lock. How ranks ended is
@@ -24,10 +24,10 @@ from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
 from muster.probes.kernel import process
 from muster.probes.kernel.process import Stat
-from muster.supervisors.birth import environment
-from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job import stop_order
 from muster.supervisors.job.stop_order import StopOrder
+from muster.supervisors.launch import environment
+from muster.supervisors.launch.containment import Containment
 from muster.supervisors.model.lifecycle import Job, Rank, Stop
 from muster.supervisors.model.states import State, StopCause
 from muster.supervisors.paths import JobPaths, Root

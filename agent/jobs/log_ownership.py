@@ -19,7 +19,7 @@ from muster.agent.host.log_folder import folder as known_folder
 from muster.agent.host.operator_program import ENV
 from muster.agent.jobs.entry import Entry
 from muster.probes.calls.script import Script
-from muster.supervisors.birth.modes import modelarts
+from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.output import log_removals, log_segments
 from muster.supervisors.output.log_layout import Layout
 from muster.supervisors.paths import OWN_LOGS

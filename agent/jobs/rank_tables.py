@@ -7,9 +7,9 @@ from pathlib import Path
 import anyio
 
 from muster.probes.calls import watched
-from muster.supervisors.birth.modes import ranktable
-from muster.supervisors.birth.modes.ranktable import RankTable
-from muster.supervisors.birth.modes.ranktable_json import RankTableError
+from muster.supervisors.launch.modes import ranktable
+from muster.supervisors.launch.modes.ranktable import RankTable
+from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model.spec import DEFAULT_READY_S, JobSpec
 
 #: How often it is looked at, in seconds; the launcher of ModelArts does so as often.

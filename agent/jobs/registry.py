@@ -47,7 +47,7 @@ from muster.probes.cards.driver import Driver
 from muster.probes.checks import precheck
 from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process
-from muster.supervisors.birth.modes import modelarts
+from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Job

@@ -24,11 +24,11 @@ from muster.agent.link.nursery_client import NurseryClient
 from muster.probes.cards.accelerator import ASCEND
 from muster.probes.checks.result import CheckResult, Status, final_line, log_lines, numbers
 from muster.probes.kernel import process
-from muster.supervisors.birth import environment
-from muster.supervisors.birth.modes import ranktable
-from muster.supervisors.birth.modes.ranktable import RankTable
-from muster.supervisors.birth.modes.ranktable_json import RankTableError
 from muster.supervisors.job import stop_order
+from muster.supervisors.launch import environment
+from muster.supervisors.launch.modes import ranktable
+from muster.supervisors.launch.modes.ranktable import RankTable
+from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model import replay, restart
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job

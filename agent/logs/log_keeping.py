@@ -134,7 +134,7 @@ class LogKeeping:
         self._registry.ended.on_removed.append(self._removed)
         async with anyio.create_task_group() as self._group:
             self._group.start_soon(self._uploads.run)
-            self._group.start_soon(self._heed_jobs)
+            self._group.start_soon(self._follow_jobs)
             self._group.start_soon(self._compress)
             task_status.started()
             await self._registry.ended.indexed.wait()  # files of jobs that are not known are nobody's
@@ -164,7 +164,7 @@ class LogKeeping:
 
     # --- jobs that begin and end --------------------------------------------------------------------------------------
 
-    async def _heed_jobs(self) -> None:
+    async def _follow_jobs(self) -> None:
         while True:
             cursor = self._events.newest_cursor()
             if self._style() != "off":

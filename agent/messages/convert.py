@@ -14,8 +14,8 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.messages.spec_message import said_in, spec_to
 from muster.agent.protobuf_times import timestamp
 from muster.agent.text import plain
-from muster.supervisors.birth.modes import modelarts, presets
-from muster.supervisors.birth.spec_rules import violations
+from muster.supervisors.launch.modes import modelarts, presets
+from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model import lifecycle, verdict
 from muster.supervisors.model.spec import JobSpec, Violation
 from muster.supervisors.model.states import JOB, State

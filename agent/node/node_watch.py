@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
 from muster.agent.config.schema import Config
-from muster.agent.node.rota import Rota
+from muster.agent.node.check_schedule import CheckSchedule
 from muster.probes.cards.accelerator import CardEvent
 from muster.probes.cards.driver import Driver
 from muster.probes.checks.precheck import UnknownItem
@@ -75,7 +75,7 @@ class NodeWatch:
         self._held = held
         self._looked = looked
         self._happened = happened
-        self._rota = Rota()
+        self._rota = CheckSchedule()
         self._running: set[str] = set()
         #: Set once the driver was asked for its cards, or did not answer in time.
         self._begun: anyio.Event | None = None

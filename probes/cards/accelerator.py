@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from muster.probes.calls.crew import AskEach, CallFailure, Late, in_turn
+from muster.probes.calls.call_threads import AskEach, CallFailure, Late, in_turn
 
 #: Kinds of cards. A slot is what an operator lets jobs hold on a host without cards.
 NVIDIA, ASCEND, SLOT = "nvidia", "ascend", "slot"

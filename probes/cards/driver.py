@@ -1,8 +1,8 @@
 """The cards of this host as their driver tells them: found by themselves, asked by deadline, kept as one snapshot.
 
 Whatever the driver does, a call here returns in time. A card that hangs keeps its own thread and is left out until that
-call returns; the others are asked by another thread (probes/calls/crew.py). A driver that is gone is opened again when
-it is back.
+call returns; the others are asked by another thread (probes/calls/call_threads.py). A driver that is gone is opened
+again when it is back.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from muster.probes.calls.crew import Answer, CallFailure, Crew, Late
+from muster.probes.calls.call_threads import Answer, CallFailure, CallThreads, Late
 from muster.probes.cards.accelerator import SLOT, Backend, Card, CardEvent, DriverError, Trouble, no_answer
 from muster.probes.cards.drivers import Finder, FoundDriver, vendors
 from muster.probes.cards.listening import Listening
@@ -38,7 +38,7 @@ _ABOUT = 0.95
 _SHARE = 0.2
 #: What closing may take, in seconds, where the deadline is longer.
 _CLOSE_S = 2.0
-#: The crew's keys for what is of the whole driver, and for what two cards say of each other, on which either may hang.
+#: The threads' keys for what is of the whole driver, and for what two cards say of each other: either may hang on it.
 _WHOLE, _LINKS = "driver", "links"
 #: Fields of View by card.
 _VALUES = ("readings", "health", "holders")
@@ -78,7 +78,7 @@ class Driver:
         `dev` is where device nodes are."""
         self._settings = settings
         self._finder = Finder(vendors() if backends is None else backends, lambda: settings().slots, dev)
-        self._crew = Crew("cards")
+        self._crew = CallThreads("cards")
         self._listening = Listening()
         self._view = View()
         self._backend: Backend | None = None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.probes.calls.crew import AskEach
+from muster.probes.calls.call_threads import AskEach
 from muster.probes.cards.accelerator import SLOT, Backend, Card, DriverError, Trouble
 from muster.probes.cards.no_cards import NoCards, by_node
 

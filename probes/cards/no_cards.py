@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from muster.probes.calls.crew import AskEach, in_turn
+from muster.probes.calls.call_threads import AskEach, in_turn
 from muster.probes.cards.accelerator import (
     ASCEND,
     NVIDIA,

@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from muster.probes.calls import watched
-from muster.probes.calls.beats import Beat
+from muster.probes.calls.heartbeat import Beat
 from muster.probes.cards.driver import Driver, View, What
 from muster.probes.kernel.procfs import NodeTotals, Procfs
 from muster.probes.kernel.trees import HELPERS, Forest, JobProcess, JobRoots

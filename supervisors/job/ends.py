@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from muster.probes.kernel import process
-from muster.supervisors.birth import child
+from muster.supervisors.launch import child
 from muster.supervisors.model import verdict
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank

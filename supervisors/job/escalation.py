@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from muster.probes.kernel import process
 from muster.probes.kernel.process import Stat
-from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job.stop_order import SAME_S, unrecorded
+from muster.supervisors.launch.containment import Containment
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.states import Kind, StopCause
 from muster.supervisors.system.ladder import Climb

@@ -1,4 +1,4 @@
-"""One job under one supervisor: its ranks from birth to the verdict.
+"""One job under one supervisor: its ranks from start to verdict.
 
 What happens is told by records (states.py, replay.py) that are committed to the journal first; what to do next is
 decided in one place, `_advance`, from what the records add up to. A successor of a supervisor that died replays the
@@ -14,8 +14,6 @@ import time
 
 from muster.probes.kernel import endings, process
 from muster.probes.kernel.process import FULL, Stat
-from muster.supervisors.birth import child, environment
-from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job import hardware, steps, stop_order
 from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.escalation import Escalation
@@ -24,6 +22,8 @@ from muster.supervisors.job.step_run import StepRun
 from muster.supervisors.job.steps import STEP_GRACE_S
 from muster.supervisors.job.stop_order import StopOrder
 from muster.supervisors.job.takeover import Takeover
+from muster.supervisors.launch import child, environment
+from muster.supervisors.launch.containment import Containment
 from muster.supervisors.model import restart, verdict
 from muster.supervisors.model.journal import Contents
 from muster.supervisors.model.ledger import Ledger
@@ -295,7 +295,7 @@ class Gang:
             self._spare.release()
         self.loop.later(SPARE_AGAIN_S, self._refill)
 
-    # --- birth --------------------------------------------------------------------------------------------------------
+    # --- start --------------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
         """Makes all ready for an attempt, and begins with its first step or its ranks.
@@ -335,13 +335,13 @@ class Gang:
         name = steps.due(self._spec, self.job)
         try:
             if name:
-                self._step.begin(self._start.midwife(), name, {})
+                self._step.begin(self._start.builder(), name, {})
             else:
-                self._start.bear()
+                self._start.spawn()
         except (OSError, NotStartable) as error:
             self._cannot_start(error)
 
-    def _beside(self, rank: Rank) -> child.Birth:
+    def _beside(self, rank: Rank) -> child.ProcessSpec:
         return self._start.beside(rank)
 
     def _run(self) -> None:
@@ -384,9 +384,9 @@ class Gang:
         job = self.job
         assert job.concluded is not None
         try:
-            midwife = self._start.midwife()
-            self._output.open_job((midwife.account.uid, midwife.account.gid), len(job.ranks))
-            self._step.begin(midwife, steps.EPILOG, steps.environment_of_epilog(*job.concluded))
+            builder = self._start.builder()
+            self._output.open_job((builder.account.uid, builder.account.gid), len(job.ranks))
+            self._step.begin(builder, steps.EPILOG, steps.environment_of_epilog(*job.concluded))
         except (OSError, NotStartable) as error:
             text = f"{steps.shown(steps.EPILOG, self._spec)} could not be started: {error}"
             # Not owed: where the journal takes no record, the epilog is tried again.

@@ -3,10 +3,10 @@
 import time
 
 from muster.probes.kernel import process
-from muster.supervisors.birth import births, environment
-from muster.supervisors.birth.child import Account, Birth
-from muster.supervisors.birth.modes import boot
 from muster.supervisors.job.ends import Ends
+from muster.supervisors.launch import environment, spawning
+from muster.supervisors.launch.child import Account, ProcessSpec
+from muster.supervisors.launch.modes import boot
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.spec import JobSpec
@@ -17,7 +17,7 @@ from muster.supervisors.wire.link import NurseryLink
 
 
 class RankStart:
-    """Has the midwife of the job; what follows from the ranks' ends is decided elsewhere (gang.py)."""
+    """Has the builder of the job; what follows from the ranks' ends is decided elsewhere (gang.py)."""
 
     def __init__(
         self, root: Root, spec: JobSpec, ledger: Ledger, output: Output, ends: Ends, link: NurseryLink
@@ -25,25 +25,27 @@ class RankStart:
         self._root, self._spec, self._ledger, self._output = root, spec, ledger, output
         self._paths = root.job(spec.job_id)
         self._ends, self._link = ends, link
-        self._midwife: births.Midwife | None = None
+        self._builder: spawning.ProcessBuilder | None = None
 
     def prepare(self, account: Account) -> str:
         """All that an attempt needs in the job's folder, and the folder for further logs. Returns a sentence about what
         is not as usual, or nothing. Raises OSError, NotStartable."""
-        self._midwife = births.Midwife(self._root, self._spec, self._ledger.job, account)
-        return self._midwife.make_folders()
+        self._builder = spawning.ProcessBuilder(self._root, self._spec, self._ledger.job, account)
+        return self._builder.make_folders()
 
-    def midwife(self) -> births.Midwife:
+    def builder(self) -> spawning.ProcessBuilder:
         """Raises NotStartable where the job's user is not known (any more)."""
-        if self._midwife is None:
-            self._midwife = births.Midwife(self._root, self._spec, self._ledger.job, Account.of(self._spec.user))
-        return self._midwife
+        if self._builder is None:
+            self._builder = spawning.ProcessBuilder(
+                self._root, self._spec, self._ledger.job, Account.of(self._spec.user)
+            )
+        return self._builder
 
-    def bear(self) -> None:
+    def spawn(self) -> None:
         """Raises OSError, NotStartable, with no rank left."""
-        midwife, job = self.midwife(), self._ledger.job
+        builder, job = self.builder(), self._ledger.job
         # All is ready before the first fork: each fork makes us copy again every page that we touch behind it.
-        born, processes = midwife.gang(self._changes(midwife))
+        born, processes = builder.gang(self._changes(builder))
         owner = (born[0].account.uid, born[0].account.gid)
         self._output.make_fifos(job.ranks, owner)
 
@@ -52,15 +54,15 @@ class RankStart:
             if job.past:
                 self._output.mark(f"attempt {job.attempt} {time.strftime('%Y-%m-%dT%H:%M:%S')}")
 
-        births.bear(born, self._paths.unborn, open_output, lambda pids: self._record(pids, processes))
+        spawning.spawn(born, self._paths.unborn, open_output, lambda pids: self._record(pids, processes))
 
-    def beside(self, rank: Rank) -> Birth:
+    def beside(self, rank: Rank) -> ProcessSpec:
         """How what runs beside a rank is born. Raises OSError, NotStartable."""
-        midwife = self.midwife()
-        return midwife.beside(rank, self._changes(midwife))
+        builder = self.builder()
+        return builder.beside(rank, self._changes(builder))
 
-    def _changes(self, midwife: births.Midwife) -> environment.Changes:
-        return environment.read_exports(self._paths.exports, midwife.common) if self._spec.pre_start else {}
+    def _changes(self, builder: spawning.ProcessBuilder) -> environment.Changes:
+        return environment.read_exports(self._paths.exports, builder.common) if self._spec.pre_start else {}
 
     def _record(self, pids: list[int], processes: list[boot.Process]) -> None:
         ranks = self._ledger.job.ranks

@@ -1,4 +1,4 @@
-"""One step at a time, before the ranks or after them: from its birth to the moment when nothing of it is left."""
+"""One step at a time, before the ranks or after them: from its start to the moment when nothing of it is left."""
 
 import math
 import signal
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from muster.probes.kernel import endings, process
 from muster.probes.kernel.process import Stat
-from muster.supervisors.birth import births
-from muster.supervisors.birth.births import Midwife
-from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job import steps
 from muster.supervisors.job.ends import Ends
+from muster.supervisors.launch import spawning
+from muster.supervisors.launch.containment import Containment
+from muster.supervisors.launch.spawning import ProcessBuilder
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.spec import JobSpec
@@ -52,14 +52,14 @@ class StepRun:
         #: When its own time is over (time.monotonic()); not known behind its end, to a successor.
         self._time_up = math.inf
 
-    def begin(self, midwife: Midwife, name: str, more: dict[str, str]) -> None:
+    def begin(self, builder: ProcessBuilder, name: str, more: dict[str, str]) -> None:
         """Starts a step, with `more` in its environment. Raises OSError, with no process left."""
         paths, spec = self._paths, self._spec
         if name == steps.PRE_START:
-            midwife.make_private(paths.exports)
+            builder.make_private(paths.exports)
         elif name == steps.REQUIREMENTS:
-            midwife.make_own(paths.packages)
-        argv = steps.command(name, spec, midwife.common, str(paths.packages), str(paths.exports))
+            builder.make_own(paths.packages)
+        argv = steps.command(name, spec, builder.common, str(paths.packages), str(paths.exports))
         self._trouble = ""
         self._output.say(f"{steps.shown(name, spec)}: begins")
 
@@ -70,7 +70,9 @@ class StepRun:
             self._ledger.commit({"kind": Kind.STEP, "name": name, "argv": argv} | born)
             self._ends.watch()
 
-        births.bear([midwife.step(name, argv, more)], paths.unborn, lambda: self._link.hold(self._output.fds()), record)
+        spawning.spawn(
+            [builder.step(name, argv, more)], paths.unborn, lambda: self._link.hold(self._output.fds()), record
+        )
         self.arm()
 
     def arm(self) -> None:

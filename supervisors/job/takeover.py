@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from muster.probes.kernel import process
-from muster.supervisors.birth import child
 from muster.supervisors.job.ends import Ends
+from muster.supervisors.launch import child
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.states import Kind
 from muster.supervisors.system.loop import Loop

@@ -1,7 +1,7 @@
 """What a job is asked to be: the table of all fields of its spec.
 
 Options, job.toml, messages, rules, defaults, digest and the reference page derive from the table. `spec_fields.py` has
-the kinds of fields. Rules about several fields at once are in `birth/spec_rules.py`.
+the kinds of fields. Rules about several fields at once are in `launch/spec_rules.py`.
 """
 
 import enum

@@ -21,8 +21,8 @@ from muster.probes.kernel import process
 from muster.probes.kernel.process import FULL
 from muster.supervisors.job import supervisor
 from muster.supervisors.nursery.retired import Retired
-from muster.supervisors.nursery.ward import say
-from muster.supervisors.nursery.wards import Wards
+from muster.supervisors.nursery.supervised_job import say
+from muster.supervisors.nursery.supervised_jobs import SupervisedJobs
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised
 from muster.supervisors.system import descriptors, lock, owner_pipe, scope
@@ -48,7 +48,7 @@ class Nursery:
         self._loop = Loop(self._on_trouble)
         self._at, self._held = at, held
         self._retired: Retired | None = None
-        self._wards = Wards(
+        self._jobs = SupervisedJobs(
             root, self._loop, self._daemons, self._tell, self._spare, self._step_aside, self._see_name, owned
         )
         self._server = ControlServer(self._loop, listener, {"tend": self._tend, "ended": self._ended}, self._spare)
@@ -77,14 +77,14 @@ class Nursery:
         job_id = message.get("job")
         if not isinstance(job_id, str):
             return {"ok": False, "error": "say which job"}
-        self._wards.tend(job_id, client)
+        self._jobs.tend(job_id, client)
         return None
 
     def _ended(self, message: Message, _: Client) -> Message:
         job_id, pid, status = message.get("job"), message.get("pid"), message.get("status")
         if not (isinstance(job_id, str) and isinstance(pid, int) and isinstance(status, int)):
             return {"ok": False, "error": "say which job, pid and status"}
-        return {"ok": True, "job": job_id, "pid": pid, "reap": self._wards.ended_elsewhere(job_id, pid, status)}
+        return {"ok": True, "job": job_id, "pid": pid, "reap": self._jobs.ended_elsewhere(job_id, pid, status)}
 
     def _on_trouble(self, error: OSError) -> None:
         if error.errno in FULL:
@@ -118,14 +118,14 @@ class Nursery:
             own.unlink()
         self._held.close()
         self._spare.release()
-        self._retired = Retired(self._loop, self._wards, self._at, self._loop.stop)
+        self._retired = Retired(self._loop, self._jobs, self._at, self._loop.stop)
         self._server.close()
 
     def _check_idle(self) -> None:
         self._see_name()
         if self._retired is not None:
             return
-        if self._wards or self._server.clients:
+        if self._jobs or self._server.clients:
             self._busy_at = time.monotonic()
         elif time.monotonic() - self._busy_at >= IDLE_S:
             with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from muster.supervisors import PROTOCOL
-from muster.supervisors.nursery.wards import Wards
+from muster.supervisors.nursery.supervised_jobs import SupervisedJobs
 from muster.supervisors.supervision_errors import ProtocolError
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire import messages
@@ -30,25 +30,25 @@ TELL_S = 0.5
 class Retired:
     """Begins at once."""
 
-    def __init__(self, loop: Loop, wards: Wards, successor: Path, over: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, jobs: SupervisedJobs, successor: Path, over: Callable[[], None]) -> None:
         """`successor`: the socket of the new nursery. `over` is called when nothing is left to be looked after."""
-        self._loop, self._wards, self._path, self._over = loop, wards, successor, over
+        self._loop, self._jobs, self._path, self._over = loop, jobs, successor, over
         self._client: Client | None = None
-        wards.retire()
+        jobs.retire()
         loop.later(TELL_S, self._tell)
 
     def _tell(self) -> None:
-        if not self._wards:
+        if not self._jobs:
             self._over()
             return
         if self._client is None:
             with contextlib.suppress(OSError):  # it is not there yet
                 self._connect()
-        for job_id, pid, status in list(self._wards.ends()):
+        for job_id, pid, status in list(self._jobs.ends()):
             if self._client is not None:
                 self._client.send({"op": "ended", "job": job_id, "pid": pid, "status": status})
-            elif self._wards.has_ended(job_id):  # and with it the nursery that could have said so
-                self._wards.let_go(job_id, pid)
+            elif self._jobs.has_ended(job_id):  # and with it the nursery that could have said so
+                self._jobs.let_go(job_id, pid)
         self._loop.later(TELL_S, self._tell)
 
     def _connect(self) -> None:
@@ -80,7 +80,7 @@ class Retired:
             while (line := client.next_line()) is not None:
                 message = messages.decode(line)
                 if message["op"] == "ended" and message.get("reap") is True:
-                    self._wards.let_go(str(message.get("job")), int(message["pid"]))
+                    self._jobs.let_go(str(message.get("job")), int(message["pid"]))
         except BlockingIOError:
             return
         except (OSError, ProtocolError, KeyError, ValueError, TypeError):

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 from muster.probes.kernel import process
-from muster.supervisors.birth import child
-from muster.supervisors.birth.session_start import SessionRefused, SessionRequest
+from muster.supervisors.launch import child
+from muster.supervisors.launch.session_start import SessionRefused, SessionRequest
 from muster.supervisors.model import verdict
 from muster.supervisors.session.session_io import Inlet, Outlet, SessionDescriptors, set_size
 from muster.supervisors.supervision_errors import ProtocolError
@@ -46,7 +46,7 @@ class Session:
         end: Callable[["Session", str], None],
         forget: Callable[["Session"], None],
     ) -> None:
-        """`said`: see births.bear_alone. `due`: an outlet may have something to read. `end`: it is to be ended, for
+        """`said`: see births.spawn_alone. `due`: an outlet may have something to read. `end`: it is to be ended, for
         this reason. `forget`: nobody needs it any more. Raises OSError."""
         self.id, self.rank, self.pid = ident, rank, pid
         self.request = request

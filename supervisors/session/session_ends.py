@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 
 from muster.probes.kernel import process
 from muster.probes.kernel.process import Stat
-from muster.supervisors.birth.containment import Containment
-from muster.supervisors.birth.session_start import MARK, read_environ
+from muster.supervisors.launch.containment import Containment
+from muster.supervisors.launch.session_start import MARK, read_environ
 from muster.supervisors.session.session import Session
 from muster.supervisors.system.ladder import Climb
 from muster.supervisors.system.loop import Loop

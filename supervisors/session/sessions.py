@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
-from muster.supervisors.birth import births
-from muster.supervisors.birth.child import Birth
-from muster.supervisors.birth.containment import Containment
-from muster.supervisors.birth.session_start import MARK, MAX_REQUEST, SessionRefused, SessionRequest, place
+from muster.supervisors.launch import spawning
+from muster.supervisors.launch.child import ProcessSpec
+from muster.supervisors.launch.containment import Containment
+from muster.supervisors.launch.session_start import MARK, MAX_REQUEST, SessionRefused, SessionRequest, place
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot
 from muster.supervisors.model.states import State
@@ -39,7 +39,7 @@ class Sessions:
         boot: str,
         job: Callable[[], Job],
         containment: Callable[[], Containment],
-        beside: Callable[[Rank], Birth],
+        beside: Callable[[Rank], ProcessSpec],
     ) -> None:
         """`beside`: how what runs beside a rank is born; it raises OSError and NotStartable."""
         self._loop, self._boot = loop, boot
@@ -153,7 +153,7 @@ class Sessions:
             raise SessionRefused("SESSION_NOT_FOUND", f"session {message.get('session')}: {why}")
         return session
 
-    # --- birth --------------------------------------------------------------------------------------------------------
+    # --- start --------------------------------------------------------------------------------------------------------
 
     def _bear(self, request: SessionRequest) -> Session:
         """Raises SessionRefused, with no process left."""
@@ -172,7 +172,7 @@ class Sessions:
             else:
                 ends = open_pipes(request.stdin, account.uid, account.gid)
             own = {MARK: ident, "MUSTER_NONCE": like.env["MUSTER_NONCE"]}
-            birth = replace(
+            like_a_rank = replace(
                 like,
                 argv=request.argv,
                 env=(env or like.env) | (request.env or {}) | own,
@@ -182,7 +182,7 @@ class Sessions:
                 stdio=ends.command,
                 tty=request.tty,
             )
-            pid, said = births.bear_alone(birth)
+            pid, said = spawning.spawn_alone(like_a_rank)
         except (OSError, NotStartable) as error:
             if ends is not None:
                 ends.close()

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from muster.supervisors.nursery import wards
+from muster.supervisors.nursery import supervised_jobs
 from muster.supervisors.paths import Root
 from muster.supervisors.wire import link, messages
 from muster.v1 import job_pb2
@@ -43,7 +43,7 @@ def test_a_supervisor_sends_its_traceback_to_the_nursery(tmp_path: Path) -> None
     ours, theirs = link.pair()
     pid = os.fork()
     if pid == 0:
-        wards._become_supervisor(Root.under(tmp_path), "none", theirs, False)
+        supervised_jobs._become_supervisor(Root.under(tmp_path), "none", theirs, False)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 1
     message = messages.decode(ours.recv(messages.MAX_LINE))

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from muster.supervisors.birth import environment
+from muster.supervisors.launch import environment
 from muster.v1 import job_pb2, log_pb2
 from tests.conftest import Daemon, eventually, running
 

@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from muster.agent.jobs import log_ownership
-from muster.supervisors.birth import keyring
+from muster.supervisors.launch import keyring
 from muster.v1 import job_pb2, log_pb2
 from tests.conftest import Daemon, eventually
 

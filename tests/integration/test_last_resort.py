@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from muster.probes.kernel import process
-from muster.supervisors.birth import environment
 from muster.supervisors.job import stop_order
 from muster.supervisors.job.stop_order import StopOrder
+from muster.supervisors.launch import environment
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.model.states import Kind, StopCause

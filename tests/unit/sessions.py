@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from muster.probes.kernel import process
 from muster.supervisors import PROTOCOL
-from muster.supervisors.birth.session_start import read_environ
+from muster.supervisors.launch.session_start import read_environ
 from muster.supervisors.model import journal
 from muster.supervisors.model.journal import Contents, Writer
 from muster.supervisors.model.lifecycle import Job

@@ -14,7 +14,7 @@ from muster.agent.text import plain
 from muster.probes.cards import visible
 from muster.probes.cards.accelerator import SLOT, Health, Holder, Reading
 from muster.probes.cards.driver import Seen, View
-from muster.supervisors.birth import cpus
+from muster.supervisors.launch import cpus
 from muster.v1 import node_pb2
 
 

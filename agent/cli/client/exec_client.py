@@ -93,7 +93,7 @@ class _Session:
             client.connect(str(here.address), credentials=here.credentials) as muster,
             anyio.create_task_group() as tasks,
         ):
-            await tasks.start(self._heed_signals, tasks)
+            await tasks.start(self._handle_signals, tasks)
             tasks.start_soon(self._feed)
             try:
                 self._code = await self._over_restarts(exec_pb2_grpc.ExecServiceStub(muster.channel), tasks)
@@ -319,7 +319,7 @@ class _Session:
 
     # --- signals and words --------------------------------------------------------------------------------------------
 
-    async def _heed_signals(self, tasks: TaskGroup, *, task_status: TaskStatus[None]) -> None:
+    async def _handle_signals(self, tasks: TaskGroup, *, task_status: TaskStatus[None]) -> None:
         numbers = [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP]
         if self.terminal.there:
             numbers += [signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT]

@@ -220,7 +220,7 @@ def _remembered(root: "Root") -> "Inventory":
 
 
 def _refuse_unknown(user: str) -> None:
-    from muster.supervisors.birth.child import Account
+    from muster.supervisors.launch.child import Account
     from muster.supervisors.supervision_errors import NotStartable
 
     try:

@@ -16,7 +16,7 @@ from muster.agent.cli.spec.job_spec import Draft, is_utf8
 from muster.agent.cli.spec.spec_options import spec_options
 from muster.agent.host import end_signals
 from muster.agent.host.end_signals import Ask
-from muster.supervisors.birth.modes import modelarts
+from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, Boot, JobSpec
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 from muster.agent.cli.exits import BadSpec, Exit, Failure
 from muster.agent.cli.spec import spec_values
-from muster.supervisors.birth.modes import modelarts
-from muster.supervisors.birth.spec_rules import violations
+from muster.supervisors.launch.modes import modelarts
+from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model.spec import FIELDS, JobSpec, Violation
 from muster.supervisors.model.spec_fields import JOB_ID, Field, FilePath
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from muster.probes.cards.accelerator import SLOT, Card
-from muster.supervisors.birth import cpus
-from muster.supervisors.birth.modes import boot, modelarts, ranktable
-from muster.supervisors.birth.modes.ranktable import RankTable
-from muster.supervisors.birth.modes.ranktable_json import RankTableError
+from muster.supervisors.launch import cpus
+from muster.supervisors.launch.modes import boot, modelarts, ranktable
+from muster.supervisors.launch.modes.ranktable import RankTable
+from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import Boot, JobSpec

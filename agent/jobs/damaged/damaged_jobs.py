@@ -23,10 +23,10 @@ from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
 from muster.probes.kernel import process
 from muster.probes.kernel.process import Stat
-from muster.supervisors.birth import environment
-from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job import stop_order
 from muster.supervisors.job.stop_order import StopOrder
+from muster.supervisors.launch import environment
+from muster.supervisors.launch.containment import Containment
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
 from muster.supervisors.paths import Root

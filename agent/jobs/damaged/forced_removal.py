@@ -16,7 +16,7 @@ from muster.agent.jobs.job_folder import remove_tree
 from muster.agent.jobs.log_ownership import KnownJob, Owner
 from muster.probes.kernel import process
 from muster.probes.kernel.process import Stat
-from muster.supervisors.birth import environment
+from muster.supervisors.launch import environment
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised
 from muster.supervisors.system import cgroups, lock

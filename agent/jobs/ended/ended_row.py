@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from muster.agent.jobs.entry import Entry
-from muster.supervisors.birth.modes import modelarts
+from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import State
 

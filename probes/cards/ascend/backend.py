@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from muster.probes.calls.crew import AskEach, in_turn
+from muster.probes.calls.call_threads import AskEach, in_turn
 from muster.probes.cards.accelerator import (
     ASCEND,
     Backend,

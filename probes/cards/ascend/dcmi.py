@@ -12,7 +12,7 @@ from ctypes import POINTER, byref, c_char, c_int, c_uint
 from dataclasses import dataclass, field
 from functools import partial
 
-from muster.probes.calls.crew import Answer, AskEach, CallFailure, Late, in_turn
+from muster.probes.calls.call_threads import Answer, AskEach, CallFailure, Late, in_turn
 from muster.probes.cards.accelerator import DriverError, Trouble, no_answer
 from muster.probes.cards.ascend.ascend_numbers import ChipIdentity, Seat
 from muster.probes.cards.ascend.dcmi_codes import UNSUPPORTED, error

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from muster.probes.calls.crew import AskEach, in_turn
+from muster.probes.calls.call_threads import AskEach, in_turn
 from muster.probes.cards.accelerator import (
     NVIDIA,
     Backend,

@@ -11,8 +11,8 @@ import pytest
 
 from muster.agent.jobs.climbing import RESERVE, Climber
 from muster.probes.kernel import process
-from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job.stop_order import StopOrder
+from muster.supervisors.launch.containment import Containment
 from muster.supervisors.system.spare import Reserve
 from tests.conftest import running
 

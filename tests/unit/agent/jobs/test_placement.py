@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.agent.jobs.cards.placement import placed, planned, server_of
-from muster.supervisors.birth.modes.ranktable import RankTable
-from muster.supervisors.birth.modes.ranktable_json import RankTableError
+from muster.supervisors.launch.modes.ranktable import RankTable
+from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.replay import replay

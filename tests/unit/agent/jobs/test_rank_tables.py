@@ -14,9 +14,9 @@ import anyio.lowlevel
 import pytest
 
 from muster.agent.jobs import rank_tables
-from muster.supervisors.birth.modes import ranktable
-from muster.supervisors.birth.modes.ranktable import RankTable
-from muster.supervisors.birth.modes.ranktable_json import RankTableError
+from muster.supervisors.launch.modes import ranktable
+from muster.supervisors.launch.modes.ranktable import RankTable
+from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model.spec import JobSpec
 from tests.tables import parse
 

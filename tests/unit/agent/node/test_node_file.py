@@ -16,10 +16,10 @@ import pytest
 from muster.agent.errors import NoRoom
 from muster.agent.host import state_file
 from muster.agent.host.state_file import write_text
+from muster.agent.node.check_schedule import CheckSchedule
 from muster.agent.node.conditions import Condition, Latched, Moment
 from muster.agent.node.faults_file import FAULT_S, MAX_FAULTS, FaultsFile
 from muster.agent.node.node_file import DrainState, Fault, NodeState, node_file
-from muster.agent.node.rota import Rota
 from muster.agent.node.xid_memory import MAX_BOOTS, MAX_PAIRS, XidMemory
 from muster.probes.checks.result import Status
 
@@ -247,7 +247,7 @@ def test_the_memory_of_xids_is_bounded():
 
 
 def test_checks_take_turns_and_stay_apart():
-    rota = Rota(first_s=5)
+    rota = CheckSchedule(first_s=5)
     items = {f"check-{i}": 60.0 for i in range(20)} | {"quick": 1.0}
     rota.arrange(items, 100.0)
     turns: dict[str, list[float]] = {item: [] for item in items}
@@ -269,7 +269,7 @@ def test_checks_take_turns_and_stay_apart():
 
 
 def test_missed_turns_are_not_made_up_for_and_a_new_interval_counts_at_once():
-    rota = Rota()
+    rota = CheckSchedule()
     rota.arrange({"a": 10.0}, 0.0)
     assert rota.due(1000.0) == ["a"]
     assert rota.due(1000.1) == []

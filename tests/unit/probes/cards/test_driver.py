@@ -7,8 +7,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from muster.probes.calls import crew
-from muster.probes.calls.crew import in_turn
+from muster.probes.calls import call_threads
+from muster.probes.calls.call_threads import in_turn
 from muster.probes.cards import driver as module
 from muster.probes.cards.accelerator import Backend, Card, CardEvent, DriverError, Health, Holder, Reading, Trouble
 from muster.probes.cards.driver import Driver, DriverSettings, What
@@ -158,7 +158,7 @@ async def test_a_view_is_never_changed(make, backend):
 
 
 async def test_one_thread_asks_all_cards(make, monkeypatch):
-    monkeypatch.setattr(crew, "PATIENCE_S", 60.0)  # however slow this machine is
+    monkeypatch.setattr(call_threads, "PATIENCE_S", 60.0)  # however slow this machine is
     backend = Cards(64)
     driver = make(backend)
     await driver.open()

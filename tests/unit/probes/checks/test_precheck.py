@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from muster.probes.calls.crew import in_turn
+from muster.probes.calls.call_threads import in_turn
 from muster.probes.cards.accelerator import Card, Reading
 from muster.probes.cards.driver import Driver, DriverSettings
 from muster.probes.cards.no_cards import NoCards

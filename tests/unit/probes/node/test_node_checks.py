@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from muster.probes.calls import watched
-from muster.probes.calls.crew import AskEach, in_turn
+from muster.probes.calls.call_threads import AskEach, in_turn
 from muster.probes.cards.accelerator import NVIDIA, Backend, CardEvent, DriverError, Health, Holder, Reading, Trouble
 from muster.probes.cards.driver import Driver, DriverSettings, What
 from muster.probes.checks import precheck

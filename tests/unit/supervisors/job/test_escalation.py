@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from muster.supervisors.birth.containment import Containment
 from muster.supervisors.job.escalation import Escalation
+from muster.supervisors.launch.containment import Containment
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.replay import apply

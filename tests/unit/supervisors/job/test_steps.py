@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.supervisors.birth import environment
 from muster.supervisors.job import steps
 from muster.supervisors.job.steps import EPILOG, PRE_START, REQUIREMENTS
+from muster.supervisors.launch import environment
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
 from muster.supervisors.model.spec import DEFAULT_REQUIREMENTS_S, DEFAULT_SCRIPT_S, JobSpec
 from muster.supervisors.model.states import STEP, Outcome, State

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from muster.probes.kernel import process
-from muster.supervisors.birth.session_start import MAX_REQUEST
+from muster.supervisors.launch.session_start import MAX_REQUEST
 from muster.supervisors.wire import frames, messages
 from muster.supervisors.wire.frames import MAX_DATA, WINDOW
 from tests.unit.sessions import Attached, Node, Running

@@ -1,0 +1,123 @@
+"""An MPI job over several nodes: `lead` runs mpirun on node 0, `wait` stays on every other node until the job is over.
+
+A program of its own, `python -I -m muster.supervisors.launch.mpi.mpi`, run as the job's user in the job's environment;
+boot.py makes its command lines. What the nodes say to each other is in mpi_link.py, what node 0 does in mpi_lead.py.
+"""
+
+import argparse
+import signal
+import socket
+import sys
+import time
+from typing import NoReturn
+
+from muster.supervisors.launch.mpi.mpi_files import placeholder
+from muster.supervisors.launch.mpi.mpi_lead import Lead
+from muster.supervisors.launch.mpi.mpi_link import (
+    AGAIN_S,
+    ANSWER_S,
+    NotReady,
+    hello,
+    keep_alive,
+    read_end,
+    read_line,
+    say,
+    seen,
+    send_line,
+)
+
+
+def wait(args: argparse.Namespace) -> int:
+    """Stays until node 0 says how the job ended; returns the code that it tells. Raises NotReady."""
+    with placeholder(args.env_file), _meet(args) as sock:
+        say(f"has reported to node 0 at {args.lead}; waits for the end of its mpirun")
+        sock.settimeout(None)
+        try:
+            line = read_line(sock)
+        except OSError as error:
+            raise NotReady(f"node 0 at {args.lead} is gone before the job's end: {seen(error)}") from None
+        told = read_end(line)
+        if told is None:
+            what = f"said {line!r}" if line else "closed the connection without telling how the job ended"
+            raise NotReady(f"node 0 at {args.lead} is gone before the job's end: it {what}")
+    code, reason = told
+    say(f"node 0 has ended with code {code}" + (f": {reason}" if reason else ""))
+    return code
+
+
+def _meet(args: argparse.Namespace) -> socket.socket:
+    """A connection to node 0, which knows us. Tries until the deadline; raises NotReady."""
+    host, _, port = args.lead.rpartition(":")
+    deadline = time.monotonic() + args.ready_timeout
+    what = "not tried"
+    while True:
+        sock = None
+        try:
+            sock = socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S)
+            keep_alive(sock)
+            send_line(sock, hello(args.job_id, args.node_rank))
+            answer = read_line(sock)
+            if answer == "welcome":
+                return sock
+            what = f"it answers {answer!r}" if answer else "it closes the connection"
+            if answer.startswith("no "):
+                what = f"it refuses us: {answer[3:]}"
+        except OSError as error:
+            what = seen(error)
+        except UnicodeError as error:  # a name that IDNA has no way to write
+            what = str(error)
+        if sock is not None:
+            sock.close()
+        if time.monotonic() >= deadline:
+            raise NotReady(f"node 0 is not to be reached at {args.lead} within {args.ready_timeout:g} s: {what}")
+        time.sleep(AGAIN_S)
+
+
+def _arguments(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and what stands behind `--`."""
+    split = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(
+        prog="python -m muster.supervisors.launch.mpi.mpi", description=(__doc__ or "").partition("\n")[0]
+    )
+    roles = parser.add_subparsers(dest="role", required=True)
+    for name, about in (("lead", "gather the nodes, run mpirun"), ("wait", "stay until node 0's mpirun has ended")):
+        role = roles.add_parser(name, help=about)
+        role.add_argument("--job-id", required=True, help="what the nodes of one job know each other by")
+        role.add_argument("--ready-timeout", type=float, required=True, help="longest wait for all to be ready, s")
+        role.add_argument("--env-file", required=True, help="mpirun's -tune file, in the working folder")
+        if name == "lead":
+            role.add_argument("--hostfile", required=True, help="mpirun's -hostfile, in the working folder")
+            role.add_argument("--slots", type=int, required=True, help="ranks per node")
+            role.add_argument("--hosts", type=lambda text: text.split(","), default=[], help="names of several nodes")
+            role.add_argument("--sshd-port", type=int, default=22)
+            role.add_argument("--listen", type=int, default=0, help="port at which the other nodes report")
+        else:
+            role.add_argument("--node-rank", type=int, required=True)
+            role.add_argument("--lead", required=True, help="node 0's host:port")
+    args = parser.parse_args(words[:split])
+    if args.role == "lead" and not words[split + 1 :]:
+        parser.error("lead: no mpirun command behind --")
+    return args, words[split + 1 :]
+
+
+def _end_waiting(number: int, _frame: object) -> NoReturn:
+    say(f"ended by {signal.Signals(number).name} while it waited for node 0")
+    sys.exit(128 + number)
+
+
+def main(words: list[str]) -> int:
+    """Returns the exit code."""
+    args, command = _arguments(words)
+    if args.role == "lead":
+        return Lead(args, command).run()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _end_waiting)
+    try:
+        return wait(args)
+    except NotReady as error:
+        say(str(error))
+        return error.code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,194 @@
+"""How processes of a job come to be: all of a gang behind one gate, or a step alone behind it."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from muster.supervisors.launch import child, cpus, environment, user_folder
+from muster.supervisors.launch.child import Account, ProcessSpec
+from muster.supervisors.launch.environment import Changes
+from muster.supervisors.launch.limits import RESOURCES
+from muster.supervisors.launch.modes import boot, modelarts
+from muster.supervisors.model.lifecycle import Job, Rank
+from muster.supervisors.model.spec import Boot, JobSpec
+from muster.supervisors.paths import Root
+from muster.supervisors.system import trust
+
+
+def spawn(
+    specs: list[ProcessSpec], unborn: Path, meanwhile: Callable[[], None], record: Callable[[list[int]], None]
+) -> None:
+    """Forks all of them, does what is to be done `meanwhile` (while they get as far as the gate), has their pids put on
+    `record`, and lets them go by one write. Raises OSError and what `record` raises, with none of them left."""
+    gate = os.pipe()
+    children: list[int] = []
+    try:
+        line_file = child.open_unborn(unborn, len(specs))
+        try:
+            with child.signals_blocked():
+                for spec in specs:
+                    children.append(child.fork(spec, gate[0], gate[1], line_file))
+        finally:
+            os.close(line_file)
+        meanwhile()
+        record(children)
+    except BaseException:
+        for fd in gate:
+            os.close(fd)  # the children see the gate's end and leave
+        for pid in children:
+            os.waitpid(pid, 0)
+        raise
+    # One write, so that all are let go or none: at most 4096 ranks, and PIPE_BUF is 4096.
+    os.write(gate[1], b"1" * len(children))
+    os.close(gate[0])
+    os.close(gate[1])
+
+
+def spawn_alone(spec: ProcessSpec) -> tuple[int, int]:
+    """One that no record waits for: its pid, and a descriptor from which the line can be read that it left should it
+    have given up before its command (`child.read_unborn_line`). Raises OSError, with no process left."""
+    fds: list[int] = []
+    try:
+        fds += os.pipe()
+        fds += os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        gate_read, gate_write, said, line = fds
+        os.write(gate_write, b"1")
+        with child.signals_blocked():
+            pid = child.fork(spec, gate_read, gate_write, line)
+        fds.remove(said)
+        return pid, said
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+class ProcessBuilder:
+    """Knows what each process of a job needs to start."""
+
+    def __init__(self, root: Root, spec: JobSpec, job: Job, account: Account) -> None:
+        self._root, self._spec, self._job = root, spec, job
+        self.account = account
+        self._paths = root.job(spec.job_id)
+        self.common = environment.common(root, spec, job, account)
+
+    def make_folders(self) -> str:
+        """Those which only we can make. Returns a sentence about what is not as usual, or nothing. Raises OSError,
+        NotStartable."""
+        self._paths.workspace.mkdir(exist_ok=True)
+        self._paths.workspace.chmod(0o711)  # to be passed through by the job's user, whatever our umask is
+        unusual = ""
+        if self._spec.boot != Boot.RANKS or self._job.has_table or self._job.card_kind == "ascend":
+            name = modelarts.job_name(self._spec.job_id, self._spec.env)
+            unusual = user_folder.make_logs(self._root, name, self._spec.job_id, self.account)
+        if not self._has_folders():
+            for rank in self._job.ranks:
+                self.make_own(self._paths.workspace / f"device{rank.device}")
+        return unusual
+
+    def make_private(self, path: Path) -> None:
+        """An empty file of the job's user, for nobody else to read. Raises OSError."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.fchown(fd, self.account.uid, self.account.gid)
+        finally:
+            os.close(fd)
+
+    def step(self, name: str, argv: tuple[str, ...], more: dict[str, str]) -> ProcessSpec:
+        """A process before or after the ranks; its output goes to the job's log."""
+        workdir = self._spec.workdir or str(
+            self._workspace(self._job.ranks[0]) if self._job.ranks else self._paths.workspace
+        )
+        return ProcessSpec(
+            rank=-1,
+            argv=argv,
+            env=self.common | {"MUSTER_STEP": name} | more,
+            workdir=workdir,
+            fifo=self._paths.job_fifo,
+            cgroup=self._job.cgroup,
+            account=self.account,
+            folders=() if self._spec.workdir else (workdir,),
+            umask=self._umask,
+        )
+
+    def gang(self, changes: Changes) -> tuple[list[ProcessSpec], list[boot.Process]]:
+        """All ranks, or the launchers that make them; `changes`: what pre_start changed of the environment."""
+        job, spec = self._job, self._spec
+        common = environment.changed(self.common, changes)
+        processes = boot.processes(spec, self._facts(), common)
+        if len(processes) != len(job.ranks):
+            raise AssertionError(f"{len(processes)} processes for {len(job.ranks)} places")
+        specs = []
+        # The nursery may have been started by another daemon, with other CPUs.
+        mine = os.sched_getaffinity(0)
+        for rank, made in zip(job.ranks, processes, strict=True):
+            env = environment.of_rank(self._root, spec, job, rank, common) | made.env
+            workdir = spec.workdir or self._workspace(rank)
+            specs.append(
+                ProcessSpec(
+                    rank=rank.rank,
+                    argv=made.argv,
+                    env=env,
+                    workdir=workdir,
+                    fifo=self._paths.fifo(rank.rank),
+                    cgroup=job.cgroup,
+                    account=self.account,
+                    folders=self._folders(env, workdir),
+                    files=self._files(),
+                    limits=tuple((name, int(value)) for name, value in spec.limits.items() if name in RESOURCES),
+                    umask=self._umask,
+                    nice=spec.nice,
+                    cpus=cpus.parse(rank.cpus) & mine,
+                )
+            )
+        return specs, processes
+
+    def beside(self, rank: Rank, changes: Changes) -> ProcessSpec:
+        """Like this rank, or launcher: for what is to run beside it."""
+        specs, _ = self.gang(changes)
+        return specs[rank.local_rank]
+
+    @property
+    def _umask(self) -> int:
+        return child.DEFAULT_UMASK if self._spec.umask is None else self._spec.umask
+
+    def _facts(self) -> boot.JobFacts:
+        spec, job = self._spec, self._job
+        logs = os.path.realpath(modelarts.further_logs(self._root, spec.job_id, spec.env))
+        return boot.JobFacts(
+            job_id=spec.job_id,
+            nodes=spec.nodes,
+            node_rank=job.node_rank,
+            node_count=job.node_count,
+            cards=job.local_ranks,
+            master_addr=job.master_addr,
+            master_port=job.master_port,
+            rank_table=self.common.get("RANK_TABLE_FILE", "") if job.has_table else "",
+            log_dir=logs,
+            python=sys.executable,
+        )
+
+    def _has_folders(self) -> bool:
+        """Whether the ranks' working folders are elsewhere."""
+        return bool(self._spec.workdir or (self._spec.rank_table and modelarts.working_folder(self._spec.env, 0)))
+
+    def _workspace(self, rank: Rank) -> str:
+        elsewhere = modelarts.working_folder(self._spec.env, rank.local_rank) if self._spec.rank_table else ""
+        return elsewhere or str(self._paths.workspace / f"device{rank.device}")
+
+    def _folders(self, env: dict[str, str], workdir: str) -> tuple[str, ...]:
+        """Folders that are made as the job's user, who may be the only one who can (a network file system)."""
+        found = [workdir] if self._has_folders() and not self._spec.workdir else []
+        if plog := env.get("ASCEND_PROCESS_LOG_PATH"):
+            found.append(plog)
+        return tuple(found)
+
+    def _files(self) -> tuple[tuple[str, str], ...]:
+        path = modelarts.table_path(self._spec.env)
+        if not path or self._job.table != str(self._paths.rank_table):
+            return ()
+        return ((path, trust.read(self._paths.rank_table).decode()),)
+
+    def make_own(self, folder: Path) -> None:
+        """A folder of the job's user. Raises OSError, NotStartable."""
+        user_folder.make(folder, self._spec.job_id, self.account)

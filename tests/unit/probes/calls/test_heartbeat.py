@@ -1,0 +1,153 @@
+"""Beats on a clock that a test sets."""
+
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+
+import anyio
+import pytest
+
+from muster.probes.calls import heartbeat
+from muster.probes.calls.heartbeat import Beat
+
+
+class Over(Exception):
+    """The time of a test is over."""
+
+
+class Clock:
+    """Time passes by sleeping, and by what `act` takes."""
+
+    def __init__(self, end: float) -> None:
+        self.now = 1000.0
+        self._end = self.now + end
+
+    def current_time(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+        if self.now > self._end:
+            raise Over
+
+
+def at(clock: Clock, times: list[float], takes: Callable[[int], float]) -> Callable[[], Awaitable[None]]:
+    async def act() -> None:
+        times.append(round(clock.now - 1000, 6))
+        clock.now += takes(len(times) - 1)
+
+    return act
+
+
+async def run(
+    monkeypatch: pytest.MonkeyPatch,
+    end: float,
+    period: Callable[[Clock], float],
+    takes: Callable[[int], float],
+    phase: float,
+) -> tuple[list[float], Beat]:
+    clock, times = Clock(end), list[float]()
+    monkeypatch.setattr(heartbeat, "anyio", SimpleNamespace(current_time=clock.current_time, sleep=clock.sleep))
+    beat = Beat("x", lambda: period(clock), at(clock, times, takes), phase)
+    with pytest.raises(Over):
+        await beat.run()
+    return times, beat
+
+
+async def test_each_period_from_the_phase_on(monkeypatch: pytest.MonkeyPatch):
+    times, beat = await run(monkeypatch, 3.6, lambda _: 1.0, lambda _: 0.01, 0.35)
+    assert times == [0.35, 1.35, 2.35, 3.35]
+    assert (beat.done, beat.skipped) == (4, 0)
+    assert beat.took_s == pytest.approx(0.01)
+
+
+async def test_who_is_slow_leaves_beats_out_and_keeps_the_time(monkeypatch: pytest.MonkeyPatch):
+    times, beat = await run(monkeypatch, 9.5, lambda _: 1.0, lambda n: 3.4 if n == 1 else 0.0, 0.0)
+    # The second one takes from 1 to 4.4: what was due at 2, 3 and 4 is not made up for but once.
+    assert times == [0.0, 1.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    assert beat.skipped == 3
+
+
+async def test_who_is_always_slow_never_piles_up(monkeypatch: pytest.MonkeyPatch):
+    times, beat = await run(monkeypatch, 20, lambda _: 1.0, lambda _: 2.5, 0.0)
+    assert times == [0.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0]
+    assert beat.skipped == 2 * beat.done
+
+
+async def test_a_long_period_that_is_made_short_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    times, _ = await run(monkeypatch, 112, lambda clock: 3600.0 if clock.now < 1100 else 4.0, lambda _: 0.0, 0.0)
+    assert times[0] == 0.0
+    assert 100 <= times[1] <= 105
+    assert times[2] - times[1] <= 4.0
+
+
+async def test_it_runs_on_the_real_clock_until_it_is_cancelled():
+    done = anyio.Event()
+    count = 0
+
+    async def act() -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            done.set()
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Beat("x", lambda: 0.01, act).run)
+            await done.wait()
+            tasks.cancel_scope.cancel()
+    assert count >= 3
+
+
+async def test_what_is_wanted_soon_is_done_out_of_turn_and_the_next_a_period_later(monkeypatch: pytest.MonkeyPatch):
+    clock, times = Clock(60), list[float]()
+    monkeypatch.setattr(heartbeat, "anyio", SimpleNamespace(current_time=clock.current_time, sleep=clock.sleep))
+
+    async def act() -> None:
+        times.append(round(clock.now - 1000, 6))
+        if len(times) in (1, 2, 4):  # something new while it is done: it may have been missed
+            beat.soon()
+            beat.soon()
+
+    beat = Beat("x", lambda: 15.0, act)
+    with pytest.raises(Over):
+        await beat.run()
+    assert times == [0.0, 1.0, 2.0, 17.0, 18.0, 33.0, 48.0]
+    assert beat.skipped == 0
+
+
+async def test_what_is_wanted_soon_does_not_put_off_what_is_due_anyway(monkeypatch: pytest.MonkeyPatch):
+    clock, times = Clock(1.1), list[float]()
+    monkeypatch.setattr(heartbeat, "anyio", SimpleNamespace(current_time=clock.current_time, sleep=clock.sleep))
+
+    async def act() -> None:
+        times.append(round(clock.now - 1000, 6))
+        beat.soon()
+
+    beat = Beat("x", lambda: 0.25, act)
+    with pytest.raises(Over):
+        await beat.run()
+    assert times == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+async def test_a_beat_that_sleeps_is_woken():
+    looks = 0
+    changed = anyio.Event()
+
+    async def act() -> None:
+        nonlocal looks
+        looks += 1
+        changed.set()
+
+    beat = Beat("x", lambda: 3600.0, act)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(beat.run)
+            await changed.wait()
+            for _ in range(2):
+                changed = anyio.Event()
+                await anyio.wait_all_tasks_blocked()
+                beat.soon()
+                await changed.wait()
+            tasks.cancel_scope.cancel()
+    assert looks == 3

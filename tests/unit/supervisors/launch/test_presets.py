@@ -1,0 +1,31 @@
+import pytest
+
+from muster.supervisors.launch.modes import presets
+from muster.supervisors.model.spec import TrainingMode
+
+
+@pytest.mark.parametrize("mode", TrainingMode)
+def test_every_mode_is_an_environment(mode):
+    env = presets.of(mode)
+    assert env == presets.of(mode.value), "by its name, as a spec has it"
+    assert env
+    assert all(isinstance(value, str) for pair in env.items() for value in pair)
+
+
+def test_the_modes_differ_as_the_training_guide_says():
+    normal, fast, diagnosis = (presets.of(mode) for mode in TrainingMode)
+    assert (fast["GLOG_v"], fast["ASCEND_GLOBAL_LOG_LEVEL"]) == ("3", "3"), "errors only"
+    assert (diagnosis["GLOG_v"], diagnosis["ASCEND_GLOBAL_LOG_LEVEL"]) == ("1", "1"), "from INFO on"
+    assert [env["MS_RDR_ENABLE"] for env in (normal, fast, diagnosis)] == ["0", "0", "1"]
+
+
+@pytest.mark.parametrize("mode", ["", "NORMAL", "other"])
+def test_without_a_mode_there_is_nothing(mode):
+    assert presets.of(mode) == {}
+
+
+def test_whoever_gets_a_preset_may_change_it():
+    env = presets.of("normal")
+    env["GLOG_v"] = "9"
+    del env["MS_RDR_ENABLE"]
+    assert presets.of("normal") == {"GLOG_v": "1", "MS_RDR_ENABLE": "0"}
