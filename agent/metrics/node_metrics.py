@@ -3,10 +3,10 @@
 Those of the cards are in card_metrics.py, what is counted over time in tally.py.
 """
 
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+
+import psutil
 
 from muster.agent import __version__
 from muster.agent.exposition import Catalogue, Distribution, Page
@@ -20,7 +20,6 @@ from muster.supervisors.model.states import State
 MAX_CHECKS = 1024
 #: Numbers of the statuses, from harmless to grave: what is not known is no fault.
 _GRAVITY = (0, 1, 3, 2)
-_PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 OWN = Catalogue()
 BUILD = OWN.gauge(
@@ -54,9 +53,11 @@ def daemon(page: Page, started_at: float, lag: Distribution, warnings: int) -> N
     """The daemon itself; `started_at` in seconds since the epoch. Reads a little of /proc/self, which never waits."""
     page.add(BUILD, 1, __version__, build.BUILD)
     page.add(STARTED, started_at)
-    page.add(CPU, time.process_time())
-    page.add(MEMORY, _resident())
-    page.add(FDS, len(os.listdir("/proc/self/fd")))
+    own = psutil.Process()
+    with own.oneshot():
+        page.add(CPU, time.process_time())
+        page.add(MEMORY, own.memory_info().rss)
+        page.add(FDS, own.num_fds())
     page.add_distribution(LAG, lag)
     page.add(WARNINGS, warnings)
 
@@ -85,7 +86,3 @@ def health(
         page.add(CONDITION, 1, c.item, c.code, c.device, c.status, str(c.injected).lower())
     page.add(DRAINED, drained)
     page.add(ACCEPTS, not drained and not refused)
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_SIZE
