@@ -1,7 +1,7 @@
 """Says which links and paths of the documentation lead nowhere.
 
-Every relative link of a page (`*.md`) names a file or folder, with an anchor a heading of it; every `docs/...` that a
-file names exists. Prints a line for each that does not, and ends with 1.
+Every relative link of a page (`*.md`) names a file or folder, with an anchor a heading of it. Every `docs/...` that a
+file names exists, and every path of code that a page names. Prints a line for each that does not, and ends with 1.
 
 Usage: python -m scripts.check_links
 """
@@ -19,6 +19,10 @@ _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 _PATH = re.compile(r"(?<![\w./-])docs/[\w./-]*\w")
+#: A file or folder of code that a page names.
+_CODE = re.compile(
+    r"(?<![\w./-])(?:agent|supervisors|probes|proto|tests|scripts|benchmarks|examples)/[\w./-]*(?:\.py|\.toml|\.proto|/(?=`))"
+)
 #: What was true when it was written.
 _PAST = ("CHANGELOG.md",)
 
@@ -58,7 +62,8 @@ def _dead(root: Path, path: Path) -> Iterator[str]:
             elif anchor and found.endswith(".md") and anchor not in _anchors(root / found):
                 yield f"{path}: the link {link} names no heading of {found}"
     if path.name not in _PAST:
-        for named in sorted(set(_PATH.findall(text))):
+        code = _CODE.findall(text) if path.suffix == ".md" else []
+        for named in sorted({*_PATH.findall(text), *code}):
             if not (root / named).exists():
                 yield f"{path}: there is no {named}"
 

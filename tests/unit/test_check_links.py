@@ -37,6 +37,8 @@ def test_links_that_lead_somewhere(checkout: Path, text: str) -> None:
         ("README.md", "[a](pages/none.md)", "README.md: the link pages/none.md leads nowhere"),
         ("README.md", "[a](pages/a.md#none)", "README.md: the link pages/a.md#none names no heading of pages/a.md"),
         ("README.md", "[a](#none)", "README.md: the link #none names no heading of README.md"),
+        ("README.md", "The rule is in `agent/none.py`.", "README.md: there is no agent/none.py"),
+        ("README.md", "The room `agent/none/`.", "README.md: there is no agent/none/"),
         ("x.py", f"#: {ABSENT} has it.", f"x.py: there is no {ABSENT}"),
     ],
 )
