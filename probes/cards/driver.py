@@ -185,9 +185,10 @@ class Driver:
         self._closed = True
         self._generation += 1
         self._backend = None
-        self._listening.close()
+        limit = min(_CLOSE_S, self._settings().driver_deadline_s)
+        await self._listening.close(limit / 2)
         if not self._crew.busy:
-            await self._crew.run({_WHOLE: self._finder.close}, min(_CLOSE_S, self._settings().driver_deadline_s))
+            await self._crew.run({_WHOLE: self._finder.close}, limit / 2)
         self._crew.close()
 
     # --- opening ------------------------------------------------------------------------------------------------------

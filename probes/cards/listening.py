@@ -8,9 +8,9 @@ import anyio
 
 from muster.probes.cards.accelerator import Backend, CardEvent, DriverError, Trouble
 
-#: In seconds: so long one call waits, which is as long as the library stays open after a close; so long nothing is said
-#: where nothing happens; and the pause after a driver did not let us wait, and has nothing to wait for.
-_WAIT_S, _QUIET_S, _FAILED_S, _NOT_TOLD_S = 2.0, 60.0, 5.0, 60.0
+#: In seconds: so long one call waits, which is as long as a close takes; so long nothing is said where nothing happens;
+#: and the pause after a driver did not let us wait, and has nothing to wait for.
+_WAIT_S, _QUIET_S, _FAILED_S, _NOT_TOLD_S = 0.5, 60.0, 5.0, 60.0
 #: Events that nobody fetched are forgotten from the oldest on.
 _KEPT = 4096
 
@@ -42,9 +42,14 @@ class Listening:
             await anyio.sleep(_NOT_TOLD_S if untold else _FAILED_S)
         return found
 
-    def close(self) -> None:
-        """Lets the thread go."""
+    async def close(self, limit_s: float) -> None:
+        """Lets the thread go and waits until it has left the library, at most so many seconds."""
         self._wanted = None
+        self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
+        with anyio.move_on_after(limit_s):
+            while self._alive:
+                await self._news.wait()
+                self._news.clear()
 
     def _start(self, backend: Backend) -> None:
         try:
