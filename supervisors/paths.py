@@ -93,6 +93,11 @@ class JobPaths:
         return self.folder / "exports"
 
     @property
+    def cards_now(self) -> Path:
+        """What the driver says of the job's cards now, where that is other than the journal says; see `CardsNow`."""
+        return self.folder / "cards.json"
+
+    @property
     def cards_free(self) -> Path:
         """There once the cards of the ended job were seen to be free: the next daemon need not look again."""
         return self.folder / "cards_free"

@@ -9,6 +9,7 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.jobs import job_folder, last_resort
+from muster.agent.jobs.cards.cards_now import CardsKept
 from muster.agent.jobs.climbing import NO_THREAD_S
 from muster.agent.jobs.entry import Entry, Told, fetch
 from muster.agent.jobs.job_folder import HeldJob
@@ -54,6 +55,7 @@ class JobTask:
                 tasks.start_soon(self._last.run)
                 tasks.start_soon(StuckSupervisor(self.entry, self._around.tell).run)
                 tasks.start_soon(JournalWatch(self.entry).run)
+                tasks.start_soon(CardsKept(self.entry, self._around.leasing).run)
                 await self._live()
                 tasks.cancel_scope.cancel()
             if not self.entry.damaged:  # of that one a supervisor may live

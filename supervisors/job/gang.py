@@ -14,7 +14,7 @@ import time
 
 from muster.probes.kernel import endings, process
 from muster.probes.kernel.process import FULL, Stat
-from muster.supervisors.job import hardware, steps, stop_order
+from muster.supervisors.job import card_numbers, hardware, steps, stop_order
 from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.rank_start import RankStart
@@ -303,19 +303,26 @@ class Gang:
         Raises OSError where it cannot even be recorded.
         """
         job = self.job
+        cards = card_numbers.read(self._paths.cards_now, job)
+        counted, said = card_numbers.counted_anew(job, cards)
         cgroup, trouble = make_cgroup(self._root, self._spec.job_id)
         preparing = {"kind": Kind.PREPARING, "attempt": job.attempt, "cgroup": cgroup, "oom_kills": oom.kills(cgroup)}
-        self._ledger.commit(preparing, sync=False, tell=False)
+        self._ledger.commit(preparing | counted, sync=False, tell=False)
         self._adopted = False  # nothing of an earlier attempt lives
         self._containment = self._contain()
         self._warn(trouble)
         try:
             account = child.Account.of(self._spec.user)
             self._output.open_job((account.uid, account.gid), len(job.ranks))
+            if said:
+                self._output.say(said)
             self._limit(cgroup)
             self._warn(self._start.prepare(account))
         except (OSError, NotStartable) as error:
             self._cannot_start(error)
+            return
+        if cards is not None and cards.missing:
+            self._attempt_over(*verdict.card_missing(job, cards.missing), again=False)
             return
         self._go_further()
 

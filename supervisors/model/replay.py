@@ -72,12 +72,12 @@ def place(job: Job, r: Record) -> None:
         rank.cpus = cpus
     job.cards = tuple(r["cards"])
     if (nodes := r.get("card_nodes")) is not None:
-        job.card_nodes = {int(card): path for card, path in nodes.items()}
+        job.card_nodes = _by_card(nodes)
     job.doubts += r.get("doubts", ())
-    job.card_uuids = {int(card): uuid for card, uuid in r.get("card_uuids", {}).items()}
+    job.card_uuids = _by_card(r.get("card_uuids", {}))
     job.card_used = {int(card): used for card, used in r.get("card_used", {}).items()}
     job.card_parents = {int(card): parent for card, parent in r.get("card_parents", {}).items()}
-    job.card_visible = {int(card): word for card, word in r.get("card_visible", {}).items()}
+    job.card_visible = _by_card(r.get("card_visible", {}))
     job.node_rank, job.node_count, job.node_name = r["node_rank"], r["node_count"], r["node_name"]
     job.local_ranks, job.world_size = r["local_ranks"], r["world_size"]
 
@@ -102,12 +102,20 @@ def _taken(job: Job, r: Record) -> None:
 
 
 def _preparing(job: Job, r: Record) -> None:
-    """attempt, cgroup (path of the job's own cgroup, or empty), oom_kills (its count of them so far)."""
+    """attempt, cgroup (path of the job's own cgroup, or empty), oom_kills (its count of them so far); card_visible and
+    card_nodes as in `place`, where the driver counts the cards otherwise than before."""
     if r["attempt"] != job.attempt:
         job.steps_done.discard("pre_start")
     job.attempt, job.cgroup, job.oom_kills = r["attempt"], r["cgroup"], r["oom_kills"]
     job.spawned = False
     job.started_at = job.started_up = 0.0
+    if "card_visible" in r:
+        job.card_visible = _by_card(r["card_visible"])
+        job.card_nodes = _by_card(r["card_nodes"])
+
+
+def _by_card(words: dict[str, str]) -> dict[int, str]:
+    return {int(card): word for card, word in words.items()}
 
 
 def _step(job: Job, r: Record) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from muster.probes.kernel import endings, process
@@ -266,6 +267,18 @@ def not_prepared(summary: str, elsewhere: bool) -> tuple[State, Verdict]:
     return State.FAILED, Verdict(
         OWN_FAILURE, summary, recommendation="RETRY_HERE", recommendation_reason="the job did not run"
     )
+
+
+def card_missing(job: Job, missing: Mapping[int, str]) -> tuple[State, Verdict]:
+    """Of a job some of whose cards the driver does not list any more, so that its next attempt has no cards to run on.
+    `missing`: their UUIDs by the job's numbers."""
+    named = " and ".join(f"card {card} ({uuid})" for card, uuid in sorted(missing.items()))
+    what = f"the driver does not list {named} any more"
+    code, summary = OWN_FAILURE, f"{what}: attempt {job.attempt} was not started"
+    if job.past:
+        code, summary = job.past[-1].exit_code, f"{summary}; attempt {job.past[-1].number}: {job.past[-1].summary}"
+    reason = f"{what}: isolate the node"
+    return State.FAILED, Verdict(code, summary, recommendation="RETRY_ELSEWHERE", recommendation_reason=reason)
 
 
 def rebooted(job: Job) -> tuple[State, Verdict]:

@@ -446,6 +446,11 @@ def counted_anew(daemon: Daemon, cards: FakeCards, job_id: str) -> None:
     """A job runs on the cards in places 4 and 5, which have the numbers 3 and 4 since a card was removed."""
     assert devices(start(daemon, "sleep", "1000", job_id=job_id, indices=[4, 5])) == [4, 5]
     daemon.until_running(job_id)
+    count_anew(daemon, cards)
+
+
+def count_anew(daemon: Daemon, cards: FakeCards) -> None:
+    """A card with a lower number is removed, and musterd started again."""
     daemon.kill()
     cards[0].remove()
     daemon.start()
@@ -519,4 +524,69 @@ def test_a_stop_looks_at_the_jobs_cards_after_the_driver_counted_anew(daemon: Da
         assert not stopped.cards_free and [text.partition(":")[0] for text in stopped.held_by] == ["card 4"]
         assert f"process {other.pid}" in stopped.held_by[0]
         assert devices(start(daemon, "true", indices=[5])) == [5]
+        other.kill()
+
+
+#: Tells on which cards it runs; the last attempt ends well.
+TELLS = 'echo "$MUSTER_ATTEMPT: $CUDA_VISIBLE_DEVICES."; [ "$MUSTER_ATTEMPT" = 1 ] || exec sleep 1000'
+
+
+def start_restarted(daemon: Daemon, job_id: str) -> Path:
+    """A job on the cards 4 and 5 that is started again once. Returns the log of its first rank."""
+    on = job_pb2.CardRequest(indices=[4, 5])
+    spec = job_pb2.JobSpec(job_id=job_id, command=["sh", "-c", TELLS], cards=on, max_restarts=1)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
+    daemon.until_running(job_id)
+    log = daemon.root.log / f"{job_id}-proc-rank-0-device-4.txt"
+    eventually(lambda: log.read_text() == "0: 4,5.\n")
+    return log
+
+
+def test_a_restart_is_on_the_same_cards_after_the_driver_counted_anew(daemon: Daemon, cards: FakeCards):
+    log = start_restarted(daemon, "j")
+    pid = daemon.rank_pid("j")
+    count_anew(daemon, cards)
+    eventually((daemon.root.state / "jobs/j/cards.json").exists)
+    daemon.kill()  # the supervisor does without it
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: log.read_text().endswith("\n1: 3,4.\n"), 60)
+    daemon.start()
+    ended = daemon.wait("j")
+    assert ended.state == job_pb2.JOB_STATE_SUCCEEDED and devices(ended) == [4, 5]
+    text = (daemon.root.log / "j-muster-0.log").read_text()
+    assert "the driver counts the cards anew: card 4 is 3, 5 is 4 in this attempt" in text
+
+
+def test_a_restart_without_one_of_its_cards_is_left_to_another_node(daemon: Daemon, cards: FakeCards):
+    log = start_restarted(daemon, "j")
+    gone = cards[5].uuid
+    daemon.kill()
+    cards[5].remove()
+    daemon.start()
+    eventually((daemon.root.state / "jobs/j/cards.json").exists)
+    assert [card.index for card in node(daemon).cards] == list(range(7)), "5 is another card now"
+    os.kill(daemon.get("j").ranks[0].pid, signal.SIGKILL)
+    ended = daemon.wait("j")
+    assert ended.state == job_pb2.JOB_STATE_FAILED and ended.verdict.exit_code == 137
+    assert f"the driver does not list card 5 ({gone}) any more: attempt 1 was not started" in ended.verdict.summary
+    assert ended.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
+    assert gone in ended.verdict.recommendation_reason
+    assert log.read_text() == "0: 4,5.\n"
+
+
+def test_what_an_ended_job_left_is_on_its_card_after_the_driver_counted_anew(daemon: Daemon, cards: FakeCards):
+    start(daemon, "sleep", "1000", job_id="old", indices=[4])
+    daemon.until_running("old")
+    with running(["sleep", "1000"]) as other:
+        cards[4].hold(other.pid, 4 * GIB)
+        assert not daemon.stop("old").job.cards_free
+        count_anew(daemon, cards)
+        # The number that was the ended job's is another card's, and that one's job runs.
+        assert devices(start(daemon, "sleep", "1000", job_id="new", indices=[4])) == [4]
+        daemon.until_running("new")
+        daemon.kill()
+        daemon.start()
+        eventually(
+            lambda: {card.index: card.job_id for card in node(daemon).cards if card.job_id} == {3: "old", 4: "new"}
+        )
         other.kill()

@@ -15,6 +15,7 @@ from muster.probes.cards import visible
 from muster.probes.cards.accelerator import SLOT, Health, Holder, Reading
 from muster.probes.cards.driver import Seen, View
 from muster.supervisors.launch import cpus
+from muster.supervisors.model.card_identity import own_number
 from muster.v1 import node_pb2
 
 
@@ -81,7 +82,9 @@ def _visible(context: ServerContext, view: View, lease: Lease) -> str:
     if lease.job_id and lease.card.kind != SLOT:
         entry = context.registry.known(lease.job_id)
         if entry is not None:
-            return entry.job.card_visible.get(lease.card.index, str(lease.card.index))
+            number = own_number(entry.job, lease.card.index, lease.card.uuid)
+            number = lease.card.index if number is None else number
+            return entry.job.card_visible.get(number, str(number))
     return visible.word(lease.card, view.cards.values(), view.sick)
 
 

@@ -128,6 +128,11 @@ class CardLeases:
         self.restore(job_id, chosen, {index: self._found[index].uuid for index in chosen})
         return Given(self._found[chosen[0]].kind, chosen, (*self._mixed(chosen), *_doubted(chosen, doubts, why)))
 
+    @property
+    def held_cards(self) -> list[tuple[int, str]]:
+        """Each card that is held, by the number that it had when its job got it, and by UUID ("": not known)."""
+        return [(one.number, one.uuid) for one in self._held]
+
     def restore(self, job_id: str, devices: list[int], uuids: Mapping[int, str] = MappingProxyType({})) -> None:
         """Takes a lease up again that a journal tells of. `uuids`: of these cards, as far as they are known."""
         others = {one: now for one, now in self._held.items() if one.job_id != job_id or one.number not in devices}

@@ -1,9 +1,10 @@
 """How jobs get their cards, and how these become free again."""
 
 import contextlib
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import anyio
@@ -24,6 +25,7 @@ from muster.probes.cards import visible
 from muster.probes.cards.driver import Driver, What
 from muster.probes.checks.result import numbers
 from muster.probes.kernel import process
+from muster.supervisors.model.card_identity import CardsNow, is_same, missing_of, numbers_now
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.system import lock
 
@@ -42,13 +44,15 @@ class OnCards:
     job_id: str
     cards: tuple[int, ...]
     ended_at: float
+    #: Of these cards, as far as they are known.
+    uuids: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entry: Entry) -> Self | None:
         """None where nobody can be."""
         if not _may_be_on_cards(entry):
             return None
-        return cls(entry.job_id, tuple(entry.job.cards), entry.job.ended_at)
+        return cls(entry.job_id, tuple(entry.job.cards), entry.job.ended_at, entry.job.card_uuids)
 
 
 class Leasing:
@@ -170,6 +174,24 @@ class Leasing:
             bind=self._config().cards.bind_cpus == "affinity",
         )
 
+    def cards_now(self, entry: Entry) -> CardsNow | None:
+        """What the processes of the job are to call its cards from now on; None where the driver does not say that."""
+        view, job = self._driver.view, entry.job
+        if view.driver is not None or view.kind != job.card_kind or not self._driver.opened or not job.cards:
+            return None
+        missing = missing_of(job, view.uuids)
+        if missing is None:
+            return None
+        uuids = {card: job.card_uuids[card] for card in job.cards}
+        if missing:
+            return CardsNow(uuids, missing=missing)
+        cards = {card: view.cards[now] for card, now in numbers_now(job, job.cards, view.uuids).items()}
+        if len(cards) < len(job.cards):
+            return None
+        words = visible.words(list(cards.values()), view.cards.values(), view.sick, entry.spec.env)
+        nodes = {number: card.node for number, card in cards.items() if card.node and os.path.exists(card.node)}
+        return CardsNow(uuids, {number: words[card.index] for number, card in cards.items()}, nodes)
+
     def give_up(self, job_id: str) -> None:
         """Frees the cards of a job of which nothing ever ran."""
         self._cards.release(job_id)
@@ -194,11 +216,13 @@ class Leasing:
     async def settle(self, ended: Iterable[OnCards], entry_of: Callable[[str], Awaitable[Entry]]) -> None:
         """Begins to free the cards that jobs which ended before the daemon started may have left occupied. `entry_of`
         gives such a job, or raises JobNotFound where it was removed."""
-        taken = {lease.card.index for lease in self._cards.all() if lease.job_id}
+        taken = self._cards.held_cards
         for each in sorted(ended, key=lambda each: each.ended_at, reverse=True):
             # Of a card only the job that had it last can have left somebody there.
-            cards = [card for card in each.cards if card not in taken]
-            taken.update(cards)
+            had = [(card, each.uuids.get(card, "")) for card in each.cards]
+            free = [one for one in had if not any(is_same(*one, *other) for other in taken)]
+            taken += free
+            cards = [card for card, _ in free]
             if not cards:
                 continue
             try:

@@ -160,7 +160,7 @@ class EndedJobs:
                     if summary.lacks_lines:
                         self._tell_lacking(await self.get(job_id))
                     if summary.cards:
-                        on_cards.append(OnCards(job_id, summary.cards, summary.row.ended_at))
+                        on_cards.append(OnCards(job_id, summary.cards, summary.row.ended_at, summary.uuids))
         self.indexed.set()
         return on_cards
 

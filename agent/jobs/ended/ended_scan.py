@@ -7,9 +7,9 @@ three of its records. Whatever else is found, the caller reads the job as a whol
 
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.agent.jobs import job_folder
@@ -30,12 +30,13 @@ _LOST_WITH_LINE = b'"kind":"lost_bytes"', b'"line":'
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of an ended job: its index entry, the cards that somebody of it may still be on, and whether it ended inside a
-    gap, whose line its logs may lack."""
+    """Of an ended job: its index entry, the cards that somebody of it may still be on with the UUIDs that are known of
+    them, and whether it ended inside a gap, whose line its logs may lack."""
 
     row: Ended
     cards: tuple[int, ...]
     lacks_lines: bool = False
+    uuids: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +109,12 @@ def _summary(job_id: str, paths: JobPaths) -> Summary | None:
         )
         if not release.possible(cards, placed["card_kind"], first["boot"]):
             cards = ()
+        uuids = {int(card): uuid for card, uuid in placed.get("card_uuids", {}).items()} if cards else {}
     except (KeyError, TypeError, ValueError):
         return None
     lacks_lines = any(all(part in line for part in _LOST_WITH_LINE) for line in lines)
     lacks_lines = lacks_lines and not paths.lines_written.exists()
-    return Summary(row, cards, lacks_lines) if state.final else None
+    return Summary(row, cards, lacks_lines, uuids) if state.final else None
 
 
 def _place(lines: Sequence[bytes]) -> int:

@@ -1,8 +1,10 @@
 """Which card is which once the driver has counted anew."""
 
+import json
+
 import pytest
 
-from muster.supervisors.model.card_identity import number_now, numbers_now, own_number
+from muster.supervisors.model.card_identity import CardsNow, missing_of, number_now, numbers_now, own_number
 from muster.supervisors.model.lifecycle import Job
 
 
@@ -36,3 +38,27 @@ def test_the_cards_of_a_job():
 def test_the_card_of_a_mig_instance_is_the_jobs():
     job = Job(cards=(1000,), card_uuids={1000: "MIG-a", 1: "GPU-b"}, card_parents={1000: 1})
     assert own_number(job, 0, "GPU-b") == 1 and own_number(job, 1, "GPU-c") is None
+
+
+def test_cards_that_are_missing():
+    job = Job(cards=(4, 5), card_uuids={4: "d", 5: "e"})
+    assert missing_of(job, {3: "d", 4: "e"}) == {}
+    assert missing_of(job, {3: "d", 4: "x"}) == {5: "e"}
+    assert missing_of(job, {3: "d", 4: ""}) is None, "that may be it"
+    assert missing_of(Job(cards=(4, 5), card_uuids={4: "d"}), {3: "d", 4: "e"}) is None, "who it was is not known"
+
+
+def test_what_is_written_of_the_cards_is_read_in_this_boot_alone():
+    job = Job(cards=(4, 5), card_uuids={4: "d", 5: "e"})
+    now = CardsNow({4: "d", 5: "e"}, {4: "3", 5: "4"}, {4: "/dev/nvidia3"})
+    text = json.dumps(now.written("boot"))
+    assert CardsNow.of_written(json.loads(text), "boot") == now
+    assert CardsNow.of_written(json.loads(text), "another") is None
+    assert now.is_of(job) and not now.is_of(Job(cards=(4, 5), card_uuids={4: "d", 5: "f"}))
+    assert not now.is_of(Job(cards=(4,), card_uuids={4: "d"}))
+
+
+@pytest.mark.parametrize("damage", [[], "x", None, {}, {"boot": "boot"}, {"boot": "boot", "uuids": []}])
+def test_what_is_damaged_says_so(damage: object):
+    with pytest.raises(ValueError, match="does not tell of cards"):
+        CardsNow.of_written(damage, "boot")

@@ -1,0 +1,81 @@
+"""Keeps for a job's supervisor what the job's cards are called now: the driver may count anew between two attempts."""
+
+import functools
+import json
+from pathlib import Path
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.agent.host import state_file
+from muster.agent.jobs.cards.leasing import Leasing
+from muster.agent.jobs.entry import Entry
+from muster.probes.kernel import process
+from muster.supervisors.model.card_identity import CardsNow
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.supervision_errors import explain
+from muster.supervisors.system import trust
+
+#: Seconds between two looks at what is known of the cards.
+LOOK_S = 0.5
+
+_log = structlog.get_logger(__name__)
+
+
+class CardsKept:
+    """Of one live job."""
+
+    def __init__(self, entry: Entry, leasing: Leasing) -> None:
+        """Notes with `entry` what it cannot write."""
+        self._entry = entry
+        self._leasing = leasing
+        self._limiter = anyio.CapacityLimiter(1)
+
+    async def run(self) -> None:
+        """Writes the file at each change, until cancelled."""
+        path, written = self._entry.paths.cards_now, None
+        is_read = False
+        try:
+            while True:
+                now = None if self._entry.damaged else self._leasing.cards_now(self._entry)
+                if now is not None and not is_read:
+                    written = await threads.run(_read, path, limiter=self._limiter)
+                    is_read = True
+                # Without the file the supervisor goes by the journal.
+                if now is not None and now != (written or _told(self._entry.job)):
+                    try:
+                        write = functools.partial(state_file.write, path, now.written(process.boot_id()), synced=False)
+                        await threads.run(write, limiter=self._limiter)
+                        written = now
+                        self._note("")
+                    except OSError as error:
+                        self._note(
+                            f"{path}: cannot be written: {explain(error)}; the driver counts the cards anew, and a "
+                            "restart of the job would begin on the old numbers"
+                        )
+                await anyio.sleep(LOOK_S)
+        finally:
+            self._entry.note("cards", "")
+
+    def _note(self, text: str) -> None:
+        if text == (self._entry.notes or {}).get("cards", ""):
+            return
+        if text:
+            _log.warning("job.cards_unwritten", job=self._entry.job_id, text=text)
+        self._entry.note("cards", text)
+        self._entry.wake()
+
+
+def _told(job: Job) -> CardsNow:
+    """What the journal says."""
+    words = {card: job.card_visible.get(card, str(card)) for card in job.cards}
+    return CardsNow({card: job.card_uuids.get(card, "") for card in job.cards}, words, dict(job.card_nodes or {}))
+
+
+def _read(path: Path) -> CardsNow | None:
+    """What a daemon before this one wrote in this boot. Blocks."""
+    try:
+        return CardsNow.of_written(json.loads(trust.read(path)), process.boot_id())
+    except (OSError, ValueError):
+        return None
