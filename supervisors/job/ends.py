@@ -112,6 +112,14 @@ class Ends:
         if records:
             self._ledger.owe(*records)
 
+    def take_back(self) -> None:
+        """Of processes that were recorded and then never let go: they are to be made again."""
+        pids = [rank.pid for rank in self._ledger.job.processes()]
+        self._ledger.owe({"kind": Kind.UNBORN})
+        self.forget_all()
+        for pid in pids:
+            self._link.tell("reap", pid=pid)
+
     def forget_all(self) -> None:
         """Of ranks that are born again, or are no more."""
         for number in list(self._pidfds):

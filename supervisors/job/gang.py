@@ -368,6 +368,12 @@ class Gang:
             self._stop(StopCause.MAX_RUNTIME, "max_runtime", f"{self._spec.max_runtime:g} s are over", None)
 
     def _cannot_start(self, error: Exception) -> None:
+        """At the limit of descriptors with those in reserve the next time."""
+        if self.job.processes():  # on record, though none was let go
+            self._ends.take_back()
+        if isinstance(error, OSError) and error.errno in FULL and self._spare.make_room():
+            self._print(f"{error}; trying again")
+            return
         text = explain(error) if isinstance(error, OSError) else str(error)
         self._attempt_over(*verdict.not_prepared(f"the job could not be prepared: {text}", elsewhere=True))
 

@@ -8,7 +8,6 @@ from muster.probes.kernel import process
 from muster.supervisors.job.ends import Ends
 from muster.supervisors.launch import child
 from muster.supervisors.model.ledger import Ledger
-from muster.supervisors.model.states import Kind
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire.link import NurseryLink
 
@@ -57,9 +56,5 @@ class Takeover:
             self._carry_on()
 
     def _bear_again(self) -> None:
-        pids = [r.pid for r in self._ledger.job.processes()]
-        self._ledger.commit({"kind": Kind.UNBORN})
-        self._ends.forget_all()
-        for pid in pids:
-            self._link.tell("reap", pid=pid)
+        self._ends.take_back()
         self.undecided = False

@@ -4,6 +4,8 @@ import os
 import resource
 import signal
 
+from google.protobuf.duration_pb2 import Duration
+
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, alive, eventually
 
@@ -37,3 +39,12 @@ def test_a_stop_is_taken_behind_a_kill_of_the_nursery(daemon: Daemon) -> None:
     assert job.state == job_pb2.JOB_STATE_STOPPED, job
     assert job.ranks[0].outcome == job_pb2.RANK_OUTCOME_STOPPED
     eventually(lambda: not alive(supervisor))
+
+
+def test_another_attempt_is_started(daemon: Daemon) -> None:
+    again = {"max_restarts": 1, "restart_backoff": Duration(seconds=5)}
+    daemon.run("sh", "-c", "exit $((1 - MUSTER_ATTEMPT))", job_id="job", ranks=2, **again)
+    eventually(lambda: daemon.get("job").state == job_pb2.JOB_STATE_RESTARTING)
+    exhaust(daemon.supervisor_pid("job"))
+    job = daemon.wait("job")
+    assert (job.state, job.attempt) == (job_pb2.JOB_STATE_SUCCEEDED, 1), job
