@@ -10,10 +10,10 @@ from muster.v1 import job_pb2
 from tests.conftest import Daemon, alive, eventually
 
 
-def exhaust(pid: int) -> None:
-    """From now on it gets no more descriptors; those that it has stay open."""
+def exhaust(pid: int, free: int = 0) -> None:
+    """From now on it gets no more descriptors, or only `free` ones; those that it has stay open."""
     used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
-    limit = next(number for number in range(len(used) + 1) if number not in used)
+    limit = [number for number in range(len(used) + free + 1) if number not in used][free]
     _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
 
@@ -42,9 +42,14 @@ def test_a_stop_is_taken_behind_a_kill_of_the_nursery(daemon: Daemon) -> None:
 
 
 def test_another_attempt_is_started(daemon: Daemon) -> None:
-    again = {"max_restarts": 1, "restart_backoff": Duration(seconds=5)}
-    daemon.run("sh", "-c", "exit $((1 - MUSTER_ATTEMPT))", job_id="job", ranks=2, **again)
-    eventually(lambda: daemon.get("job").state == job_pb2.JOB_STATE_RESTARTING)
-    exhaust(daemon.supervisor_pid("job"))
-    job = daemon.wait("job")
-    assert (job.state, job.attempt) == (job_pb2.JOB_STATE_SUCCEEDED, 1), job
+    """Wherever in it the descriptors run out."""
+    free = {f"job-{count}": count for count in range(10)}
+    again = {"max_restarts": 1, "restart_backoff": Duration(seconds=10)}
+    for job_id in free:
+        daemon.run("sh", "-c", "exit $((1 - MUSTER_ATTEMPT))", job_id=job_id, ranks=2, **again)
+    for job_id, count in free.items():
+        eventually(lambda job_id=job_id: daemon.get(job_id).state == job_pb2.JOB_STATE_RESTARTING)
+        exhaust(daemon.supervisor_pid(job_id), count)
+    for job_id in free:
+        job = daemon.wait(job_id)
+        assert (job.state, job.attempt) == (job_pb2.JOB_STATE_SUCCEEDED, 1), job
