@@ -41,6 +41,10 @@ def test_a_stop_is_taken_behind_a_kill_of_the_nursery(daemon: Daemon) -> None:
     eventually(lambda: not alive(supervisor))
 
 
+def until_restarting(daemon: Daemon, job_id: str) -> None:
+    eventually(lambda: daemon.get(job_id).state == job_pb2.JOB_STATE_RESTARTING)
+
+
 def test_another_attempt_is_started(daemon: Daemon) -> None:
     """Wherever in it the descriptors run out."""
     free = {f"job-{count}": count for count in range(10)}
@@ -48,7 +52,7 @@ def test_another_attempt_is_started(daemon: Daemon) -> None:
     for job_id in free:
         daemon.run("sh", "-c", "exit $((1 - MUSTER_ATTEMPT))", job_id=job_id, ranks=2, **again)
     for job_id, count in free.items():
-        eventually(lambda job_id=job_id: daemon.get(job_id).state == job_pb2.JOB_STATE_RESTARTING)
+        until_restarting(daemon, job_id)
         exhaust(daemon.supervisor_pid(job_id), count)
     for job_id in free:
         job = daemon.wait(job_id)
