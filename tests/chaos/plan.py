@@ -13,8 +13,8 @@ KILLS = (
     *((one, two) for one in PROCESSES for two in PROCESSES if one != two),
     ("supervisor", "supervisor"),
 )
-#: Of these not every pair holds yet: after a takeover at the limit, a log that could not be opened does not always go on
-#: (SEED=5150 ONLY=4). Tried where somebody names them.
+#: Of these not every pair holds yet: after a takeover at the limit, a log that could not be opened may not go on
+#: (SEED=5150 ONLY=4 with this fault alone). Tried where somebody names them.
 NOT_YET = {"descriptors of the supervisor"}
 
 
