@@ -73,7 +73,7 @@ class Gang:
         self.job = ledger.job
         self._link = NurseryLink(loop, sock)
         self._spare.on_exhausted = self._make_way
-        self._output = Output(root, spec.job_id, loop, ledger, self._control.publish_gaps)
+        self._output = Output(root, spec.job_id, loop, ledger, self._control.publish_gaps, self._spare.make_room)
         self._ends = Ends(self._paths, spec.command[0], loop, ledger, self._link)
         self._escalation = Escalation(
             loop, ledger, lambda: self._containment, self._note_ends, self._keep_stop, self._look_again, self._give_up

@@ -118,13 +118,18 @@ class LogFile:
         self.taken = taken or self.taken
 
     def _refuse_shared(self, fd: int) -> os.stat_result:
-        """Raises OSError where another log of the job is written into the same file, by whatever name: each would
-        overwrite what the other wrote."""
+        """Raises OSError where another log is written into the same file, by whatever name: each would overwrite what
+        the other wrote. Another log of the job is known; a file with another name that is not the one that this log was
+        written into may be another job's."""
         found = os.fstat(fd)
         other = self._claims.get((found.st_dev, found.st_ino), self.path)
         if other != self.path:
             what = f"is another name of {other.name}, which is written, too: remove this name"
             raise OSError(errno.EMLINK, what, str(self.path))
+        if found.st_nlink > 1 and self.inode not in (0, found.st_ino & _LOW):
+            raise OSError(
+                errno.EMLINK, "is another name of a file that is not this log: remove this name", str(self.path)
+            )
         return found
 
     def _claim(self, fd: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from muster.probes.kernel import process
+from muster.probes.kernel.process import FULL
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Rank
 from muster.supervisors.model.settings_file import SettingsFile
@@ -39,9 +40,17 @@ class Output:
     """Drains every rank's FIFO as it fills."""
 
     def __init__(
-        self, root: Root, job_id: str, loop: Loop, ledger: Ledger, tell: Callable[[list[tuple[int, float, int]]], None]
+        self,
+        root: Root,
+        job_id: str,
+        loop: Loop,
+        ledger: Ledger,
+        tell: Callable[[list[tuple[int, float, int]]], None],
+        make_room: Callable[[], object],
     ) -> None:
-        """`tell` is given what open gaps have lost by now: rank, since when, bytes."""
+        """`tell` is given what open gaps have lost by now: rank, since when, bytes. `make_room` is called where a file
+        cannot be opened for want of descriptors, before that is tried again."""
+        self._make_room = make_room
         self._root = root
         self._job_id = job_id
         self._paths = root.job(job_id)
@@ -291,6 +300,7 @@ class Output:
             self._astray.add(number)
         if log.stalled:
             self._astray.add(number)
+            self._at_limit(log)
             self._loop.later(0, lambda: self._resume(number, log))
 
     def _close_known(self, number: int, log: tee.RankLog) -> None:
@@ -307,13 +317,20 @@ class Output:
         before = log.stalled
         self._note(number, log.drain())
         if log.stalled and not before:
+            self._at_limit(log)
             self._loop.later(tee.RETRY_S, lambda: self._resume(number, log))
+
+    def _at_limit(self, log: tee.RankLog) -> None:
+        """A gap for want of descriptors ends by itself only where there is somebody who makes room."""
+        if log.gap is not None and log.gap.number in FULL:
+            self._make_room()
 
     def _resume(self, number: int, log: tee.RankLog) -> None:
         if self._logs.get(number) is not log:
             return
         self._note(number, log.resume())
         if log.stalled:
+            self._at_limit(log)
             self._loop.later(tee.RETRY_S, lambda: self._resume(number, log))
 
     def _note(self, number: int, gap: Gap | None) -> None:

@@ -280,6 +280,45 @@ def test_a_name_of_the_file_of_another_rank(daemon: Daemon) -> None:
     assert gap_lines(job.log(0).read_bytes())
 
 
+def test_a_name_of_the_file_of_another_rank_over_a_takeover(daemon: Daemon) -> None:
+    """The file stays with the rank that wrote it, whoever is opened first."""
+    job = Job(daemon)
+    for rank in range(2):
+        job.write(rank)
+    eventually(lambda: all(job.log(rank).exists() and job.log(rank).stat().st_size for rank in range(2)))
+    job.log(0).unlink()
+    job.log(0).hardlink_to(job.log(1))
+    eventually(lambda: job.gap_after_a_line(0))
+    os.kill(daemon.get("job").supervisor_pid, signal.SIGKILL)
+    eventually(lambda: daemon.get("job").takeovers == 1)
+    job.write(1)
+    eventually(lambda: job.log(1).read_bytes() == b"line 01\nline 02\n")
+    assert (gap := job.gap_after_a_line(0)) and "another name of" in gap.error
+    assert job.gap(1) is None
+    job.log(0).unlink()
+    eventually(lambda: job.gap(0) is None)
+    ended = job.end()
+    assert job.log(1).read_bytes() == b"line 01\nline 02\n" and ended.ranks[1].lost_log_bytes == 0
+
+
+def test_a_name_of_the_log_of_another_job(daemon: Daemon) -> None:
+    daemon.run("sh", "-c", "echo of the other; sleep 1000", job_id="other")
+    other = daemon.root.log / "other-proc-rank-0-device-0.txt"
+    job = Job(daemon)
+    job.write(0)
+    eventually(lambda: job.log(0).exists() and job.log(0).stat().st_size and other.stat().st_size)
+    job.log(0).unlink()
+    job.log(0).hardlink_to(other)
+    eventually(lambda: (gap := job.gap_after_a_line(0)) and "another name of" in gap.error)
+    assert other.read_bytes() == b"of the other\n"
+    job.log(0).unlink()
+    eventually(lambda: job.gap(0) is None)
+    job.end()
+    assert gap_lines(job.log(0).read_bytes())
+    daemon.cli("stop", "other", "--grace", "0s")
+    assert other.read_bytes() == b"of the other\n"
+
+
 def test_what_was_deleted_is_told_though_something_stands_in_its_place(daemon: Daemon) -> None:
     job = Job(daemon)
     job.write(0)

@@ -17,6 +17,7 @@ from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.replay import apply
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output import tee
+from muster.supervisors.output.log_file import LogFile
 from muster.supervisors.output.log_layout import Folder
 from muster.supervisors.output.log_removals import record_removal, removals
 from muster.supervisors.output.log_segments import removed_path, segment_path
@@ -41,7 +42,9 @@ class Desk:
         self.records: list[dict[str, Any]] = []
         self.callbacks: dict[int, Callable[[], None]] = {}
         self.figures: list[list[tuple[int, float, int]]] = []
-        self.output = Output(self.root, "j", cast(Loop, self), cast(Ledger, self), self.figures.append)
+        #: How often room was to be made for descriptors.
+        self.room = 0
+        self.output = Output(self.root, "j", cast(Loop, self), cast(Ledger, self), self.figures.append, self.make_room)
 
     def successor(self) -> "Desk":
         """Takes the job over: of what this one knew there are the records and the files."""
@@ -67,6 +70,11 @@ class Desk:
         self.records += records
         for record in records:
             apply(self.job, {"n": len(self.records), "t": time.time()} | record)
+
+    # as the reserve of descriptors
+
+    def make_room(self) -> None:
+        self.room += 1
 
     # for the tests
 
@@ -606,3 +614,18 @@ def test_where_another_removes_it_is_rotated_early_enough_and_all_is_kept(busy):
     assert len(found) > 4
     assert max(end - start for start, end in found) < 1 << 19
     assert (found[0][0], found[-1][1]) == (0, 30_000 * 64)
+
+
+def test_room_is_made_for_a_file_that_cannot_be_opened_for_want_of_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def refused(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(LogFile, "open", refused)
+    lacking = Desk(tmp_path / "lacking").open()
+    assert lacking.room > 0
+    error = OSError(errno.EACCES, os.strerror(errno.EACCES))
+    assert Desk(tmp_path / "denied").open().room == 0, "descriptors mend no other error"
