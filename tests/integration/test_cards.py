@@ -77,7 +77,8 @@ def test_the_cards_are_told_with_what_is_known_of_them(daemon: Daemon, cards: Fa
 
 
 def test_a_job_gets_cards_that_are_close(daemon: Daemon, cards: FakeCards):
-    by_node = {card.index: card.numa_node for card in node(daemon).cards}
+    listed = eventually(lambda: len(found := node(daemon).cards) == 8 and found)
+    by_node = {card.index: card.numa_node for card in listed}
     first = start(daemon, "sleep", "100", count=1)
     four = start(daemon, "sleep", "100", count=4)
     assert len({by_node[i] for i in devices(four)}) == 1

@@ -262,8 +262,10 @@ def _few_files(folder: Path) -> None:
 
 
 def _a_file(folder: Path) -> None:
-    shutil.rmtree(folder)
+    # The daemon may write into it at this moment.
+    folder.rename(folder.with_name("away"))
     folder.touch()
+    shutil.rmtree(folder.with_name("away"), ignore_errors=True)
 
 
 def _pipes(folder: Path) -> None:

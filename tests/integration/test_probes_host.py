@@ -68,9 +68,9 @@ def test_low_limits_are_those_that_the_process_really_has():
     program = """
 import anyio
 from muster.probes.checks import precheck
-settings = precheck.Settings(ulimits="always")
+settings = precheck.CheckSettings(ulimits="always")
 async def main():
-    (r,) = await precheck.run(settings, precheck.Request(), ("ulimit",))
+    (r,) = await precheck.run(settings, precheck.CheckRequest(), ("ulimit",))
     print(r.code, r.observed)
 anyio.run(main)
 """

@@ -260,9 +260,9 @@ async def test_one_of_64_that_is_elsewhere_is_the_first(python: Start):
 FROM_OUTSIDE = """
 import json, sys
 import anyio
-from muster.probes.stacks import Target, take
+from muster.probes.stacks import StackTarget, take
 async def main():
-    taken = await take([Target(4, int(sys.argv[1]), int(sys.argv[2]))], deadline_s=20)
+    taken = await take([StackTarget(4, int(sys.argv[1]), int(sys.argv[2]))], deadline_s=20)
     print(json.dumps([[p.state, p.threads, p.trouble, len(p.python)] for p in taken.processes] + list(taken.notes)))
 anyio.run(main)
 """

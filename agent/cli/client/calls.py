@@ -66,6 +66,8 @@ class DaemonConnection:
         self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
         #: Nothing is said about a wait.
         self.quiet = False
+        #: Whether the listener was full when that was looked at last.
+        self._waits = False
         #: What each call says of who makes it.
         self.metadata = (("muster-caller", _caller()),)
 
@@ -183,7 +185,9 @@ class DaemonConnection:
         """What is known of the limit, where the listener takes no more connections."""
         from muster.agent.cli.client import connection_limit
 
-        return connection_limit.full(self.address)
+        facts = connection_limit.full(self.address, self._waits)
+        self._waits = facts is not None and facts.pop("answer") == connection_limit.HANGS_UP
+        return facts
 
     def _silence(self) -> str:
         """Why the daemon, which holds its socket, may be silent; empty where nobody can tell from here."""

@@ -11,48 +11,57 @@ from muster.agent.cli.client.address import Address
 SETTING = "max_connections in [limits]"
 #: Seconds within which a daemon that has room greets who connects, as HTTP/2 wants it. It may be busy.
 GREETING_S = 2.0
+#: The least that a listener takes, whatever the setting (agent/api/server.py, `connections`).
+LEAST = 4
+GREETS, HANGS_UP = "greets", "hangs up"
 #: The connections are counted so often, with so many seconds between.
 _LOOKS, _BETWEEN_S = 3, 0.05
 #: How /proc/net/unix shows a connected socket.
 _CONNECTED = "03"
 
 
-def full(address: Address) -> dict[str, str] | None:
+def full(address: Address, waiting: bool) -> dict[str, str] | None:
     """What a refusal for want of a slot would tell (`listener`, `what`, `limit`, `setting`), where the listener, to
-    which a call could not connect, hangs up on this caller, or has room again. None where it is silent; and over
-    TCP, where a refusal may have other reasons."""
-    if address.path is None or not _answers(address.path):
+    which a call could not connect, hangs up on this caller, or, if that is `waiting` for it, has room again. None where
+    it is silent, or was only being started; and over TCP, where a refusal may have other reasons."""
+    path = address.path
+    if path is None or _answer(path) is None:
+        return None
+    count = _fewest(path)
+    # A daemon that ends hangs up, too, and the next one greets: neither serves as many as any limit allows.
+    again = _answer(path)
+    if again is None or (not waiting and (count < LEAST if count else again == GREETS)):
         return None
     return {
-        "listener": str(address.path),
+        "listener": str(path),
         "what": "connections",
-        "limit": _fewest(address.path),
+        "limit": str(count) if count else "",
         "setting": SETTING,
+        "answer": again,
     }
 
 
-def _answers(path: Path) -> bool:
-    """Hangs up, or greets."""
+def _answer(path: Path) -> str | None:
+    """Hangs up, or greets; None: neither."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(GREETING_S)
             sock.connect(os.fspath(path))
-            sock.recv(1)
-            return True
+            return GREETS if sock.recv(1) else HANGS_UP
     except ConnectionResetError:
-        return True
+        return HANGS_UP
     except OSError:  # nobody listens any more, or nobody takes the connection up
-        return False
+        return None
 
 
-def _fewest(path: Path) -> str:
-    """How many connections the listener serves; "" where the kernel does not show them. Those that it is about to hang
+def _fewest(path: Path) -> int:
+    """How many connections the listener serves; 0 where the kernel does not show them. Those that it is about to hang
     up on are there for a moment."""
     counts = [_connections(path)]
     for _ in range(_LOOKS - 1):
         time.sleep(_BETWEEN_S)
         counts.append(_connections(path))
-    return str(min(counts)) if min(counts) else ""
+    return min(counts)
 
 
 def _connections(path: Path) -> int:

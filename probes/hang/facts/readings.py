@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from muster.probes.hang.facts.signs import CardsNow, EvidenceRow, SignsOfLife
+from muster.probes.hang.facts.signs import CardsByState, EvidenceRow, SignsOfLife
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_look import CardLook, CardState, Eye
 from muster.probes.hang.tracks.card_track import CardTrack
@@ -19,7 +19,7 @@ class Readings:
     ) -> None:
         """`looks`: what each card does, by its key in the job. `evidence`: table 1."""
         self.job, self.looks, self.s, self.now = job, looks, s, job.now
-        self.cards = CardsNow.of(looks.items())
+        self.cards = CardsByState.of(looks.items())
         self.signs = SignsOfLife.of(job, self.cards, evidence)
 
     # --- times --------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class SignOfLife(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CardsNow:
+class CardsByState:
     """What the cards of a job do now, by their keys."""
 
     works: Sequence[str]
@@ -45,7 +45,7 @@ class CardsNow:
     dark: Sequence[str]
 
     @classmethod
-    def of(cls, looks: Iterable[tuple[str, CardLook]]) -> "CardsNow":
+    def of(cls, looks: Iterable[tuple[str, CardLook]]) -> "CardsByState":
         """From what each of them does."""
         works, spins, low, dark = [], [], [], []
         for key, look in looks:
@@ -68,7 +68,7 @@ class CardsNow:
 #: Reads when a sign was last seen: ranks and times.
 Seen = Callable[[JobState], Iterable[tuple[int, float]]]
 #: Whether a sign ends a silence, by what the cards do.
-Ends = Callable[[CardsNow], bool]
+Ends = Callable[[CardsByState], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class SignsOfLife:
     ending: frozenset[str]
 
     @classmethod
-    def of(cls, job: JobState, cards: CardsNow, table: Sequence[EvidenceRow]) -> "SignsOfLife":
+    def of(cls, job: JobState, cards: CardsByState, table: Sequence[EvidenceRow]) -> "SignsOfLife":
         """What the rows of the table see."""
         signs = [
             SignOfLife(row.source, row.strength, rank, at) for row in table for rank, at in row.seen(job) if at > NEVER

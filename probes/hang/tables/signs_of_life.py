@@ -4,7 +4,7 @@ The thresholds are applied where readings are counted: `tracks/rank_track.py` fo
 cards, `tracks/state.py` for the network.
 """
 
-from muster.probes.hang.facts.signs import NODE, CardsNow, EvidenceRow, Seen, Strength
+from muster.probes.hang.facts.signs import NODE, CardsByState, EvidenceRow, Seen, Strength
 
 
 def _of_ranks(mark: str) -> Seen:
@@ -12,20 +12,20 @@ def _of_ranks(mark: str) -> Seen:
     return lambda job: ((track.rank, getattr(track, mark)) for track in job.ranks.values())
 
 
-def _always(_: CardsNow) -> bool:
+def _always(_: CardsByState) -> bool:
     return True
 
 
-def _never(_: CardsNow) -> bool:
+def _never(_: CardsByState) -> bool:
     return False
 
 
-def _may_receive(cards: CardsNow) -> bool:
+def _may_receive(cards: CardsByState) -> bool:
     """Only a rank whose card idles can be the one that receives."""
     return cards.none or bool(cards.low or cards.dark)
 
 
-def _no_card(cards: CardsNow) -> bool:
+def _no_card(cards: CardsByState) -> bool:
     return cards.none
 
 
