@@ -255,17 +255,22 @@ def _torn(folder: Path) -> None:
 
 
 def _few_files(folder: Path) -> None:
-    shutil.rmtree(folder)
+    _remove(folder)
     folder.mkdir()
     (folder / "workspace").mkdir()
     (folder / "workspace" / "file").touch()
 
 
 def _a_file(folder: Path) -> None:
-    # The daemon may write into it at this moment.
-    folder.rename(folder.with_name("away"))
+    _remove(folder)
     folder.touch()
-    shutil.rmtree(folder.with_name("away"), ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """The daemon may write into it at this moment."""
+    away = folder.with_name("away")
+    folder.rename(away)
+    shutil.rmtree(away, ignore_errors=True)
 
 
 def _pipes(folder: Path) -> None:

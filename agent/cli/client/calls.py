@@ -186,7 +186,7 @@ class DaemonConnection:
         from muster.agent.cli.client import connection_limit
 
         facts = connection_limit.full(self.address, self._waits)
-        self._waits = facts is not None and facts.pop("answer") == connection_limit.HANGS_UP
+        self._waits = facts is not None  # also where it has room again: gRPC may fail once more before it looks
         return facts
 
     def _silence(self) -> str:

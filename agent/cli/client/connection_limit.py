@@ -37,7 +37,6 @@ def full(address: Address, waiting: bool) -> dict[str, str] | None:
         "what": "connections",
         "limit": str(count) if count else "",
         "setting": SETTING,
-        "answer": again,
     }
 
 
