@@ -48,7 +48,7 @@ test-system: $(READY)  ## the service under a real systemd, in a container; need
 
 test-msrun: $(READY) $(MINDSPORE_READY)  ## the tests of msrun with MindSpore: a download of 800 MB
 	@MUSTER_TEST_MSRUN="$(CURDIR)/.venv-mindspore/bin" \
-		$(BIN)/python -m pytest -q tests/integration/test_boot_modes.py tests/integration/test_drop_in.py -k 'real and msrun' $(PYTEST_ARGS)
+		$(BIN)/python -m pytest -q tests/integration/launch/test_boot_modes.py tests/integration/launch/test_drop_in.py -k 'real and msrun' $(PYTEST_ARGS)
 
 fuzz: $(READY)  ## 100,000 generated calls against a real daemon; MUSTER_FUZZ_CALLS says how many
 	@MUSTER_FUZZ_CALLS=$${MUSTER_FUZZ_CALLS:-100000} $(BIN)/python -m pytest -q -s tests/fuzz --timeout 2400 $(PYTEST_ARGS)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from muster.v1 import job_pb2, node_pb2
 from tests.conftest import eventually
-from tests.integration.old_release import FIXTURES, Node, Release, nodes
+from tests.integration.install.old_release import FIXTURES, Node, Release, nodes
 
 #: So long is the release watched before its state is taken, so that there is a history, in seconds.
 HISTORY_S = 5.0

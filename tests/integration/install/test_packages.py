@@ -13,7 +13,7 @@ import pytest
 
 import muster.agent
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 FOLDERS = ("agent", "supervisors", "probes")
 PACKAGES = (*FOLDERS, "proto/muster")
 

@@ -16,7 +16,7 @@ from muster import client
 from muster.v1 import job_pb2, log_pb2
 from tests.conftest import Daemon, alive, eventually
 
-TRAIN = Path(__file__).parents[2] / "examples" / "train.py"
+TRAIN = Path(__file__).parents[3] / "examples" / "train.py"
 
 
 def start(daemon: Daemon, script: str, **fields: Any) -> Any:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import BIN
 from tests.integration.box import mounted
-from tests.integration.tables import DUMP, ONE, TWO, TWO_CONVERTED, changed, put, template2
+from tests.integration.launch.tables import DUMP, ONE, TWO, TWO_CONVERTED, changed, put, template2
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def test_without_a_mount_path_the_launchers_folders_are_at_the_root(container: P
 @pytest.mark.parametrize(("node", "ranks"), [("0", ["0", "1"]), ("1", ["2"])])
 def test_the_example(container: Path, node: str, ranks: list[str]) -> None:
     """As its README has it, on either node."""
-    example = Path(__file__).parents[2] / "examples" / "modelarts"
+    example = Path(__file__).parents[3] / "examples" / "modelarts"
     given = {"RANK_TABLE_FILE": str(example / "config"), "MA_CURRENT_INSTANCE_NAME": f"job-demo-{node}"}
     done = run(container, "--standalone", "python3", str(example / "train.py"), **given)
     assert done.returncode == 0, done.stdout + done.stderr

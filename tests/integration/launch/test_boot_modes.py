@@ -25,7 +25,7 @@ needs_torch = pytest.mark.skipif(
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun: apt install openmpi-bin")
 needs_sshd = pytest.mark.skipif(bool(sshd.missing()), reason=sshd.missing())
 
-DDP = Path(__file__).parents[2] / "examples" / "ddp" / "train_ddp.py"
+DDP = Path(__file__).parents[3] / "examples" / "ddp" / "train_ddp.py"
 #: All ranks are on this machine, whatever its name resolves to.
 LOOPBACK = {"PATH": f"{BIN}:/usr/bin:/bin", "GLOO_SOCKET_IFNAME": "lo"}
 NODES = ["127.0.0.2", "127.0.0.3"]

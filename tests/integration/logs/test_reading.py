@@ -22,7 +22,7 @@ from muster.agent.cli.client.calls import DaemonConnection
 from muster.agent.logs import labels
 from muster.v1 import job_pb2, log_pb2, log_pb2_grpc
 from tests.conftest import Daemon, eventually
-from tests.integration.test_cli import MUSTER, environment, started
+from tests.integration.api.test_cli import MUSTER, environment, started
 
 #: Writes numbered lines of many lengths, half of them in two pieces, some of them binary, until the file argv[1] is
 #: there; then says in argv[2] followed by its rank how many they were. `line` of this module is what it writes.

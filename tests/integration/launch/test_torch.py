@@ -22,7 +22,7 @@ pytestmark = [
     ),
 ]
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "ddp" / "train_ddp.py"
+SCRIPT = Path(__file__).parents[3] / "examples" / "ddp" / "train_ddp.py"
 
 
 def checksums(daemon: Daemon, job: Any, ranks: int) -> set[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from muster.supervisors.system import lock
 from tests.conftest import BIN, Daemon, alive, eventually
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 #: The last release; scripts/make_upgrade_fixtures.py makes the folder of another.
 LAST = FIXTURES / "0.1.0-6ca8b08"
 

@@ -49,7 +49,7 @@ class Looking:
     """The program, asked line by line."""
 
     def __init__(self, cards: FakeCards) -> None:
-        root = Path(__file__).parents[2]
+        root = Path(__file__).parents[3]
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
             stdin=subprocess.PIPE,

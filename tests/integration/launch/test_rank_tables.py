@@ -14,9 +14,9 @@ import pytest
 
 from muster.v1 import job_pb2, node_pb2
 from tests.conftest import Daemon, eventually
-from tests.integration.tables import DUMP, ONE, TWO, TWO_CONVERTED, changed, put, template1, template2
+from tests.integration.launch.tables import DUMP, ONE, TWO, TWO_CONVERTED, changed, put, template1, template2
 
-TRAIN = Path(__file__).parents[2] / "examples" / "train.py"
+TRAIN = Path(__file__).parents[3] / "examples" / "train.py"
 FAILED, STOPPED, SUCCEEDED = job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_SUCCEEDED
 
 

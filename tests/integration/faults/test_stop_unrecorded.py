@@ -13,7 +13,7 @@ from muster.supervisors.system import lock
 from muster.v1 import job_pb2
 from tests.conftest import alive, eventually
 from tests.integration.box import Boxed, mounted
-from tests.integration.test_last_resort import order, start, start_slow
+from tests.integration.faults.test_last_resort import order, start, start_slow
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ddp"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "ddp"
 sys.path.insert(0, str(EXAMPLE))
 
 import train_ddp  # type: ignore[import-not-found, unused-ignore]  # noqa: E402

@@ -8,7 +8,7 @@ from pathlib import Path
 from muster.v1 import job_pb2
 from tests.conftest import BIN, Daemon, alive, eventually
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 TRAIN = (sys.executable, str(EXAMPLES / "train.py"))
 
 

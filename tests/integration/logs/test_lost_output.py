@@ -11,7 +11,7 @@ import pytest
 
 from muster.v1 import job_pb2, node_pb2, node_pb2_grpc
 from tests.conftest import Daemon, eventually
-from tests.integration.test_metrics import MakeDaemon, scrape, value
+from tests.integration.cards.test_metrics import MakeDaemon, scrape, value
 
 #: Writes a line of 8 bytes whenever the file `go` was made; ends with `end`.
 WRITER = (

@@ -39,7 +39,7 @@ from muster.v1 import (
     telemetry_pb2,
 )
 from tests.conftest import Daemon, eventually
-from tests.integration.test_daemon import musterd
+from tests.integration.install.test_daemon import musterd
 from tests.unit.agent.api.test_certificate import common, signed, write_key
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -17,7 +17,7 @@ import pytest
 from muster.supervisors.system import lock
 from muster.v1 import job_pb2
 from tests.conftest import Daemon, alive, eventually
-from tests.integration.test_last_resort import no_nursery, start
+from tests.integration.faults.test_last_resort import no_nursery, start
 
 Spoil = Callable[[Path], None]
 

@@ -14,7 +14,7 @@ from muster.supervisors.paths import Root
 from muster.supervisors.system import lock
 from muster.v1 import exec_pb2, exec_pb2_grpc, job_pb2
 from tests.conftest import alive, eventually
-from tests.integration.old_release import LAST, Node, Release, nodes
+from tests.integration.install.old_release import LAST, Node, Release, nodes
 
 #: Writes numbers until a file is there, then as many as the file says, and exits with 5 plus its rank.
 COUNTS = (

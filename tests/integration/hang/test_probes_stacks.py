@@ -279,7 +279,7 @@ async def test_what_to_allow_is_told_where_ptrace_is_forbidden(start: Start, of_
     target = start(*as_nobody, "sh", "-c", "echo there; exec sleep 1000")
     without = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
     dumper = (sys.executable, "-c", FROM_OUTSIDE, str(target.pid), str(target.start))
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     ended = await anyio.run_process([*without, *dumper], env=env)
     said = ended.stdout.decode()
     assert f"Python stacks may not be read of rank 4 (pid {target.pid})" in said
@@ -309,7 +309,7 @@ async def test_a_seccomp_filter_costs_native_frames_only(python: Start):
     target = python(ASLEEP)
     program = FILTERED + FROM_OUTSIDE.replace("deadline_s=20", "deadline_s=20, native=1")
     command = (sys.executable, "-c", program, str(target.pid), str(target.start))
-    ended = await anyio.run_process(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
+    ended = await anyio.run_process(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])})
     stacks, *notes = json.loads(ended.stdout)
     assert stacks == ["S", 1, "", 1]
     assert len(notes) == 1

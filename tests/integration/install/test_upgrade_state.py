@@ -21,10 +21,10 @@ from muster.supervisors import PROTOCOL
 from muster.supervisors.model import journal
 from muster.v1 import job_pb2, log_pb2, node_pb2, telemetry_pb2
 from tests.conftest import FINAL, Daemon, eventually
-from tests.integration.old_release import LAST, Node, Release, nodes
+from tests.integration.install.old_release import LAST, Node, Release, nodes
 from tests.unit.notify_receiver import Receiver
 
-DOCS = Path(__file__).parent.parent.parent / "docs/guides/upgrade.md"
+DOCS = Path(__file__).parents[3] / "docs/guides/upgrade.md"
 MakeNode = Callable[..., Node]
 
 pytestmark = pytest.mark.timeout(240)

@@ -14,7 +14,7 @@ from muster.supervisors.system import lock
 from muster.v1 import job_pb2
 from tests.conftest import alive, eventually
 from tests.integration.box import Boxed, mounted
-from tests.integration.test_stop_unrecorded import mount
+from tests.integration.faults.test_stop_unrecorded import mount
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs 
 MSRUN = os.environ.get("MUSTER_TEST_MSRUN", "") or os.path.dirname(shutil.which("msrun") or "")
 needs_msrun = pytest.mark.skipif(not MSRUN, reason="needs MindSpore (800 MB): make test-msrun")
 
-DDP = Path(__file__).parents[2] / "examples" / "ddp" / "train_ddp.py"
+DDP = Path(__file__).parents[3] / "examples" / "ddp" / "train_ddp.py"
 TORCHRUN, MUSTER = str(BIN / "torchrun"), str(BIN / "muster")
 
 #: Only torchrun gives these.

@@ -23,7 +23,7 @@ from muster.v1 import job_pb2, probe_pb2
 from tests.conftest import BIN, Daemon, eventually, running
 from tests.fakes import FakeCards
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 MakeDaemon = Callable[..., Daemon]
 
