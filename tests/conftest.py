@@ -80,7 +80,7 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else min(2 * len(os.sched_getaffinity(0)), 16)
 
 
-def eventually(what: Callable[[], Any], seconds: float = 20.0, message: str = "") -> Any:
+def eventually(what: Callable[[], Any], seconds: float = 60.0, message: str = "") -> Any:
     """Looks until `what` gives something true, and returns that. For what sends no event; the limit is for defects."""
     began = time.monotonic()
     while True:
@@ -118,7 +118,7 @@ class Daemon:
         self.config.write_text('[checks]\npolicy = "off"\n' + health + config)
         self.stderr = folder / "musterd.stderr"
         #: Seconds within which it answers; the limit is for defects.
-        self.starts_in = 30.0
+        self.starts_in = 60.0
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: grpc.Channel | None = None
 
@@ -176,7 +176,7 @@ class Daemon:
         """Ends the daemon by a signal and returns its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        code = self.process.wait(timeout=20)
+        code = self.process.wait(timeout=60)
         self.process = None
         return code
 
@@ -195,19 +195,19 @@ class Daemon:
         env = dict(os.environ, MUSTER_ROOT=str(self.folder), NO_COLOR="1") | self.env
         env.update(kwargs.pop("env", {}))
         return subprocess.run(
-            [str(BIN / "muster"), *args], capture_output=True, text=True, timeout=60, env=env, check=False, **kwargs
+            [str(BIN / "muster"), *args], capture_output=True, text=True, timeout=120, env=env, check=False, **kwargs
         )
 
     def run(self, *command: str, job_id: str = "", ranks: int = 1, **fields: Any) -> Any:
         """Starts a job and returns it as accepted."""
         env = {"PYTHONUNBUFFERED": "1"} | fields.pop("env", {})
         spec = job_pb2.JobSpec(job_id=job_id, command=command, ranks=ranks, env=env, **fields)
-        return self.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job
+        return self.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job
 
     def get(self, job_id: str) -> Any:
-        return self.jobs.Get(job_pb2.GetRequest(job_id=job_id), timeout=10).job
+        return self.jobs.Get(job_pb2.GetRequest(job_id=job_id), timeout=60).job
 
-    def wait(self, job_id: str, seconds: float = 60.0) -> Any:
+    def wait(self, job_id: str, seconds: float = 120.0) -> Any:
         """The job once it has ended, over restarts of the daemon."""
         request = job_pb2.WaitRequest(job_id=job_id)
         request.timeout.FromMilliseconds(int(seconds * 1000))
@@ -240,7 +240,7 @@ class Daemon:
 
     def event_list(self, job_id: str = "") -> list[Any]:
         request = event_pb2.WatchRequest(job_id=job_id, from_oldest=True, no_follow=True)
-        return [m.event for m in self.events.Watch(request, timeout=30) if m.HasField("event")]
+        return [m.event for m in self.events.Watch(request, timeout=60) if m.HasField("event")]
 
     def read_logs(self, job_id: str, **fields: Any) -> list[Any]:
         return list(self.logs.ReadLogs(log_pb2.ReadLogsRequest(job_id=job_id, **fields), timeout=60))
@@ -252,7 +252,7 @@ class Daemon:
                 self.start()
         if self.process is not None:
             with contextlib.suppress(grpc.RpcError):
-                for job in self.jobs.List(job_pb2.ListRequest(page_size=1000), timeout=10).jobs:
+                for job in self.jobs.List(job_pb2.ListRequest(page_size=1000), timeout=60).jobs:
                     if job.state not in FINAL:
                         self.stop(job.job_id, grace_s=0)
             self.kill(signal.SIGKILL)

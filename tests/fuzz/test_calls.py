@@ -147,7 +147,7 @@ def clear(daemon: Daemon) -> None:
 
 
 def fuzz(daemon: Daemon, count: int, seed: int) -> Run:
-    daemon.nodes.Undrain(node_pb2.UndrainRequest(), timeout=20)
+    daemon.nodes.Undrain(node_pb2.UndrainRequest(), timeout=60)
     daemon.run("sleep", "100000", job_id=messages.JOBS[0], ranks=2)
     daemon.run("sh", "-c", "seq 20000; exit 3", job_id=messages.JOBS[1])
     daemon.until_running(messages.JOBS[0])
@@ -196,7 +196,7 @@ def test_anything_in_any_call(make_daemon: Callable[..., Daemon]) -> None:
 
     eventually(as_before, 60, f"what is held: before {before}, now {Held(daemon)}")
     # And it works as before.
-    daemon.nodes.Undrain(node_pb2.UndrainRequest(), timeout=20)
+    daemon.nodes.Undrain(node_pb2.UndrainRequest(), timeout=60)
     daemon.run("true", job_id="last")
     assert daemon.wait("last").state == job_pb2.JOB_STATE_SUCCEEDED
     assert alive(daemon.nursery_pid())
@@ -207,6 +207,6 @@ def test_unknown_calls_and_services(shared: Daemon) -> None:
     channel: Any = shared.channel
     for path in ("/muster.v1.JobService/Nonsense", "/nonsense.v1.Nonsense/Get", "/", "/muster.v1.JobService/"):
         with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary(path)(b"", timeout=10)
+            channel.unary_unary(path)(b"", timeout=60)
         assert isinstance(caught.value, grpc.Call)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED, path

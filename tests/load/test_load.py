@@ -28,7 +28,7 @@ LINES = 4000
 def node(shared: Daemon) -> Iterator[Daemon]:
     """A daemon that holds as much behind the test as before it."""
     shared.wait(shared.run("true", job_id="first").job_id)  # what is made once is there
-    shared.jobs.Delete(job_pb2.DeleteRequest(job_id="first"), timeout=20)
+    shared.jobs.Delete(job_pb2.DeleteRequest(job_id="first"), timeout=60)
     before = processes.held(shared.pid)
     yield shared
 

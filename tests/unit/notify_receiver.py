@@ -12,8 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
-import anyio
-
 from muster.agent.config.schema import NotifyTable
 from muster.agent.errors import JobNotFound
 from muster.agent.events.event_store import Event
@@ -75,7 +73,7 @@ class Receiver:
                     back = threading.Thread(target=_relay, args=(onward, self.connection))
                     back.start()
                     _relay(self.connection, onward)
-                    back.join(20)
+                    back.join(60)
 
             def log_message(self, *args: Any) -> None:
                 pass
@@ -109,7 +107,7 @@ class Receiver:
     def close(self) -> None:
         self.open.set()
         self._server.shutdown()
-        self._thread.join(20)
+        self._thread.join(60)
         self._server.server_close()
 
     def __enter__(self) -> "Receiver":
@@ -165,10 +163,3 @@ class Parts:
 def ended(message: str, state: str = "FAILED", job: str = "job-1", at: float | None = None) -> Event:
     said = {"state": state, "exit_code": "1", "recommendation": "RETRY_HERE"}
     return Event(time.time() if at is None else at, "job.ended", job, message=message, attributes=said)
-
-
-async def until(what: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Returns once `what` is true; the limit is for defects."""
-    with anyio.fail_after(seconds):
-        while not what():  # noqa: ASYNC110 - what is looked at is in files and other threads
-            await anyio.sleep(0.005)

@@ -21,7 +21,7 @@ from muster.supervisors.system import descriptors
 
 T = TypeVar("T")
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 

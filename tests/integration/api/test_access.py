@@ -115,8 +115,8 @@ def test_what_is_done_is_written_down_and_what_is_looked_at_is_not(daemon: Daemo
     assert daemon.channel is not None
     execs = exec_pb2_grpc.ExecServiceStub(daemon.channel)
     execs.RunCommand(exec_pb2.RunCommandRequest(job_id="x", argv=["cat", "/hunter2"], input=b"hunter2"), timeout=30)
-    daemon.nodes.Drain(node_pb2.DrainRequest(reason="a test"), timeout=10, metadata=(("muster-caller", "bob@x"),))
-    daemon.nodes.Undrain(node_pb2.UndrainRequest(), timeout=10)
+    daemon.nodes.Drain(node_pb2.DrainRequest(reason="a test"), timeout=60, metadata=(("muster-caller", "bob@x"),))
+    daemon.nodes.Undrain(node_pb2.UndrainRequest(), timeout=60)
     daemon.cli("ps"), daemon.cli("status", "x"), daemon.cli("node")
     daemon.stop("x", grace_s=0, reason="enough")
     with pytest.raises(grpc.RpcError):
@@ -302,7 +302,7 @@ def test_roles_are_those_of_the_names_in_certificates(listening: Listening) -> N
     get, start = "/muster.v1.NodeService/GetNode", "/muster.v1.JobService/Start"
     with listening.channel(listening.operator) as channel:
         spec = job_pb2.JobSpec(job_id="x", command=["true"])
-        job = job_pb2_grpc.JobServiceStub(channel).Start(job_pb2.StartRequest(spec=spec), timeout=20).job
+        job = job_pb2_grpc.JobServiceStub(channel).Start(job_pb2.StartRequest(spec=spec), timeout=60).job
         assert job.job_id == "x"
     with listening.channel(authority.pair("grafana.example")) as channel:
         assert outcome(channel, get)[0] == "OK"
@@ -378,7 +378,7 @@ async def test_the_client_speaks_to_no_daemon_without_a_certificate(listening: L
             pass
     credentials = listening.operator.credentials(listening.authority.file)
     async with client.connect(listening.address, credentials=credentials) as muster:
-        await muster.node.GetNode(node_pb2.GetNodeRequest(), timeout=20)
+        await muster.node.GetNode(node_pb2.GetNodeRequest(), timeout=60)
 
 
 @pytest.mark.parametrize("how", ["cut at NUL", "beside another name", "of another kind"])
@@ -463,7 +463,7 @@ def test_certificates_are_read_again(listening: Listening) -> None:
     first = listening.handshake(context)[1]
     with listening.channel(listening.operator) as channel:
         nodes = node_pb2_grpc.NodeServiceStub(channel)
-        nodes.GetNode(node_pb2.GetNodeRequest(), timeout=20)
+        nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60)
 
         listening.own.certificate.write_text("nonsense")
         assert listening.handshake(context)[1] == first
@@ -472,12 +472,12 @@ def test_certificates_are_read_again(listening: Listening) -> None:
         listening.authority.pair("localhost", into=listening.own)
         second = listening.handshake(context)[1]
         assert second != first
-        nodes.GetNode(node_pb2.GetNodeRequest(), timeout=20)  # over the connection that is there
+        nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60)  # over the connection that is there
 
         # Another authority of clients: whoever is connected stays, a new connection is refused.
         listening.authority.file.rename(listening.authority.file.with_suffix(".was"))
         shutil.copy(listening.other.file, listening.authority.file)
-        nodes.GetNode(node_pb2.GetNodeRequest(), timeout=20)
+        nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60)
         with pytest.raises((ssl.SSLError, ConnectionResetError)):
             listening.handshake(context)
         context.load_cert_chain(*_files(listening.other.pair("scheduler.example")))

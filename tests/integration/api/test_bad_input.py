@@ -14,7 +14,7 @@ from tests.conftest import Daemon
 def refused(call: Any, *args: Any) -> tuple[grpc.StatusCode, str, dict[str, str]]:
     """Code, ErrorInfo reason and field violations of a call that must fail."""
     with pytest.raises(grpc.RpcError) as info:
-        call(*args, timeout=20)
+        call(*args, timeout=60)
     error = info.value
     assert isinstance(error, grpc.Call)
     status = rpc_status.from_call(error)

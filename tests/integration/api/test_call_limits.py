@@ -47,14 +47,14 @@ def test_the_size_of_a_message(make_daemon: Callable[..., Daemon]) -> None:
     daemon = make_daemon("[limits]\nmax_message_bytes = 65536\n")
     big = job_pb2.JobSpec(job_id="x", command=["true"], env={"A": "a" * 70000})
     with pytest.raises(grpc.RpcError) as caught:
-        daemon.jobs.Start(job_pb2.StartRequest(spec=big), timeout=20)
+        daemon.jobs.Start(job_pb2.StartRequest(spec=big), timeout=60)
     assert isinstance(caught.value, grpc.Call)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "65536" in (caught.value.details() or "")
     # What counts is what becomes of it: 50 MiB that are 50 KiB on the wire.
     big = job_pb2.JobSpec(job_id="x", command=["true"], env={"A": "a" * (50 << 20)})
     with pytest.raises(grpc.RpcError) as caught:
-        daemon.jobs.Start(job_pb2.StartRequest(spec=big), timeout=20, compression=grpc.Compression.Gzip)
+        daemon.jobs.Start(job_pb2.StartRequest(spec=big), timeout=60, compression=grpc.Compression.Gzip)
     assert isinstance(caught.value, grpc.Call)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert not list(daemon.root.jobs.iterdir())
@@ -192,7 +192,7 @@ def test_calls_that_look_keep_nobody_from_doing(daemon: Daemon) -> None:
 
         def refused() -> bool:
             try:
-                jobs.Get(job_pb2.GetRequest(job_id="x"), timeout=20)
+                jobs.Get(job_pb2.GetRequest(job_id="x"), timeout=60)
             except grpc.RpcError as error:
                 assert client.failure(error).reason == "TOO_MANY_STREAMS"
                 return True
@@ -201,7 +201,7 @@ def test_calls_that_look_keep_nobody_from_doing(daemon: Daemon) -> None:
         eventually(refused)
         assert daemon.get("x").job_id == "x"  # another listener has a number of its own
         assert daemon.stop("x", grace_s=0).ended
-        assert all(call.result(timeout=20).ended for call in waiting)
+        assert all(call.result(timeout=60).ended for call in waiting)
 
 
 def frame(kind: int, flags: int, stream: int, data: bytes = b"") -> bytes:
@@ -257,7 +257,7 @@ def test_answers_that_nobody_takes_are_counted(make_daemon: Callable[..., Daemon
 
         def refused() -> str:
             try:
-                nodes.GetNode(node_pb2.GetNodeRequest(), timeout=20)
+                nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60)
             except grpc.RpcError as error:
                 told = client.failure(error)
                 # While over 1000 calls wait to be taken up at all, gRPC itself sends some away.
@@ -327,7 +327,7 @@ def test_a_flood_of_calls_delays_a_stop_but_does_not_keep_it_out(daemon: Daemon)
         with grpc.insecure_channel(f"unix:{daemon.root.reader_socket}") as channel:
             stubs = (job_pb2_grpc.JobServiceStub(channel), log_pb2_grpc.LogServiceStub(channel))
             while not over.is_set():
-                calls = [stubs[0].Get.future(job_pb2.GetRequest(job_id="x"), timeout=20) for _ in range(32)]
+                calls = [stubs[0].Get.future(job_pb2.GetRequest(job_id="x"), timeout=60) for _ in range(32)]
                 for call in calls:
                     call.result()
                 answered[number] += len(calls)

@@ -64,17 +64,17 @@ def refusals(daemon: Daemon, execs: exec_pb2_grpc.ExecServiceStub) -> Iterator[t
             request = job_pb2.StartRequest(spec=job_pb2.JobSpec(**(spec | fields)))
             if notify:
                 request.spec.notify.CopyFrom(type(request.spec.notify)(**notify))
-            yield str(fields or notify), _error(lambda request=request: daemon.jobs.Start(request, timeout=20))
+            yield str(fields or notify), _error(lambda request=request: daemon.jobs.Start(request, timeout=60))
     # The same id with another environment: what differs is a secret.
     request = job_pb2.StartRequest(spec=job_pb2.JobSpec(job_id="x", command=["true"], env={"A": planted("conflict")}))
-    yield "conflict", _error(lambda: daemon.jobs.Start(request, timeout=20))
+    yield "conflict", _error(lambda: daemon.jobs.Start(request, timeout=60))
     for asked in (
         exec_pb2.RunCommandRequest(job_id="x", argv=["true"], env={"A=B": planted("exec-name")}),
         exec_pb2.RunCommandRequest(job_id="x", argv=["true"], env={"A": planted("exec-nul") + "\0"}),
         exec_pb2.RunCommandRequest(job_id="x", argv=["true", planted("exec-argv") + "\0"]),
         exec_pb2.RunCommandRequest(job_id="none", argv=["true", planted("exec-argv")], input=planted("in").encode()),
     ):
-        yield str(asked), _error(lambda asked=asked: execs.RunCommand(asked, timeout=20))
+        yield str(asked), _error(lambda asked=asked: execs.RunCommand(asked, timeout=60))
 
 
 def _error(call: Any) -> grpc.RpcError:

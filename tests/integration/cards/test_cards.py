@@ -386,7 +386,7 @@ def test_the_cards_of_a_job_with_a_damaged_journal_are_not_given_away_while_it_r
     lines[2] = lines[2].replace(b'"t":1', b'"t":2')  # as by a bad disk
     journal.write_bytes(b"".join(lines))
     daemon.restart()
-    assert daemon.jobs.List(job_pb2.ListRequest(), timeout=10).jobs[0].state == job_pb2.JOB_STATE_LOST
+    assert daemon.jobs.List(job_pb2.ListRequest(), timeout=60).jobs[0].state == job_pb2.JOB_STATE_LOST
     reason, message = refused(daemon, indices=[2])
     assert reason == "CARD_BUSY" and "journal is damaged" in message and str(daemon.supervisor_pid("j")) in message
     assert alive(rank)

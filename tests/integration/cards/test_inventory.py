@@ -46,7 +46,7 @@ def look(daemon: Daemon) -> list[Any]:
 
 
 def conditions(daemon: Daemon) -> dict[tuple[str, str], Any]:
-    found = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.conditions
+    found = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.conditions
     return {(c.code, c.device): c for c in found if c.item == "inventory"}
 
 
@@ -103,7 +103,7 @@ def test_a_card_that_comes_back_clears_its_condition(daemon: Daemon, cards: Fake
     daemon.stop(job.job_id, 0)
     eventually(lambda: "CARD_MISSING" not in [r.code for r in look(daemon)])
     assert conditions(daemon) == {}
-    assert len(daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.cards) == 4
+    assert len(daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.cards) == 4
     gone = [e for e in daemon.event_list() if e.kind == "node.condition_cleared"]
     assert "CARD_MISSING" in gone[-1].message
 
@@ -174,7 +174,7 @@ def test_a_damaged_file_is_set_aside_and_told(daemon: Daemon, cards: FakeCards):
     daemon.kill()
     (daemon.root.state / "node.json").write_text("{")
     daemon.restart()
-    warnings = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.warnings
+    warnings = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.warnings
     assert any("set aside" in text and "inventory of the cards" in text for text in warnings)
     eventually(lambda: len(remembered(daemon)) == 4)
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_accepted(daemon: Daemon, cards: FakeCards):
         accept(daemon, "2")
     assert client.failure(caught.value).reason == "NOTHING_TO_ACCEPT"
     with pytest.raises(grpc.RpcError) as caught:
-        daemon.nodes.AcceptCards(node_pb2.AcceptCardsRequest(cards=["2"], all=True), timeout=10)
+        daemon.nodes.AcceptCards(node_pb2.AcceptCardsRequest(cards=["2"], all=True), timeout=60)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert daemon.cli("node", "accept").returncode == 2
     done = daemon.cli("node", "accept", "--all")
@@ -249,7 +249,7 @@ def test_an_ascend_chip_that_hangs_while_the_cards_are_listed_costs_none_but_its
         daemon.restart()
 
         def shown() -> dict[int, Any]:
-            return {c.index: c for c in daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.cards}
+            return {c.index: c for c in daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.cards}
 
         hung = {0, 1, 2, 3} if function == "dcmi_get_device_num_in_card" else {2}
         eventually(lambda: {i for i, card in shown().items() if card.health == "UNKNOWN"} == hung, 60)

@@ -232,7 +232,7 @@ def test_a_real_prometheus(make_daemon: MakeDaemon, tmp_path: Path) -> None:
             def asked(what: str, **parameters: str) -> list[dict[str, Any]]:
                 url = f"http://127.0.0.1:{its_port}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
                 try:
-                    with urllib.request.urlopen(url, timeout=10) as answer:
+                    with urllib.request.urlopen(url, timeout=60) as answer:
                         data = json.load(answer)["data"]
                 except OSError:
                     return []

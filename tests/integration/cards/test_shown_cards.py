@@ -39,7 +39,7 @@ def daemon(make_daemon: Callable[..., Daemon], cards: FakeCards) -> Daemon:
 
 
 def read(daemon: Daemon) -> list[Any]:
-    return list(daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.cards)
+    return list(daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.cards)
 
 
 def healths(daemon: Daemon) -> list[str]:
@@ -47,7 +47,7 @@ def healths(daemon: Daemon) -> list[str]:
 
 
 def job(daemon: Daemon, job_id: str) -> Any:
-    (found,) = daemon.telemetry.GetTelemetry(telemetry_pb2.GetTelemetryRequest(job_id=job_id), timeout=10).jobs
+    (found,) = daemon.telemetry.GetTelemetry(telemetry_pb2.GetTelemetryRequest(job_id=job_id), timeout=60).jobs
     return found
 
 
@@ -122,7 +122,7 @@ def test_a_drill_is_marked_wherever_it_is_shown(daemon: Daemon):
 
 def test_the_ranks_of_a_young_job_are_shown_at_once_and_looked_at_soon(daemon: Daemon):
     """The next look would come in an hour."""
-    eventually(lambda: daemon.telemetry.GetTelemetry(telemetry_pb2.GetTelemetryRequest(), timeout=10).mem_usage)
+    eventually(lambda: daemon.telemetry.GetTelemetry(telemetry_pb2.GetTelemetryRequest(), timeout=60).mem_usage)
     for index in range(2):  # the second one finds processes looked at just now
         started = sleeping(daemon, index)
         assert [(r.rank, r.device, r.pid) for r in job(daemon, started.job_id).ranks] == [

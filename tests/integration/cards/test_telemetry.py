@@ -48,7 +48,7 @@ def node(make_daemon: Callable[..., Daemon], cards: FakeCards) -> Daemon:
 
 
 def now(daemon: Daemon, job_id: str = "") -> Any:
-    return daemon.telemetry.GetTelemetry(telemetry_pb2.GetTelemetryRequest(job_id=job_id), timeout=20)
+    return daemon.telemetry.GetTelemetry(telemetry_pb2.GetTelemetryRequest(job_id=job_id), timeout=60)
 
 
 def of_job(daemon: Daemon, job_id: str) -> Any:
@@ -60,13 +60,13 @@ def history(daemon: Daemon, **fields: Any) -> dict[tuple[str, int | None], list[
     """Points by metric and card, in steps of half a second."""
     request = telemetry_pb2.GetHistoryRequest(**fields)
     request.step.FromMilliseconds(500)
-    answer = daemon.telemetry.GetHistory(request, timeout=20)
+    answer = daemon.telemetry.GetHistory(request, timeout=60)
     return {(s.metric, s.card if s.HasField("card") else None): list(s.points) for s in answer.series}
 
 
 def refused(daemon: Daemon, **fields: Any) -> str:
     with pytest.raises(grpc.RpcError) as caught:
-        daemon.telemetry.GetHistory(telemetry_pb2.GetHistoryRequest(**fields), timeout=20)
+        daemon.telemetry.GetHistory(telemetry_pb2.GetHistoryRequest(**fields), timeout=60)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     return str(caught.value.details())
 
@@ -211,7 +211,7 @@ def test_bad_questions_are_refused_by_field(node: Daemon):
         now(node, "no-such")
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     with pytest.raises(grpc.RpcError) as caught:
-        next(node.telemetry.RecordTelemetry(telemetry_pb2.RecordTelemetryRequest(job_id="no-such"), timeout=20))
+        next(node.telemetry.RecordTelemetry(telemetry_pb2.RecordTelemetryRequest(job_id="no-such"), timeout=60))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -219,7 +219,7 @@ def test_steps_are_as_asked_for(node: Daemon, cards: FakeCards):
     eventually(lambda: len(history(node, card=0).get(("power", 0), [])) >= 1)
     ask = telemetry_pb2.GetHistoryRequest(card=0, metrics=["power"])
     ask.step.FromSeconds(10)
-    answer = node.telemetry.GetHistory(ask, timeout=20)
+    answer = node.telemetry.GetHistory(ask, timeout=60)
     assert answer.step.ToSeconds() == 10
     (series,) = answer.series
     assert all(point.at.ToSeconds() % 10 == 0 for point in series.points)

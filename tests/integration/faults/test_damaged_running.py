@@ -152,7 +152,7 @@ def test_the_stop_goes_on_with_the_next_daemon(daemon: Daemon) -> None:
     request = job_pb2.StopRequest(job_id="job")
     request.grace.FromSeconds(8)
     request.timeout.FromSeconds(0)
-    assert not daemon.jobs.Stop(request, timeout=20).ended
+    assert not daemon.jobs.Stop(request, timeout=60).ended
     eventually(daemon.root.stop_order("job").exists)
     restart(daemon)
     eventually(lambda: not any(map(alive, pids)), 40)

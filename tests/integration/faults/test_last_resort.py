@@ -40,7 +40,7 @@ def order(daemon: Daemon, grace_s: float = 0.5) -> job_pb2.StopResponse:
     request = job_pb2.StopRequest(job_id="job", reason="a test")
     request.grace.FromMilliseconds(int(grace_s * 1000))
     request.timeout.FromSeconds(0)
-    return daemon.jobs.Stop(request, timeout=20)
+    return daemon.jobs.Stop(request, timeout=60)
 
 
 @contextlib.contextmanager

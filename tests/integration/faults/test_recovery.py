@@ -154,7 +154,7 @@ def test_a_stop_goes_on_after_the_supervisor_was_killed(daemon: Daemon) -> None:
     request = job_pb2.StopRequest(job_id="job")
     request.grace.FromMilliseconds(800)
     request.timeout.FromSeconds(0)
-    daemon.jobs.Stop(request, timeout=20)
+    daemon.jobs.Stop(request, timeout=60)
     os.kill(daemon.supervisor_pid("job"), signal.SIGKILL)
     job = daemon.wait("job")
     assert job.state == job_pb2.JOB_STATE_STOPPED
@@ -233,10 +233,10 @@ def test_a_damaged_journal_is_reported_and_never_guessed(daemon: Daemon) -> None
     with pytest.raises(grpc.RpcError) as info:
         daemon.get("broken")
     assert info.value.code() == grpc.StatusCode.DATA_LOSS and "checksum" in str(info.value.details())
-    listed = {job.job_id: job for job in daemon.jobs.List(job_pb2.ListRequest(), timeout=10).jobs}
+    listed = {job.job_id: job for job in daemon.jobs.List(job_pb2.ListRequest(), timeout=60).jobs}
     assert listed["broken"].state == job_pb2.JOB_STATE_LOST and "checksum" in listed["broken"].verdict.summary
     assert daemon.get("fine").state == job_pb2.JOB_STATE_SUCCEEDED
-    daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="broken"), timeout=10)
+    daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="broken"), timeout=60)
 
 
 def test_the_nursery_ends_when_it_has_nothing_to_do(daemon: Daemon) -> None:

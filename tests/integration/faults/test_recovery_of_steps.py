@@ -142,7 +142,7 @@ def test_the_last_restart_cannot_be_prepared_and_an_epilog_is_left(apart: Daemon
     """A successor knows no user to run the epilog as; the job ends all the same, and says so."""
     told = apart.root.job("x").workspace / "device0" / "told"
     script = shell(apart.folder / "epilog.sh", 'echo "$MUSTER_STATE $MUSTER_EXIT_CODE" >>told\n')
-    pause = 1000 if killed else 10
+    pause = 3000 if killed else 10
     fail_once_its_user_is_gone(apart, passwd, "true", max_restarts=1, epilog=script, backoff_ms=pause)
     if killed:
         in_state(apart, RESTARTING)
@@ -190,7 +190,7 @@ def test_a_restart_for_which_there_was_no_room(daemon: Daemon, tmp_path: Path) -
     """Neither that it is prepared can be recorded, nor that it could not be. Each pause is twice as long as the one
     before, so there is one in which there is time enough to fill the disk."""
     start(daemon, f"[ -e {tmp_path}/go ] || exit 3", backoff_ms=1000, max_restarts=10)
-    eventually(lambda: pause_left(daemon) > 0.6, 60)
+    eventually(lambda: pause_left(daemon) > 3.0, 60)
     (tmp_path / "go").touch()  # for the attempt behind this pause
     with full_disk(daemon):
         until_refused(daemon)

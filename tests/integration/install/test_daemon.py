@@ -32,11 +32,11 @@ def test_health_is_told_of_the_daemon_and_of_each_service(daemon: Daemon) -> Non
     serving = health_pb2.HealthCheckResponse.SERVING
     with grpc.insecure_channel(daemon.address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
-        listed = stub.List(health_pb2.HealthListRequest(), timeout=10).statuses  # type: ignore[attr-defined]
+        listed = stub.List(health_pb2.HealthListRequest(), timeout=60).statuses  # type: ignore[attr-defined]
         assert {name: answer.status for name, answer in listed.items()} == dict.fromkeys(listed, serving)
         assert {"", "muster.v1.JobService", "muster.v1.ExecService"} <= set(listed)
         for name in listed:
-            assert stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=10).status == serving
+            assert stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=60).status == serving
 
 
 def test_a_second_daemon_on_the_same_root_is_refused(daemon: Daemon) -> None:
@@ -161,7 +161,7 @@ def test_health_and_reflection(daemon: Daemon) -> None:
         health = health_pb2_grpc.HealthStub(channel)
         for service in ("", "muster.v1.JobService"):
             answer = health.Check(  # type: ignore[attr-defined]  # its stubs lack the methods
-                health_pb2.HealthCheckRequest(service=service), timeout=10
+                health_pb2.HealthCheckRequest(service=service), timeout=60
             )
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         names = set(ProtoReflectionDescriptorDatabase(channel).get_services())
@@ -175,14 +175,14 @@ def test_paging(daemon: Daemon) -> None:
         daemon.run("true", job_id=f"job-{i}", labels={"odd": str(i % 2)})
     seen, token = [], ""
     while True:
-        page = daemon.jobs.List(job_pb2.ListRequest(page_size=3, page_token=token), timeout=10)
+        page = daemon.jobs.List(job_pb2.ListRequest(page_size=3, page_token=token), timeout=60)
         assert len(page.jobs) <= 3
         seen += [job.job_id for job in page.jobs]
         token = page.next_page_token
         if not token:
             break
     assert seen == [f"job-{i}" for i in reversed(range(7))]
-    odd = daemon.jobs.List(job_pb2.ListRequest(labels={"odd": "1"}), timeout=10).jobs
+    odd = daemon.jobs.List(job_pb2.ListRequest(labels={"odd": "1"}), timeout=60).jobs
     assert {job.job_id for job in odd} == {"job-1", "job-3", "job-5"}
 
 
@@ -192,13 +192,13 @@ def test_events_resume_by_cursor_over_a_restart(daemon: Daemon) -> None:
     daemon.run("true", job_id="first")
     daemon.wait("first")
     request = event_pb2.WatchRequest(from_oldest=True, no_follow=True)
-    before = list(daemon.events.Watch(request, timeout=10))
+    before = list(daemon.events.Watch(request, timeout=60))
     cursor = before[-1].cursor
     daemon.kill()
     daemon.start()
     daemon.run("sh", "-c", "exit 4", job_id="second")
     daemon.wait("second")
-    later = list(daemon.events.Watch(event_pb2.WatchRequest(cursor=cursor, no_follow=True), timeout=10))
+    later = list(daemon.events.Watch(event_pb2.WatchRequest(cursor=cursor, no_follow=True), timeout=60))
     kinds = [(m.event.job_id, m.event.kind) for m in later if m.HasField("event") and m.event.job_id]
     assert kinds[0] == ("second", "job.accepted") and kinds[-1] == ("second", "job.ended")
     assert not any(job_id == "first" for job_id, _ in kinds)

@@ -193,7 +193,7 @@ def test_the_way_back_with_a_job_that_runs(node: Node, last: Release, number: in
     node.start_new()
     expect_running(node, before, "old")
     expect_end(node, "old")
-    states = {job.job_id: job.state for job in node.jobs.List(job_pb2.ListRequest(), timeout=10).jobs}
+    states = {job.job_id: job.state for job in node.jobs.List(job_pb2.ListRequest(), timeout=60).jobs}
     assert states["job"] == job_pb2.JOB_STATE_FAILED and states["other"] == job_pb2.JOB_STATE_STOPPED
 
 
@@ -224,7 +224,7 @@ def test_a_job_that_the_old_release_cannot_read(node: Node, last: Release) -> No
     node.start_old(last)
     with pytest.raises(grpc.RpcError, match=r"DATA_LOSS.*\n.*spec.json.*notify_secret"):
         node.stop("job", grace_s=0)
-    listed = {job.job_id: job.verdict.summary for job in node.jobs.List(job_pb2.ListRequest(), timeout=10).jobs}
+    listed = {job.job_id: job.verdict.summary for job in node.jobs.List(job_pb2.ListRequest(), timeout=60).jobs}
     assert "notify_secret" in listed["job"]
     assert all(alive(pid) for pid in ranks)
     node.kill(signal.SIGTERM)

@@ -113,11 +113,11 @@ def test_what_the_last_release_left_is_all_there(make_node: MakeNode) -> None:
 
 
 def listed(node: Node) -> list[job_pb2.Job]:
-    return list(node.jobs.List(job_pb2.ListRequest(page_size=100), timeout=10).jobs)
+    return list(node.jobs.List(job_pb2.ListRequest(page_size=100), timeout=60).jobs)
 
 
 def warnings(node: Node) -> list[str]:
-    return list(node.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.warnings)
+    return list(node.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.warnings)
 
 
 #: Whatever is in these can be done without: nothing of a job, of its output or of a drain.

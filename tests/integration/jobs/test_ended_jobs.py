@@ -126,7 +126,7 @@ def test_an_ended_job_that_is_damaged_is_said(make_daemon: Make) -> None:
     with pytest.raises(grpc.RpcError) as damaged:
         daemon.get("model")
     assert damaged.value.code() is grpc.StatusCode.DATA_LOSS
-    (job,) = daemon.jobs.List(job_pb2.ListRequest(), timeout=10).jobs
+    (job,) = daemon.jobs.List(job_pb2.ListRequest(), timeout=60).jobs
     assert job.state == job_pb2.JOB_STATE_LOST and job.warnings
 
 
@@ -370,9 +370,9 @@ def test_rm_force_never_removes_a_job_with_a_living_process(make_daemon: Make, d
         damage(daemon.root.job("model").folder)
         daemon.restart()
         with pytest.raises(grpc.RpcError) as refused:
-            daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="model", force=True), timeout=20)
+            daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="model", force=True), timeout=60)
         assert str(process.pid) in str(refused.value.details())
         assert "model" in on_disk(daemon)
         # The command stops the job first, as of any other.
         assert daemon.cli("rm", "-f", "model").returncode == 0
-        assert process.wait(20) == -signal.SIGTERM
+        assert process.wait(60) == -signal.SIGTERM

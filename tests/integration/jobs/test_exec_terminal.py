@@ -59,7 +59,7 @@ class Terminal:
         return found
 
     def ended(self) -> int:
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
     @property
     def is_raw(self) -> bool:

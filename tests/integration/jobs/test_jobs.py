@@ -241,7 +241,7 @@ def test_a_stop_with_a_shorter_grace_shortens_the_first(daemon: Daemon) -> None:
     request = job_pb2.StopRequest(job_id="hurry")
     request.grace.FromSeconds(3600)
     request.timeout.FromSeconds(0)
-    assert not daemon.jobs.Stop(request, timeout=20).ended
+    assert not daemon.jobs.Stop(request, timeout=60).ended
     assert daemon.get("hurry").state == job_pb2.JOB_STATE_STOPPING
     assert daemon.stop("hurry", grace_s=0).ended
 
@@ -304,15 +304,15 @@ def test_another_user(open_daemon: Daemon) -> None:
 
 def test_start_is_idempotent(daemon: Daemon) -> None:
     spec = job_pb2.JobSpec(job_id="same", command=["sh", "-c", "echo once"], env={"A": "1", "B": "2"})
-    first = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
-    again = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
+    first = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
+    again = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     assert not first.already_existed and again.already_existed
     job = daemon.wait("same")
-    assert daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20).already_existed
+    assert daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).already_existed
     assert daemon.output(job) == b"once\n"
     spec.env["A"] = "other"
     with pytest.raises(grpc.RpcError) as info:
-        daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
+        daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     assert info.value.code() == grpc.StatusCode.ALREADY_EXISTS
     assert reason(info.value) == "JOB_ID_CONFLICT"
 
@@ -321,12 +321,12 @@ def test_a_conflict_names_what_differs(make_daemon: Callable[..., Daemon]) -> No
     """Not what this node's own default of the grace made of the spec, and no values."""
     daemon = make_daemon("[jobs]\ngrace_steps = [1, 2]\n")
     spec = job_pb2.JobSpec(job_id="same", command=["true"], env={"TOKEN": "hunter2", "SAME": "x"})
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     spec.ranks = 1
-    assert daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20).already_existed
+    assert daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).already_existed
     spec.env["TOKEN"], spec.nice = "swordfish", 5
     with pytest.raises(grpc.RpcError) as info:
-        daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
+        daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     assert reason(info.value) == "JOB_ID_CONFLICT"
     assert client.facts(info.value)["fields"] == "env['TOKEN'], nice"
     told = info.value.details() or ""
@@ -340,7 +340,7 @@ def test_a_conflict_names_what_differs(make_daemon: Callable[..., Daemon]) -> No
 def test_max_runtime(daemon: Daemon) -> None:
     spec = job_pb2.JobSpec(job_id="late", command=["sleep", "3600"])
     spec.max_runtime.FromMilliseconds(200)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=20)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     job = daemon.wait("late")
     assert (job.state, job.verdict.stopped_by) == (job_pb2.JOB_STATE_STOPPED, "max_runtime")
 
@@ -362,12 +362,12 @@ def test_many_ranks(daemon: Daemon) -> None:
 def test_delete(daemon: Daemon) -> None:
     daemon.run("echo", "x", job_id="gone")
     job = daemon.wait("gone")
-    daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="gone"), timeout=20)
+    daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="gone"), timeout=60)
     assert not Path(job.ranks[0].log_path).exists() and not daemon.root.job("gone").folder.exists()
     with pytest.raises(grpc.RpcError) as info:
         daemon.get("gone")
     assert info.value.code() == grpc.StatusCode.NOT_FOUND and reason(info.value) == "JOB_NOT_FOUND"
     daemon.run("sleep", "3600", job_id="busy")
     with pytest.raises(grpc.RpcError) as info:
-        daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="busy"), timeout=20)
+        daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="busy"), timeout=60)
     assert reason(info.value) == "JOB_NOT_ENDED"

@@ -27,7 +27,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def warnings(daemon: Daemon) -> list[str]:
-    node = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node
+    node = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node
     return [text for text in node.warnings if text.startswith("notify")]
 
 

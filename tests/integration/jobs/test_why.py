@@ -250,12 +250,12 @@ def cards(tmp_path: Path) -> Iterator[FakeCards]:
 @pytest.fixture
 def on_cards(make_daemon: Callable[..., Daemon], cards: FakeCards) -> Daemon:
     daemon = make_daemon(CONFIG, cards.env)
-    eventually(lambda: len(daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.cards) == len(cards))
+    eventually(lambda: len(daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.cards) == len(cards))
     return daemon
 
 
 def conditions(daemon: Daemon) -> set[tuple[str, str]]:
-    node = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node
+    node = daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node
     return {(condition.code, condition.device) for condition in node.conditions}
 
 

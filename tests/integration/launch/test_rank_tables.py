@@ -351,7 +351,7 @@ def test_a_table_that_contradicts_the_request(make_daemon: Callable[..., Daemon]
     )
     daemon.jobs.Start(job_pb2.StartRequest(spec=start_again), timeout=30)
     assert "the job asks for 4 cards" in failure(daemon, "y")
-    assert all(not card.job_id for card in daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.cards), (
+    assert all(not card.job_id for card in daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.cards), (
         "cards are given back"
     )
     spec = job_pb2.JobSpec(

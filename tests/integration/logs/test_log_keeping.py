@@ -69,7 +69,7 @@ def longer(path: Path, size: int) -> bool:
 
 
 def warnings(daemon: Daemon) -> list[str]:
-    return list(daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node.warnings)
+    return list(daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.warnings)
 
 
 def program(daemon: Daemon, body: str) -> list[str]:

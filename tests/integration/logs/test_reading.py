@@ -348,7 +348,7 @@ def test_a_job_that_is_removed_while_it_is_followed(daemon):
         assert process.stdout is not None
         assert process.stdout.readline() == b"here\n"
         assert daemon.cli("rm", "-f", "x").returncode == 0
-        assert process.wait(20) in (0, 3)  # its end was seen, or it was gone by then
+        assert process.wait(60) in (0, 3)  # its end was seen, or it was gone by then
 
 
 def test_binary_output_and_a_line_of_100_mb_do_no_harm(daemon):

@@ -42,7 +42,7 @@ def sick(make_daemon: Callable[..., Daemon], cards: FakeCards) -> Daemon:
 
 
 def node(daemon: Daemon) -> Any:
-    return daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=10).node
+    return daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node
 
 
 def look(daemon: Daemon, *items: str) -> list[Any]:
@@ -115,7 +115,7 @@ def said(daemon: Daemon) -> dict[str, Any]:
 def test_conditions_and_the_drain_outlive_the_daemon(sick: Daemon, cards: FakeCards):
     cards[3].lose()
     look(sick, "gpu-lost")
-    sick.nodes.Drain(node_pb2.DrainRequest(reason="a new fan"), timeout=10)
+    sick.nodes.Drain(node_pb2.DrainRequest(reason="a new fan"), timeout=60)
     before = node(sick)
     sick.kill()
     sick.restart()
@@ -127,7 +127,7 @@ def test_conditions_and_the_drain_outlive_the_daemon(sick: Daemon, cards: FakeCa
     code, message, info = refused(lambda: start(sick, 0))
     assert (code, info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "NODE_DRAINING")
     assert "a new fan" in message
-    assert not sick.nodes.Undrain(node_pb2.UndrainRequest(), timeout=10).node.HasField("drain")
+    assert not sick.nodes.Undrain(node_pb2.UndrainRequest(), timeout=60).node.HasField("drain")
     start(sick, 0)
 
 
@@ -144,14 +144,14 @@ def test_a_driver_that_hangs_is_a_finding_and_the_daemon_answers(sick: Daemon, c
 
 
 def test_a_drill_refuses_jobs_until_it_is_cleared(sick: Daemon):
-    made = sick.probes.InjectCondition(probe_pb2.InjectConditionRequest(code="GPU_LOST", card=0), timeout=10).condition
+    made = sick.probes.InjectCondition(probe_pb2.InjectConditionRequest(code="GPU_LOST", card=0), timeout=60).condition
     assert made.injected
     assert (made.item, made.status, made.clears) == ("gpu-lost", "CRITICAL", "age")
     _, message, info = refused(lambda: start(sick, 0))
     assert info.reason == "NODE_UNHEALTHY"
     assert "(injected for a drill)" in message
     (gone,) = sick.probes.ClearConditions(
-        probe_pb2.ClearConditionsRequest(code="GPU_LOST", device="card 0"), timeout=10
+        probe_pb2.ClearConditionsRequest(code="GPU_LOST", device="card 0"), timeout=60
     ).conditions
     assert gone.injected
     start(sick, 0)
@@ -181,7 +181,7 @@ def test_requests_that_cannot_be_are_refused(sick: Daemon):
 
 
 def test_the_checks_are_listed_with_their_codes(sick: Daemon):
-    checks = {c.item: c for c in sick.probes.ListChecks(probe_pb2.ListChecksRequest(), timeout=10).checks}
+    checks = {c.item: c for c in sick.probes.ListChecks(probe_pb2.ListChecksRequest(), timeout=60).checks}
     assert list(checks["dns"].when) == ["start"]
     assert list(checks["gpu-lost"].when) == ["start", "period"]
     assert "GPU_LOST" in checks["gpu-lost"].codes

@@ -41,6 +41,7 @@ from muster.supervisors.model.states import State
 from muster.supervisors.paths import JobPaths, Root
 from muster.v1 import event_pb2, job_pb2, log_pb2, node_pb2
 from tests.unit.ended_jobs import NoEnded
+from tests.unit.waiting import LIMIT_S, until
 
 SPEC = job_pb2.JobSpec(job_id="j", command=["true"])
 
@@ -99,6 +100,7 @@ class FakeRegistry:
         self.answer = None
         self.jobs = {"j": job_entry()}
         self.asked = []
+        self.waited_for = anyio.Event()
         self.cancelled = anyio.Event()
         self.over = anyio.Event()
         self.leasing = FakeLeasing()
@@ -136,6 +138,7 @@ class FakeRegistry:
         await anyio.sleep_forever()
 
     async def wait_ended(self, job_id):
+        self.waited_for.set()
         try:
             await self.over.wait()
         except asyncio.CancelledError:
@@ -209,7 +212,7 @@ async def world():
             context=context, client=client, registry=context.registry, events=context.events, config=config, task=task
         )
     context.stopping.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, LIMIT_S)
     shutil.rmtree(folder)
 
 
@@ -222,7 +225,7 @@ async def _serve(context, ready):
 async def failed(call):
     """The error of a call that fails, and fails soon."""
     with pytest.raises(aio.AioRpcError) as caught:
-        await asyncio.wait_for(_finished(call), 5)
+        await asyncio.wait_for(_finished(call), LIMIT_S)
     return caught.value
 
 
@@ -358,16 +361,16 @@ async def test_a_task_group_in_a_handler(world):
 async def test_a_clients_cancellation_reaches_the_handler_and_is_not_logged(world):
     with structlog.testing.capture_logs() as logged:
         call = world.client.jobs.Wait(job_pb2.WaitRequest(job_id="j"))
-        await asyncio.sleep(0.1)
+        await world.registry.waited_for.wait()
         call.cancel()
-        await asyncio.wait_for(world.registry.cancelled.wait(), 5)
+        await asyncio.wait_for(world.registry.cancelled.wait(), LIMIT_S)
     assert not [entry for entry in logged if "incident" in entry]
 
 
 async def test_a_clients_deadline(world):
     seen = await failed(world.client.jobs.Wait(job_pb2.WaitRequest(job_id="j"), timeout=0.2))
     assert seen.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await asyncio.wait_for(world.registry.cancelled.wait(), 5)
+    await asyncio.wait_for(world.registry.cancelled.wait(), LIMIT_S)
 
 
 async def test_a_client_that_goes_away_in_a_stream_is_no_defect(world):
@@ -397,10 +400,18 @@ async def test_streams_are_limited_and_never_keep_a_stop_out(world):
     seen = await failed(world.client.events.Watch(event_pb2.WatchRequest()))
     assert (seen.code(), failure(seen).reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_STREAMS")
     zero = job_pb2.StopRequest(job_id="j", timeout=Duration())
-    assert not (await asyncio.wait_for(world.client.jobs.Stop(zero), 5)).ended
+    assert not (await asyncio.wait_for(world.client.jobs.Stop(zero), LIMIT_S)).ended
     watches[0].cancel()
-    await asyncio.sleep(0.1)
-    assert (await world.client.events.Watch(event_pb2.WatchRequest()).read()).cursor == "0"
+
+    async def another() -> Any:
+        """The first message, once there is room for another stream."""
+        while True:
+            try:
+                return await world.client.events.Watch(event_pb2.WatchRequest()).read()
+            except grpc.aio.AioRpcError as error:
+                assert failure(error).reason == "TOO_MANY_STREAMS"
+
+    assert (await asyncio.wait_for(another(), LIMIT_S)).cursor == "0"
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------------
@@ -417,7 +428,7 @@ async def test_the_caller_is_passed_on(world):
 
 async def test_stop_answers_at_its_timeout_and_when_the_job_has_ended(world):
     def stop(**fields):
-        return asyncio.wait_for(world.client.jobs.Stop(job_pb2.StopRequest(job_id="j", **fields)), 5)
+        return asyncio.wait_for(world.client.jobs.Stop(job_pb2.StopRequest(job_id="j", **fields)), LIMIT_S)
 
     assert not (await stop(timeout=Duration(nanos=50_000_000), grace=Duration(), reason="why")).ended
     assert world.registry.asked == [("j", (0.0,), "the tests", "why")]
@@ -532,9 +543,10 @@ async def test_bookmarks_come_in_silence(world):
     async def write(message):
         written.append(message)
 
-    with anyio.move_on_after(0.5):
-        await service.Watch(event_pb2.WatchRequest(job_id="none"), SimpleNamespace(write=write))
-    assert len(written) >= 3
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(service.Watch, event_pb2.WatchRequest(job_id="none"), SimpleNamespace(write=write))
+        await until(lambda: len(written) >= 3)
+        tasks.cancel_scope.cancel()
     assert not any(message.HasField("event") for message in written)
 
 
@@ -582,13 +594,13 @@ async def test_the_end_of_the_server_ends_every_call_with_a_status(world):
     health: Any = health_pb2_grpc.HealthStub(world.client.channel)
     status = health.Watch(health_pb2.HealthCheckRequest())
     assert (await status.read()).status == health_pb2.HealthCheckResponse.SERVING
-    await asyncio.sleep(0.1)
+    await world.registry.waited_for.wait()
     world.context.stopping.set()
     assert (await status.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
     for call in (follow, watch, wait):
         seen = await failed(call)
         assert (seen.code(), failure(seen).reason) == (grpc.StatusCode.UNAVAILABLE, "STOPPING")
-    await asyncio.wait_for(world.task, 5)
+    await asyncio.wait_for(world.task, LIMIT_S)
     assert not world.context.root.socket.exists()
     seen = await failed(start(world))
     assert seen.code() is grpc.StatusCode.UNAVAILABLE
@@ -606,7 +618,7 @@ async def test_a_call_under_way_finishes_when_the_server_ends(world):
     call = asyncio.ensure_future(start(world))
     await begun.wait()
     world.context.stopping.set()
-    assert (await asyncio.wait_for(call, 5)).job.job_id == "j"
+    assert (await asyncio.wait_for(call, LIMIT_S)).job.job_id == "j"
 
 
 async def test_a_client_that_does_not_read_does_not_hold_up_the_end(world):
@@ -615,7 +627,7 @@ async def test_a_client_that_does_not_read_does_not_hold_up_the_end(world):
     await call.read()
     await asyncio.sleep(0.3)
     world.context.stopping.set()
-    await asyncio.wait_for(world.task, 5)
+    await asyncio.wait_for(world.task, LIMIT_S)
 
 
 def test_only_the_boundary_knows_grpcs_codes():

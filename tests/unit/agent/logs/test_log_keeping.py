@@ -32,7 +32,7 @@ from muster.supervisors.model.states import State
 from muster.supervisors.output import gzip_members, log_removals, log_segments
 from muster.supervisors.paths import Root
 from tests.small_disk import fill, needs_root, small_disk
-from tests.unit.notify_receiver import until
+from tests.unit.waiting import until
 
 HOUR = 3600.0
 #: A process that has a lock, as a supervisor has.

@@ -21,7 +21,7 @@ from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import JOB, State
 from muster.supervisors.paths import Root
 from tests.small_disk import needs_root, small_disk
-from tests.unit.notify_receiver import until
+from tests.unit.waiting import until
 
 
 def entry_of(folder: Path, ranks: int = 2) -> tuple[Root, Entry]:
@@ -143,7 +143,7 @@ async def test_nothing_is_left_of_a_job_that_is_deleted(tmp_path: Path) -> None:
     root, entry = entry_of(tmp_path)
     put(root, 0, b"x\n")
     log = root.worker_log("job", 0)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker(root, entry).run)
             await until(log.exists)
@@ -160,7 +160,7 @@ async def test_switched_off_and_on_again(tmp_path: Path) -> None:
     style = ["plain"]
     log = root.worker_log("job", 0)
     mine = WorkerLog(root, entry, lambda: style[0], anyio.CapacityLimiter(2))
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(mine.run)
             await until(log.exists)

@@ -34,6 +34,7 @@ from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import JOB, Outcome, State
 from muster.supervisors.paths import JobPaths
+from tests.unit.waiting import until
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -607,7 +608,7 @@ async def test_a_loop_that_is_blocked_is_seen(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(loop_lag, "PERIOD_S", 0.01)
     lag = LoopLag()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lag.run)
             while lag.seen.count == 0:
@@ -631,12 +632,6 @@ async def scrape(where: Path) -> Samples:
             while True:
                 got += await stream.receive()
     return read(got.partition(b"\r\n\r\n")[2])
-
-
-async def until(what: Any) -> None:
-    with anyio.fail_after(20):
-        while not what():  # noqa: ASYNC110 — what a file system shows sends no event
-            await anyio.sleep(0.01)
 
 
 async def test_a_new_configuration_takes_effect(tmp_path: Path):

@@ -22,6 +22,7 @@ from muster.agent.node.faults_file import FAULT_S, MAX_FAULTS, FaultsFile
 from muster.agent.node.node_file import DrainState, Fault, NodeState, node_file
 from muster.agent.node.xid_memory import MAX_BOOTS, MAX_PAIRS, XidMemory
 from muster.probes.checks.result import Status
+from tests.unit.waiting import until
 
 NOW = 1_700_000_000.0
 CONDITION = Condition(
@@ -43,12 +44,6 @@ async def running(part: Any) -> AsyncIterator[None]:
         await tasks.start(part.run)
         yield
         tasks.cancel_scope.cancel()
-
-
-async def until(true: Any) -> None:
-    with anyio.fail_after(10):
-        while not true():  # noqa: ASYNC110  # a file sends no event
-            await anyio.sleep(0.005)
 
 
 async def test_what_was_written_is_read_again(tmp_path: Path):

@@ -22,6 +22,7 @@ from muster.probes.checks.precheck import UnknownItem
 from muster.probes.checks.result import Action, CheckResult, Code, Status
 from muster.probes.node.node_checks import Finding, Inventory, NodeCheck, NodeSettings, Position
 from muster.supervisors.paths import Root
+from tests.unit.waiting import until
 
 START = 1_700_000_000.0
 QUICK = 0.01
@@ -235,12 +236,6 @@ def xid(number: int, code: Code, card: int | None = 3, at: float = START, **more
     )
 
 
-async def until(true: Callable[[], Any]) -> None:
-    with anyio.fail_after(10):
-        while not true():  # noqa: ASYNC110  # looks and files send no event
-            await anyio.sleep(0.005)
-
-
 def codes(health: NodeHealth) -> list[str]:
     return [condition.code for condition in health.conditions]
 
@@ -340,7 +335,7 @@ async def test_a_look_for_a_job_that_waits_ends_in_time(house: House):
     house.set("checks", deadline_s=0.05)
     house.looker.hanging.add("temperature")
     health = await house.load()
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         results = await health.look(cards=[3])
     assert {(r.item, r.code, r.status) for r in results} == {
         (check.item, Code.PROBE_TIMED_OUT, Status.UNKNOWN) for check in CHECKS if check.interval_s

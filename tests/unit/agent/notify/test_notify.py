@@ -21,7 +21,8 @@ from muster.agent.notify.sender import Notifier
 from muster.supervisors.model.notify_rules import EVENTS
 from muster.supervisors.paths import Root
 from tests.conftest import eventually
-from tests.unit.notify_receiver import Answer, Parts, Receiver, ended, nobody, until
+from tests.unit.notify_receiver import Answer, Parts, Receiver, ended, nobody
+from tests.unit.waiting import until
 
 DOCS = Path(__file__).parents[4] / "docs"
 #: A try may take this long where a test is not about that.
@@ -405,7 +406,7 @@ def documented(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
         yield f"http://127.0.0.1:{port}/", secret, printed
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(60)
 
 
 def listens(port: int) -> bool:

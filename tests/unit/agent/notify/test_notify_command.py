@@ -10,7 +10,7 @@ import pytest
 from muster.agent.notify import command
 from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
 from tests.conftest import alive
-from tests.unit.notify_receiver import until
+from tests.unit.waiting import until
 
 ITEM = Item("0123456789abcdef-7", "failed", "job.ended", 1000.0, "job-1", "it failed", {"state": "FAILED"})
 BODY = b'{"id": "0123456789abcdef-7"}'

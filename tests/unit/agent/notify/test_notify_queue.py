@@ -15,7 +15,7 @@ from muster.agent.host.state_file import write_text
 from muster.agent.notify import backlog
 from muster.agent.notify.backlog import COMMAND, WEBHOOK, Outbox
 from muster.agent.notify.notification import Item
-from tests.unit.notify_receiver import until
+from tests.unit.waiting import until
 
 URL = "https://h/letmein"
 

@@ -17,7 +17,8 @@ import pytest
 from muster.agent.notify import webhook
 from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
 from muster.agent.notify.webhook import WebhookTarget, post
-from tests.unit.notify_receiver import Answer, Got, Receiver, nobody, serving, until
+from tests.unit.notify_receiver import Answer, Got, Receiver, nobody, serving
+from tests.unit.waiting import until
 
 ITEM = Item("0123456789abcdef-7", "hung", "job.hung", 1000.0, "job-1", "rank 3 hangs")
 BODY = b'{"id": "0123456789abcdef-7"}'
@@ -159,7 +160,7 @@ async def test_who_answers_a_byte_at_a_time_is_given_up_as_well() -> None:
             await not_taken(f"http://127.0.0.1:{listening.getsockname()[1]}/", 0.3)
         finally:
             stop.set()
-            thread.join(20)
+            thread.join(60)
 
 
 async def test_a_good_answer_whose_text_does_not_come_is_one(receiver: Receiver) -> None:
@@ -186,7 +187,7 @@ async def test_who_speaks_something_else(said: bytes) -> None:
             else:
                 await not_taken(url)
         finally:
-            thread.join(20)
+            thread.join(60)
 
 
 async def test_a_call_that_never_comes_back_leaves_other_urls_alone(
@@ -213,7 +214,7 @@ async def test_a_call_that_never_comes_back_leaves_other_urls_alone(
 
 async def test_its_end_is_not_waited_for_when_the_daemon_ends(receiver: Receiver) -> None:
     receiver.open.clear()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sent, receiver.url)
             await until(lambda: receiver.got)

@@ -16,6 +16,7 @@ from muster.agent.telemetry.history.history_db import Database
 from muster.agent.telemetry.history.history_rows import CPU, UTIL, Bounds, Busy, FoundSeries, SeriesFacts, SeriesKey
 from muster.agent.telemetry.history.history_store import History
 from muster.agent.telemetry.history.history_waiting import Waiting
+from tests.unit.waiting import until
 
 BOUNDS = Bounds(1.0, 3.0, 64 << 20)
 T0 = 1_700_000_040.0
@@ -105,9 +106,7 @@ async def until_rows(path: Path, count: int) -> None:
         connection.close()
         return int(found)
 
-    with anyio.fail_after(30):
-        while rows() != count:  # noqa: ASYNC110  # a file sends no event
-            await anyio.sleep(0.01)
+    await until(lambda: rows() == count)
 
 
 async def test_a_job_that_has_ended_is_there_with_its_cards(tmp_path: Path, clock: Clock):
@@ -156,16 +155,12 @@ async def test_a_full_disk_costs_nothing_but_the_history(tmp_path: Path, clock: 
     monkeypatch.setattr(Database, "write", write)
     async with opened(path, clock) as made:
         note(made, clock, CARD, [1.0, 2.0, 3.0, 4.0])
-        with anyio.fail_after(30):
-            while not made.trouble:  # noqa: ASYNC110  # a file sends no event
-                await anyio.sleep(0.01)
+        await until(lambda: made.trouble)
         assert "disk is full" in made.trouble[0] and str(path) in made.trouble[0]
         (found,) = await made.card("GPU-1", 0, T0, T0 + 10, 1.0)
         assert means(found) == [1.0, 2.0, 3.0, 4.0]  # from memory
         full = False
-        with anyio.fail_after(30):
-            while made.trouble:  # noqa: ASYNC110  # a file sends no event
-                await anyio.sleep(0.01)
+        await until(lambda: not made.trouble)
     async with opened(path, clock) as made:
         (found,) = await made.card("GPU-1", 0, T0, T0 + 10, 1.0)
         assert means(found) == [1.0, 2.0, 3.0, 4.0]
@@ -221,9 +216,7 @@ async def test_damage_that_shows_in_the_middle(tmp_path: Path, clock: Clock, mon
         made.tell(CARD, SeriesFacts("nvidia", 3))
         note(made, clock, CARD, [2.0, 3.0])
         clock.now += 10
-        with anyio.fail_after(30):
-            while not set_aside(path):  # noqa: ASYNC110  # a file sends no event
-                await anyio.sleep(0.01)
+        await until(lambda: set_aside(path))
         (found,) = await made.card("GPU-1", 3, clock.now - 100, clock.now, 1.0)
         assert means(found) == [2.0, 3.0]  # nothing that was noted meanwhile is lost
         assert found.card_kind == "nvidia"
@@ -275,9 +268,7 @@ async def test_another_rate_is_taken_over(tmp_path: Path, clock: Clock, monkeypa
     async with opened(path, clock) as made:
         note(made, clock, CARD, [1.0] * 20)
         clock.bounds = Bounds(5.0, 3.0, 64 << 20)
-        with anyio.fail_after(30):
-            while made.tick(clock.now) % 5:  # noqa: ASYNC110  # a file sends no event
-                await anyio.sleep(0.01)
+        await until(lambda: made.tick(clock.now) % 5 == 0)
         for _ in range(4):
             made.note(CARD, made.tick(clock.now), {UTIL: 3.0})
             clock.now += 5

@@ -21,6 +21,7 @@ from muster.agent.telemetry.records import (
     encoded,
 )
 from muster.probes.kernel.trees import ProcessRole
+from tests.unit.waiting import until
 
 PROC = ProcRecord(10, 55, 3, ProcessRole.WORKER, 1.5, 1, 2, None, 4, "S", None)
 CARD = CardRecord(4, "nvidia", 99.0, 40.0, 600.5, None, 12345, 3)
@@ -116,17 +117,12 @@ async def test_of_more_jobs_than_there_is_room_for_none_is_left_out():
 
 
 async def follow(hub: Records, file: RecordFile, path: str, work: Any) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(file.follow, path)
             await anyio.wait_all_tasks_blocked()
             await work()
             tasks.cancel_scope.cancel()
-
-
-async def until(what: Any) -> None:
-    while not what():  # noqa: ASYNC110  # a file sends no event
-        await anyio.sleep(0.005)
 
 
 async def test_a_file_gets_a_line_each_and_may_be_moved_away(tmp_path: Path):

@@ -25,7 +25,7 @@ async def test_an_abandoned_call_is_not_made_again_until_it_returns():
     with pytest.raises(watched.StillHanging, match="hang"):
         await watched.call("hang", hang)
     release.set()
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while True:
             try:
                 await watched.call("hang", hang)
@@ -53,7 +53,7 @@ def test_a_hanging_call_does_not_keep_the_process_from_ending():
     (thread,) = [t for t in threading.enumerate() if t.name == "probe loop"]
     assert thread.daemon
     release.set()  # it finds the loop closed, and says nothing
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from muster.probes.cards.driver import Driver, Seen, View, What
 from muster.probes.cards.sampler import ProcessLook, Sampler, SamplerSettings
 from muster.probes.kernel.trees import JobRoots, ProcessRole, RootProcess
 from tests.unit.proc_folder import ProcFolder
+from tests.unit.waiting import until
 
 ROOTS = JobRoots("job", (RootProcess(0, 100, 1000, launcher=True),), 50, (3,), 7)
 
@@ -58,14 +59,6 @@ class Watch:
                 await tasks.start(self.sampler.run)
                 yield
                 tasks.cancel_scope.cancel()
-
-
-async def until(what: Callable[[], object]) -> None:
-    with anyio.fail_after(30):
-        while True:
-            if what():
-                return
-            await anyio.sleep(0.005)
 
 
 @pytest.fixture

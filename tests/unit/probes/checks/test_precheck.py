@@ -105,7 +105,9 @@ async def test_what_is_asked_for_reaches_each_check(tmp_path):
 
 
 async def test_a_check_that_is_cut_short_says_how_long_it_had(tmp_path):
-    """Cards have a deadline of their own, a little before that of all, so that they can say which card hangs."""
+    """Cards have a deadline of their own, a little before that of all, so that they can say which card hangs.
+
+    "A little" is 0.3 s here, for busy machines."""
     release = threading.Event()
 
     class Hangs(NoCards):
@@ -118,16 +120,19 @@ async def test_a_check_that_is_cut_short_says_how_long_it_had(tmp_path):
             release.wait(60)
             return Reading()
 
-    settings = CheckSettings(host_files="", deadline_s=1.0, root_min_gb=0)
-    driver = Driver(lambda: DriverSettings(1.0), [Hangs(lambda: 0)], dev=tmp_path)
+    settings = CheckSettings(host_files="", deadline_s=6.0, root_min_gb=0)
+    driver = Driver(lambda: DriverSettings(60.0), [Hangs(lambda: 0)], dev=tmp_path)
+    await driver.open()  # what hangs is a card, not the opening on a busy machine
     try:
-        results = await run(settings, cards=CardsWanted(indices=(0, 1)), driver=driver)
+        results = await run(
+            settings, items=("gpu-check", "disk-size root"), cards=CardsWanted(indices=(0, 1)), driver=driver
+        )
     finally:
         release.set()
         await driver.close()
     found = {r.item: r for r in results}
     assert (found["gpu-check"].status, found["gpu-check"].code) == (Status.UNKNOWN, Code.PROBE_TIMED_OUT)
-    assert found["gpu-check"].reason == "cards 0-1: no answer within 0.95 s"
+    assert found["gpu-check"].reason == "cards 0-1: no answer within 5.7 s"
     assert found["disk-size root"].status in (Status.OK, Status.WARN)
 
 
