@@ -21,7 +21,7 @@ MINDSPORE ?= mindspore==2.7.*
 # proto/muster holds links to agent, supervisors and probes.
 CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py)
 
-.PHONY: help setup run test chaos test-system test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench soak lock clean
+.PHONY: help setup run test test-slow chaos test-system test-msrun fuzz lint format proto check-proto docs check-docs corpus corpus-acted bench soak lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -31,12 +31,18 @@ setup: $(READY)  ## .venv with the locked dependencies and this project, editabl
 run: $(READY)  ## the quick start: a daemon and a small job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/run.sh
 
-# A test's daemon would else compile each of its modules, where the environment forbids to keep what was compiled.
-test chaos: export PYTHONDONTWRITEBYTECODE :=
+# PYTHONDONTWRITEBYTECODE: with it, each daemon of a test compiles all of its modules again.
+test test-slow chaos: export PYTHONDONTWRITEBYTECODE :=
 # Tests fork next to gRPC's threads; its handlers for that are for programs that go on to use it.
-test chaos: export GRPC_ENABLE_FORK_SUPPORT := 0
-test: $(READY)  ## the tests; PYTEST_ARGS="-k name -x" selects
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal --ignore=tests/system $(PYTEST_ARGS)
+test test-slow chaos: export GRPC_ENABLE_FORK_SUPPORT := 0
+# Twice as many workers as cores: most tests wait for processes more than they compute.
+PYTEST_WORKERS ?= $(shell echo $$(( 2 * $$(nproc) )))
+PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist worksteal
+test: $(READY)  ## the tests, but for the slow ones; PYTEST_ARGS="-k name -x" selects
+	@$(PYTEST) --ignore=tests/system -m "not slow and not chaos" $(PYTEST_ARGS)
+
+test-slow: $(READY)  ## tests of more than five seconds, and chaos: MUSTER_CHAOS_POINTS says how many points
+	@$(PYTEST) --ignore=tests/system -m "slow or chaos" $(PYTEST_ARGS)
 
 chaos: $(READY)  ## two faults at once, again and again: POINTS=1000; ONLY=17: one point; SEED, FAULTS: which ones
 	@MUSTER_CHAOS_POINTS=$(or $(POINTS),100) $(if $(SEED),MUSTER_CHAOS_SEED=$(SEED)) $(if $(ONLY),MUSTER_CHAOS_ONLY=$(ONLY)) $(if $(FAULTS),MUSTER_CHAOS_FAULTS='$(FAULTS)') \

@@ -157,6 +157,7 @@ def fuzz(daemon: Daemon, count: int, seed: int) -> Run:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_anything_in_any_call(make_daemon: Callable[..., Daemon]) -> None:
     daemon = make_daemon("[jobs]\nmax_jobs = 16\n[exec]\nabandoned_s = 1\n[telemetry]\nprocesses_s = 5.0\n")

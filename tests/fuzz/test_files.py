@@ -106,6 +106,7 @@ def changed(rng: random.Random, data: bytes) -> bytes:
     return bytes(made)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_daemon_starts_on_whatever_it_finds(daemon: Daemon) -> None:
     """Journals and specs of jobs that have ended, and everything else in the state folder, with bytes changed."""

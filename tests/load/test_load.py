@@ -66,6 +66,7 @@ def test_a_job_of_256_ranks(node):
     assert {rank.signal for rank in ended.ranks} == {9}
 
 
+@pytest.mark.slow
 def test_64_jobs_at_once(node):
     def start(number: int) -> str:
         node.run("sh", "-c", f"echo {number}; exec sleep 100000", job_id=f"job-{number}", ranks=2)
@@ -123,6 +124,7 @@ def test_200_followers_of_flooding_ranks(node):
     node.wait("floods")
 
 
+@pytest.mark.slow
 def test_1000_resumptions_of_a_watch_over_a_kill_of_the_daemon(make_daemon):
     """Eight watchers begin anew behind every two events, while more of them happen: each sees each once, in order."""
     node = make_daemon()

@@ -78,6 +78,7 @@ def outcome(channel: Any, path: str, *requests: bytes) -> tuple[str, str]:
 # --- roles ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_call_is_a_look_or_refused_to_a_reader_and_written_down(shared: Daemon) -> None:
     assert len(METHODS) > 20
     with grpc.insecure_channel(f"unix:{shared.root.reader_socket}") as channel:
@@ -413,6 +414,7 @@ def test_handshakes_that_are_refused(listening: Listening, whose: str) -> None:
     assert audit(listening.daemon) == []
 
 
+@pytest.mark.slow
 def test_a_connection_that_outlives_its_certificate_has_no_role_any_more(listening: Listening, tmp_path: Path) -> None:
     """Nor has a session that is resumed: gRPC shows the certificate that was verified then."""
     pair = Pair(tmp_path / "short.crt", tmp_path / "short.key")
@@ -444,6 +446,7 @@ def test_a_plain_client_gets_nothing(listening: Listening) -> None:
         assert outcome(channel, "/muster.v1.NodeService/GetNode")[0] == "UNAVAILABLE"
 
 
+@pytest.mark.slow
 def test_whoever_says_nothing_is_sent_away(listening: Listening) -> None:
     with socket.create_connection(("127.0.0.1", listening.port), 60) as silent:
         assert silent.recv(1) == b""

@@ -114,6 +114,7 @@ def test_what_the_daemon_refuses(daemon, tmp_path):
     assert daemon.cli("run", "--job-id", "x", "--", "false").returncode == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_the_job_and_shows_its_last_words(daemon, number):
     script = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"
@@ -156,6 +157,7 @@ def test_when_nobody_reads_the_job_goes_on(daemon):
     assert daemon.cli("ps", "-q").stdout == "x\n"
 
 
+@pytest.mark.slow
 def test_a_restart_of_the_daemon_loses_and_doubles_nothing(daemon):
     script = 'i=0; while [ $i -lt 1500 ]; do echo "line $i"; i=$((i+1)); sleep 0.001; done; exit 9'
     with started(daemon, "run", "-v", "--job-id", "x", "--ranks", "2", "--", "sh", "-c", script) as process:
@@ -220,6 +222,7 @@ def no_muster_below(folder: Path) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [["--standalone"], []])
 def test_standalone_is_a_drop_in_launcher(short_tmp, how):
     done = standalone(
@@ -254,6 +257,7 @@ def test_standalone_puts_the_logs_where_they_are_wanted(short_tmp):
     assert [entry.name for entry in short_tmp.iterdir()] == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["runs", "was killed"])
 def test_a_second_standalone_run_of_one_id_and_folder_is_refused(short_tmp, first):
     """Both would write the same files. The job of a command that was killed ends with its grace."""
@@ -288,6 +292,7 @@ def test_standalone_refuses_a_wrong_spec_without_leaving_anything(short_tmp):
     assert (done.returncode, done.stdout) == (2, "")
 
 
+@pytest.mark.slow
 def test_standalone_that_is_killed_takes_its_job_along(short_tmp):
     env = {"TMPDIR": str(short_tmp)}
     script = "echo $$; exec sleep 1000"
@@ -541,6 +546,7 @@ def test_without_a_stdout_the_job_runs_all_the_same(daemon):
     assert done.returncode == 3
 
 
+@pytest.mark.slow
 def test_check(tmp_path, daemon):
     config = tmp_path / "musterd.toml"
     for status, code in (("warn", 1), ("critical", 2), ("unknown", 3)):

@@ -100,6 +100,7 @@ def answers(daemon: Daemon, execs: exec_pb2_grpc.ExecServiceStub) -> Iterator[tu
         yield " ".join(words), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_no_secret_is_told_anywhere(make_daemon: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.touch(0o600)

@@ -4,6 +4,8 @@ import os
 import resource
 import signal
 
+import pytest
+
 from tests.conftest import Daemon
 
 
@@ -14,6 +16,7 @@ def expect_remedy(daemon: Daemon, *words: str) -> None:
         assert text in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_one_that_is_stopped(daemon: Daemon) -> None:
     daemon.run("sleep", "3600", job_id="job")
     daemon.until_running("job")
@@ -25,6 +28,7 @@ def test_one_that_is_stopped(daemon: Daemon) -> None:
     assert daemon.cli("stop", "--grace", "1s", "job").returncode == 0
 
 
+@pytest.mark.slow
 def test_one_far_below_what_it_has_open(daemon: Daemon) -> None:
     daemon.run("sleep", "3600", job_id="job")
     daemon.until_running("job")

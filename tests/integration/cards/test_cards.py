@@ -86,6 +86,7 @@ def test_a_job_gets_cards_that_are_close(daemon: Daemon, cards: FakeCards):
     assert by_node[devices(first)[0]] not in {by_node[i] for i in devices(four)}
 
 
+@pytest.mark.slow
 def test_a_card_that_hangs_is_taken_last_and_the_job_says_why(make_daemon: Callable[..., Daemon], cards: FakeCards):
     daemon = make_daemon(CONFIG.replace("[cards]", "[cards]\ndriver_deadline_s = 1"), cards.env)
     eventually(lambda: len(node(daemon).cards) == 8)
@@ -165,6 +166,7 @@ def outsider(daemon: Daemon) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.slow
 def test_who_is_still_on_a_card_is_named_and_the_card_is_not_given_away(
     daemon: Daemon, cards: FakeCards, outsider: subprocess.Popen[bytes]
 ):
@@ -195,6 +197,7 @@ def test_who_is_still_on_a_card_is_named_and_the_card_is_not_given_away(
     assert "job.cards_free" in [e.kind for e in daemon.event_list("j")]
 
 
+@pytest.mark.slow
 def test_memory_that_nobody_is_named_for_keeps_the_card(daemon: Daemon, cards: FakeCards):
     eventually(lambda: [c for c in node(daemon).cards if c.index == 5 and c.reading.HasField("memory_used_bytes")])
     start(daemon, "sleep", "100", job_id="j", indices=[5])
@@ -242,6 +245,7 @@ def condition(daemon: Daemon, code: str):
     return next((c for c in node(daemon).conditions if c.code == code), None)
 
 
+@pytest.mark.slow
 def test_a_lost_card_refuses_jobs_and_enters_the_verdict(daemon: Daemon, cards: FakeCards):
     start(daemon, "sh", "-c", "while [ ! -e /proc/$PPID/none ]; do sleep 0.05; done", job_id="j", indices=[3])
     job = daemon.until_running("j")
@@ -290,6 +294,7 @@ def test_an_xid_of_the_application_is_no_fault_of_the_node(daemon: Daemon, cards
     start(daemon, "true", indices=[6])
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_is_a_finding_and_the_daemon_answers(make_daemon: Callable[..., Daemon], cards: FakeCards):
     daemon = make_daemon(CONFIG.replace("[cards]", "[cards]\ndriver_deadline_s = 0.5"), cards.env)
     eventually(lambda: all(c.reading.HasField("utilization") for c in node(daemon).cards))
@@ -343,6 +348,7 @@ def test_a_drill_acts_as_a_real_condition_and_is_marked(daemon: Daemon):
     assert daemon.cli("check", "inject", "NO_SUCH_CODE").returncode == 2
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_unloaded_and_back(daemon: Daemon, cards: FakeCards):
     eventually(lambda: all(c.reading.HasField("utilization") for c in node(daemon).cards))
     cards.unload()
@@ -375,6 +381,7 @@ def test_checks_on_demand(daemon: Daemon, cards: FakeCards):
         daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["gpu-lots"]), timeout=60)
 
 
+@pytest.mark.slow
 def test_the_cards_of_a_job_with_a_damaged_journal_are_not_given_away_while_it_runs(daemon: Daemon, cards: FakeCards):
     """What became of it nobody knows; that its ranks are there, the supervisor's lock tells, and then the driver."""
     start(daemon, "sleep", "1000", job_id="j", indices=[2])
@@ -412,6 +419,7 @@ def test_top_shows_cards_and_ranks(daemon: Daemon, cards: FakeCards):
     assert "JOB j  RUNNING" in text
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_daemon_ends(daemon: Daemon, cards: FakeCards):
     """A thread that hangs in the driver does not keep the daemon."""
     eventually(lambda: all(c.reading.HasField("utilization") for c in node(daemon).cards))

@@ -60,6 +60,7 @@ def accept(daemon: Daemon, *names: str) -> list[tuple[str, str]]:
     return [(one.code, one.device) for one in daemon.nodes.AcceptCards(request, timeout=30).accepted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [9, 15])
 def test_a_card_that_is_missing_after_a_restart_is_a_condition_until_it_is_accepted(
     daemon: Daemon, cards: FakeCards, number: int
@@ -108,6 +109,7 @@ def test_a_card_that_comes_back_clears_its_condition(daemon: Daemon, cards: Fake
     assert "CARD_MISSING" in gone[-1].message
 
 
+@pytest.mark.slow
 def test_replaced_moved_and_new_cards_are_told_apart(daemon: Daemon, cards: FakeCards):
     daemon.kill()
     cards[0].uuid, cards[0].serial = "GPU-11111111-2222-3333-4444-555555555555", "999"
@@ -131,6 +133,7 @@ def test_replaced_moved_and_new_cards_are_told_apart(daemon: Daemon, cards: Fake
     eventually(lambda: ("CARD_NEW", "card 4") in conditions(daemon))
 
 
+@pytest.mark.slow
 def test_cards_that_do_not_answer_are_not_missing(daemon: Daemon, cards: FakeCards):
     daemon.kill()
     cards.unload()
@@ -152,6 +155,7 @@ def test_cards_that_do_not_answer_are_not_missing(daemon: Daemon, cards: FakeCar
     eventually(lambda: {r.code for r in look(daemon)} == {"NODE_OK"}, 60)
 
 
+@pytest.mark.slow
 def test_a_library_that_is_gone_is_one_finding_and_an_end_of_it_is_the_driver_back(
     make_daemon: Callable[..., Daemon], cards: FakeCards
 ):
@@ -170,6 +174,7 @@ def test_a_library_that_is_gone_is_one_finding_and_an_end_of_it_is_the_driver_ba
     assert len(remembered(daemon)) == 4
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_set_aside_and_told(daemon: Daemon, cards: FakeCards):
     daemon.kill()
     (daemon.root.state / "node.json").write_text("{")
@@ -179,6 +184,7 @@ def test_a_damaged_file_is_set_aside_and_told(daemon: Daemon, cards: FakeCards):
     eventually(lambda: len(remembered(daemon)) == 4)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_accepted(daemon: Daemon, cards: FakeCards):
     with pytest.raises(grpc.RpcError) as caught:
         accept(daemon, "2")
@@ -193,6 +199,7 @@ def test_what_cannot_be_accepted(daemon: Daemon, cards: FakeCards):
     assert reader.returncode == 5 and "operator" in reader.stderr
 
 
+@pytest.mark.slow
 def test_a_check_without_a_daemon_knows_the_cards_that_the_node_had(daemon: Daemon, cards: FakeCards):
     daemon.kill()
     before = (daemon.root.state / "node.json").read_bytes()
@@ -206,6 +213,7 @@ def test_a_check_without_a_daemon_knows_the_cards_that_the_node_had(daemon: Daem
     assert daemon.cli("check", "--gate", "inventory", "gpu-lost").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_gate_does_not_pass_a_node_without_any_card(make_daemon: Callable[..., Daemon]):
     daemon = make_daemon(CONFIG.replace("[health]", "[health]\nexpected_cards = 8"))
     condition = eventually(lambda: conditions(daemon).get(("CARD_COUNT", "")))
@@ -232,6 +240,7 @@ holders_s = 0.2
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["dcmi_get_device_logic_id", "dcmi_get_device_num_in_card", "*"])
 def test_an_ascend_chip_that_hangs_while_the_cards_are_listed_costs_none_but_itself(
     make_daemon: Callable[..., Daemon], tmp_path: Path, function: str

@@ -207,6 +207,7 @@ def test_a_daemon_that_shows_no_metrics_listens_nowhere(daemon: Daemon) -> None:
         assert not own & listening
 
 
+@pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed (prometheus)")
 def test_a_real_prometheus(make_daemon: MakeDaemon, tmp_path: Path) -> None:

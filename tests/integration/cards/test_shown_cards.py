@@ -80,6 +80,7 @@ def test_a_card_that_does_not_answer_is_unknown_before_a_check_finds_it(daemon: 
     eventually(lambda: healths(daemon) == ["OK"] * 4, 60)
 
 
+@pytest.mark.slow
 def test_all_cards_are_unknown_while_the_driver_is_gone(daemon: Daemon, cards: FakeCards):
     cards.unload()
     eventually(lambda: healths(daemon) == ["UNKNOWN"] * 4)

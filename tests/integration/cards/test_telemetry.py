@@ -104,6 +104,7 @@ def test_what_a_job_does_is_told_by_rank(node: Daemon, cards: FakeCards):
     eventually(lambda: not of_job(node, job_id).underused, 60)
 
 
+@pytest.mark.slow
 def test_history_of_a_job_its_cards_and_the_node_survives_a_kill(node: Daemon, cards: FakeCards):
     for card in cards:
         card.util = 10 * card.place + 10
@@ -131,6 +132,7 @@ def test_history_of_a_job_its_cards_and_the_node_survives_a_kill(node: Daemon, c
     assert ("gpuUtil", 2) in history(node, job_id=job_id)
 
 
+@pytest.mark.slow
 def test_records_are_streamed_until_the_job_ends(node: Daemon, cards: FakeCards):
     cards[1].util, cards[1].power_w = 77, 250.0
     job_id = on_cards(node, "sh", "-c", "echo hello; sleep 600")
@@ -154,6 +156,7 @@ def test_records_are_streamed_until_the_job_ends(node: Daemon, cards: FakeCards)
     assert all(json.loads(answer.line)["job"] == job_id for answer in stream)  # and it ends
 
 
+@pytest.mark.slow
 def test_records_go_into_a_file_and_over_a_reload_into_another(node: Daemon, tmp_path: Path):
     path, other = tmp_path / "records.jsonl", tmp_path / "other.jsonl"
     job_id = on_cards(node, "sleep", "600")

@@ -6,6 +6,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from muster.supervisors.nursery import supervised_jobs
 from muster.supervisors.paths import Root
 from muster.supervisors.wire import link, messages
@@ -53,6 +55,7 @@ def test_a_supervisor_sends_its_traceback_to_the_nursery(tmp_path: Path) -> None
     theirs.close()
 
 
+@pytest.mark.slow
 def test_a_nursery_that_cannot_be_started_says_why(daemon: Daemon, tmp_path: Path) -> None:
     """Of a broken installation, say."""
     daemon.run("true", job_id="before")

@@ -52,6 +52,7 @@ def stop(daemon: Daemon, grace: str = "1s") -> "subprocess.CompletedProcess[str]
     return daemon.cli("stop", "--grace", grace, "job")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [garbage, folder, link_to_itself])
 @pytest.mark.parametrize("name", ["journal", "spec.json"])
 @pytest.mark.parametrize("supervisor", ["lives", "killed"])
@@ -80,6 +81,7 @@ def test_what_runs_is_shown_and_stopped(daemon: Daemon, name: str, spoil: Spoil,
     assert daemon.cli("rm", "--force", "job").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [garbage, folder])
 def test_a_journal_that_is_spoilt_under_a_running_daemon(daemon: Daemon, spoil: Spoil) -> None:
     pids = start(daemon)
@@ -90,6 +92,7 @@ def test_a_journal_that_is_spoilt_under_a_running_daemon(daemon: Daemon, spoil: 
         assert done.returncode == 0, done
 
 
+@pytest.mark.slow
 def test_processes_of_others_are_left_alone(daemon: Daemon) -> None:
     """One with the same id of another daemon, and one of whose origin only the id is known."""
     pids = start(daemon)
@@ -111,6 +114,7 @@ def test_processes_of_others_are_left_alone(daemon: Daemon) -> None:
             process.wait()
 
 
+@pytest.mark.slow
 def test_no_supervisor_is_forked_for_what_none_can_work_with(daemon: Daemon) -> None:
     """Neither before the stop nor behind it: the nursery ends its care at the first look."""
     start(daemon)
@@ -125,6 +129,7 @@ def test_no_supervisor_is_forked_for_what_none_can_work_with(daemon: Daemon) -> 
     assert daemon.root.nursery_log.read_text().count("is no file") == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_dropped_its_mark(daemon: Daemon) -> None:
     """In a session of its own, without MUSTER_NONCE: its id and the job's FIFO tell whose it is."""
     script = "setsid env -u MUSTER_NONCE sh -c 'echo $$ > stray; trap \"\" TERM; while :; do sleep 1; done' & wait"
@@ -143,6 +148,7 @@ def test_a_process_that_dropped_its_mark(daemon: Daemon) -> None:
     assert not alive(pid)
 
 
+@pytest.mark.slow
 def test_the_stop_goes_on_with_the_next_daemon(daemon: Daemon) -> None:
     pids = start(daemon)
     folder(daemon.root.job("job").journal)
@@ -192,6 +198,7 @@ def counted(log: Path) -> int:
 COUNTS = "i=0; while [ ! -e end ]; do echo line $i; i=$((i+1)); sleep .01; done; echo $i > count"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [emptied, removed, whole_folder])
 def test_the_journal_is_taken_away_and_the_supervisor_killed(daemon: Daemon, tmp_path: Path, spoil: Spoil) -> None:
     """It is shown why, its output goes on into its logs, and nothing of it is left behind a stop and `rm --force`."""
@@ -230,6 +237,7 @@ def shown_at_all(daemon: Daemon) -> bool:
     return any(job["jobId"] == "job" for job in jobs)
 
 
+@pytest.mark.slow
 def test_a_journal_that_is_taken_away_is_told_while_the_supervisor_lives(daemon: Daemon) -> None:
     pids = start(daemon)
     whole_folder(daemon.root.job("job").folder)
@@ -240,6 +248,7 @@ def test_a_journal_that_is_taken_away_is_told_while_the_supervisor_lives(daemon:
     assert daemon.cli("rm", "--force", "job").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_journal_that_is_put_back_is_gone_on_with(daemon: Daemon, tmp_path: Path) -> None:
     pids = start(daemon)
     folder, aside = daemon.root.job("job").folder, daemon.root.state / "aside"

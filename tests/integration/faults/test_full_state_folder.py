@@ -46,6 +46,7 @@ def says(daemon: Boxed, text: str) -> bool:
     return text in shown.stdout + shown.stderr
 
 
+@pytest.mark.slow
 def test_a_job_that_is_refused_and_the_node_agree(boxed: Boxed) -> None:
     filled = fill(boxed, but=49152)
     refused = boxed.cli("start", "--ranks", "4", "--", "true")
@@ -60,6 +61,7 @@ def test_a_job_that_is_refused_and_the_node_agree(boxed: Boxed) -> None:
     assert boxed.cli("start", "--ranks", "4", "--", "true").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_named_with_its_folder(boxed: Boxed) -> None:
     filled = fill(boxed, but=0)
     assert boxed.process is not None

@@ -67,6 +67,7 @@ def expect_stopped(daemon: Daemon) -> None:
     assert not daemon.root.stop_order("job").exists()
 
 
+@pytest.mark.slow
 def test_without_a_nursery_the_daemon_ends_the_processes_itself(daemon: Daemon) -> None:
     pids = start(daemon)
     with no_nursery(daemon):
@@ -88,6 +89,7 @@ def test_a_job_that_waits_for_a_nursery_is_stopped_at_once(daemon: Daemon) -> No
         assert "before its ranks were made" in job.verdict.summary
 
 
+@pytest.mark.slow
 def test_a_stopped_supervisor_is_continued(daemon: Daemon) -> None:
     pids = start(daemon)
     os.kill(daemon.supervisor_pid("job"), signal.SIGSTOP)
@@ -96,6 +98,7 @@ def test_a_stopped_supervisor_is_continued(daemon: Daemon) -> None:
     assert daemon.wait("job").state == job_pb2.JOB_STATE_STOPPED  # recorded a moment after the answer, maybe
 
 
+@pytest.mark.slow
 def test_a_stopped_supervisor_is_told_until_it_runs_again(daemon: Daemon) -> None:
     """Its ranks wait as soon as they have filled their FIFOs."""
     start(daemon)
@@ -138,6 +141,7 @@ def frozen(daemon: Daemon) -> Iterator[list[int]]:
     thread.join()
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_hangs_is_passed_over_and_records_the_same_stop_later(
     daemon: Daemon, frozen: list[int]
 ) -> None:
@@ -156,6 +160,7 @@ def test_a_supervisor_that_hangs_is_passed_over_and_records_the_same_stop_later(
     assert job.ranks[0].signal == signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_never_answers_is_replaced_once_nothing_is_left(daemon: Daemon, frozen: list[int]) -> None:
     start(daemon)
     frozen.append(daemon.supervisor_pid("job"))
@@ -181,6 +186,7 @@ def start_slow(daemon: Daemon) -> int:
     return daemon.rank_pid("job")
 
 
+@pytest.mark.slow
 def test_a_late_supervisors_successor_knows_what_the_daemon_sent(daemon: Daemon, frozen: list[int]) -> None:
     """The stop is in the journal; its supervisor hangs, and is killed once the daemon's SIGTERM has ended the rank."""
     pid = start_slow(daemon)
@@ -216,6 +222,7 @@ def test_an_order_comes_before_what_a_job_without_a_supervisor_would_end_of(daem
     assert (ended.state, ended.verdict.stopped_by) == (job_pb2.JOB_STATE_STOPPED, "somebody"), ended
 
 
+@pytest.mark.slow
 def test_the_order_outlives_the_daemon(daemon: Daemon, frozen: list[int]) -> None:
     pids = start(daemon)
     frozen += [daemon.supervisor_pid("job")]
@@ -228,6 +235,7 @@ def test_the_order_outlives_the_daemon(daemon: Daemon, frozen: list[int]) -> Non
     assert daemon.wait("job").state == job_pb2.JOB_STATE_STOPPED
 
 
+@pytest.mark.slow
 def test_after_its_stop_was_recorded_a_supervisor_without_a_successor(daemon: Daemon) -> None:
     pids = start(daemon)
     order(daemon, 3.0)

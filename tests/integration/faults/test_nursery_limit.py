@@ -98,6 +98,7 @@ def test_a_killed_supervisor_gets_a_successor_that_works(limited: Daemon, hard: 
     eventually(lambda: not alive(nursery) or limit_of(nursery) == before)
 
 
+@pytest.mark.slow
 def test_an_end_while_there_is_no_supervisor_is_kept(limited: Daemon) -> None:
     """By the nursery that steps aside: it is the parent of the rank by then, and nobody else may read a 0."""
     daemon = limited
@@ -115,6 +116,7 @@ def test_an_end_while_there_is_no_supervisor_is_kept(limited: Daemon) -> None:
     eventually(lambda: not Path(f"/proc/{rank}").exists(), message="it is waited for")
 
 
+@pytest.mark.slow
 def test_who_stepped_aside_ends_with_its_jobs_though_nobody_answers(limited: Daemon) -> None:
     daemon = limited
     daemon.run("sleep", "3600", job_id="job")
@@ -133,6 +135,7 @@ def test_who_stepped_aside_ends_with_its_jobs_though_nobody_answers(limited: Dae
     eventually(lambda: not alive(nursery))
 
 
+@pytest.mark.slow
 def test_a_job_that_has_no_supervisor_yet_starts_and_can_be_stopped(limited: Daemon) -> None:
     daemon = limited
     daemon.run("sleep", "3600", job_id="one")
@@ -147,6 +150,7 @@ def test_a_job_that_has_no_supervisor_yet_starts_and_can_be_stopped(limited: Dae
         assert daemon.get(name).state == job_pb2.JOB_STATE_STOPPED
 
 
+@pytest.mark.slow
 def test_a_daemon_that_comes_later_finds_a_way_in(limited: Daemon) -> None:
     daemon = limited
     daemon.run("sleep", "3600", job_id="job")

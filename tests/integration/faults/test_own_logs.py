@@ -20,6 +20,7 @@ def warnings(daemon: Daemon) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_lines_that_the_audit_log_lacks_are_counted_and_told(daemon: Daemon) -> None:
     log = daemon.root.audit_log
     daemon.run("true", job_id="before")
@@ -43,6 +44,7 @@ def test_lines_that_the_audit_log_lacks_are_counted_and_told(daemon: Daemon) -> 
     assert not [text for text in warnings(daemon) if str(log) in text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ["folder", "link"])
 def test_a_nursery_log_that_cannot_be_opened(daemon: Daemon, made: str) -> None:
     daemon.run("true", job_id="before")

@@ -45,6 +45,7 @@ def expect_five(daemon: Daemon, job_id: str = "job") -> None:
     assert job.ranks[0].outcome == job_pb2.RANK_OUTCOME_EXITED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_daemon_goes_and_comes_back(daemon: Daemon, number: int) -> None:
     pid = start(daemon)
@@ -57,6 +58,7 @@ def test_the_daemon_goes_and_comes_back(daemon: Daemon, number: int) -> None:
     expect_five(daemon)
 
 
+@pytest.mark.slow
 def test_a_job_ends_while_the_daemon_is_down(daemon: Daemon) -> None:
     pid = start(daemon)
     daemon.kill()
@@ -80,6 +82,7 @@ def test_a_supervisor_is_replaced(daemon: Daemon) -> None:
     assert "job.taken_over" in [e.kind for e in daemon.event_list("job")]
 
 
+@pytest.mark.slow
 def test_which_rank_failed_first_while_no_supervisor_lived_is_not_claimed(daemon: Daemon) -> None:
     script = "while [ ! -e go ]; do sleep 0.005; done; exit $((7 - RANK))"
     daemon.run("sh", "-c", script, job_id="job", ranks=4)
@@ -239,6 +242,7 @@ def test_a_damaged_journal_is_reported_and_never_guessed(daemon: Daemon) -> None
     daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="broken"), timeout=60)
 
 
+@pytest.mark.slow
 def test_the_nursery_ends_when_it_has_nothing_to_do(daemon: Daemon) -> None:
     daemon.run("true", job_id="job")
     daemon.wait("job")

@@ -436,6 +436,7 @@ def test_a_second_stop_of_an_epilog_does_not_put_its_end_off(daemon: Daemon, tmp
     assert not replay(records(daemon)).halted, "it was not the job that was stopped"
 
 
+@pytest.mark.slow
 def test_a_stop_gives_an_epilog_no_more_time_than_it_has(daemon: Daemon, tmp_path: Path) -> None:
     script = epilog(tmp_path, "trap '' TERM\nwhile :; do sleep 0.05; done\n")
     spec = job_pb2.JobSpec(job_id="x", command=("true",), ranks=1, epilog=script)

@@ -31,6 +31,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "who",
     [
@@ -56,6 +57,7 @@ def test_the_job_is_stopped_with_its_grace(folder: Path, who: tuple[str, ...]) -
         assert "STOPPED: stopped by" in (run.log_folder() / "x-muster-0.log").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "expected"), [(LEAVES, 143), (ENDS_WELL, 0)], ids=["143", "0"])
 def test_ranks_that_end_before_the_stop_comes_were_stopped(folder: Path, script: str, expected: int) -> None:
     with running(folder, script) as run:
@@ -65,6 +67,7 @@ def test_ranks_that_end_before_the_stop_comes_were_stopped(folder: Path, script:
         assert any(line.startswith("muster: job x STOPPED: stopped by ") for line in err), err
 
 
+@pytest.mark.slow
 def test_a_signal_to_the_ranks_alone_is_a_failure(folder: Path) -> None:
     with running(folder, LEAVES) as run:
         run.send("ranks")
@@ -73,6 +76,7 @@ def test_a_signal_to_the_ranks_alone_is_a_failure(folder: Path) -> None:
         assert any(line.startswith("muster: job x FAILED: rank ") for line in err), err
 
 
+@pytest.mark.slow
 def test_what_comes_twice_counts_once(folder: Path) -> None:
     """SIGTERM, SIGCONT, SIGTERM, as Slurm sends them at a time limit: the grace stays."""
     with running(folder, SAVES, "--grace", "60s") as run:
@@ -85,6 +89,7 @@ def test_what_comes_twice_counts_once(folder: Path) -> None:
         assert not any("killing" in line for line in err)
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_closed_stops_the_job(folder: Path) -> None:
     with running(folder, SAVES) as run:
         run.send("client", "daemon", number=signal.SIGHUP)
@@ -94,6 +99,7 @@ def test_a_terminal_that_is_closed_stops_the_job(folder: Path) -> None:
         assert any("STOPPED: stopped by" in line and line.endswith(": SIGHUP") for line in err), err
 
 
+@pytest.mark.slow
 def test_the_command_is_killed_in_the_middle_of_it(folder: Path) -> None:
     with running(folder, SAVES) as run:
         ranks = run.pids("ranks")
@@ -106,6 +112,7 @@ def test_the_command_is_killed_in_the_middle_of_it(folder: Path) -> None:
         assert all("saved" in path.read_text() for path in run.log_folder().glob("x-proc-rank-?-device-?.txt"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "who",
     [
@@ -133,6 +140,7 @@ def test_the_job_ends_with_its_command_whoever_is_killed_with_it(folder: Path, w
         assert [p.read_text().count("saved") for p in run.log_folder().glob("x-proc-rank-?-device-?.txt")] == [1, 1]
 
 
+@pytest.mark.slow
 def test_all_but_the_command_are_killed_and_the_job_goes_on(folder: Path) -> None:
     with running(folder, SAVES) as run:
         ranks = run.pids("ranks")
@@ -145,6 +153,7 @@ def test_all_but_the_command_are_killed_and_the_job_goes_on(folder: Path) -> Non
         assert sum("saved" in line for line in out) == 2
 
 
+@pytest.mark.slow
 def test_an_epilog_is_not_shortened_because_two_saw_the_end_of_the_command(folder: Path) -> None:
     epilog = folder / "epilog.sh"
     epilog.write_text(f"sleep 7; touch {folder}/through\n")
@@ -154,6 +163,7 @@ def test_an_epilog_is_not_shortened_because_two_saw_the_end_of_the_command(folde
         assert (folder / "through").exists()
 
 
+@pytest.mark.slow
 def test_its_own_daemon_is_killed_and_another_one_takes_the_job_over(folder: Path) -> None:
     script = "echo up; until [ -e go ]; do sleep 0.05; done; echo on; exit 5"
     with running(folder, script.replace("go", f"{folder}/go")) as run:
@@ -184,6 +194,7 @@ def test_a_signal_before_there_is_a_job(folder: Path) -> None:
     assert "SIGTERM: stopped before the job was started" in err or "job x STOPPED" in err
 
 
+@pytest.mark.slow
 def test_a_later_sigterm_ends_the_grace(folder: Path) -> None:
     script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
     with running(folder, script, "--grace", "100s") as run:

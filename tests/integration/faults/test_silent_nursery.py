@@ -27,6 +27,7 @@ def expect_exact(daemon: Daemon, nursery: int, rank: int) -> None:
     eventually(lambda: not alive(nursery), message="it has nothing to do any more")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended", [False, True], ids=["the rank lives", "the rank ends meanwhile"])
 def test_its_supervisor_is_killed(daemon: Daemon, ended: bool) -> None:
     daemon.run("sh", "-c", WAITS, job_id="job")
@@ -49,6 +50,7 @@ def test_its_supervisor_is_killed(daemon: Daemon, ended: bool) -> None:
     expect_exact(daemon, nursery, rank)
 
 
+@pytest.mark.slow
 def test_the_daemon_comes_later(daemon: Daemon) -> None:
     daemon.run("sh", "-c", WAITS, job_id="job")
     daemon.until_running("job")

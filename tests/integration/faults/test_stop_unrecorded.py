@@ -38,6 +38,7 @@ def read_only(daemon: Boxed) -> None:
     mount(daemon, "mount", "--bind", "-o", "ro", state, state)
 
 
+@pytest.mark.slow
 def test_state_folder_read_only_and_no_supervisor(boxed: Boxed) -> None:
     pids = start(boxed)
     read_only(boxed)
@@ -56,6 +57,7 @@ def test_state_folder_read_only_and_no_supervisor(boxed: Boxed) -> None:
     assert boxed.wait("job").state in (job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_LOST)
 
 
+@pytest.mark.slow
 def test_the_supervisor_that_took_it_is_killed(boxed: Boxed) -> None:
     """It had sent SIGTERM, and could write neither that nor the stop into the journal."""
     pid = start_slow(boxed)
@@ -76,6 +78,7 @@ def test_the_supervisor_that_took_it_is_killed(boxed: Boxed) -> None:
     assert (job.ranks[0].outcome, job.ranks[0].exit_code) == (job_pb2.RANK_OUTCOME_STOPPED, 3)
 
 
+@pytest.mark.slow
 def test_a_job_of_which_nothing_exists_yet(boxed: Boxed) -> None:
     """It waits for its rank table, and the state folder takes no write."""
     boxed.run("true", job_id="job", rank_table=str(boxed.folder / "table.json"))
@@ -91,6 +94,7 @@ def test_a_job_of_which_nothing_exists_yet(boxed: Boxed) -> None:
     assert boxed.wait("job").state == job_pb2.JOB_STATE_STOPPED
 
 
+@pytest.mark.slow
 def test_settings_are_written_once_the_folder_takes_them(boxed: Boxed) -> None:
     def warned() -> bool:
         return "write settings" in boxed.cli("node").stderr + boxed.cli("node").stdout

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 
+import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from muster.v1 import job_pb2
@@ -45,6 +46,7 @@ def until_restarting(daemon: Daemon, job_id: str) -> None:
     eventually(lambda: daemon.get(job_id).state == job_pb2.JOB_STATE_RESTARTING)
 
 
+@pytest.mark.slow
 def test_another_attempt_is_started(daemon: Daemon) -> None:
     """Wherever in it the descriptors run out."""
     free = {f"job-{count}": count for count in range(10)}

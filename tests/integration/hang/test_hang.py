@@ -93,6 +93,7 @@ def kinds(daemon: Daemon, job_id: str) -> list[str]:
     return [event.kind for event in daemon.event_list(job_id)]
 
 
+@pytest.mark.slow
 def test_a_spinning_job_is_suspected_then_hung_and_gets_on_again(daemon: Daemon, cards: FakeCards):
     work(cards)
     start(daemon, "j")
@@ -114,6 +115,7 @@ def test_a_spinning_job_is_suspected_then_hung_and_gets_on_again(daemon: Daemon,
     assert kinds(daemon, "j").count("job.recovered") == 1
 
 
+@pytest.mark.slow
 def test_a_detector_goes_on_over_a_restart_of_the_daemon(daemon: Daemon, cards: FakeCards):
     work(cards)
     start(daemon, "j")
@@ -130,6 +132,7 @@ def test_a_detector_goes_on_over_a_restart_of_the_daemon(daemon: Daemon, cards: 
     assert kinds(daemon, "j").count("job.hung") == 1
 
 
+@pytest.mark.slow
 def test_what_is_run_by_hand_in_a_dead_job_does_not_bring_it_to_life(daemon: Daemon, cards: FakeCards):
     work(cards)
     start(daemon, "j")
@@ -145,6 +148,7 @@ def test_what_is_run_by_hand_in_a_dead_job_does_not_bring_it_to_life(daemon: Dae
         session.terminate()
 
 
+@pytest.mark.slow
 def test_other_numbers_count_once_the_configuration_is_read_again_and_nothing_is_forgotten(
     make_daemon: Callable[..., Daemon], cards: FakeCards
 ):
@@ -169,6 +173,7 @@ def test_other_numbers_count_once_the_configuration_is_read_again_and_nothing_is
     assert [event.kind for event in told] == list(kinds_told), told
 
 
+@pytest.mark.slow
 def test_a_job_is_ended_for_it_where_that_was_asked_for(daemon: Daemon, cards: FakeCards):
     work(cards)
     start(daemon, "j", on_hang="stop")
@@ -183,6 +188,7 @@ def test_a_job_is_ended_for_it_where_that_was_asked_for(daemon: Daemon, cards: F
     assert "hung" in daemon.cli("why", "j").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "least"),
     [
@@ -205,6 +211,7 @@ def test_of_little_confidence_nobody_is_stopped_and_that_is_told(
     assert (daemon.get("j").state, verdict(daemon, "j")) == (job_pb2.JOB_STATE_RUNNING, "HUNG")
 
 
+@pytest.mark.slow
 def test_a_job_that_hangs_is_started_again_within_its_budget(daemon: Daemon, cards: FakeCards):
     work(cards)
     start(daemon, "j", on_hang="restart", max_restarts=5, max_hang_restarts=1)
@@ -219,6 +226,7 @@ def test_a_job_that_hangs_is_started_again_within_its_budget(daemon: Daemon, car
     assert (job.state, job.attempt) == (job_pb2.JOB_STATE_FAILED, 1)
 
 
+@pytest.mark.slow
 def test_an_attempt_whose_cards_wait_from_the_start_is_watched_over_a_restart_of_the_daemon(
     daemon: Daemon, cards: FakeCards
 ):
@@ -239,6 +247,7 @@ def test_an_attempt_whose_cards_wait_from_the_start_is_watched_over_a_restart_of
     assert kinds(daemon, "j").count("job.hung") == 2
 
 
+@pytest.mark.slow
 def test_a_job_has_numbers_of_its_own(daemon: Daemon, cards: FakeCards):
     work(cards)
     start(daemon, "j", hang={"suspect_s": "2", "hung_s": "3600"})

@@ -18,6 +18,7 @@ def wanted(name: str) -> Act:
     return replace(ACTS[name], hang={"busy_s": 20.0}) if name == "U14" else ACTS[name]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_what_processes_do_is_told_as_it_must_be(tmp_path: Path) -> None:
     try:

@@ -57,6 +57,7 @@ def trains(on_stage: Stage, how: str, absent: Path, cards: bool, **fields: Any) 
     assert {change.verdict for change in watcher.changes["ddp"]} == {"ALIVE"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cards", [True, False], ids=["cards", "no cards"])
 def test_a_rank_that_sleeps_is_found_named_and_ended(on_stage: Stage, tmp_path: Path, cards: bool) -> None:
     daemon, fake, watcher = on_stage
@@ -83,6 +84,7 @@ def test_a_rank_that_sleeps_is_found_named_and_ended(on_stage: Stage, tmp_path: 
     assert shown.index("prepare_next_batch") < shown.index("train_step (train_ddp.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cards", [True, False], ids=["cards", "no cards"])
 def test_a_rank_that_computes_for_ever_is_waited_for_and_then_hung(
     on_stage: Stage, tmp_path: Path, cards: bool

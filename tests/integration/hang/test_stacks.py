@@ -292,6 +292,7 @@ train()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 async def test_the_rank_that_takes_no_part_is_the_first(daemon: Daemon, tmp_path: Path):
     pytest.importorskip("torch")

@@ -264,6 +264,7 @@ def test_too_few_descriptors_are_refused_in_one_sentence(tmp_path: Path) -> None
         )
 
 
+@pytest.mark.slow
 def test_the_least_descriptors_do_and_a_soft_limit_is_raised(make_daemon: Callable[..., Daemon]) -> None:
     daemon = make_daemon()
     for soft, hard in ((64, 64), (16, 1000)):

@@ -134,6 +134,7 @@ def test_it_waits_for_orphans_and_not_for_what_others_wait_for(make_init: Callab
     assert init.process is not None and init.process.poll() is None
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_muster_run_as_pid_1_waits_for_orphans_too(tmp_path: Path) -> None:
     """Of the container; and not for a rank whose supervisor and nursery were killed, nor for its own daemon."""

@@ -86,6 +86,7 @@ def execute(node: Node, job_id: str, *command: str) -> exec_pb2.RunCommandRespon
     return stub.RunCommand(exec_pb2.RunCommandRequest(job_id=job_id, argv=command), timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_an_upgrade_with_a_job_that_runs(node: Node, last: Release, number: int) -> None:
     node.start_old(last)
@@ -172,6 +173,7 @@ def test_a_job_ends_between_two_releases(node: Node, last: Release) -> None:
     assert kinds.count("job.accepted") == kinds.count("job.ended") == 1 and kinds.count("rank.exited") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_way_back_with_a_job_that_runs(node: Node, last: Release, number: int) -> None:
     node.start_new()
@@ -216,6 +218,7 @@ def test_kills_behind_the_way_back(node: Node, last: Release, killed: str) -> No
     expect_end(node, rank=1)
 
 
+@pytest.mark.slow
 def test_a_job_that_the_old_release_cannot_read(node: Node, last: Release) -> None:
     """It says so and leaves the job alone; the new one has it back as it was."""
     node.start_new()
@@ -233,6 +236,7 @@ def test_a_job_that_the_old_release_cannot_read(node: Node, last: Release) -> No
     expect_end(node, rank=1)
 
 
+@pytest.mark.slow
 def test_a_supervisor_of_another_protocol(node: Node, tmp_path: Path) -> None:
     """Its job is followed by its journal; a stop ends the processes all the same; its own musterd gives orders."""
     changes = {"supervisors/__init__.py": ("PROTOCOL = 1", "PROTOCOL = 2")}
@@ -254,6 +258,7 @@ def test_a_supervisor_of_another_protocol(node: Node, tmp_path: Path) -> None:
     assert node.stop("stopped", grace_s=5).ended
 
 
+@pytest.mark.slow
 def test_a_running_daemon_of_the_first_release_finds_a_nursery_of_this_code(tmp_path: Path) -> None:
     """While the packages are replaced below it: this is the command line that it has."""
     root = Root.under(tmp_path)

@@ -64,6 +64,7 @@ def sha_of_logs(node: Node) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in node.root.log.glob("*-proc-rank-*.txt")}
 
 
+@pytest.mark.slow
 def test_what_the_last_release_left_is_all_there(make_node: MakeNode) -> None:
     receiver = Receiver()
     node = make_node(f'[notify]\nwebhook = "{receiver.url}"\n[logs]\nkeep_days = 0\n')
@@ -160,6 +161,7 @@ def test_rubbish_keeps_no_daemon_from_starting(make_node: MakeNode, rubbish: byt
     assert node.wait("new").state == job_pb2.JOB_STATE_SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["version", "node.json", "notify.json"])
 def test_a_newer_format_is_refused_and_left_alone(make_node: MakeNode, name: str) -> None:
     node = make_node()
@@ -240,6 +242,7 @@ def test_a_journal_of_another_format_costs_nobody_else_anything(make_node: MakeN
     assert all(path.read_bytes() == data for path, data in contents.items())
 
 
+@pytest.mark.slow
 def test_the_way_back_with_rotated_logs(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The last release knows no rotation: it shows what is in the live file, and loses nothing of the rest."""
     last = Release(LAST / "packages.tar.xz", tmp_path)

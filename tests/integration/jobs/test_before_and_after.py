@@ -82,6 +82,7 @@ def test_a_pre_start_that_is_not_there(daemon: Daemon, tmp_path: Path) -> None:
     assert "none.sh" in job.verdict.summary and "no rank was started" in job.verdict.summary
 
 
+@pytest.mark.slow
 def test_a_pre_start_that_never_ends_is_ended(daemon: Daemon, tmp_path: Path) -> None:
     text = f"trap '' TERM\necho $$ >{tmp_path}/pid\nwhile true; do sleep 0.1; done\n"
     spec = job_pb2.JobSpec(job_id="x", command=("true",), pre_start=script(tmp_path / "p.sh", text))
@@ -123,6 +124,7 @@ def test_a_pre_start_runs_before_each_attempt(daemon: Daemon, tmp_path: Path) ->
     assert [line for line in daemon.output(job).decode().splitlines() if "[" not in line] == ["0", "1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["daemon", "supervisor", "nursery"])
 def test_a_pre_start_survives_whoever_dies(daemon: Daemon, tmp_path: Path, who: str) -> None:
     text = f"echo once >>{tmp_path}/runs\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.01; done\nexport NEW=found\n"
@@ -168,6 +170,7 @@ def wheel(folder: Path, version: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_requirements_are_installed_for_this_job_alone(daemon: Daemon, tmp_path: Path) -> None:
     needs = script(tmp_path / "pip-requirements.txt", f"{wheel(tmp_path, '1.5')}\n")
     command = (

@@ -55,6 +55,7 @@ def fewer(daemon: Daemon, count: int) -> bool:
 # --- the index --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_hundreds_of_ended_jobs_are_all_there_after_a_restart(make_daemon: Make) -> None:
     daemon = make_daemon("[jobs]\nkeep_ended = 0\n")
     ended(daemon)
@@ -97,6 +98,7 @@ def daemon_spec(job_id: str) -> job_pb2.JobSpec:
     return job_pb2.JobSpec(job_id=job_id, command=["sh", "-c", "echo output"], ranks=1, env=env, labels=labels)
 
 
+@pytest.mark.slow
 def test_what_ended_while_no_daemon_was_there_is_told_once(make_daemon: Make) -> None:
     daemon = make_daemon()
     ended(daemon, "before")
@@ -130,6 +132,7 @@ def test_an_ended_job_that_is_damaged_is_said(make_daemon: Make) -> None:
     assert job.state == job_pb2.JOB_STATE_LOST and job.warnings
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_read_for_a_while_is_read_again(make_daemon: Make) -> None:
     """Of a job that runs, and of one that has ended: nothing of either is lost, and nobody has to start the daemon."""
     daemon = make_daemon()
@@ -158,6 +161,7 @@ def test_a_record_that_cannot_be_read_for_a_while_is_read_again(make_daemon: Mak
     assert [event.kind for event in daemon.event_list("over")].count("job.ended") == 1
 
 
+@pytest.mark.slow
 def test_a_record_that_is_damaged_once_it_can_be_read_stays_lost(make_daemon: Make) -> None:
     daemon = make_daemon()
     ended(daemon)
@@ -174,6 +178,7 @@ def test_a_record_that_is_damaged_once_it_can_be_read_stays_lost(make_daemon: Ma
 # --- collecting -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_records_beyond_a_number_are_collected_and_their_logs_stay(make_daemon: Make) -> None:
     daemon = make_daemon("[jobs]\nkeep_ended = 0\n")
     ended(daemon)
@@ -194,6 +199,7 @@ def test_records_beyond_a_number_are_collected_and_their_logs_stay(make_daemon: 
     assert daemon.wait(gone).state == job_pb2.JOB_STATE_SUCCEEDED
 
 
+@pytest.mark.slow
 def test_records_go_by_age(make_daemon: Make) -> None:
     daemon = make_daemon("[jobs]\nkeep_ended_days = 0.00001\n")
     ended(daemon)
@@ -201,6 +207,7 @@ def test_records_go_by_age(make_daemon: Make) -> None:
     assert [event.kind for event in daemon.event_list("model")][-1] == "job.collected"
 
 
+@pytest.mark.slow
 def test_a_record_stays_while_its_logs_wait_for_the_program_that_takes_them(make_daemon: Make, tmp_path: Path) -> None:
     program = tmp_path / "take"
     program.write_text(f"#!/bin/sh\n[ -e {tmp_path}/open ]\n")
@@ -218,6 +225,7 @@ def test_a_record_stays_while_its_logs_wait_for_the_program_that_takes_them(make
     eventually(lambda: on_disk(daemon) == {"third"}, 90, "they are collected once they were taken")
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_collecting_leaves_nothing_half(make_daemon: Make) -> None:
     daemon = make_daemon("[jobs]\nkeep_ended = 0\n")
     ended(daemon)
@@ -285,6 +293,7 @@ def _nothing(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [_no_journal, _no_spec, _torn, _few_files, _a_file, _pipes])
 @pytest.mark.parametrize("restarted", [True, False])
 def test_rm_force_removes_whatever_is_left(make_daemon: Make, damage: Callable[[Path], None], restarted: bool) -> None:
@@ -335,6 +344,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_rm_force_waits_for_a_supervisor_that_is_about_to_exit(make_daemon: Make) -> None:
     """It tells of the end of its job before it exits. Here another process has the lock in its place."""
     daemon = make_daemon()
@@ -356,6 +366,7 @@ def test_rm_force_waits_for_a_supervisor_that_is_about_to_exit(make_daemon: Make
         assert on_disk(daemon) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [_no_journal, _torn, _few_files])
 def test_rm_force_never_removes_a_job_with_a_living_process(make_daemon: Make, damage: Callable[[Path], None]) -> None:
     daemon = make_daemon()

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from muster.v1 import job_pb2
 from tests.conftest import BIN, Daemon, alive, eventually
 
@@ -12,6 +14,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 TRAIN = (sys.executable, str(EXAMPLES / "train.py"))
 
 
+@pytest.mark.slow
 def test_make_run(tmp_path: Path) -> None:
     env = dict(os.environ, PATH=f"{BIN}:{os.environ['PATH']}", TMPDIR=str(tmp_path))
     env.pop("MUSTER_ROOT", None)

@@ -490,6 +490,7 @@ def test_a_client_that_only_says_start_gets_all_and_the_input_is_closed(node):
     assert answers[-1].exited.exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timeout", [60, 5])
 def test_a_call_that_is_cut_off_is_not_one_that_ends_its_requests(node, timeout):
     """Else whoever comes back finds the input closed, and output taken that nobody had."""
@@ -584,6 +585,7 @@ def test_a_dead_supervisor_takes_its_sessions_along_and_that_is_said(daemon):
     assert daemon.get("j").ranks[0].pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_20_megabytes_both_ways_over_ends_of_the_daemon(daemon, tmp_path, number):
     daemon.run(*FOREVER, job_id="j")

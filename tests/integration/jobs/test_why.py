@@ -220,6 +220,7 @@ def test_what_cannot_be_had_is_said(daemon: Daemon) -> None:
     assert "Not known:" in text and f"{Path(job.ranks[0].log_path).name}: is not there any more" in text
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch: examples/ddp/requirements.txt")

@@ -61,6 +61,7 @@ def on_two_nodes(
 # --- torchrun ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.torch
 @pytest.mark.parametrize("interpreter", [(), ("python",), (sys.executable,), ("python", "-u")])
@@ -74,6 +75,7 @@ def test_torchrun_on_one_node(daemon: Daemon, interpreter: tuple[str, ...]) -> N
     assert list(launcher.command[:4]) == ["torchrun", "--standalone", "--nnodes=1", "--nproc_per_node=2"]
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.torch
 def test_torchrun_on_two_nodes(make_daemon: Callable[..., Daemon]) -> None:
@@ -256,6 +258,7 @@ def test_mpi_on_one_node(daemon: Daemon, code: int) -> None:
     assert (lead.role, " lead " in " ".join(lead.command), "mpirun" in lead.command) == ("mpi-lead", True, True)
 
 
+@pytest.mark.slow
 @needs_mpirun
 @needs_sshd
 @pytest.mark.system
@@ -271,6 +274,7 @@ def test_mpi_on_two_nodes(make_daemon: Callable[..., Daemon], tmp_path: Path, co
     assert "all 4 ranks met, on 2 nodes, the environment whole" in said(nodes[0], jobs[0])
 
 
+@pytest.mark.slow
 @needs_mpirun
 @needs_sshd
 @pytest.mark.system

@@ -179,6 +179,7 @@ def test_a_rank_of_torchruns_that_fails(place: Place, how: tuple[str, str], torc
     assert "rank 1 (device 1)" in mine.err
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.torch
 def test_a_training_ends_alike_under_torchrun(place: Place) -> None:
@@ -208,6 +209,7 @@ def test_the_caller_may_say_as_on_the_platform_that_torchrun_makes_the_ranks(pla
 # --- mpirun -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_mpirun
 @pytest.mark.system
 @pytest.mark.parametrize("how", [(), ("fail", "7")], ids=["0", "7"])

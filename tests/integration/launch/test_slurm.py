@@ -70,6 +70,7 @@ def scancel(cluster: Cluster, *options: str) -> Callable[[str], None]:
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "code", "more"),
     [(SAVES, 0, ""), (DEFAULT, 143, ""), (IGNORES, 137, "; SIGKILL was needed")],
@@ -88,6 +89,7 @@ def test_scancel_leaves_a_verdict(cluster: Cluster, script: str, code: int, more
     assert "STOPPED: stopped by" in log
 
 
+@pytest.mark.slow
 def test_sigterm_twice_as_at_a_time_limit(cluster: Cluster) -> None:
     """slurmd sends SIGTERM, SIGCONT and SIGTERM then; a real time limit takes more than a minute."""
 

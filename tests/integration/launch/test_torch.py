@@ -31,6 +31,7 @@ def checksums(daemon: Daemon, job: Any, ranks: int) -> set[str]:
     return {sums[-1] for sums in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_ddp_trains(daemon: Daemon, ranks: int) -> None:
     daemon.run(sys.executable, str(SCRIPT), "--steps", "5", job_id="ddp", ranks=ranks)
@@ -40,6 +41,7 @@ def test_ddp_trains(daemon: Daemon, ranks: int) -> None:
     assert len(checksums(daemon, job, ranks)) == 1
 
 
+@pytest.mark.slow
 def test_two_nodes_are_two_daemons(make_daemon: Any) -> None:
     """A job of two nodes with two ranks each; the nodes are two daemons on this machine."""
     nodes: list[Daemon] = [make_daemon() for _ in range(2)]
@@ -53,6 +55,7 @@ def test_two_nodes_are_two_daemons(make_daemon: Any) -> None:
     assert len({total for node, job in zip(nodes, jobs, strict=True) for total in checksums(node, job, 2)}) == 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_others_and_is_named(daemon: Daemon) -> None:
     daemon.run(sys.executable, str(SCRIPT), "--steps", "1000000", job_id="ddp", ranks=3)
     eventually(lambda: b"step" in daemon.output(daemon.get("ddp")), 120)

@@ -244,6 +244,7 @@ def test_worker_log(make: Callable[[str], Daemon], style: str) -> None:
     assert files_of(daemon, "job") == []
 
 
+@pytest.mark.slow
 def test_worker_log_over_kills_of_the_daemon(make: Callable[[str], Daemon]) -> None:
     daemon = make('[logs]\nworker_log = "labelled"\nmax_file_bytes = 100000\n')
     script = (

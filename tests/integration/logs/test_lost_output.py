@@ -73,6 +73,7 @@ def gap_lines(data: bytes) -> list[int]:
     return [int(found) for found in re.findall(rb"^\[muster: (\d+) bytes lost [^\n]*\]$", data, re.MULTILINE)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["directory", "link"])
 @pytest.mark.parametrize("killed", [False, True], ids=["", "supervisor killed"])
 def test_something_in_the_place_of_a_log(daemon: Daemon, what: str, killed: bool) -> None:
@@ -149,6 +150,7 @@ def test_how_much_is_lost_is_known_though_no_file_takes_the_count(daemon: Daemon
     assert ended.ranks[0].lost_log_bytes == sum(gap_lines(job.log(0).read_bytes()))
 
 
+@pytest.mark.slow
 def test_the_metric_grows_while_output_is_lost(make_daemon: MakeDaemon, tmp_path: Path) -> None:
     """Events of an open gap are minutes apart: a rule on the increase would see none."""
     path = tmp_path / "metrics.sock"
@@ -184,6 +186,7 @@ def test_the_metric_grows_while_output_is_lost(make_daemon: MakeDaemon, tmp_path
     job.end()
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_inside_a_gap_gets_its_line_once_there_is_room(daemon: Daemon) -> None:
     job = Job(daemon)
     job.log(0).unlink(missing_ok=True)

@@ -149,6 +149,7 @@ def test_one_rank_is_followed_byte_for_byte_over_kills_of_the_daemon(rotating, t
     assert list(rotating.root.log.glob("x-proc-rank-0-*.txt.*")), "it was rotated meanwhile"
 
 
+@pytest.mark.slow
 def test_several_ranks_are_followed_line_for_line_over_kills_of_the_daemon(rotating, tmp_path):
     writing = Writing(rotating, tmp_path, "x", 3)
     reading = Reading(rotating, "logs", "-f", "x")
@@ -235,6 +236,7 @@ def ended(shared: Daemon) -> Daemon:
     return shared
 
 
+@pytest.mark.slow
 def test_events_are_shown_among_several_ranks_only(ended):
     assert "\n[muster] " in "\n" + ended.cli("logs", "two").stdout
     for args in (["--no-events"], ["-r", "0"], ["-r", "0", "-r", "1"], ["--job"], ["--attempt", "0"], ["--no-label"]):
@@ -351,6 +353,7 @@ def test_a_job_that_is_removed_while_it_is_followed(daemon):
         assert process.wait(60) in (0, 3)  # its end was seen, or it was gone by then
 
 
+@pytest.mark.slow
 def test_binary_output_and_a_line_of_100_mb_do_no_harm(daemon):
     script = "import os\nfor _ in range(1600): os.write(1, bytes(range(1, 9)) * 8192)\nos.write(1, b'\\nend\\n')"
     daemon.run("python3", "-c", script, ranks=2, job_id="x")

@@ -131,6 +131,7 @@ def test_conditions_and_the_drain_outlive_the_daemon(sick: Daemon, cards: FakeCa
     start(sick, 0)
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_is_a_finding_and_the_daemon_answers(sick: Daemon, cards: FakeCards):
     cards[1].hang()
     results = look(sick)

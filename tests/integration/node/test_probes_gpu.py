@@ -99,6 +99,7 @@ def test_cards_without_the_drivers_library(nodes):
     assert found["reason"].startswith("cards 0-1: ") and "libnvidia-ml.so.1 is not found" in found["reason"]
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_is_unknown_and_keeps_no_command(cards):
     cards[1].hang(MEMORY)
     code, found = check("--cards", "0,1", "--set", "deadline_s=3", env=cards.env)
@@ -167,6 +168,7 @@ def test_a_job_is_refused_a_card_that_does_not_answer(daemon, cards, tmp_path):
     assert daemon.wait(start(daemon, "true", indices=[0, 1])).state == SUCCEEDED
 
 
+@pytest.mark.slow
 def test_a_card_that_hangs_hangs_neither_the_daemon_nor_other_jobs(daemon, cards):
     cards[0].hang(MEMORY)
     waiting = start(daemon, "true", indices=[0])

@@ -331,6 +331,7 @@ def test_a_critical_custom_check_refuses_a_job(custom, boxed, tmp_path):
     assert (found.code, found.reason) == ("CUSTOM_CRITICAL", "no link")
 
 
+@pytest.mark.slow
 def test_a_check_that_hangs_is_unknown_and_stops_nobody(custom, boxed, tmp_path):
     """While it hangs, another job is started and ends; when its deadline is over, its own job is."""
     began = tmp_path / "began"

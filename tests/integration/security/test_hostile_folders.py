@@ -58,6 +58,7 @@ def refused(*words: object) -> str:
 # --- a folder of theirs above -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_tree_that_was_put_in_the_place_of_ours_is_not_started_on(place: Path):
     """Root's tree lies below the user's folder, who renames it and puts one with a forged job there."""
     upper, proof = place / "upper", place / "proof"
@@ -185,6 +186,7 @@ def test_a_file_of_theirs_in_the_state_folder(place: Path, name: str):
     assert f"musterd: {path}: belongs to " in said and f"chown 0 {path}\n" in said, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["spec.json", "journal", "."])
 def test_a_job_with_a_file_of_theirs_is_not_believed(place: Path, name: str):
     """Others are, and it can be removed."""

@@ -179,6 +179,7 @@ def test_what_a_user_leaves_behind_is_removed_and_nothing_else(open_daemon: Daem
     check(canary)
 
 
+@pytest.mark.slow
 def test_a_start_clears_away_what_a_deletion_could_not(open_daemon: Daemon, canary: Path) -> None:
     daemon = open_daemon
     daemon.run(PYTHON, "-c", _FILL, str(canary), job_id="x", user="nobody")
