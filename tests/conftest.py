@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -67,11 +68,22 @@ def running(command: Sequence[str | Path], **options: Any) -> Iterator["subproce
             process.kill()
 
 
+#: Bytes of a temporary folder's path that leave room for pytest's folders and a root in a socket's address (107).
+LONGEST_TMP = 20
+#: Beginnings of the variables that choose tests.
+_CHOICES = ("MUSTER_TEST_", "MUSTER_CHAOS_", "MUSTER_FUZZ_", "MUSTER_SOAK_")
+
+
 def pytest_configure() -> None:
-    """Whoever runs the tests may ignore SIGHUP, as nohup does, and what they start would, too. With a handler we still
-    do, while programs begin with the default."""
+    """Tests, and what they start, find the same whoever runs them: nothing of the user's shell, session or name."""
+    # nohup has SIGHUP ignored. With a handler we still survive it, while programs begin with the default.
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+    os.umask(0o022)
+    for name in [name for name in os.environ if name.startswith("MUSTER_") and not name.startswith(_CHOICES)]:
+        del os.environ[name]
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMP:
+        os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
 
 
 @pytest.hookimpl(optionalhook=True)
