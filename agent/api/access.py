@@ -25,7 +25,7 @@ class Role(enum.Enum):
 _MAX_CLAIM = 128
 _PACKAGE = "/muster.v1."
 #: Calls that change nothing and run nothing. GetStacks and RunChecks look, too, but by running programs as root.
-_LOOKS = frozenset(
+LOOKS = frozenset(
     {
         f"{_PACKAGE}EventService/Watch",
         f"{_PACKAGE}ExecService/ListSessions",
@@ -58,7 +58,7 @@ class Caller:
 
 def is_look(method: str) -> bool:
     """Whether a call ("/muster.v1.JobService/Get") changes and runs nothing."""
-    return method in _LOOKS or method.startswith(_PUBLIC)
+    return method in LOOKS or method.startswith(_PUBLIC)
 
 
 def check(method: str, caller: Caller) -> None:

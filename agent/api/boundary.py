@@ -105,13 +105,13 @@ class Boundary(aio.ServerInterceptor):
         encode = handler.response_serializer
         if handler.unary_unary is not None:
             # Encoded here, where it is known how much of it is waiting for the client: gRPC passes bytes on.
-            return grpc.unary_unary_rpc_method_handler(self._guarded(handler.unary_unary, method, encode), reading)
+            return grpc.unary_unary_rpc_method_handler(self.guard(handler.unary_unary, method, encode), reading)
         if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(self._guarded(handler.unary_stream, method), reading, encode)
+            return grpc.unary_stream_rpc_method_handler(self.guard(handler.unary_stream, method), reading, encode)
         if handler.stream_unary is not None:
-            return grpc.stream_unary_rpc_method_handler(self._guarded(handler.stream_unary, method, encode), reading)
+            return grpc.stream_unary_rpc_method_handler(self.guard(handler.stream_unary, method, encode), reading)
         assert handler.stream_stream is not None  # the last of gRPC's four kinds
-        return grpc.stream_stream_rpc_method_handler(self._guarded(handler.stream_stream, method), reading, encode)
+        return grpc.stream_stream_rpc_method_handler(self.guard(handler.stream_stream, method), reading, encode)
 
     def end_streams(self) -> None:
         """Ends all streaming calls with UNAVAILABLE / STOPPING: clients go on later with their cursor or offsets."""
@@ -124,7 +124,7 @@ class Boundary(aio.ServerInterceptor):
         for scope in list(self._calls):
             scope.cancel()
 
-    def _guarded(self, behaviour: _Behaviour, method: str, encode: Callable[[Any], bytes] | None = None) -> _Behaviour:
+    def guard(self, behaviour: _Behaviour, method: str, encode: Callable[[Any], bytes] | None = None) -> _Behaviour:
         """`encode` is for the one answer of a call that has one; None: it streams."""
 
         async def guarded(request: Any, context: "_Context") -> Any:

@@ -43,7 +43,7 @@ class JobMessages:
         self._digest_key = digest_key(root.state)
         #: By job id, the one asked for last at the end.
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._bytes = 0.0
+        self.held_bytes = 0.0
 
     def of(self, entry: Entry) -> job_pb2.Job:
         """The job as its journal tells it; to be copied, not changed.
@@ -59,8 +59,8 @@ class JobMessages:
         message = convert.job_to(entry, self._root, self._digest_key)
         size = _OWN + _EACH * message.ByteSize()
         self._kept[entry.job_id] = _Kept(message, size, entry.version)
-        self._bytes += size
-        while self._bytes > MAX_BYTES and len(self._kept) > 1:
+        self.held_bytes += size
+        while self.held_bytes > MAX_BYTES and len(self._kept) > 1:
             self._forget(next(iter(self._kept)))
         return message
 
@@ -82,7 +82,7 @@ class JobMessages:
             self._forget(job_id)
 
     def _forget(self, job_id: str) -> None:
-        self._bytes -= self._kept.pop(job_id).size
+        self.held_bytes -= self._kept.pop(job_id).size
 
 
 def _may_have(paths: JobPaths, labels: Mapping[str, str]) -> bool:

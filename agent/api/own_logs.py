@@ -52,17 +52,19 @@ class OwnLogs:
         """Looks, for ever."""
         while True:
             # Given up when the daemon ends: a disk that hangs would hold up its end.
-            await threads.run(self._look, limiter=self._limiter, abandon_on_cancel=True)
-            self._tell()
+            await threads.run(self.look, limiter=self._limiter, abandon_on_cancel=True)
+            self.tell()
             await anyio.sleep(LOOK_S)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Tries again what could not be written or opened. Blocks."""
         self._audit.try_again()
         before, self._nursery = self._nursery, _refusal(self._root.nursery_log)
         if self._nursery and not before:
             _log.error("nursery.log_unwritten", text=self._nursery)
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Says what the last look found."""
         action = EXPLANATIONS[Code.DAEMON_DEGRADED].action
         for path, text in ((self._root.audit_log, self._audit.trouble), (self._root.nursery_log, self._nursery)):
             if text:

@@ -135,7 +135,7 @@ class Stacks:
         procs: tuple[JobProcess, ...] | None = None
         with anyio.move_on_after(FIND_S):
             try:
-                procs = await watched.call(f"the processes of job {entry.job_id}", lambda: _procs(roots, holders))
+                procs = await watched.call(f"the processes of job {entry.job_id}", lambda: processes_of(roots, holders))
             except (OSError, ValueError, watched.StillHanging) as error:
                 _log.warning("stacks.no_tree", job=entry.job_id, error=str(error))
         if procs is None:
@@ -231,7 +231,8 @@ def _owner(process: ProcessStacks) -> job_pb2.StackOwner:
     )
 
 
-def _procs(roots: JobRoots, holders: Mapping[int, int], proc: Path = Path("/proc")) -> tuple[JobProcess, ...]:
+def processes_of(roots: JobRoots, holders: Mapping[int, int], proc: Path = Path("/proc")) -> tuple[JobProcess, ...]:
+    """Of a job now, those that hold its cards among them. Blocks."""
     procfs = Procfs(proc)
     try:
         return Forest(procfs).look([roots], holders)[roots.job]

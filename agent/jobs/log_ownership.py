@@ -197,7 +197,7 @@ def _files(found: dict[str, Files], job_id: str, aside: str, folder: Path, named
 def _count(files: Files, folder: Path) -> None:
     """A folder of the job's user."""
     size = 0
-    for status in itertools.islice(_inside(folder), MAX_COUNTED):
+    for status in itertools.islice(inside(folder), MAX_COUNTED):
         size += status.st_blocks * 512
         files.changed = max(files.changed, status.st_mtime)
     files.folders[folder] = size
@@ -215,7 +215,7 @@ def _add(files: Files, file: str, name: Name, status: os.stat_result) -> None:
     files.ours = files.ours or bool(name.aside or name.more) or name.kind in ("index", "job")
 
 
-def _inside(name: Path | str, within: int | None = None, depth: int = MAX_DEPTH) -> Iterator[os.stat_result]:
+def inside(name: Path | str, within: int | None = None, depth: int = MAX_DEPTH) -> Iterator[os.stat_result]:
     """Of all that is in a folder, as far as it can be read. It goes from folder to folder by descriptors, so that no
     link that its owner puts in the place of one leads out of it."""
     with contextlib.suppress(OSError):
@@ -227,7 +227,7 @@ def _inside(name: Path | str, within: int | None = None, depth: int = MAX_DEPTH)
                         status = entry.stat(follow_symlinks=False)
                         yield status
                         if stat.S_ISDIR(status.st_mode) and depth:
-                            yield from _inside(entry.name, fd, depth - 1)
+                            yield from inside(entry.name, fd, depth - 1)
         finally:
             os.close(fd)
 

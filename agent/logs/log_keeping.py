@@ -97,7 +97,7 @@ class LogKeeping:
         self._events = events
         self._registry = registry
         self._clock = clock
-        self._uploads = Uploads(root, settings, events, registry, self._is_compressing, self._compress_on)
+        self.uploads = Uploads(root, settings, events, registry, self._is_compressing, self._compress_on)
         self._limiter = anyio.CapacityLimiter(_THREADS)
         self._group: TaskGroup | None = None
         self._told = Changes()
@@ -121,7 +121,7 @@ class LogKeeping:
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
         workers = [worker.trouble for worker in self._workers.values() if worker.trouble]
-        return [*self._troubles.values(), *self._uploads.trouble, *workers[:3]]
+        return [*self._troubles.values(), *self.uploads.trouble, *workers[:3]]
 
     def reload(self) -> None:
         """The configuration may be another: looks at once."""
@@ -133,7 +133,7 @@ class LogKeeping:
         self._registry.ended.on_ended.append(self._ended)
         self._registry.ended.on_removed.append(self._removed)
         async with anyio.create_task_group() as self._group:
-            self._group.start_soon(self._uploads.run)
+            self._group.start_soon(self.uploads.run)
             self._group.start_soon(self._follow_jobs)
             self._group.start_soon(self._compress)
             task_status.started()
@@ -191,7 +191,7 @@ class LogKeeping:
     def _removed(self, job_id: str) -> None:
         """The job's record was removed."""
         self._incomplete.pop(job_id, None)
-        self._uploads.forget(job_id)
+        self.uploads.forget(job_id)
 
     def _write_workers(self, entries: Iterable[Entry]) -> None:
         assert self._group is not None
@@ -222,7 +222,7 @@ class LogKeeping:
         for row in list(self._incomplete.values()):
             if self._complete(row):
                 del self._incomplete[row.job_id]
-                self._uploads.ended(row)
+                self.uploads.ended(row)
 
     async def _sought(self, seek: Callable[[Root, list[Ended]], list[Ended]]) -> list[Ended]:
         """Of all ended jobs those that `seek` finds, in a thread; without the ones that were removed meanwhile."""
@@ -264,7 +264,7 @@ class LogKeeping:
     def may_go(self, row: Ended) -> bool:
         """Whether the record of an ended job is not needed here any more."""
         logs = self._settings().logs
-        if self._compressing == row.job_id or self._uploads.busy(row.job_id) or not self._complete(row):
+        if self._compressing == row.job_id or self.uploads.busy(row.job_id) or not self._complete(row):
             return False
         return row.uploaded or not logs.upload
 
@@ -286,7 +286,7 @@ class LogKeeping:
             waiting = set()
         for job_id, names in seen.rotated.items():
             if job_id in jobs and (logs.upload or not jobs[job_id].state.final):
-                self._uploads.rotated(jobs[job_id], [name for name in names if name not in waiting])
+                self.uploads.rotated(jobs[job_id], [name for name in names if name not in waiting])
         await self._trim(seen, jobs)
         kept = []
         for files in seen.files.values():
@@ -310,12 +310,12 @@ class LogKeeping:
         supervisor: of those go that were taken."""
         logs = self._settings().logs
         for job_id in seen.rotated if logs.upload and logs.max_job_bytes else ():
-            if job_id in jobs and (taken := self._uploads.taken(job_id)):
+            if job_id in jobs and (taken := self.uploads.taken(job_id)):
                 trim = functools.partial(_trim, self._root.log, seen.owners[job_id], logs.max_job_bytes, taken)
                 await self._apart("keep a job within max_job_bytes", trim)
 
     def _kept(self, files: Files, job: Entry | Ended | None) -> Kept:
-        busy = self._compressing == files.job_id or self._uploads.busy(files.job_id)
+        busy = self._compressing == files.job_id or self.uploads.busy(files.job_id)
         if job is None:  # nobody can say any more what they are of; another node may, where nodes share the folder
             return Kept(files.name, files.changed, files.bytes, busy, orphan=True)
         ended_at = (isinstance(job, Ended) and job.ended_at) or files.changed
@@ -369,7 +369,7 @@ class LogKeeping:
         """One at a time, for ever."""
         while True:
             some = self._some_plain.count
-            free = (one for one in self._plain if not self._uploads.busy(one[0]))
+            free = (one for one in self._plain if not self.uploads.busy(one[0]))
             one = next(free, None) if self._settings().logs.compress != "off" else None
             if one is None:
                 await self._some_plain.beyond(some)
@@ -377,14 +377,15 @@ class LogKeeping:
             self._plain.remove(one)
             self._compressing, path = one
             try:
-                await self._pack(path)
+                await self.pack(path)
             finally:
                 self._compressing = ""
             # What can be handed over goes first: it would wait for the last segment of its job else.
-            self._uploads.wake()
+            self.uploads.wake()
             await checkpoint()
 
-    async def _pack(self, path: Path) -> None:
+    async def pack(self, path: Path) -> None:
+        """Compresses a segment in a process of its own. Never raises."""
         script = Script(sys.executable, ENV, ("-I", "-m", "muster.agent.logs.log_compress", str(path)))
         try:
             ended = await watched.call(f"compress {path}", script.run, on_cancel=script.kill, linger_s=LINGER_S)

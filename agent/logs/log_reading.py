@@ -34,7 +34,7 @@ BATCH_CHUNKS = 256
 POLL_MIN_S = 0.02
 POLL_MAX_S = 0.25
 #: A step of the search for lines from the end, in bytes; between two steps it can be cancelled, and others read.
-_TAIL_STEP = 4 << 20
+TAIL_STEP = 4 << 20
 _INDEX_AHEAD = 64 * INDEX_RECORD.size
 
 
@@ -174,7 +174,7 @@ def _tail_step(path: Path, end: int, missing: int, at_end: bool) -> tuple[int, i
     """Looks at the bytes before `end`. Returns the offset of the line sought, or of the first byte that is kept, and 0;
     or where to go on and the lines still missing."""
     with Reader(folder(path.parent)) as reader:
-        lowest = end - _TAIL_STEP
+        lowest = end - TAIL_STEP
         while end > lowest:
             piece = reader.layout(path).before(end)
             if piece is None:

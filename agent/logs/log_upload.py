@@ -50,7 +50,7 @@ class Uploaded(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class _Lot:
+class Lot:
     """What is to be handed over of one job. `due` by the loop's clock; `ended_at` in seconds since the epoch, 0 for a
     job that has not ended."""
 
@@ -97,14 +97,14 @@ class Uploads:
         self._root = root
         self._settings = settings
         self._events = events
-        self._lots: dict[str, _Lot] = {}
+        self.lots: dict[str, Lot] = {}
         self._told = Changes()
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
 
     @property
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
-        failing = [lot for lot in self._lots.values() if lot.failures]
+        failing = [lot for lot in self.lots.values() if lot.failures]
         if not failing:
             return []
         worst = max(failing, key=lambda lot: lot.failures)
@@ -130,22 +130,22 @@ class Uploads:
 
     def forget(self, job_id: str) -> None:
         """The job's record was removed."""
-        self._lots.pop(job_id, None)
+        self.lots.pop(job_id, None)
 
     def taken(self, job_id: str) -> list[str]:
         """Names of a job's segments that are known to be taken, without `.gz`."""
-        lot = self._lots.get(job_id)
+        lot = self.lots.get(job_id)
         return lot.uploaded.segments if lot is not None and lot.uploaded is not None else []
 
-    def _lot(self, job: Entry | Ended) -> _Lot:
-        lot = self._lots.get(job.job_id)
+    def _lot(self, job: Entry | Ended) -> Lot:
+        lot = self.lots.get(job.job_id)
         if lot is None or lot.accepted_at != job.key[0]:
-            lot = self._lots[job.job_id] = _Lot(job.job_id, job.key[0])
+            lot = self.lots[job.job_id] = Lot(job.job_id, job.key[0])
         return lot
 
     def busy(self, job_id: str) -> bool:
         """Whether its files are being handed over."""
-        return (lot := self._lots.get(job_id)) is not None and lot.busy
+        return (lot := self.lots.get(job_id)) is not None and lot.busy
 
     async def run(self) -> None:
         """Hands over, for ever."""
@@ -159,7 +159,7 @@ class Uploads:
             lot = self._next() if self._settings().logs.upload else None
             if lot is None:
                 now = anyio.current_time()
-                due = min((lot.due for lot in self._lots.values() if lot.due > now), default=now + LOOK_S)
+                due = min((lot.due for lot in self.lots.values() if lot.due > now), default=now + LOOK_S)
                 with anyio.move_on_at(min(due, now + LOOK_S)):
                     await self._told.beyond(told)
                 continue
@@ -177,17 +177,17 @@ class Uploads:
         """What is to be handed over may be so now: a job's file is not being compressed any more."""
         self._told.tell()
 
-    def _next(self) -> _Lot | None:
+    def _next(self) -> Lot | None:
         """The job that ended first, of those with something to hand over now."""
         now = anyio.current_time()
         ready = [
             lot
-            for lot in self._lots.values()
-            if not lot.busy and lot.due <= now and _wants(lot) and not self._compressed(lot.job_id)
+            for lot in self.lots.values()
+            if not lot.busy and lot.due <= now and wants(lot) and not self._compressed(lot.job_id)
         ]
         return min(ready, key=lambda lot: lot.ended_at or time.time(), default=None)
 
-    async def _hand_over(self, lot: _Lot) -> None:
+    async def _hand_over(self, lot: Lot) -> None:
         logs = self._settings().logs
         entry: Entry | None
         try:
@@ -195,18 +195,18 @@ class Uploads:
         except JobNotFound:
             entry = None
         if entry is None or entry.key[0] != lot.accepted_at:  # its record was removed
-            if self._lots.get(lot.job_id) is lot:
-                del self._lots[lot.job_id]
+            if self.lots.get(lot.job_id) is lot:
+                del self.lots[lot.job_id]
             return
         try:
             if lot.uploaded is None:
                 lot.uploaded = await self._thread(_load, entry.paths.uploaded)
-            if not _wants(lot):
+            if not wants(lot):
                 self._done(lot)
                 return
             ended, taken = lot.ended, set(lot.uploaded.segments)
             segments = [name for name in lot.segments if name not in taken]
-            files = await self._thread(_listed, self._root, entry, None if ended else set(segments), taken)
+            files = await self._thread(listed_files, self._root, entry, None if ended else set(segments), taken)
             if files:
                 facts = {
                     "MUSTER_JOB_ID": entry.job_id,
@@ -234,17 +234,17 @@ class Uploads:
         lot.failures, lot.why = 0, ""
         self._done(lot)
 
-    def _done(self, lot: _Lot) -> None:
+    def _done(self, lot: Lot) -> None:
         """Once all of an ended job was taken, nothing of it is kept here."""
         if lot.uploaded is None or not lot.uploaded.all:
             return
         row = self._registry.job(lot.job_id)
         if isinstance(row, Ended) and row.accepted_at == lot.accepted_at:
             row.uploaded = True
-        if self._lots.get(lot.job_id) is lot:
-            del self._lots[lot.job_id]
+        if self.lots.get(lot.job_id) is lot:
+            del self.lots[lot.job_id]
 
-    def _failed(self, lot: _Lot, why: str) -> None:
+    def _failed(self, lot: Lot, why: str) -> None:
         lot.failures += 1
         wait = min(FIRST_RETRY_S * 2.0 ** min(lot.failures - 1, 30), MAX_RETRY_S) * random.uniform(0.5, 1.0)
         lot.due = anyio.current_time() + wait
@@ -253,7 +253,7 @@ class Uploads:
             self._tell("logs.upload_failed", lot, f"log files were not taken, and are kept: {why}", tries=lot.failures)
             _log.warning("logs.upload_failed", job=lot.job_id, error=why)
 
-    def _tell(self, kind: str, lot: _Lot, message: str, **attributes: int) -> None:
+    def _tell(self, kind: str, lot: Lot, message: str, **attributes: int) -> None:
         shown = {key: str(value) for key, value in attributes.items()}
         self._events.append([(None, Event(time.time(), kind, lot.job_id, message=message, attributes=shown))])
 
@@ -261,7 +261,8 @@ class Uploads:
         return await threads.run(function, *args, limiter=self._limiter)
 
 
-def _wants(lot: _Lot) -> bool:
+def wants(lot: Lot) -> bool:
+    """Whether there is something to hand over."""
     if lot.uploaded is None:
         return lot.ended or bool(lot.segments)
     return not lot.uploaded.all and (lot.ended or not set(lot.segments) <= set(lot.uploaded.segments))
@@ -288,7 +289,7 @@ def _store(path: Path, uploaded: Uploaded) -> None:
     state_file.write(path, uploaded)
 
 
-def _listed(root: Root, entry: Entry, only: set[str] | None, taken: set[str]) -> list[dict[str, Any]]:
+def listed_files(root: Root, entry: Entry, only: set[str] | None, taken: set[str]) -> list[dict[str, Any]]:
     """Files to hand over: the segments `only` where it is given, by their names without `.gz`, else all files; and none
     that was `taken`. Raises OSError."""
     names, folders = only, dict[Path, int]()

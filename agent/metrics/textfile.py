@@ -45,7 +45,7 @@ class Textfile:
         try:
             page = await self._show()
             with anyio.fail_after(WRITE_S):
-                await self._thread(_replace, self._path, page)
+                await self._thread(replace_file, self._path, page)
         except TimeoutError:
             self._failed("the disk does not answer")
         except OSError as error:
@@ -66,7 +66,7 @@ class Textfile:
         await threads.run(function, *args, abandon_on_cancel=True, limiter=self._limiter)
 
 
-def _replace(path: Path, page: bytes) -> None:
+def replace_file(path: Path, page: bytes) -> None:
     """Whoever reads sees the old file or the new one. It needs no sync: after a crash it is old anyway."""
     # A name that the collector does not look at.
     temporary = path.with_name(f".{path.name}.new")

@@ -42,7 +42,7 @@ ITEM = "daemon"
 _log = structlog.get_logger(__name__)
 
 
-def _trouble(error: OSError) -> str:
+def trouble_of(error: OSError) -> str:
     """Why a folder that could be written when the daemon started cannot be written now, and what to do."""
     return f"{error.strerror}; {remedy(error, MOVED if error.errno == errno.ENOENT else OTHER_ROOT)}"
 
@@ -136,7 +136,7 @@ class Degraded:
                     await threads.run(look, limiter=self._limiter, abandon_on_cancel=True)
                     why = ""
                 except OSError as error:
-                    why = _trouble(error) if error.errno not in FULL else ""
+                    why = trouble_of(error) if error.errno not in FULL else ""
             if not why and folder == self._root.jobs and ranks == self._ranks:
                 self._ranks = 1
             before = self._folders.pop(folder, "")

@@ -118,7 +118,7 @@ class FaultsFile:
         while True:
             seen = await self._dirty.beyond(seen)
             try:
-                await threads.run(_replace, self._path, msgspec.json.encode(self._content), limiter=self._limiter)
+                await threads.run(replace_file, self._path, msgspec.json.encode(self._content), limiter=self._limiter)
                 self.trouble = ""
             except OSError as error:
                 self.trouble = (
@@ -130,7 +130,8 @@ class FaultsFile:
                 await anyio.sleep(_RETRY_S)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
+    """Puts a new file in the place of this one. Blocks. Raises OSError."""
     temporary = path.with_name(f".{path.name}.new")
     try:
         temporary.touch(0o600)

@@ -80,9 +80,9 @@ class Telemetry:
         self.history = History(root.state / FILE, self._bounds)
         self.records = Records()
         self._driver = driver
-        self._recording = Recording(root, self.records, lambda: settings().telemetry.record, lambda: driver.view)
+        self.recording = Recording(root, self.records, lambda: settings().telemetry.record, lambda: driver.view)
         self._sampler = Sampler(
-            lambda: settings().telemetry, driver, self._roots, on_readings=self._read, on_look=self._looked
+            lambda: settings().telemetry, driver, self.roots, on_readings=self.take_readings, on_look=self.take_look
         )
         self._meter = Meter()
         self._live: list[Entry] = []
@@ -102,7 +102,7 @@ class Telemetry:
     @property
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
-        return [*self.history.trouble, *(text for text in (self._sampler.trouble, self._recording.trouble) if text)]
+        return [*self.history.trouble, *(text for text in (self._sampler.trouble, self.recording.trouble) if text)]
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -161,7 +161,7 @@ class Telemetry:
         async with anyio.create_task_group() as tasks:
             await tasks.start(self.history.run)
             await tasks.start(self._sampler.run)
-            tasks.start_soon(self._recording.run, name="telemetry records")
+            tasks.start_soon(self.recording.run, name="telemetry records")
             task_status.started()
 
     def _bounds(self) -> Bounds:
@@ -188,7 +188,8 @@ class Telemetry:
         self._usage.pop(entry.job_id, None)
         self._busy.pop(key, None)
 
-    def _roots(self) -> list[JobRoots]:
+    def roots(self) -> list[JobRoots]:
+        """Where the processes of each job begin that the next look is at."""
         live = [entry for entry in self._jobs(anew=True) if entry.job.supervisor_pid or entry.job.spawned]
         self._asked = {entry.job_id: entry for entry in live}
         roots = [job_processes.roots(entry, self._driver.view.uuids) for entry in live]
@@ -202,7 +203,7 @@ class Telemetry:
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
-    def _read(self, view: View) -> None:
+    def take_readings(self, view: View) -> None:
         """After each reading of the cards."""
         up, before = time.monotonic(), self._read_up
         self._read_up = up
@@ -246,7 +247,7 @@ class Telemetry:
         self.history.tell(key, SeriesFacts(view.kind, busy=busy, cards=cards))
         self.history.note(key, at, values)
 
-    def _looked(self, look: ProcessLook) -> None:
+    def take_look(self, look: ProcessLook) -> None:
         """After each look at the processes."""
         asked = self._asked
         places = {job: job_processes.places(entry) for job, entry in asked.items()}
@@ -261,7 +262,7 @@ class Telemetry:
                 if not self.history.knows(key):  # it has no cards, or they were not read yet
                     self.history.tell(key, SeriesFacts(asked[job].job.card_kind))
                 self.history.note(key, look.at, {CPU: usage.cpu, MEM: usage.mem})
-        self._recording.take(look, asked)
+        self.recording.take(look, asked)
 
 
 def _of_attempt(busy: Busy | None, entry: Entry) -> Busy | None:

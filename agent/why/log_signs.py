@@ -68,7 +68,7 @@ async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
             if time.monotonic() >= until:
                 found.append(Searched((), (f"not all logs were searched: that took over {READ_S:g} s",)))
                 return
-            found.append(_search(one, table))
+            found.append(search_file(one, table))
 
     try:
         with anyio.move_on_after(READ_S + 2 * SCAN_S) as waiting:
@@ -84,7 +84,7 @@ async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
     )
 
 
-def _search(one: Wanted, table: Table) -> Searched:
+def search_file(one: Wanted, table: Table) -> Searched:
     """Blocks."""
     name = one.file.path.name
     try:

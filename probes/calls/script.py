@@ -52,7 +52,7 @@ class Script:
         self._kept = -kept if patient else kept
         self._stdin = stdin
         self._lock = threading.Lock()
-        self._pid = 0
+        self.pid = 0
         self._killed = False
 
     def run(self) -> ScriptEnd:
@@ -80,10 +80,10 @@ class Script:
             self._kill_group()
 
     def _kill_group(self) -> None:
-        # Under the lock, and `_pid` is reset before the leader is waited for: the number cannot be another group's.
-        if self._pid:
+        # Under the lock, and `pid` is reset before the leader is waited for: the number cannot be another group's.
+        if self.pid:
             try:
-                os.killpg(self._pid, signal.SIGKILL)
+                os.killpg(self.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass  # nothing is left, or a set-user-id program that is not ours to kill
 
@@ -112,7 +112,7 @@ class Script:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
             file.write("0")
         with self._lock:
-            self._pid = pid
+            self.pid = pid
             if self._killed:
                 self._kill_group()
         return pid
@@ -130,7 +130,7 @@ class Script:
             # The leader is still unreaped here. Whatever it left behind in its group goes with it.
             with self._lock:
                 self._kill_group()
-                self._pid = 0
+                self.pid = 0
             status = children.wait(pid)
         return ScriptEnd(os.waitstatus_to_exitcode(status), bytes(outputs[out]), bytes(outputs[err]), flooded)
 

@@ -78,7 +78,7 @@ class Driver:
         `dev` is where device nodes are."""
         self._settings = settings
         self._finder = Finder(vendors() if backends is None else backends, lambda: settings().slots, dev)
-        self._crew = CallThreads("cards")
+        self.call_threads = CallThreads("cards")
         self._listening = Listening()
         self._view = View()
         self._backend: Backend | None = None
@@ -149,7 +149,7 @@ class Driver:
         asked = [index for index in (view.cards if cards is None else cards) if index in view.cards]
         calls = {index: partial(self._ask, backend, what, view.cards[index]) for index in asked}
         began = time.monotonic()
-        outcomes = await self._crew.run(calls, end - began)
+        outcomes = await self.call_threads.run(calls, end - began)
         if self._generation == generation and not self._opening.locked():
             self._take(what, outcomes, min(time.monotonic(), end) - began)
         if self._unlinked and what is What.READINGS:
@@ -168,7 +168,7 @@ class Driver:
         if backend is None or self._view.driver is not None or self._opening.locked():
             return self._view
         if not anew:
-            outcome = (await self._crew.run({_WHOLE: backend.cards}, self._settings().driver_deadline_s))[_WHOLE]
+            outcome = (await self.call_threads.run({_WHOLE: backend.cards}, self._settings().driver_deadline_s))[_WHOLE]
             anew = isinstance(outcome, Answer) and {card.index for card in outcome.value} != self._listed
         return await self.open() if anew and generation == self._generation and not self._closed else self._view
 
@@ -187,9 +187,9 @@ class Driver:
         self._backend = None
         limit = min(_CLOSE_S, self._settings().driver_deadline_s)
         await self._listening.close(limit / 2)
-        if not self._crew.busy:
-            await self._crew.run({_WHOLE: self._finder.close}, limit / 2)
-        self._crew.close()
+        if not self.call_threads.busy:
+            await self.call_threads.run({_WHOLE: self._finder.close}, limit / 2)
+        self.call_threads.close()
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class Driver:
         if self._found is not None:
             outcome = Answer(self._found)
         else:
-            outcome = (await self._crew.run({_WHOLE: self._find}, limit_s))[_WHOLE]
+            outcome = (await self.call_threads.run({_WHOLE: self._find}, limit_s))[_WHOLE]
         if isinstance(outcome, Late) and outcome.running_s is not None and not self._hangs(outcome.running_s, limit_s):
             return  # it may be slow: what it finds is taken when it has
         self._found = None
@@ -258,14 +258,14 @@ class Driver:
 
     def _ask_each(self, calls: Mapping[K, Callable[[], T]]) -> Mapping[K, Answer[T] | CallFailure | Late]:
         """For a backend that opens."""
-        return self._crew.ask(calls, _SHARE * self._settings().driver_deadline_s)
+        return self.call_threads.ask(calls, _SHARE * self._settings().driver_deadline_s)
 
     async def _describe(
         self, backend: Backend, cards: dict[int, Card], limit_s: float
     ) -> tuple[dict[int, Card], DriverError | None]:
         """The cards with all that they tell in time; the others are asked again with their first reading."""
         calls = {index: partial(backend.describe, card) for index, card in cards.items()}
-        for index, outcome in (await self._crew.run(calls, limit_s)).items():
+        for index, outcome in (await self.call_threads.run(calls, limit_s)).items():
             if isinstance(outcome, Answer):
                 cards = _described(cards, outcome.value)
                 continue
@@ -284,7 +284,7 @@ class Driver:
         """The direct links among the cards that have said who they are; where that takes longer, none, and they are
         asked for again behind the next readings."""
         ask = partial(backend.peers, set(cards) - self._unknown)
-        outcome = (await self._crew.run({_LINKS: ask}, limit_s))[_LINKS]
+        outcome = (await self.call_threads.run({_LINKS: ask}, limit_s))[_LINKS]
         self._unlinked = isinstance(outcome, Late)
         return outcome.value if isinstance(outcome, Answer) else {}
 

@@ -88,7 +88,7 @@ def inherited(daemon: int = 0, nursery: int = 0, given: int | None = None) -> In
         if (told := _given(nursery)) is not None or older:
             soft = told
         values[resource.RLIMIT_NOFILE] = (soft, values[resource.RLIMIT_NOFILE][1])
-    return Inherited(values, source, _may_raise(parent), int(Path(_NR_OPEN).read_text()))
+    return Inherited(values, source, may_raise(parent), int(Path(_NR_OPEN).read_text()))
 
 
 def of_process(pid: int) -> dict[int, tuple[int, int]]:
@@ -116,7 +116,7 @@ def _started(pid: int) -> int:
     return stat.start
 
 
-def _may_raise(pid: int) -> bool:
+def may_raise(pid: int) -> bool:
     """The capability counts in the first user namespace only, which is the one that maps every number to itself."""
     status = Path(f"/proc/{pid}/status").read_text()
     effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)

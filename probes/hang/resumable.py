@@ -9,7 +9,7 @@ from muster.probes.hang.hang_settings import HangSettings, Rule
 from muster.probes.hang.verdicts import HangVerdict
 
 #: Version of the stored state; another one is not read.
-_VERSION = 1
+VERSION = 1
 
 
 class DetectorState(Protocol):
@@ -33,14 +33,14 @@ class Resumable(Generic[K]):
 
     def state(self) -> dict[str, Any]:
         """What is known so far, as JSON takes it."""
-        return {"version": _VERSION, "rule": self._rule, "job": msgspec.to_builtins(self._job, str_keys=True)}
+        return {"version": VERSION, "rule": self._rule, "job": msgspec.to_builtins(self._job, str_keys=True)}
 
     @classmethod
     def restored(cls, state: Mapping[str, Any], settings: HangSettings | None = None) -> Self:
         """A detector that goes on from there. Raises ValueError where that is no state of this version."""
         found = cls(settings)
-        if state.get("version") != _VERSION or state.get("rule") != cls._rule:
-            raise ValueError(f"no state of version {_VERSION} of the {cls._rule} rule: begin a detector anew")
+        if state.get("version") != VERSION or state.get("rule") != cls._rule:
+            raise ValueError(f"no state of version {VERSION} of the {cls._rule} rule: begin a detector anew")
         try:
             found._job = msgspec.convert(state.get("job"), cls._kept, strict=False)
         except msgspec.ValidationError as error:

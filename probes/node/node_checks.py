@@ -108,7 +108,7 @@ class Looker:
         self._roots = Roots(proc, sys, dev)
         self._own_paths = own_paths
         self._memory = Memory(inventory)
-        self._rules = {rule.check.item: rule for rule in self._all_rules()}
+        self.rules = {rule.check.item: rule for rule in self._all_rules()}
         self._relisted_at = time.monotonic()
         self._following = Following(KernelLog(log, after))
         # A card that is gone is still known by its place on the bus.
@@ -127,7 +127,7 @@ class Looker:
         Raises UnknownItem.
         """
         (found,) = self._choose([item])[:1]
-        return self._rules[found].applies(self._look(None, None))
+        return self.rules[found].applies(self._look(None, None))
 
     async def look(
         self,
@@ -149,7 +149,7 @@ class Looker:
         if inventory.INVENTORY.item in chosen and held is not None and only is None:
             await self._look_for_missing(held, anew=max_age_s == 0.0)
         before = self._look(only, held)
-        needs = {what for item in chosen if not self._rules[item].applies(before) for what in self._rules[item].needs}
+        needs = {what for item in chosen if not self.rules[item].applies(before) for what in self.rules[item].needs}
         await self._freshen(needs, only, max_age_s)
         if not self._following.followed:
             await self._catch_up()
@@ -157,7 +157,7 @@ class Looker:
         results: dict[str, list[CheckResult]] = {}
 
         async def one(item: str) -> None:
-            results[item] = await self._guarded(self._rules[item], look)
+            results[item] = await self._guarded(self.rules[item], look)
 
         async with anyio.create_task_group() as group:
             for item in chosen:
@@ -221,13 +221,13 @@ class Looker:
     def _choose(self, items: Sequence[str]) -> list[str]:
         chosen: set[str] = set()
         for wanted in items:
-            matching = [item for item in self._rules if wanted in (item, item.partition(" ")[0])]
+            matching = [item for item in self.rules if wanted in (item, item.partition(" ")[0])]
             if not matching:
-                near = difflib.get_close_matches(wanted, self._rules, n=1)
+                near = difflib.get_close_matches(wanted, self.rules, n=1)
                 hint = f" (did you mean {near[0]!r}?)" if near else ""
-                raise UnknownItem(f"no check named {wanted!r}{hint}; there are: {', '.join(self._rules)}")
+                raise UnknownItem(f"no check named {wanted!r}{hint}; there are: {', '.join(self.rules)}")
             chosen.update(matching)
-        return [item for item in self._rules if item in chosen]
+        return [item for item in self.rules if item in chosen]
 
     # --- events -------------------------------------------------------------------------------------------------------
 

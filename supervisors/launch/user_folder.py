@@ -16,7 +16,7 @@ from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import NotStartable
 from muster.supervisors.system import trust
 
-_RENAME_NOREPLACE = 1
+RENAME_NOREPLACE = 1
 #: Times that a name may be taken and free again while the folder is made.
 _TRIES = 10
 
@@ -91,7 +91,7 @@ def _rename(old: str, new: str, around: int) -> bool:
     """False where the new name is taken. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "renameat2"):
-        if libc.renameat2(around, old.encode(), around, new.encode(), _RENAME_NOREPLACE) == 0:
+        if libc.renameat2(around, old.encode(), around, new.encode(), RENAME_NOREPLACE) == 0:
             return True
         number = ctypes.get_errno()
         if number == errno.EEXIST:

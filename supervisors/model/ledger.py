@@ -21,7 +21,7 @@ class Ledger:
         """`publish` is called after each change with the size of the journal and the records that are owed to it."""
         self.job: Job = replay(contents.records)
         self._path = paths.journal
-        self._writer = Writer(paths.journal, contents)
+        self.writer = Writer(paths.journal, contents)
         self._publish = publish
         self._owed: list[Record] = []
         #: Why the journal takes no record; None while it does.
@@ -39,7 +39,7 @@ class Ledger:
 
     def reserve(self, ranks: int) -> None:
         """Sets space for the records of another attempt aside. Raises OSError where the disk has none."""
-        self._writer.reserve(ranks)
+        self.writer.reserve(ranks)
 
     def commit(self, *records: Record, sync: bool = True, tell: bool = True) -> None:
         """Appends to the journal, then moves the job, then tells the watchers. Raises OSError with nothing changed.
@@ -74,17 +74,17 @@ class Ledger:
     def _write(self, records: list[Record], sync: bool) -> None:
         owed = bool(self._owed)
         try:
-            self._writer.append(records, sync=sync or owed)
+            self.writer.append(records, sync=sync or owed)
         except OSError as error:
             self.trouble = error
             raise
         self._owed, self.trouble = [], None
 
     def _apply(self, records: list[Record]) -> None:
-        number = self._writer.next_number + len(self._owed) - len(records)
+        number = self.writer.next_number + len(self._owed) - len(records)
         for i, record in enumerate(records):
             apply(self.job, {"n": number + i} | record)
 
     def _tell(self) -> None:
-        first = self._writer.next_number
-        self._publish(self._writer.size, [{"n": first + i} | record for i, record in enumerate(self._owed)])
+        first = self.writer.next_number
+        self._publish(self.writer.size, [{"n": first + i} | record for i, record in enumerate(self._owed)])

@@ -173,7 +173,7 @@ class SupervisedJobs:
             theirs.close()
             raise
         if pid == 0:
-            _become_supervisor(self._root, job_id, theirs, self._owned)
+            become_supervisor(self._root, job_id, theirs, self._owned)
         theirs.close()
         # Not waited for yet, so the pid is its own.
         job = SupervisedJob(job_id, pid, os.pidfd_open(pid), own=True, started=time.monotonic(), sock=ours)
@@ -375,7 +375,7 @@ class SupervisedJobs:
         self.reap()
 
 
-def _become_supervisor(root: Root, job_id: str, sock: socket.socket, owned: bool) -> None:
+def become_supervisor(root: Root, job_id: str, sock: socket.socket, owned: bool) -> None:
     """In the child; never returns. Closes all that is the nursery's: other jobs' FIFOs above all."""
     status = 1
     try:

@@ -45,6 +45,11 @@ def unpack(path: Path, offset: int, count: int, size: int) -> bytes:
     return _block(path, same, number, part, -(-size // MEMBER))[skip : skip + count]
 
 
+def held() -> tuple[int, int]:
+    """How many members, and blocks of members, are held inflated for those who read."""
+    return _member.cache_info().currsize, _block.cache_info().currsize
+
+
 def forget() -> None:
     """Gives back what was inflated for those who read. Who still does inflates it again."""
     _block.cache_clear()

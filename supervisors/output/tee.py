@@ -79,7 +79,7 @@ class RankLog:
         self._index = IndexWriter(index, owner)
         self._indexed = 0.0
         self._splice = True
-        self._retry_at = 0.0
+        self.retry_at = 0.0
         #: The gap that is open: a predecessor's, if it was killed while output was lost.
         self._gap = self._count.open_gap
         try:
@@ -158,9 +158,9 @@ class RankLog:
         """Tries to close a gap: opens the file, and writes the gap's line. Returns the gap, or None where none is open
         or the file still refuses."""
         now = time.monotonic()
-        if self._gap is None or (now < self._retry_at and not force):
+        if self._gap is None or (now < self.retry_at and not force):
             return None
-        self._retry_at = now + RETRY_S
+        self.retry_at = now + RETRY_S
         gap = self._gap
         try:
             if self._file.fd < 0:
@@ -253,7 +253,7 @@ class RankLog:
 
     def _open_gap(self, error: OSError) -> None:
         self._gap = Gap.of(error)
-        self._retry_at = time.monotonic() + RETRY_S
+        self.retry_at = time.monotonic() + RETRY_S
 
     def _lose(self) -> None:
         self._lost(len(os.read(self.fd, BATCH)))

@@ -211,7 +211,7 @@ def _who_else(path: str, fd: int, found: os.stat_result) -> tuple[str, str] | No
         if not _is_ours(uid):
             return f"its access list lets {user_name(uid)} write", f"setfacl -x u:{uid} {path}"
     for gid in groups:
-        if not _is_our_group(path, gid):
+        if not is_our_group(path, gid):
             remedy = f"chmod g-w {path}" if gid == found.st_gid else f"setfacl -x g:{gid} {path}"
             return f"the group {_group_name(gid)} can write there", remedy
     return None
@@ -230,7 +230,7 @@ def _listed(fd: int, gid: int) -> tuple[list[int], list[int]]:
     return users, own + [number for tag, number in entries if tag == _ACL_GROUP]
 
 
-def _is_our_group(path: str, gid: int) -> bool:
+def is_our_group(path: str, gid: int) -> bool:
     """Whether nobody but root and we is in it, as far as this node knows."""
     if gid == 0:
         return True

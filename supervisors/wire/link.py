@@ -44,7 +44,7 @@ class NurseryLink:
         self._sock = sock
         #: Called with the pid and the status, as wait(2) encodes it, of a rank of which the nursery knows the end.
         self.on_ended: Callable[[int, int], None] = lambda _pid, _status: None
-        self._queue: deque[tuple[bytes, list[int]]] = deque()
+        self.queue: deque[tuple[bytes, list[int]]] = deque()
         self._waiting = False
         #: Whether the nursery lives, as far as is known.
         self.is_up = True
@@ -53,8 +53,8 @@ class NurseryLink:
     def tell(self, op: str, fds: list[int] | None = None, **fields: object) -> None:
         """`fds` may be closed once this returns."""
         message = messages.encode({"op": op} | fields), fds or []
-        if self._queue or not self._send(*message):
-            self._queue.append((message[0], [os.dup(fd) for fd in message[1]]))
+        if self.queue or not self._send(*message):
+            self.queue.append((message[0], [os.dup(fd) for fd in message[1]]))
             self._want(True)
 
     def hold(self, fds: list[int]) -> None:
@@ -73,7 +73,7 @@ class NurseryLink:
                 data = b""
             if not data:  # the nursery is gone
                 self.is_up = False
-                while self._queue:
+                while self.queue:
                     self._drop()
                 self._loop.remove(self._sock.fileno())
                 return
@@ -82,9 +82,9 @@ class NurseryLink:
                 self.on_ended(int(message["pid"]), int(message["status"]))
 
     def _flush(self) -> None:
-        while self._queue and self._send(*self._queue[0]):
+        while self.queue and self._send(*self.queue[0]):
             self._drop()
-        self._want(bool(self._queue))
+        self._want(bool(self.queue))
 
     def _send(self, data: bytes, fds: list[int]) -> bool:
         """False where it must wait. To a nursery that is gone everything has been said."""
@@ -97,7 +97,7 @@ class NurseryLink:
         return True
 
     def _drop(self) -> None:
-        _, fds = self._queue.popleft()
+        _, fds = self.queue.popleft()
         for fd in fds:
             os.close(fd)
 

@@ -48,7 +48,7 @@ def program(name: str) -> Path:
 
 
 def _built(source: str, name: str, flags: tuple[str, ...]) -> Path:
-    command, version = _compiler()
+    command, version = compiler()
     key = hashlib.sha256("\0".join((version, platform.machine(), source, *flags)).encode())
     for file in (_HERE / source, *sorted(_HERE.glob("*.h")), *sorted((_HERE / source).with_suffix("").glob("*.h"))):
         key.update(file.read_bytes())
@@ -101,7 +101,7 @@ def cache() -> Path:
     return folder
 
 
-def _compiler() -> tuple[list[str], str]:
+def compiler() -> tuple[list[str], str]:
     """The command, and what tells its version."""
     if importlib.util.find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "cc"], f"ziglang {importlib.metadata.version('ziglang')}"

@@ -77,7 +77,7 @@ class FakeCards:
             share = mine[len(mine) * node // numa_nodes : len(mine) * (node + 1) // numa_nodes]
             card.numa_node, card.cpus = node, share or mine
         if kind == "ascend" and program:
-            cards._install_programs()
+            cards.install_programs()
         return cards
 
     @classmethod
@@ -201,7 +201,7 @@ class FakeCards:
         if b"\0" + function.encode() + b"\0" not in library.read_bytes():
             raise ValueError(f"{library} has no function {function!r}")
 
-    def _install_programs(self) -> None:
+    def install_programs(self) -> None:
         (self.folder / "bin").mkdir(exist_ok=True)
         root = Path(__file__).parents[2]
         for name in ("npu-smi", "hccn_tool"):

@@ -45,7 +45,7 @@ from pathlib import Path
 from tests.fakes import build
 folder = Path(sys.argv[1])
 build.cache = lambda: folder
-build._compiler = lambda: (["sh", str(folder / "compiler")], "1")
+build.compiler = lambda: (["sh", str(folder / "compiler")], "1")
 sys.stdin.readline()
 print(build.library("nvidia"))
 """
@@ -72,7 +72,7 @@ def test_a_library_is_built_once_however_many_want_it(tmp_path):
 def test_a_source_that_does_not_compile_leaves_nothing_behind(tmp_path, monkeypatch):
     (tmp_path / "compiler").write_text("echo what >&2; exit 7\n")
     monkeypatch.setattr(build, "cache", lambda: tmp_path)
-    monkeypatch.setattr(build, "_compiler", lambda: (["sh", str(tmp_path / "compiler")], "1"))
+    monkeypatch.setattr(build, "compiler", lambda: (["sh", str(tmp_path / "compiler")], "1"))
     with pytest.raises(RuntimeError, match="ended with 7:\nwhat"):
         build.library("ascend")
     assert not list(tmp_path.rglob("libdcmi*"))

@@ -32,7 +32,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         self._server = context
         # One watcher per job, for as long as it has followers. An id can be used again after a Delete: the time of
         # acceptance tells the two jobs apart. Each party has its own: whoever looks for all of it waits for its turn.
-        self._watchers: WeakValueDictionary[tuple[str, float, turns.Party], log_reading.Watcher] = WeakValueDictionary()
+        self.watchers: WeakValueDictionary[tuple[str, float, turns.Party], log_reading.Watcher] = WeakValueDictionary()
 
     async def ReadLogs(  # type: ignore[override]  # the generated base wants an iterator: those are finalised by grpc in another task
         self, request: log_pb2.ReadLogsRequest, context: "_Context"
@@ -145,14 +145,14 @@ class LogService(log_pb2_grpc.LogServiceServicer):
 
     def _watcher(self, entry: Entry) -> log_reading.Watcher:
         key = (entry.job_id, entry.job.accepted_at, turns.PARTY.get())
-        watcher = self._watchers.get(key)
+        watcher = self.watchers.get(key)
         if watcher is None:
             watcher = log_reading.Watcher(
                 files_of(self._server.root, entry),
                 lambda: self._server.registry.wait_change(entry),
                 lambda: entry.job.state.final or bool(entry.damaged),
             )
-            self._watchers[key] = watcher
+            self.watchers[key] = watcher
         return watcher
 
     def _refuse_removed(self, entry: Entry) -> None:

@@ -51,14 +51,14 @@ def run(connection: DaemonConnection, first: exec_pb2.ExecRequest, *, stdin: boo
     at a terminal, leave it. Raises Failure: before the session has begun as for any command, later with exit code 125;
     and StdoutFailed.
     """
-    session = _Session(connection, first, stdin, keys)
+    session = ExecClient(connection, first, stdin, keys)
     try:
         return anyio.run(session.run)
     finally:
         session.terminal.restore()
 
 
-class _Session:
+class ExecClient:
     def __init__(self, connection: DaemonConnection, first: exec_pb2.ExecRequest, stdin: bool, keys: bytes) -> None:
         self.terminal = Terminal()
         self._connection = connection
@@ -96,7 +96,7 @@ class _Session:
             await tasks.start(self._handle_signals, tasks)
             tasks.start_soon(self._feed)
             try:
-                self._code = await self._over_restarts(exec_pb2_grpc.ExecServiceStub(muster.channel), tasks)
+                self._code = await self.over_restarts(exec_pb2_grpc.ExecServiceStub(muster.channel), tasks)
             except Failure as error:
                 failure = error
             finally:
@@ -109,7 +109,8 @@ class _Session:
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
-    async def _over_restarts(self, stub: "_Stub", tasks: TaskGroup) -> int:
+    async def over_restarts(self, stub: "_Stub", tasks: TaskGroup) -> int:
+        """The exit code of the session, over as many calls as it takes. Raises Failure."""
         patience: Patience | None = None
         slot = self._connection.slot_wait(None)
         lost = False

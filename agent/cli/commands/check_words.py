@@ -67,7 +67,7 @@ def clear(address: Address, code: str, device: str, as_json: bool) -> None:
 
     request = probe_pb2.ClearConditionsRequest(code=utf8(code, "CODE"), device=utf8(device, "DEVICE"))
     with connect(address) as connection:
-        _show(list(connection.call(connection.probes.ClearConditions, request).conditions), as_json)
+        print_conditions(list(connection.call(connection.probes.ClearConditions, request).conditions), as_json)
 
 
 @click.command()
@@ -86,10 +86,11 @@ def inject(address: Address, code: str, card: int | None, reason: str, as_json: 
 
     request = probe_pb2.InjectConditionRequest(code=utf8(code, "CODE"), card=card, reason=utf8(reason, "--reason"))
     with connect(address) as connection:
-        _show([connection.call(connection.probes.InjectCondition, request).condition], as_json)
+        print_conditions([connection.call(connection.probes.InjectCondition, request).condition], as_json)
 
 
-def _show(conditions: "list[node_pb2.Condition]", as_json: bool) -> None:
+def print_conditions(conditions: "list[node_pb2.Condition]", as_json: bool) -> None:
+    """A table, or JSON."""
     if as_json:
         emit_json({"conditions": [as_dict(condition) for condition in conditions]})
         return

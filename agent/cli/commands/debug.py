@@ -86,10 +86,15 @@ def bundle(address: Address, file: Path | None) -> None:
 def _add(tar: "tarfile.TarFile", name: str, data: bytes) -> None:
     import tarfile
 
-    data = _URL.sub(_host_only, data)
+    data = hosts_only(data)
     entry = tarfile.TarInfo(f"muster-debug/{name}")
     entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
     tar.addfile(entry, io.BytesIO(data))
+
+
+def hosts_only(data: bytes) -> bytes:
+    """With scheme and host alone of each URL."""
+    return _URL.sub(_host_only, data)
 
 
 def _host_only(url: re.Match[bytes]) -> bytes:
@@ -101,7 +106,7 @@ def _host_only(url: re.Match[bytes]) -> bytes:
     return url[1] + (known[0] + b"/" if known else b"") + b"..."
 
 
-def _journal(data: bytes) -> bytes:
+def told_journal(data: bytes) -> bytes:
     """Without what ranks printed, and without the digest, by which an environment could be guessed. A record that is
     not as it was written is told by its length alone, since nobody knows what is in it."""
     from muster.supervisors.model import journal
@@ -135,7 +140,7 @@ def _parts(address: Address, errors: list[str]) -> Iterator[tuple[str, bytes]]:
     for path in (*files, *map(Path, _SYSTEM)):
         try:
             data = _tail(path)
-            yield f"files{path}", _journal(data) if path.name == "journal" else data
+            yield f"files{path}", told_journal(data) if path.name == "journal" else data
         except FileNotFoundError:
             continue  # most are there only where something happened
         except OSError as error:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from muster.v1 import job_pb2
 
 #: Jobs of the first page, which is there soon, and of each that follows.
-_FIRST_PAGE, _PAGE = 100, 500
-_HEAD = ("JOB", "STATE", "RANKS", "CARDS", "ACCEPTED", "RAN", "EXIT", "COMMAND")
+_FIRST_PAGE, PAGE = 100, 500
+HEAD = ("JOB", "STATE", "RANKS", "CARDS", "ACCEPTED", "RAN", "EXIT", "COMMAND")
 _COMMAND_WIDTH = 60
 #: Why a job cannot be stopped that `rm --force` removes all the same, if none of its processes lives.
 _REMOVED_ALL_THE_SAME = frozenset({"JOB_NOT_FOUND", "JOURNAL_DAMAGED", "SUPERVISOR_UNREACHABLE"})
@@ -210,7 +210,7 @@ def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, s
                 emit("".join(f"{clean(job.job_id)}\n" for job in page))
         else:
             now = time.time()
-            for text in table_parts(_HEAD, ([_row(job, now) for job in page] for page in pages)):
+            for text in table_parts(HEAD, ([table_row(job, now) for job in page] for page in pages)):
                 emit(text)
 
 
@@ -239,10 +239,11 @@ def list_pages(
         yield page.jobs
         if not page.next_page_token:
             return
-        request.page_token, request.page_size = page.next_page_token, _PAGE
+        request.page_token, request.page_size = page.next_page_token, PAGE
 
 
-def _row(job: "job_pb2.Job", now: float) -> list[str]:
+def table_row(job: "job_pb2.Job", now: float) -> list[str]:
+    """The words of `ps` below HEAD; `now` in seconds since the epoch."""
     from muster.agent.cli import show
 
     exit_code = str(job.verdict.exit_code) if job.HasField("ended_at") else "-"

@@ -47,7 +47,7 @@ def status(address: Address, job: str, as_json: bool) -> None:
         ("user", clean(found.spec.user)),
         ("cards", show.devices(found)),
         ("use", use),
-        ("hang", _hang(found)),
+        ("hang", hang_line(found)),
         *(("held by", clean(text)) for text in found.held_by),
         ("meets at", f"{clean(found.master_addr)}:{found.master_port}" if found.master_port else ""),
         ("node", f"{found.spec.node_rank} of {found.spec.node_count}" if found.spec.node_count > 1 else ""),
@@ -89,7 +89,7 @@ def _use(connection: "DaemonConnection", job: "job_pb2.Job") -> str:
     return ""
 
 
-def _hang(job: "job_pb2.Job") -> str:
+def hang_line(job: "job_pb2.Job") -> str:
     """What the hang rule says, where it is nothing good."""
     from muster.agent.cli import show
 

@@ -31,7 +31,7 @@ def node(context: click.Context, address: Address, as_json: bool) -> None:
     from muster.v1 import node_pb2
 
     with connect(address) as connection:
-        _show(connection.call(connection.nodes.GetNode, node_pb2.GetNodeRequest()).node, as_json)
+        print_node(connection.call(connection.nodes.GetNode, node_pb2.GetNodeRequest()).node, as_json)
 
 
 @node.command()
@@ -48,7 +48,7 @@ def drain(address: Address, reason: tuple[str, ...], as_json: bool) -> None:
 
     with connect(address) as connection:
         request = node_pb2.DrainRequest(reason=utf8(" ".join(reason), "REASON"))
-        _show(connection.call(connection.nodes.Drain, request).node, as_json)
+        print_node(connection.call(connection.nodes.Drain, request).node, as_json)
 
 
 @node.command()
@@ -60,7 +60,7 @@ def undrain(address: Address, as_json: bool) -> None:
     from muster.v1 import node_pb2
 
     with connect(address) as connection:
-        _show(connection.call(connection.nodes.Undrain, node_pb2.UndrainRequest()).node, as_json)
+        print_node(connection.call(connection.nodes.Undrain, node_pb2.UndrainRequest()).node, as_json)
 
 
 @node.command()
@@ -93,7 +93,8 @@ def accept(address: Address, cards: tuple[str, ...], everything: bool, as_json: 
         emit(table(["WHERE", "CODE", "REASON"], rows))
 
 
-def _show(found: "node_pb2.Node", as_json: bool) -> None:
+def print_node(found: "node_pb2.Node", as_json: bool) -> None:
+    """Words, or JSON."""
     if as_json:
         emit_json(as_dict(found))
         return

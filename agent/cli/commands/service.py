@@ -60,14 +60,16 @@ def install(no_start: bool, force: bool) -> None:
     from muster.agent.config.commented import commented
 
     _need_systemd()
-    place = _programs(force)
+    place = checked_programs(force)
     options = ("--trust-environment",) if environment_of_others() else ()
     # Before anything is changed: whether it runs at all, and whether the configuration is one.
     _run(str(place / "musterd"), "--check-config", *options)
     with _installed() as files:
         was_active, was_enabled = _is("active"), _is("enabled")
         try:
-            changed = files.put(_wanted(click.get_current_context().find_root().command, place, options), force=force)
+            changed = files.put(
+                wanted_files(click.get_current_context().find_root().command, place, options), force=force
+            )
             new_config = files.add(_CONFIG_FILE, commented().encode(), 0o640)
             changed += [_CONFIG_FILE] if new_config else []
             for path in changed:
@@ -206,7 +208,7 @@ def _remove(folder: Path) -> None:
         note("; ".join(filter(None, troubles)) or f"removed {folder}")
 
 
-def _wanted(cli: click.Command, bin_folder: Path, options: tuple[str, ...] = ()) -> "dict[Path, Content]":
+def wanted_files(cli: click.Command, bin_folder: Path, options: tuple[str, ...] = ()) -> "dict[Path, Content]":
     """What is installed, by path. `cli`: the command `muster`; `options`: with which musterd of this folder is
     started."""
     from muster.agent.cli import manual
@@ -243,7 +245,7 @@ def _source() -> Path:
     return package / "units" if (package / "units").is_dir() else package.parent / "systemd"
 
 
-def _programs(force: bool) -> Path:
+def checked_programs(force: bool) -> Path:
     """The folder of `musterd`, of the environment that this runs in. Raises Failure where it cannot serve: root would
     run what somebody else can change."""
     folder = programs()

@@ -51,7 +51,7 @@ class Network:
         has it then.
         """
         with self._lock:
-            if self._untold and not self._link_due():
+            if self._untold and not self.link_due():
                 return None, self._link
             if self._thread is None or not self._thread.is_alive():
                 self._answered.clear()
@@ -65,9 +65,10 @@ class Network:
         if not self._answered.wait(limit_s if self._quick else 0):
             self._quick = False
         fresh = self._health_at is not None and time.monotonic() - self._health_at < _SERVES_S
-        return self._health if fresh else None, self._link if not self._link_due(3) else None
+        return self._health if fresh else None, self._link if not self.link_due(3) else None
 
-    def _link_due(self, turns: int = 1) -> bool:
+    def link_due(self, turns: int = 1) -> bool:
+        """Whether the port was not asked for, or not within so many turns."""
         return self._link_at is None or time.monotonic() - self._link_at >= turns * _LINK_S
 
     def _ask(self) -> None:
@@ -81,7 +82,7 @@ class Network:
             self._health_at = time.monotonic()
             self._quick = self._health_at - began <= WAIT_S
             self._answered.set()
-        if self._link_due():
+        if self.link_due():
             self._link = self._ask_link()
             self._link_at = time.monotonic()
 

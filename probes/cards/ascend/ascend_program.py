@@ -37,10 +37,10 @@ _LIMIT_S = 8.0
 #: What of its output is kept, in bytes (16 cards take 5 KiB).
 _KEPT = 256 << 10
 #: What was told serves for so many times as long as it took to be told, and at least for so many seconds.
-_SERVES, _SERVES_S = 5.0, 1.0
+SERVES, SERVES_S = 5.0, 1.0
 #: The shares of a chip's parts and its clock take two runs for each board: one board at most in so many seconds, and
 #: what it told serves so long.
-_PAUSE_S, _DETAILS_S = 10.0, 600.0
+PAUSE_S, _DETAILS_S = 10.0, 600.0
 _MIB = 1 << 20
 
 
@@ -244,7 +244,7 @@ class NpuSmi:
                 except DriverError as trouble:
                     told.trouble = trouble
                 ended = time.monotonic()
-                told.until = ended + max(_SERVES * (ended - began), _SERVES_S)
+                told.until = ended + max(SERVES * (ended - began), SERVES_S)
                 self._told = told
             told = self._told
         finally:
@@ -260,7 +260,7 @@ class NpuSmi:
         asked = {one: self._details.get(one, (-math.inf, {}))[0] for one, *_ in self._places}
         now = time.monotonic()
         # Cards are asked for their health one by one: each time another board has its turn, the one that waits longest.
-        if now - max(asked.values(), default=0.0) >= _PAUSE_S and asked.get(board) == min(asked.values()):
+        if now - max(asked.values(), default=0.0) >= PAUSE_S and asked.get(board) == min(asked.values()):
             self._details[board] = (now, self._ask_details(board))
         at, chips = self._details.get(board, (-math.inf, {}))
         return chips.get(chip, ({}, None)) if now - at < _DETAILS_S else ({}, None)

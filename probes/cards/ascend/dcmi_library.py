@@ -14,7 +14,7 @@ LIBRARIES = (
     "/usr/local/dcmi/libdcmi.so",
 )
 #: Where the libraries lie that it needs: a service has no LD_LIBRARY_PATH.
-_NEEDED = ("/usr/local/Ascend/driver/lib64/driver", "/usr/local/Ascend/driver/lib64/common")
+NEEDED = ("/usr/local/Ascend/driver/lib64/driver", "/usr/local/Ascend/driver/lib64/common")
 
 
 def load(libraries: Iterable[str] = LIBRARIES) -> ctypes.CDLL:
@@ -38,7 +38,7 @@ def _load(name: str, mode: int, tried: set[str]) -> ctypes.CDLL:
             return ctypes.CDLL(name, mode)
         except OSError as trouble:
             match = re.match(r"([\w.+-]+): cannot open shared object file", str(trouble))
-            path = match and next((f for folder in _NEEDED if os.path.exists(f := f"{folder}/{match[1]}")), None)
+            path = match and next((f for folder in NEEDED if os.path.exists(f := f"{folder}/{match[1]}")), None)
             if not path or path in tried or path == name:
                 raise
             tried.add(path)

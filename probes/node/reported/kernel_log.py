@@ -14,7 +14,7 @@ CHECK = NodeCheck("kernel-log", "the kernel's log can be read", 300.0, (Code.KER
 #: A log that cannot be read is tried again so often; without anything new a wait ends after so long, in seconds.
 RETRY_S, QUIET_S = 60.0, 30.0
 #: A flood of lines is read so often at most, in seconds: 500 records each time, and what else there is at once after.
-_PACE_S = 0.2
+PACE_S = 0.2
 
 
 class Following:
@@ -50,7 +50,7 @@ class Following:
         else:
             with anyio.move_on_after(QUIET_S):
                 await anyio.wait_readable(self._log.fileno())
-                await anyio.sleep(_PACE_S)
+                await anyio.sleep(PACE_S)
         return self.read()
 
     def read(self) -> list[KernelRecord]:

@@ -95,7 +95,7 @@ def processes(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Pr
     wrong = _wrong_variables(spec.boot, facts.node_count, env)
     if wrong:
         raise NotStartable(f"{wrong[0].field}: {wrong[0].description}")
-    return _MODES[Boot(spec.boot)](spec, facts, env)
+    return MODES[Boot(spec.boot)](spec, facts, env)
 
 
 def problems(spec: JobSpec) -> list[Violation]:
@@ -235,7 +235,7 @@ def _mpi(spec: JobSpec, facts: JobFacts, env: Mapping[str, str]) -> list[Process
     return [Process((*program, *lead, "--", *mpirun), {}, "mpi-lead")]
 
 
-_MODES: dict[Boot, Callable[[JobSpec, JobFacts, Mapping[str, str]], list[Process]]] = {
+MODES: dict[Boot, Callable[[JobSpec, JobFacts, Mapping[str, str]], list[Process]]] = {
     Boot.RANKS: _ranks,
     Boot.TORCHRUN: _torchrun,
     Boot.MSRUN: _msrun,

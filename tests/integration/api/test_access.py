@@ -97,7 +97,7 @@ def test_every_call_is_a_look_or_refused_to_a_reader_and_written_down(shared: Da
                 assert line["call"] == f"{method.containing_service.name}/{method.name}"
                 assert (line["role"], line["answer"]) == ("reader", "PERMISSION_DENIED")
                 assert str(shared.root.reader_socket) in line["who"]
-    assert {path.removeprefix("/") for path in access._LOOKS} <= {path_of(method)[1:] for method in METHODS}
+    assert {path.removeprefix("/") for path in access.LOOKS} <= {path_of(method)[1:] for method in METHODS}
 
 
 def test_the_command_line_of_a_reader(shared: Daemon) -> None:

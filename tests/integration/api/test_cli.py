@@ -374,7 +374,7 @@ def test_ps_shows_every_page(daemon, monkeypatch):
 
     for i in range(5):
         daemon.run("true", job_id=f"x{i}")
-    monkeypatch.setattr(jobs, "_PAGE", 2)
+    monkeypatch.setattr(jobs, "PAGE", 2)
     monkeypatch.setenv("MUSTER_ROOT", str(daemon.folder))
     written: list[str] = []
     monkeypatch.setattr(jobs, "emit", written.append)

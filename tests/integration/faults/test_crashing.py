@@ -45,7 +45,7 @@ def test_a_supervisor_sends_its_traceback_to_the_nursery(tmp_path: Path) -> None
     ours, theirs = link.pair()
     pid = os.fork()
     if pid == 0:
-        supervised_jobs._become_supervisor(Root.under(tmp_path), "none", theirs, False)
+        supervised_jobs.become_supervisor(Root.under(tmp_path), "none", theirs, False)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 1
     message = messages.decode(ours.recv(messages.MAX_LINE))

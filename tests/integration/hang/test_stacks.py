@@ -244,7 +244,7 @@ def test_where_a_launcher_has_made_no_rank_it_is_looked_at_itself():
 
 async def test_a_job_of_very_many_processes_is_cut(tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch):
     many = tuple(proc(0, ProcessRole.RANK if pid == 1 else ProcessRole.WORKER, pid) for pid in range(1, 1000))
-    monkeypatch.setattr(job_stacks, "_procs", lambda roots, holders: many)
+    monkeypatch.setattr(job_stacks, "processes_of", lambda roots, holders: many)
     asked: list[int] = []
 
     async def take(targets: list[StackTarget], *, deadline_s: float, native: int) -> Taken:

@@ -286,7 +286,7 @@ def test_the_table_in_the_docs_is_that_of_the_code() -> None:
     assert {name: int(number) for name, number in rows} == {
         "<state>/version": int(state_folder.VERSION.split()[1]),
         "jobs/<id>/journal": journal.FORMAT,
-        "jobs/<id>/hang.json": resumable._VERSION,
+        "jobs/<id>/hang.json": resumable.VERSION,
         "<state>/node.json": node_file.VERSION,
         "<state>/notify.json": backlog.VERSION,
         "<state>/telemetry.db": history_db.FORMAT,

@@ -219,7 +219,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_counted_through(swapped: Path) -
     end = time.monotonic() + 1
     looks = 0
     while time.monotonic() < end:
-        assert sum(status.st_size == 4096 and status.st_nlink == 1 for status in log_ownership._inside(swapped)) == 0
+        assert sum(status.st_size == 4096 and status.st_nlink == 1 for status in log_ownership.inside(swapped)) == 0
         looks += 1
     assert looks > 10
 
@@ -244,9 +244,9 @@ def test_what_is_counted_has_an_end(tmp_path: Path) -> None:
         os.close(here)
         here = below
     os.close(here)
-    assert len(list(log_ownership._inside(tmp_path))) == log_ownership.MAX_DEPTH + 1
+    assert len(list(log_ownership.inside(tmp_path))) == log_ownership.MAX_DEPTH + 1
     before = len(os.listdir("/proc/self/fd"))
-    assert len(list(islice(log_ownership._inside(tmp_path), 10))) == 10
+    assert len(list(islice(log_ownership.inside(tmp_path), 10))) == 10
     assert len(os.listdir("/proc/self/fd")) == before
     subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
 

@@ -38,8 +38,8 @@ async def test_what_it_lacks_is_a_condition_a_metric_and_an_event_a_minute(tmp_p
     try:
         for count in range(1, 4):
             audit.write({"call": "one"})
-            logs._look()
-            logs._tell()
+            logs.look()
+            logs.tell()
             assert f"lacks {count} line(s)" in found[-1].reason and found[-1].device == str(root.audit_log)
             page = Page()
             logs.fill(page)

@@ -342,7 +342,7 @@ async def test_a_client_that_left_in_a_task_group_is_in_the_audit_log(tmp_path):
     slots = Listeners(lambda: config).add("operators", "socket")
     guard = boundary.Boundary(lambda _: Caller(Role.OPERATOR, "socket"), Audit(path), slots)
     behaviour = raising(ExceptionGroup("", [aio.InternalError()]))
-    guarded = guard._guarded(lambda request, context: behaviour(), "/muster.v1.ExecService/Exec")
+    guarded = guard.guard(lambda request, context: behaviour(), "/muster.v1.ExecService/Exec")
     with pytest.raises(asyncio.CancelledError):
         await guarded(iter(()), SimpleNamespace(invocation_metadata=tuple, add_done_callback=lambda _: None))
     assert [json.loads(line)["answer"] for line in path.read_text().splitlines()] == ["CANCELLED"]

@@ -60,7 +60,7 @@ def test_what_was_asked_for_last_is_kept_and_the_rest_is_bounded(root, monkeypat
     jobs = [entry(root, f"j{number}") for number in range(3)]
     messages = JobMessages(root)
     messages.of(jobs[0])
-    monkeypatch.setattr(job_messages, "MAX_BYTES", 3 * messages._bytes)
+    monkeypatch.setattr(job_messages, "MAX_BYTES", 3 * messages.held_bytes)
     first, second, third = (messages.of(job) for job in jobs)
     assert messages.of(jobs[0]) is first
     messages.of(entry(root, "j3"))  # as large as the others: the one that was asked for longest ago has to go
@@ -77,7 +77,7 @@ def test_of_a_deleted_job_nothing_is_kept(root):
     first = messages.of(one)
     messages.forget("j")
     messages.forget("never-asked-for")
-    assert messages._bytes == 0
+    assert messages.held_bytes == 0
     assert messages.of(one) is not first
 
 

@@ -27,9 +27,9 @@ def cards(*health: str) -> list[node_pb2.Card]:
 def test_the_mark_is_there_whatever_the_reason_says(reason: str, capfd: pytest.CaptureFixture[str]):
     assert drills.reason(condition(True, reason)).endswith("(injected for a drill)")
     assert drills.reason(condition(False, reason)) == reason
-    check_words._show([condition(True, reason)], as_json=False)  # the answer of inject, and of clear
+    check_words.print_conditions([condition(True, reason)], as_json=False)  # the answer of inject, and of clear
     assert "(injected for a drill)" in capfd.readouterr().out
-    node._show(node_pb2.Node(hostname="n", conditions=[condition(True, reason)]), as_json=False)
+    node.print_node(node_pb2.Node(hostname="n", conditions=[condition(True, reason)]), as_json=False)
     assert "(injected for a drill)" in capfd.readouterr().out
 
 
@@ -46,13 +46,13 @@ def test_the_health_of_a_card_is_starred_where_only_a_drill_makes_it_so(capfd: p
         ],
     )
     assert [drills.health(card, found.conditions) for card in found.cards] == ["OK", "CRITICAL*", "CRITICAL", "WARN"]
-    node._show(found, as_json=False)
+    node.print_node(found, as_json=False)
     lines = capfd.readouterr().out.splitlines()
     row = next(line for line in lines if line.startswith("1 "))
     assert "CRITICAL*" in row and len(row) <= 80
     assert lines[-1] == "* of a condition injected for a drill"
     del found.conditions[:2]
-    node._show(found, as_json=False)
+    node.print_node(found, as_json=False)
     assert "*" not in capfd.readouterr().out
 
 

@@ -24,8 +24,8 @@ async def test_the_terminal_is_given_back_while_signals_are_heeded(monkeypatch: 
     """Behind that, a second SIGTERM or SIGHUP would end us with a terminal that is raw."""
     happened: list[str] = []
 
-    class Session(exec_client._Session):
-        async def _over_restarts(self, stub: Any, tasks: TaskGroup) -> int:
+    class Session(exec_client.ExecClient):
+        async def over_restarts(self, stub: Any, tasks: TaskGroup) -> int:
             self._id, self._raw = "session", True
             self.terminal.raw()
             if end == "failure":
@@ -138,8 +138,8 @@ async def test_missing_output_is_no_success(
     here: Any = SimpleNamespace(
         metadata=(), failure=lambda error, _: CallFailed("UNAVAILABLE", str(error)), slot_wait=SlotWait
     )
-    client = exec_client._Session(here, first, stdin=False, keys=b"")
+    client = exec_client.ExecClient(here, first, stdin=False, keys=b"")
     async with anyio.create_task_group() as tasks:
-        assert await client._over_restarts(stub, tasks) == code
+        assert await client.over_restarts(stub, tasks) == code
     assert bytes(out) == shown
     assert (code == 125) == ("bytes of its output are missing" in notes[-1] if notes else False)

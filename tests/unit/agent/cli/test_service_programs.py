@@ -26,7 +26,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_that_only_root_can_change_is_taken(environment: Path) -> None:
-    assert service._programs(force=False) == environment
+    assert service.checked_programs(force=False) == environment
 
 
 def test_a_way_through_a_link_is_judged_as_well(environment: Path) -> None:
@@ -36,14 +36,14 @@ def test_a_way_through_a_link_is_judged_as_well(environment: Path) -> None:
     with pytest.raises(
         Failure, match=f"{shared}: the group 4711 can write there.*: chmod g-w {shared}. Make the .*--force"
     ):
-        service._programs(force=False)
-    assert service._programs(force=True) == environment
+        service.checked_programs(force=False)
+    assert service.checked_programs(force=True) == environment
 
 
 def test_the_unit_of_one_that_was_forced_starts(environment: Path) -> None:
     """musterd itself refuses it, too."""
-    files = service._wanted(cli, environment, ("--trust-environment",))
+    files = service.wanted_files(cli, environment, ("--trust-environment",))
     unit = files[Path("/etc/systemd/system/musterd.service")]
     assert isinstance(unit, bytes) and f"ExecStart={environment}/musterd --trust-environment\n" in unit.decode()
-    plain = service._wanted(cli, environment)[Path("/etc/systemd/system/musterd.service")]
+    plain = service.wanted_files(cli, environment)[Path("/etc/systemd/system/musterd.service")]
     assert isinstance(plain, bytes) and f"ExecStart={environment}/musterd\n" in plain.decode()

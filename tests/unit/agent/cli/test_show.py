@@ -30,18 +30,18 @@ def test_a_job_that_hangs_is_pointed_out(verdict: str, kind: str, shown: str) ->
     found = job(verdict=verdict, kind=kind)
     assert show.hang(found) == shown
     assert ("RUNNING, " + shown if shown else "RUNNING  ") in "".join(
-        table_parts(jobs._HEAD, [[jobs._row(found, 0.0)]])
+        table_parts(jobs.HEAD, [[jobs.table_row(found, 0.0)]])
     )
 
 
 def test_status_says_since_when_who_and_why() -> None:
     reason = "HUNG (spin) for 600 s: per rank: cards wait for a rank that does nothing; rank 5: its process has ended"
     found = job(verdict="HUNG", kind="spin", ranks=[5], reason=reason, since=Timestamp(seconds=1763719200))
-    assert look._hang(found) == (
+    assert look.hang_line(found) == (
         f"HUNG (spin) since {show.when(found.hang.since)}, ranks 5: per rank: cards wait for a rank that does nothing; "
         "rank 5: its process has ended (muster why j, muster stacks j)"
     )
-    assert look._hang(job(verdict="ALIVE")) == ""
+    assert look.hang_line(job(verdict="ALIVE")) == ""
 
 
 def test_what_could_not_be_read_of_a_rank_is_no_zero() -> None:

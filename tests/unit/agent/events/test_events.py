@@ -1,6 +1,7 @@
 """The event store: order, cursors, bounds, restarts, damage."""
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -211,14 +212,14 @@ async def test_cursors_of_another_history_and_of_the_future_are_refused(tmp_path
 async def test_a_full_disk_hides_no_event_and_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(event_store, "SYNC_S", 0.001)
     full = True
-    write = event_store._write
+    write = os.pwrite
 
-    def failing(fd: int, data: bytes, offset: int) -> None:
+    def failing(fd: int, data: bytes, offset: int) -> int:
         if full:
             raise OSError(28, "No space left on device")
-        write(fd, data, offset)
+        return write(fd, data, offset)
 
-    monkeypatch.setattr(event_store, "_write", failing)
+    monkeypatch.setattr(os, "pwrite", failing)
     async with opened(tmp_path) as store, anyio.create_task_group() as tasks:
         await tasks.start(store.run)
         cursor = store.newest_cursor()

@@ -165,8 +165,7 @@ async def test_what_was_inflated_for_readers_is_given_back(tmp_path: Path) -> No
     packed.write_bytes(gzip_members.pack(b"x" * 1000, 6))
     async with kept(tmp_path / "node") as node:
         assert gzip_members.unpack(packed, 0, 1000, 1000) == b"x" * 1000
-        await node.until(lambda: not gzip_members._member.cache_info().currsize)
-        assert not gzip_members._block.cache_info().currsize
+        await node.until(lambda: gzip_members.held() == (0, 0))
 
 
 async def test_a_folder_that_several_jobs_share_goes_with_the_last(tmp_path: Path) -> None:
@@ -237,7 +236,7 @@ async def test_segments_go_when_they_were_taken(tmp_path: Path) -> None:
         (tmp_path / "open").touch()
         second.write_bytes(bytes(1000))
         monotonic = anyio.current_time()
-        for lot in node.keeping._uploads._lots.values():
+        for lot in node.keeping.uploads.lots.values():
             lot.due = monotonic
         await node.until((tmp_path / "taken.0").exists)
         said = json.loads((tmp_path / "taken.0").read_text())
@@ -263,7 +262,7 @@ async def test_a_backlog_of_segments_does_not_keep_others_from_being_taken(
         await gates[len(packed) - 1].wait()
         await anyio.Path(path).rename(f"{path}.gz")
 
-    monkeypatch.setattr(LogKeeping, "_pack", pack)
+    monkeypatch.setattr(LogKeeping, "pack", pack)
     async with kept(tmp_path) as node:
         node.job("job", None)
         paths = [log_segments.segment_path(node.log("job"), start, start + 1000) for start in range(0, 4000, 1000)]
@@ -272,7 +271,7 @@ async def test_a_backlog_of_segments_does_not_keep_others_from_being_taken(
         paths[0].with_name(f"{paths[0].name}.gz").write_bytes(b"packed before")
         await node.until(lambda: packed)
         taker = program(tmp_path, "cat > in.new; mv in.new in; while [ ! -e open ]; do sleep 0.01; done")
-        lots = node.keeping._uploads._lots
+        lots = node.keeping.uploads.lots
         await node.until(lambda: lots["job"].segments == [paths[0].name], upload=taker)
         assert not (tmp_path / "in").exists(), "not while another file of the job is compressed"
         gates[0].set()
@@ -325,7 +324,7 @@ async def test_a_segment_that_is_compressed_while_files_are_listed(
         segment = log_segments.segment_path(node.log("job"), 0, 1000)
         segment.write_bytes(bytes(1000))
         monkeypatch.setattr(log_ownership, "of_job", compressed_meanwhile)
-        listed = log_upload._listed(node.root, entry, None if ended else {segment.name}, set())
+        listed = log_upload.listed_files(node.root, entry, None if ended else {segment.name}, set())
     assert str(segment) in [file["path"].removesuffix(".gz") for file in listed]
 
 
@@ -335,11 +334,11 @@ async def test_only_what_was_listed_counts_as_taken(tmp_path: Path) -> None:
         there, gone = (log_segments.segment_path(node.log("job"), start, start + 1000) for start in (1000, 0))
         there.write_bytes(bytes(1000))
         await node.until(lambda: True, upload=program(tmp_path, "cat > new && mv new taken"), compress="off")
-        node.keeping._uploads.rotated(entry, [gone.name, there.name])
-        await node.until(lambda: node.keeping._uploads.taken(entry.job_id))
-        assert node.keeping._uploads.taken(entry.job_id) == [there.name]
-        await node.until(lambda: not node.keeping._uploads.busy("job"))
-        assert not log_upload._wants(node.keeping._uploads._lots["job"]), "it is not looked for again and again"
+        node.keeping.uploads.rotated(entry, [gone.name, there.name])
+        await node.until(lambda: node.keeping.uploads.taken(entry.job_id))
+        assert node.keeping.uploads.taken(entry.job_id) == [there.name]
+        await node.until(lambda: not node.keeping.uploads.busy("job"))
+        assert not log_upload.wants(node.keeping.uploads.lots["job"]), "it is not looked for again and again"
 
 
 async def test_at_most_so_many_at_once(tmp_path: Path) -> None:
@@ -359,7 +358,7 @@ async def test_it_is_left_alone_for_longer_after_each_failure(tmp_path: Path) ->
     async with kept(tmp_path) as node:
         node.job("job", 1)
         await node.until(lambda: node.keeping.trouble, upload=program(tmp_path, "exit 1"))
-        (lot,) = node.keeping._uploads._lots.values()
+        (lot,) = node.keeping.uploads.lots.values()
         waits = []
 
         def failed(failures: int) -> bool:
@@ -369,7 +368,7 @@ async def test_it_is_left_alone_for_longer_after_each_failure(tmp_path: Path) ->
             await node.until(functools.partial(failed, failures))
             waits.append(lot.due - anyio.current_time())
             lot.due = 0.0
-            node.keeping._uploads.wake()
+            node.keeping.uploads.wake()
         assert 2 < waits[0] <= 5 and waits[3] > waits[0]
         assert all(wait <= log_upload.MAX_RETRY_S for wait in waits) and waits[-1] > 1000
         assert len(await node.told("logs.upload_failed")) == 1, "the same reason is told once"

@@ -166,7 +166,7 @@ async def test_lines_from_the_end(tmp_path, data, lines, expected):
 
 
 async def test_lines_from_the_end_over_several_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_reading, "_TAIL_STEP", 100)
+    monkeypatch.setattr(log_reading, "TAIL_STEP", 100)
     data = b"".join(b"line %d\n" % i for i in range(500))
     file = rank_file(tmp_path, 0, data)
     for lines in (1, 37, 499, 500, 501):
@@ -569,11 +569,11 @@ async def test_a_follower_that_does_not_read_holds_nobody_up_and_one_looks_for_a
         for i in range(5):
             append(world.paths[5], b"%d" % i)
             await until(functools.partial(has, i + 1))
-        assert len(world.service._watchers) == 1
+        assert len(world.service.watchers) == 1
         assert stuck.messages == []
         tasks.cancel_scope.cancel()
     gc.collect()  # a cancelled task is in a cycle with its traceback
-    assert len(world.service._watchers) == 0
+    assert len(world.service.watchers) == 0
 
 
 async def test_a_follower_that_leaves_while_looking_is_replaced(world):

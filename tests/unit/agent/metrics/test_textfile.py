@@ -101,7 +101,7 @@ async def test_a_disk_that_hangs_is_said_and_waited_for_no_longer(tmp_path: Path
         anyio.from_thread.run_sync(inside.set)
         let_go.wait(60)
 
-    monkeypatch.setattr(textfile, "_replace", hang)
+    monkeypatch.setattr(textfile, "replace_file", hang)
     monkeypatch.setattr(textfile, "WRITE_S", 0.05)
     file = Textfile(tmp_path / "muster.prom", page)
     try:

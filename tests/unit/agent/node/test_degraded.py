@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from muster.agent.host.state_folder import writable
-from muster.agent.node.degraded import _trouble
+from muster.agent.node.degraded import trouble_of
 
 
 def test_a_folder_that_was_moved_away_is_to_be_moved_back(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         writable(tmp_path / "moved")
-    assert _trouble(caught.value) == (
+    assert trouble_of(caught.value) == (
         "No such file or directory; the folder is not there any more: move it back, or make it"
     )
-    assert "mount the file system read-write" in _trouble(OSError(errno.EROFS, os.strerror(errno.EROFS)))
+    assert "mount the file system read-write" in trouble_of(OSError(errno.EROFS, os.strerror(errno.EROFS)))

@@ -195,7 +195,9 @@ async def test_a_fatal_event_counts_for_an_hour_or_until_it_is_cleared(tmp_path:
 
 async def test_the_same_again_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     writes: list[dict[str, Any]] = []
-    monkeypatch.setattr("muster.agent.node.faults_file._replace", lambda path, data: writes.append(json.loads(data)))
+    monkeypatch.setattr(
+        "muster.agent.node.faults_file.replace_file", lambda path, data: writes.append(json.loads(data))
+    )
     faults = FaultsFile(tmp_path / "faults.json", "one")
     async with running(faults):
         faults.put([CONDITION], Moment(NOW, 1.0))

@@ -18,7 +18,7 @@ from muster.agent.telemetry.records import TelemetryRecord
 from muster.agent.telemetry.sampling import Telemetry
 from muster.probes.cards.accelerator import NVIDIA, Card, Health, Reading
 from muster.probes.cards.driver import Driver, Seen, View
-from muster.probes.cards.sampler import ProcessLook
+from muster.probes.cards.sampler import ProcessLook, Sampler
 from muster.probes.kernel.procfs import Io, NodeTotals
 from muster.probes.kernel.trees import JobProcess, ProcessRole
 from muster.supervisors.model.lifecycle import Job, Rank
@@ -97,7 +97,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
 def read(it: Telemetry, clock: Time, utils: dict[int, float | None], times: int = 1, each_s: float = 1.0) -> None:
     for _ in range(times):
         clock.pass_(each_s)
-        it._read(view(utils))
+        it.take_readings(view(utils))
 
 
 def means(found: FoundSeries, metric: int) -> list[float]:
@@ -136,7 +136,7 @@ async def test_what_is_not_told_is_no_zero(tmp_path: Path, clock: Time):
 
 async def test_a_host_without_cards_has_none_of_it(tmp_path: Path, clock: Time):
     it, _ = made(tmp_path, entry(cards=()))
-    it._read(View())
+    it.take_readings(View())
     assert await it.history.node(clock.at - 10, clock.at + 10, 1.0) == []
 
 
@@ -177,7 +177,7 @@ async def test_another_attempt_begins_anew(tmp_path: Path, clock: Time):
 async def running(it: Telemetry) -> AsyncIterator[None]:
     """As far as the history's writing goes."""
     await it.load()
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             await tasks.start(it.history.run)
             yield
@@ -238,10 +238,10 @@ async def test_looks_are_told_per_rank_and_put_into_the_history(tmp_path: Path, 
     it, _ = made(tmp_path, one)
     start = clock.at
     assert it.node is None and it.jobs()[0].usage is None
-    assert [roots.job for roots in it._roots()] == ["a"]
-    it._looked(look(clock, proc(100, 4, 1.0), proc(101, 5, 1.0)))
+    assert [roots.job for roots in it.roots()] == ["a"]
+    it.take_look(look(clock, proc(100, 4, 1.0), proc(101, 5, 1.0)))
     clock.pass_(15)
-    it._looked(look(clock, proc(100, 4, 16.0), proc(101, 5, 1.0)))
+    it.take_look(look(clock, proc(100, 4, 16.0), proc(101, 5, 1.0)))
     usage = it.jobs()[0].usage
     assert usage is not None
     assert [(r.rank, r.device, r.pid, r.processes) for r in usage.ranks] == [(4, 2, 100, 1), (5, 3, 101, 1)]
@@ -264,17 +264,17 @@ async def test_looks_are_told_per_rank_and_put_into_the_history(tmp_path: Path, 
 async def test_a_job_that_ends_between_two_looks_harms_nothing(tmp_path: Path, clock: Time):
     one = entry()
     it, jobs = made(tmp_path, one)
-    it._roots()
+    it.roots()
     jobs.all.clear()
     clock.pass_(10)
-    it._looked(look(clock, proc(100, 4, 1.0)))
+    it.take_look(look(clock, proc(100, 4, 1.0)))
     assert it.jobs() == []
 
 
-def wanted(it: Telemetry, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+def wanted(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Grows with each look that is wanted out of turn."""
     looks: list[None] = []
-    monkeypatch.setattr(it._sampler, "look_soon", lambda: looks.append(None))
+    monkeypatch.setattr(Sampler, "look_soon", lambda _: looks.append(None))
     return looks
 
 
@@ -282,8 +282,8 @@ async def test_ranks_are_told_before_the_first_look_and_are_looked_at_soon(
     tmp_path: Path, clock: Time, monkeypatch: pytest.MonkeyPatch
 ):
     it, jobs = made(tmp_path)
-    looks = wanted(it, monkeypatch)
-    it._roots()
+    looks = wanted(monkeypatch)
+    it.roots()
     assert it.jobs() == [] and not looks
     young = entry()
     jobs.all.append(young)
@@ -293,8 +293,8 @@ async def test_ranks_are_told_before_the_first_look_and_are_looked_at_soon(
         (5, 3, 101, None, "", 0.0),
     ]
     assert len(looks) == 1
-    it._roots()
-    it._looked(look(clock, proc(100, 4, 1.0), proc(101, 5, 1.0)))
+    it.roots()
+    it.take_look(look(clock, proc(100, 4, 1.0), proc(101, 5, 1.0)))
     looks.clear()
     assert [(r.pid, r.processes, r.at) for r in (await it.job(young)).ranks] == [(100, 1, clock.at), (101, 1, clock.at)]
     young.job.ranks[1].pid = 0  # one that has been waited for is no reason to look
@@ -309,9 +309,9 @@ async def test_an_attempt_is_not_told_with_what_the_one_before_used(
 ):
     one = entry()
     it, _ = made(tmp_path, one)
-    looks = wanted(it, monkeypatch)
-    it._roots()
-    it._looked(look(clock, proc(100, 4, 1.0), proc(101, 5, 1.0)))
+    looks = wanted(monkeypatch)
+    it.roots()
+    it.take_look(look(clock, proc(100, 4, 1.0), proc(101, 5, 1.0)))
     one.job.spawned = False  # restarting
     assert list((await it.job(one)).ranks) == [] and not looks
     one.job.spawned = True
@@ -325,12 +325,12 @@ async def test_a_job_that_nobody_asks_for_is_looked_at_soon_too(
     tmp_path: Path, clock: Time, monkeypatch: pytest.MonkeyPatch
 ):
     it, jobs = made(tmp_path)
-    looks = wanted(it, monkeypatch)
-    it._read(View())  # on a host without cards as well
+    looks = wanted(monkeypatch)
+    it.take_readings(View())  # on a host without cards as well
     jobs.all.append(entry(cards=(0,)))
     assert not looks
     clock.pass_(sampling.NOTICE_S)
-    it._read(View())
+    it.take_readings(View())
     assert len(looks) == 1
 
 
@@ -338,8 +338,8 @@ async def test_of_a_launcher_those_ranks_are_told_that_a_look_found(tmp_path: Pa
     one = entry(boot=Boot.TORCHRUN)
     it, _ = made(tmp_path, one)
     assert list((await it.job(one)).ranks) == []
-    it._roots()
-    it._looked(look(clock, proc(110, 2, 1.0)))
+    it.roots()
+    it.take_look(look(clock, proc(110, 2, 1.0)))
     assert [(r.rank, r.pid, r.processes) for r in (await it.job(one)).ranks] == [(2, 110, 1)]
 
 
@@ -355,11 +355,11 @@ async def test_a_look_makes_a_record(tmp_path: Path, clock: Time):
     log_segments.segment_path(root.rank_log("a", 4, 2), 500, 1000).write_bytes(b"x" * 500)  # the rest is removed
     Cards.view = view({2: 90.0})
     try:
-        with anyio.fail_after(30), it.records.subscribed("a") as subscription:
+        with anyio.fail_after(60), it.records.subscribed("a") as subscription:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(it._recording.run)
-                it._roots()
-                it._looked(look(clock, proc(100, 4, 1.0, wchar=2), proc(90, None, 0.5, ProcessRole.HELPER)))
+                tasks.start_soon(it.recording.run)
+                it.roots()
+                it.take_look(look(clock, proc(100, 4, 1.0, wchar=2), proc(90, None, 0.5, ProcessRole.HELPER)))
                 (record,) = await subscription.some()
                 tasks.cancel_scope.cancel()
     finally:
@@ -378,9 +378,17 @@ async def test_a_look_makes_a_record(tmp_path: Path, clock: Time):
 
 async def test_nobody_who_wants_records_no_records(tmp_path: Path, clock: Time):
     it, _ = made(tmp_path, entry())
-    it._roots()
-    it._looked(look(clock, proc(100, 4, 1.0)))
-    assert it._recording._next is None
+    it.roots()
+    it.take_look(look(clock, proc(100, 4, 1.0)))
+    with anyio.fail_after(60), it.records.subscribed("a") as subscription:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(it.recording.run)
+            await anyio.wait_all_tasks_blocked()
+            clock.pass_(1)
+            it.take_look(look(clock, proc(100, 4, 1.0)))
+            records = await subscription.some()
+            tasks.cancel_scope.cancel()
+    assert [record.t for record in records] == [clock.at], "that of the second look alone"
 
 
 # --- jobs and their processes -----------------------------------------------------------------------------------------

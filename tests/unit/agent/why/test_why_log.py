@@ -107,8 +107,8 @@ async def test_a_disk_that_does_not_answer_costs_no_more_than_its_time(
             os.read(reading, 1)  # until the test ends
         return real(one, table)  # type: ignore[arg-type]  # a table
 
-    real = log_signs._search
-    monkeypatch.setattr(log_signs, "_search", stuck)
+    real = log_signs.search_file
+    monkeypatch.setattr(log_signs, "search_file", stuck)
     monkeypatch.setattr(log_signs, "READ_S", 0.1)
     monkeypatch.setattr(log_signs, "SCAN_S", 0.1)
     try:

@@ -20,8 +20,8 @@ def test_the_oom_score_is_not_the_daemons() -> None:
     SCORE.write_text("7")
     try:
         thread.start()
-        eventually(lambda: script._pid)
-        eventually(lambda: Path(f"/proc/{script._pid}/oom_score_adj").read_text() == "0\n", 5)
+        eventually(lambda: script.pid)
+        eventually(lambda: Path(f"/proc/{script.pid}/oom_score_adj").read_text() == "0\n", 5)
     finally:
         SCORE.write_text(before)
         script.kill()

@@ -540,7 +540,7 @@ def test_an_answer_that_comes_late_is_told_at_the_next_look():
     network = Network(0, ask)
     assert network.look(0.0) == (None, None)
     gate.set()
-    eventually(lambda: network.look(0.0)[0] == 3 and not network._link_due(), LONG)
+    eventually(lambda: network.look(0.0)[0] == 3 and not network.link_due(), LONG)
 
 
 def test_nobody_waits_twice_for_a_network_that_is_slow():
@@ -552,7 +552,7 @@ def test_nobody_waits_twice_for_a_network_that_is_slow():
     waited.join(LONG / 2)
     assert not waited.is_alive()
     gate.set()
-    eventually(lambda: not network._link_due(), LONG)
+    eventually(lambda: not network.link_due(), LONG)
 
 
 def test_a_card_without_a_network_is_not_asked_again():
@@ -564,7 +564,7 @@ def test_a_card_without_a_network_is_not_asked_again():
 
     network = Network(0, ask)
     assert network.look(LONG)[0] is None
-    eventually(lambda: not network._link_due())
+    eventually(lambda: not network.link_due())
     assert network.look(LONG) == (None, None)
     assert asked == [1]
 
@@ -577,7 +577,7 @@ def test_the_port_is_asked_for_by_its_program(tmp_path, monkeypatch, said, up):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     network = Network(5, lambda: 6)
     assert network.look(LONG)[0] == 6
-    eventually(lambda: not network._link_due(), LONG)
+    eventually(lambda: not network.link_due(), LONG)
     assert network.look(LONG) == (6, up)
     # An earlier test's card may ask in passing.
     assert (tmp_path / "asked").read_text().splitlines().count("-i 5 -link -g") == 1
@@ -701,7 +701,7 @@ def test_npu_smi_serves_where_the_library_is_not(smi, tmp_path):
 
 
 def test_one_run_serves_all_cards(smi, tmp_path, monkeypatch):
-    monkeypatch.setattr(ascend_program, "_SERVES_S", LONG)
+    monkeypatch.setattr(ascend_program, "SERVES_S", LONG)
     backend = opened(smi())
     for _ in range(3):
         for index in (0, 1):
@@ -721,14 +721,14 @@ def test_each_board_has_its_turn_to_tell_of_its_parts(smi, tmp_path, monkeypatch
 
     assert sweep() == ([True, False], ["info -t usages -i 6", "info -t common -i 6"])
     assert sweep() == ([True, False], [])  # not so soon
-    monkeypatch.setattr(ascend_program, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(ascend_program, "PAUSE_S", 0.0)
     told, ran = sweep()
     assert told == [True, True] and ran == ["info -t usages -i 7", "info -t common -i 7"]
 
 
 def test_what_it_told_gets_old(smi, tmp_path, monkeypatch):
-    monkeypatch.setattr(ascend_program, "_SERVES", 0.0)
-    monkeypatch.setattr(ascend_program, "_SERVES_S", 0.0)
+    monkeypatch.setattr(ascend_program, "SERVES", 0.0)
+    monkeypatch.setattr(ascend_program, "SERVES_S", 0.0)
     backend = opened(smi())
     assert backend.read(1).util == 0.0
     smi(info=f"printf '{TABLE}'")

@@ -69,7 +69,7 @@ def test_a_die_of_zeros_is_none():
 
 def compiled(folder, name, text, *more):
     try:
-        command, _ = build._compiler()
+        command, _ = build.compiler()
     except build.NoCompiler as error:
         pytest.skip(str(error))
     source, library = folder / f"{name}.c", folder / f"lib{name}.so"
@@ -124,10 +124,10 @@ def test_what_the_library_needs_is_found_in_the_driver_folders(tmp_path, monkeyp
     # Where they were linked they would be found without us.
     inner.rename(common / inner.name)
     outer.rename(driver / outer.name)
-    monkeypatch.setattr(dcmi_library, "_NEEDED", ())
+    monkeypatch.setattr(dcmi_library, "NEEDED", ())
     with pytest.raises(DriverError, match=re.escape("libmuster_test_outer.so: cannot open")):
         dcmi_library.load((str(library),))
-    monkeypatch.setattr(dcmi_library, "_NEEDED", (str(driver), str(common)))
+    monkeypatch.setattr(dcmi_library, "NEEDED", (str(driver), str(common)))
     assert dcmi_library.load((str(library),)).dcmi_init() == 7
 
 
@@ -174,7 +174,8 @@ def test_the_library_is_initialized_once(make):
     library.start()
     cards.fail("dcmi_init", -8005)
     library.start()
-    assert Dcmi(library._library).start().found == [ChipIdentity((0, 0), 0, 0)]
+    again = Dcmi(dcmi_library.load((str(cards.folder / "libdcmi.so"),)))
+    assert again.start().found == [ChipIdentity((0, 0), 0, 0)]
 
 
 def test_a_driver_that_was_unloaded_is_initialized_anew(make):

@@ -391,7 +391,7 @@ async def test_a_card_that_hangs_hides_no_other_and_comes_back(make, backend):
     assert backend.asked("read").count(1) == asked
     del backend.says["read", 1]
     gate.set()
-    eventually(lambda: not driver._crew.busy)
+    eventually(lambda: not driver.call_threads.busy)
     view = await driver.refresh(What.READINGS)
     assert view.sick == {} and set(view.readings) == {0, 1, 2, 3}
 
@@ -422,12 +422,12 @@ async def test_all_cards_hang(make):
         with anyio.fail_after(30):
             for what in What:
                 await driver.refresh(what)
-        assert driver._crew.threads <= 64 + 2
+        assert driver.call_threads.threads <= 64 + 2
         assert len(backend.asked("read")) == 64 and backend.asked("health") == []
     finally:
         gate.set()
         backend.says.clear()
-    eventually(lambda: driver._crew.threads == 1)
+    eventually(lambda: driver.call_threads.threads == 1)
     assert len((await driver.refresh(What.READINGS)).readings) == 64
 
 
@@ -440,7 +440,7 @@ async def test_a_card_that_hangs_from_the_start(make, backend):
     assert set(view.readings) == {0, 2, 3} and view.sick[1].trouble is Trouble.HANG
     backend.says.clear()
     gate.set()
-    eventually(lambda: not driver._crew.busy)
+    eventually(lambda: not driver.call_threads.busy)
     assert (await driver.refresh(What.READINGS)).cards[1].uuid == "GPU-1"
 
 
@@ -457,7 +457,7 @@ async def test_a_driver_that_hangs_when_it_is_opened(make, backend, monkeypatch)
         assert again.driver.trouble is Trouble.HANG and again.driver.since == view.driver.since
     assert backend.asked("open") == [None]
     gate.set()
-    eventually(lambda: not driver._crew.busy)
+    eventually(lambda: not driver.call_threads.busy)
     clock.ahead += module.REOPEN_S
     view = await driver.refresh(What.READINGS)
     assert view.driver is None and set(view.readings) == {0, 1, 2, 3}
@@ -482,7 +482,7 @@ async def test_a_slow_opening_is_no_hang_for_a_short_refresh(make, backend, monk
     clock.ahead += module.REOPEN_S
     assert (await driver.refresh(What.READINGS, deadline_s=0.1)).driver.trouble is Trouble.NO_DRIVER
     gate.set()
-    eventually(lambda: not driver._crew.busy)
+    eventually(lambda: not driver.call_threads.busy)
     # No second opening, and no pause before what the first one found is taken.
     assert (await driver.refresh(What.READINGS, deadline_s=30)).driver is None
     assert backend.asked("open") == [None, None]

@@ -10,6 +10,7 @@ import pytest
 from muster.probes.checks import ulimits
 from muster.probes.checks.result import Action, Code, Status
 from muster.probes.checks.ulimits import Inherited, Limit
+from muster.probes.kernel.process import read_stat
 from tests.conftest import running
 
 LIMITS = (
@@ -170,12 +171,18 @@ def test_of_an_older_nursery_open_files_are_unknown_unless_it_says(start):
     assert "older than its daemon" in ulimits.inherited(daemon, silent).source
 
 
+def start_of(pid):
+    found = read_stat(pid)
+    assert found is not None
+    return found.start
+
+
 def wait_for_a_tick(pid):
     """Until a process that is started now has a later start time than this one, in the kernel's ticks."""
     while True:
-        with running(["sleep", "60"]) as process:
-            later = ulimits._started(process.pid) > ulimits._started(pid)
-            process.kill()
+        with running(["sleep", "60"]) as child:
+            later = start_of(child.pid) > start_of(pid)
+            child.kill()
         if later:
             return
 
@@ -225,7 +232,7 @@ def test_who_may_raise_a_hard_limit(tmp_path, monkeypatch, capabilities, uid_map
     (tmp_path / "status").write_text(f"Name:\tx\nCapPrm:\t{'f' * 16}\nCapEff:\t{capabilities}\n")
     (tmp_path / "uid_map").write_text(f"{uid_map.replace(' ', '          ')}\n")
     monkeypatch.setattr(ulimits, "Path", lambda path: tmp_path / re.sub(".*/", "", path))
-    assert ulimits._may_raise(7) is may
+    assert ulimits.may_raise(7) is may
 
 
 def test_the_kernel_agrees_on_who_may():
@@ -233,4 +240,4 @@ def test_the_kernel_agrees_on_who_may():
     program = "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
     program += "resource.setrlimit(resource.RLIMIT_CORE, (1, 1))\n"
     done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=False)
-    assert (done.returncode == 0) == ulimits._may_raise(os.getpid())
+    assert (done.returncode == 0) == ulimits.may_raise(os.getpid())

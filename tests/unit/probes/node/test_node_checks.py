@@ -228,8 +228,8 @@ async def test_a_check_that_hangs_or_is_broken_stops_no_other(driver, tmp_path, 
         raise ZeroDivisionError("a defect")
 
     looks = Looker(lambda: NodeSettings(look_deadline_s=0.2), driver, log=tmp_path / "none")
-    looks._rules["ecc"] = replace(looks._rules["ecc"], judge=hang)
-    looks._rules["clocks"] = replace(looks._rules["clocks"], judge=broken)
+    looks.rules["ecc"] = replace(looks.rules["ecc"], judge=hang)
+    looks.rules["clocks"] = replace(looks.rules["clocks"], judge=broken)
     found = by_item(await looks.look(["ecc", "clocks", "persistence"]))
     assert [(r.code, r.status) for r in found["ecc"]] == [(Code.PROBE_TIMED_OUT, Status.UNKNOWN)]
     assert [(r.code, r.status) for r in found["clocks"]] == [(Code.PROBE_FAILED, Status.UNKNOWN)]
@@ -332,7 +332,7 @@ async def test_a_single_look_reads_the_log_since_the_boot(driver, kernel, tmp_pa
 
 
 async def test_whoever_follows_hears_of_each_once_and_looks_tell_it_too(driver, kernel, tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_log, "_PACE_S", 0.0)
+    monkeypatch.setattr(kernel_log, "PACE_S", 0.0)
     looks = looker(driver, tmp_path, kernel.path)
     kernel.xid(48)
     with anyio.fail_after(60):
@@ -409,8 +409,7 @@ async def test_a_log_that_appears_is_read(driver, kernel, tmp_path, monkeypatch)
 async def test_an_old_error_of_a_disk_is_over_by_itself(driver, kernel, tmp_path, monkeypatch):
     looks = looker(driver, tmp_path, kernel.path)
     kernel.say("Buffer I/O error on dev sda, logical block 1")
-    await looks.kernel_events()
-    (found,) = looks._happened.values()
+    (found,) = await looks.kernel_events()
     monkeypatch.setattr(time, "time", lambda: found.at + 3600.0)
     assert (await looks.look(["storage"]))[0].code is Code.KERNEL_IO_ERROR
     monkeypatch.setattr(time, "time", lambda: found.at + 86_401.0)

@@ -344,4 +344,4 @@ def test_every_launcher_has_a_package(program):
 
 
 def test_no_mode_is_forgotten():
-    assert set(boot._MODES) == set(Boot)
+    assert set(boot.MODES) == set(Boot)

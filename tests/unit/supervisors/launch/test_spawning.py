@@ -386,7 +386,7 @@ def test_a_folder_that_comes_meanwhile_is_not_replaced(root, monkeypatch, knows)
 
     monkeypatch.setattr(os, "fchown", late)
     if not knows:
-        monkeypatch.setattr(user_folder, "_RENAME_NOREPLACE", 1 << 31)
+        monkeypatch.setattr(user_folder, "RENAME_NOREPLACE", 1 << 31)
     with pytest.raises(NotStartable, match="belongs to uid 0"):
         builder(root, account=account).make_own(logs)
     assert (logs.stat().st_uid, os.listdir(logs), list(root.log.iterdir())) == (0, ["content"], [logs])

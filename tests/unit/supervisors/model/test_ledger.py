@@ -67,7 +67,7 @@ class Desk:
 def desk(tmp_path: Path) -> Iterator[Desk]:
     desk = Desk(tmp_path)
     yield desk
-    desk.ledger._writer.close()
+    desk.ledger.writer.close()
 
 
 def test_what_is_committed_is_on_disk_moves_the_job_and_is_told(desk: Desk) -> None:

@@ -465,7 +465,7 @@ def test_a_full_disk_costs_counted_bytes_and_writing_resumes_by_itself(tmp_path,
 
         (disk / "filler").unlink()
         assert log.drain() is None, "it is not tried all the time"
-        monkeypatch.setattr(log, "_retry_at", 0.0)
+        monkeypatch.setattr(log, "retry_at", 0.0)
         bench.write(b"after\n")
         (gap,) = log.drain_all(soon())
         assert not log.stalled

@@ -79,6 +79,10 @@ def test_whatever_is_in_the_log_it_is_read(text):
     assert isinstance(oom.parse(text, 0.0), dict)
 
 
+#: What the link of the first pid namespace says.
+FIRST = "pid:[4026531836]"
+
+
 class Log:
     """A kernel's log, read as /dev/kmsg is: a record each time, errors in between."""
 
@@ -86,7 +90,7 @@ class Log:
         self.closed: list[int] = []
         self._left = list(records)
         # A namespace of processes is not what this is about; see the test of its own.
-        monkeypatch.setattr(oom, "_pids_are_the_kernels", lambda: True)
+        monkeypatch.setattr(os, "readlink", lambda _: FIRST)
         monkeypatch.setattr(os, "open", lambda path, flags: 77 if path == "/dev/kmsg" else pytest.fail(path))
         monkeypatch.setattr(os, "read", lambda fd, _: self._next(fd))
         monkeypatch.setattr(os, "close", self.closed.append)
@@ -149,30 +153,26 @@ def test_a_log_that_may_not_be_read_tells_nothing(monkeypatch, error):
     def refuse(*_: object) -> int:
         raise error
 
-    monkeypatch.setattr(oom, "_pids_are_the_kernels", lambda: True)
+    monkeypatch.setattr(os, "readlink", lambda _: FIRST)
     monkeypatch.setattr(os, "open", refuse)
     assert oom.victims(0.0) is None
 
 
-def test_the_log_tells_nothing_where_processes_have_other_numbers(monkeypatch):
-    """It names processes as the first pid namespace does: in a container 4711 is somebody else."""
-    Log(monkeypatch, now(GLOBAL))
-    monkeypatch.setattr(oom, "_pids_are_the_kernels", lambda: False)
-    assert oom.victims(0.0) is None
-
-
 @pytest.mark.parametrize(
-    ("link", "known"), [("pid:[4026531836]", True), ("pid:[4026532198]", False), (OSError(errno.EACCES, "no"), False)]
+    ("link", "known"), [(FIRST, True), ("pid:[4026532198]", False), (OSError(errno.EACCES, "no"), False)]
 )
-def test_the_first_pid_namespace_is_known_by_its_number(monkeypatch, link, known):
+def test_the_log_tells_nothing_where_processes_have_other_numbers(monkeypatch, link, known):
+    """It names processes as the first pid namespace does: in a container 4711 is somebody else."""
+
     def readlink(path: str) -> str:
         assert path == "/proc/self/ns/pid"
         if isinstance(link, OSError):
             raise link
         return str(link)
 
+    Log(monkeypatch, now(GLOBAL))
     monkeypatch.setattr(os, "readlink", readlink)
-    assert oom._pids_are_the_kernels() is known
+    assert (oom.victims(0.0) is not None) is known
 
 
 def test_the_log_of_this_very_machine_can_be_read_or_not():

@@ -1,5 +1,6 @@
 """Whose folders and files muster works with, and on which ways."""
 
+import grp
 import os
 import shutil
 import stat
@@ -7,6 +8,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,9 +75,9 @@ def test_a_folder_on_the_way(tmp_path: Path, mode: int, uid: int, gid: int, why:
 
 def test_debians_and_ubuntus_groups_are_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {50: "staff", 51: "staff", 104: "syslog"}
-    monkeypatch.setattr(trust, "_group_name", lambda gid: names[gid])
-    assert trust._is_our_group("/usr/local", 50) and trust._is_our_group("/var/log", 104)
-    assert not trust._is_our_group("/usr/local", 51) and not trust._is_our_group("/var/lib", 104)
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_name=names[gid]))
+    assert trust.is_our_group("/usr/local", 50) and trust.is_our_group("/var/log", 104)
+    assert not trust.is_our_group("/usr/local", 51) and not trust.is_our_group("/var/lib", 104)
 
 
 @needs_root

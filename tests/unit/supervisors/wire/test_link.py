@@ -101,14 +101,14 @@ def test_a_nursery_that_does_not_read_holds_nobody_up_and_misses_nothing():
         for i in range(5000):
             link.tell("reap", pid=i)
         turn(loop)
-        waiting = len(link._queue)
+        waiting = len(link.queue)
         heard = 0
         while heard < 5000:
             nursery.listen_to_all()
             turn(loop)
             assert len(nursery.heard) > heard, "the loop sends on when there is room"
             heard = len(nursery.heard)
-        return [waiting > 0, [m["pid"] for m in nursery.heard] == list(range(5000)), len(link._queue)]
+        return [waiting > 0, [m["pid"] for m in nursery.heard] == list(range(5000)), len(link.queue)]
 
     assert linked(story) == [True, True, 0]
 
@@ -155,7 +155,7 @@ def test_a_nursery_that_is_gone_is_told_nothing_and_the_job_goes_on():
         link.hold([0])
         link.tell("done")
         turn(loop)
-        return len(link._queue)
+        return len(link.queue)
 
     assert linked(story) == 0
 
@@ -167,7 +167,7 @@ def test_a_nursery_that_goes_while_much_is_waiting():
         nursery.sock.close()
         turn(loop)
         link.tell("done")
-        return len(link._queue)
+        return len(link.queue)
 
     assert linked(story) == 0
 
@@ -176,7 +176,7 @@ def test_descriptors_may_be_closed_as_soon_as_they_were_told():
     """A log that is put away while the nursery is slow must not cost it the messages behind."""
 
     def story(loop: Loop, link: NurseryLink, nursery: Nursery) -> Any:
-        while not link._queue:
+        while not link.queue:
             link.tell("reap", pid=1)
         read, _ = os.pipe()
         inode = os.fstat(read).st_ino
