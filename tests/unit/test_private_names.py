@@ -38,7 +38,7 @@ def reaches(source: str) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and private(node.attr) and not known(node.value):
             found.append((node.lineno, ast.unparse(node)))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _BY_NAME:
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in _BY_NAME:
             about = [arg for arg in node.args[:2] if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
             named = any(private(str(arg.value).rpartition(".")[2]) for arg in about)
             if named and not (node.args and known(node.args[0])):
@@ -46,9 +46,9 @@ def reaches(source: str) -> list[str]:
     return [f"line {line}: {words}" for line, words in sorted(found)]
 
 
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: str(path.relative_to(TESTS)))
-def test_a_test_uses_what_is_public(path: Path) -> None:
-    assert reaches(path.read_text()) == []
+def test_tests_use_what_is_public() -> None:
+    found = {str(path.relative_to(TESTS)): reaches(path.read_text()) for path in TESTS.rglob("*.py")}
+    assert len(found) > 200 and not {path: places for path, places in found.items() if places}
 
 
 @pytest.mark.parametrize(
