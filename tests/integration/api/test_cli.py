@@ -54,7 +54,7 @@ def read_until(process: "subprocess.Popen[bytes]", wanted: bytes) -> bytes:
 
 def test_run_gives_one_ranks_output_byte_for_byte_and_nothing_else(daemon):
     with started(daemon, "run", "--", "printf", r"a\377\r\nno newline") as process:
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, b"a\xff\r\nno newline", b"")
 
 
@@ -121,7 +121,7 @@ def test_ctrl_c_stops_the_job_and_shows_its_last_words(daemon, number):
     with started(daemon, "run", "--job-id", "x", "--", "sh", "-c", script) as process:
         read_until(process, b"up\n")
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     job = daemon.wait("x")
     assert out.endswith(b"bye\n")  # the shell may add a word about its own child
     said = b"Ctrl-C: stopping the job" if number == signal.SIGINT else b"SIGTERM: stopping the job"
@@ -140,7 +140,7 @@ def test_a_second_ctrl_c_kills_the_job(daemon):
         assert process.stderr is not None
         assert b"again" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (137, b"")
     assert b"killing" in err
 
@@ -152,7 +152,7 @@ def test_when_nobody_reads_the_job_goes_on(daemon):
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         err = process.stderr.read()
-        assert process.wait(30) == 141
+        assert process.wait(60) == 141
     assert b"goes on" in err
     assert daemon.cli("ps", "-q").stdout == "x\n"
 
@@ -181,7 +181,7 @@ def test_progress_is_for_terminals(daemon):
     master, slave = pty.openpty()
     with started(daemon, "run", "--ranks", "2", "--", "sh", "-c", "exit $RANK", stderr=slave) as process:
         os.close(slave)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=60)
     told = b""
     with contextlib.suppress(OSError):
         while data := os.read(master, 65536):
@@ -281,7 +281,7 @@ def test_a_second_standalone_run_of_one_id_and_folder_is_refused(short_tmp, firs
         assert f"pid {one.pid} on" in done.stderr and "another --job-id or --log-dir" in done.stderr, done.stderr
         (short_tmp / "end").touch()
         eventually(lambda: log.read_text() == "one\ntwo\n")
-    eventually(lambda: no_muster_below(short_tmp), 40)
+    eventually(lambda: no_muster_below(short_tmp), 60)
     assert log.read_text() == "one\ntwo\n"
     assert standalone(short_tmp, *words, "echo", "other").stdout == "other\n"
     assert not [path for path in logs.iterdir() if path.name.endswith(".run")]
@@ -484,7 +484,7 @@ def test_wait_over_a_restart(daemon):
         daemon.kill(signal.SIGKILL)
         daemon.restart()
         (daemon.root.job("x").workspace / "device0" / "go").touch()
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (4, b"x FAILED\n"), err
 
 
@@ -520,7 +520,7 @@ def test_stop_that_does_not_end_in_time(daemon):
 def test_a_full_disk_is_said(failed):
     for words in (["ps", "-a"], ["logs", "x"], ["--help"]):
         with open("/dev/full", "wb") as full, started(failed, *words, stdout=full) as process:
-            _, err = process.communicate(timeout=30)
+            _, err = process.communicate(timeout=60)
         assert process.returncode == 1
         assert b"No space left" in err
 
@@ -531,7 +531,7 @@ def test_nobody_reads(failed):
         os.close(read_end)
         with started(failed, *words, stdout=write_end) as process:
             os.close(write_end)
-            _, err = process.communicate(timeout=30)
+            _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (141, b"")
 
 

@@ -192,7 +192,7 @@ def test_who_is_still_on_a_card_is_named_and_the_card_is_not_given_away(
     assert refused(daemon, indices=[2])[0] == "CARD_BUSY"
     outsider.kill()
     outsider.wait()
-    eventually(lambda: daemon.get("j").cards_free, 30)
+    eventually(lambda: daemon.get("j").cards_free, 60)
     assert devices(start(daemon, "true", indices=[2])) == [2]
     assert "job.cards_free" in [e.kind for e in daemon.event_list("j")]
 
@@ -208,7 +208,7 @@ def test_memory_that_nobody_is_named_for_keeps_the_card(daemon: Daemon, cards: F
     assert "3.0 GiB of its memory are still in use" in held.held_by[0]
     assert refused(daemon, indices=[5])[0] == "CARD_BUSY"
     cards[5].mem_used = before
-    eventually(lambda: daemon.get("j").cards_free, 30)
+    eventually(lambda: daemon.get("j").cards_free, 60)
 
 
 def test_what_was_on_a_card_before_the_job_does_not_keep_it(daemon: Daemon, cards: FakeCards):
@@ -287,7 +287,7 @@ def test_an_xid_of_the_application_is_no_fault_of_the_node(daemon: Daemon, cards
     start(daemon, "sleep", "100", job_id="j", indices=[6])
     job = daemon.until_running("j")
     cards.xid(6, 13)
-    eventually(lambda: any(e.kind == "node.event" for e in daemon.event_list()), 30)
+    eventually(lambda: any(e.kind == "node.event" for e in daemon.event_list()), 60)
     os.kill(job.ranks[0].pid, signal.SIGABRT)
     assert daemon.wait("j").verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
     assert [c for c in node(daemon).conditions if c.card == 6 and c.status == "CRITICAL"] == []
@@ -398,9 +398,9 @@ def test_the_cards_of_a_job_with_a_damaged_journal_are_not_given_away_while_it_r
     assert reason == "CARD_BUSY" and "journal is damaged" in message and str(daemon.supervisor_pid("j")) in message
     assert alive(rank)
     os.kill(daemon.supervisor_pid("j"), signal.SIGKILL)  # no other one can take it over
-    eventually(lambda: not daemon.supervisor_pid("j") and str(rank) in refused(daemon, indices=[2])[1], 30)
+    eventually(lambda: not daemon.supervisor_pid("j") and str(rank) in refused(daemon, indices=[2])[1], 60)
     os.kill(rank, signal.SIGKILL)
-    eventually(lambda: any(event.kind == "job.cards_free" for event in daemon.event_list("j")), 30)
+    eventually(lambda: any(event.kind == "job.cards_free" for event in daemon.event_list("j")), 60)
     assert devices(start(daemon, "true", indices=[2])) == [2]
 
 
@@ -480,7 +480,7 @@ def test_what_is_read_of_a_job_is_of_its_cards_after_the_driver_counted_anew(dae
         return {card["index"]: card["util"] for card in record["cards"]}
 
     # By the numbers that the job has for them, as its ranks and logs do.
-    eventually(lambda: told() == {4: 40, 5: 50}, 30)
+    eventually(lambda: told() == {4: 40, 5: 50}, 60)
     # A card that has a number which was the job's is nobody's.
     assert not next(card.job_id for card in node(daemon).cards if card.uuid == cards[6].uuid)
     assert devices(start(daemon, "true", indices=[5])) == [5]

@@ -164,7 +164,7 @@ def test_records_go_into_a_file_and_over_a_reload_into_another(node: Daemon, tmp
     for each in (path, other):
         node.config.write_text(text.replace("[telemetry]", f'[telemetry]\nrecord = "{each}"'))
         os.kill(node.pid, 1)
-        eventually(lambda each=each: each.exists() and each.read_text().count("\n") > 2, 40)  # type: ignore[misc]
+        eventually(lambda each=each: each.exists() and each.read_text().count("\n") > 2, 60)  # type: ignore[misc]
     assert {json.loads(line)["job"] for line in other.read_text().splitlines()} == {job_id}
 
 

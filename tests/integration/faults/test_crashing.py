@@ -71,7 +71,7 @@ def test_a_nursery_that_cannot_be_started_says_why(daemon: Daemon, tmp_path: Pat
     daemon.start()
     daemon.run("true", job_id="job")
     said = "No module named 'no_such_module'"
-    eventually(lambda: "SUPERVISOR_CRASHING" in (t := daemon.cli("node").stdout) and said in " ".join(t.split()), 40)
+    eventually(lambda: "SUPERVISOR_CRASHING" in (t := daemon.cli("node").stdout) and said in " ".join(t.split()), 60)
     eventually(lambda: any(said in text for text in daemon.get("job").warnings), 60)
     assert said in " ".join(daemon.cli("why", "job").stdout.split())
     death = next(e for e in daemon.event_list() if e.kind == "node.nursery_died" and "cannot be started" in e.message)

@@ -161,7 +161,7 @@ def test_the_stop_goes_on_with_the_next_daemon(daemon: Daemon) -> None:
     assert not daemon.jobs.Stop(request, timeout=60).ended
     eventually(daemon.root.stop_order("job").exists)
     restart(daemon)
-    eventually(lambda: not any(map(alive, pids)), 40)
+    eventually(lambda: not any(map(alive, pids)), 60)
 
 
 def test_ended_and_damaged_there_is_nothing_to_stop(daemon: Daemon) -> None:
@@ -257,7 +257,7 @@ def test_a_journal_that_is_put_back_is_gone_on_with(daemon: Daemon, tmp_path: Pa
     os.kill(supervisor, signal.SIGKILL)
     eventually(lambda: shown(daemon)["state"] == "JOB_STATE_LOST")
     aside.rename(folder)
-    eventually(lambda: shown(daemon)["state"] == "JOB_STATE_RUNNING", 40)
+    eventually(lambda: shown(daemon)["state"] == "JOB_STATE_RUNNING", 60)
     daemon.stop("job", grace_s=0)
     assert not any(map(alive, pids))
     assert daemon.wait("job").state in (job_pb2.JOB_STATE_STOPPED, job_pb2.JOB_STATE_LOST)

@@ -57,7 +57,7 @@ def test_a_job_that_is_refused_and_the_node_agree(boxed: Boxed) -> None:
     assert boxed.cli("start", "--ranks", "4", "--", "true").returncode == 5
     assert says(boxed, sentence)
     os.truncate(filled, 0)
-    eventually(lambda: not says(boxed, sentence), 30)
+    eventually(lambda: not says(boxed, sentence), 60)
     assert boxed.cli("start", "--ranks", "4", "--", "true").returncode == 0
 
 
@@ -71,4 +71,4 @@ def test_a_file_that_cannot_be_written_is_named_with_its_folder(boxed: Boxed) ->
     sentence = f"logs: write settings: {boxed.root.settings}: No space left on device"
     eventually(lambda: says(boxed, sentence))
     os.truncate(filled, 0)
-    eventually(lambda: not says(boxed, "write settings"), 30)
+    eventually(lambda: not says(boxed, "write settings"), 60)

@@ -72,7 +72,7 @@ def test_without_a_nursery_the_daemon_ends_the_processes_itself(daemon: Daemon) 
     pids = start(daemon)
     with no_nursery(daemon):
         order(daemon)
-        eventually(lambda: not any(map(alive, pids)), 30)
+        eventually(lambda: not any(map(alive, pids)), 60)
         eventually(lambda: daemon.get("job").state == job_pb2.JOB_STATE_STOPPING)
     expect_stopped(daemon)
     # Who waited for it was neither supervisor nor nursery: its status may be lost, and then that is what is said.
@@ -109,13 +109,13 @@ def test_a_stopped_supervisor_is_told_until_it_runs_again(daemon: Daemon) -> Non
 
     os.kill(pid, signal.SIGSTOP)
     try:
-        eventually(warned, 40)
+        eventually(warned, 60)
         for words in (["status", "job"], ["why", "job"], ["node"]):
             assert f"kill -CONT {pid}" in " ".join(daemon.cli(*words).stdout.split()), words
         assert "RUNNING, supervisor is stopped" in daemon.cli("ps").stdout
     finally:
         os.kill(pid, signal.SIGCONT)
-    eventually(lambda: not warned(), 20)
+    eventually(lambda: not warned(), 60)
     assert "supervisor" not in daemon.cli("ps").stdout
     told = [e.kind for e in daemon.event_list("job") if e.kind.startswith("job.supervisor_")]
     assert told == ["job.supervisor_stuck", "job.supervisor_works"]
@@ -150,7 +150,7 @@ def test_a_supervisor_that_hangs_is_passed_over_and_records_the_same_stop_later(
     frozen.append(supervisor)
     began = time.monotonic()
     order(daemon)
-    eventually(lambda: not any(map(alive, pids)), 30)
+    eventually(lambda: not any(map(alive, pids)), 60)
     assert time.monotonic() - began < 35
     frozen.clear()
     os.kill(supervisor, signal.SIGCONT)
@@ -196,7 +196,7 @@ def test_a_late_supervisors_successor_knows_what_the_daemon_sent(daemon: Daemon,
     daemon.kill()
     records_stop(daemon, 60)
     daemon.start()
-    eventually(lambda: not alive(pid), 30)
+    eventually(lambda: not alive(pid), 60)
     job = replay(journal.read(daemon.root.job("job").journal).records)
     kept = stop_order.read(daemon.root.stop_order("job"), environment.nonce(daemon.root, "job", job))
     assert kept is not None and kept.sent == ("SIGTERM",)
@@ -231,7 +231,7 @@ def test_the_order_outlives_the_daemon(daemon: Daemon, frozen: list[int]) -> Non
     daemon.kill()
     assert all(map(alive, pids))
     daemon.start()
-    eventually(lambda: not any(map(alive, pids)), 30)
+    eventually(lambda: not any(map(alive, pids)), 60)
     assert daemon.wait("job").state == job_pb2.JOB_STATE_STOPPED
 
 
@@ -242,7 +242,7 @@ def test_after_its_stop_was_recorded_a_supervisor_without_a_successor(daemon: Da
     eventually(lambda: daemon.get("job").state == job_pb2.JOB_STATE_STOPPING)
     with no_nursery(daemon):
         assert all(map(alive, pids))
-        eventually(lambda: not any(map(alive, pids)), 30)
+        eventually(lambda: not any(map(alive, pids)), 60)
     expect_stopped(daemon)
 
 

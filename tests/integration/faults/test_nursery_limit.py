@@ -160,7 +160,7 @@ def test_a_daemon_that_comes_later_finds_a_way_in(limited: Daemon) -> None:
     daemon.kill()
     os.kill(daemon.supervisor_pid("job"), signal.SIGKILL)
     daemon.start()
-    eventually(lambda: daemon.supervisor_pid("job"), 40.0)
+    eventually(lambda: daemon.supervisor_pid("job"), 60)
     assert daemon.cli("stop", "job", "--grace", "1s").returncode == 0
     assert not alive(pid)
 

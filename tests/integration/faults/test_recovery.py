@@ -249,5 +249,5 @@ def test_the_nursery_ends_when_it_has_nothing_to_do(daemon: Daemon) -> None:
     nursery = daemon.nursery_pid()
     assert nursery
     daemon.kill(signal.SIGTERM)
-    eventually(lambda: not alive(nursery), 30)
+    eventually(lambda: not alive(nursery), 60)
     assert not daemon.root.nursery_socket.exists()

@@ -105,4 +105,4 @@ def test_settings_are_written_once_the_folder_takes_them(boxed: Boxed) -> None:
     boxed.start()
     eventually(warned)
     mount(boxed, "umount", "-l", str(state))
-    eventually(lambda: not warned(), 30)
+    eventually(lambda: not warned(), 60)

@@ -112,7 +112,7 @@ def test_an_upgrade_with_a_job_that_runs(node: Node, last: Release, number: int)
 
     expect_end(node, rank=1)
     assert not alive(tended) and node.get("job").takeovers == 0
-    eventually(lambda: node.nurseries() == {ours}, 30, "the old nursery ends with its last job")
+    eventually(lambda: node.nurseries() == {ours}, 60, "the old nursery ends with its last job")
     expect_end(node, "new")
 
 
@@ -268,7 +268,7 @@ def test_a_running_daemon_of_the_first_release_finds_a_nursery_of_this_code(tmp_
     subprocess.run([sys.executable, "-I", "-m", "muster.supervisors.nursery.nursery", *places], check=True, timeout=30)
     pid = lock.holder(root.run / "nursery.lock")
     assert pid and (root.run / "nursery.sock").is_socket()
-    eventually(lambda: not alive(pid), 30, "without jobs and without a daemon it ends")
+    eventually(lambda: not alive(pid), 60, "without jobs and without a daemon it ends")
 
 
 def test_a_field_of_a_newer_release_costs_no_job(node: Node) -> None:

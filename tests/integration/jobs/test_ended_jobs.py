@@ -219,7 +219,7 @@ def test_a_record_stays_while_its_logs_wait_for_the_program_that_takes_them(make
     daemon.kill()
     daemon.restart()
     began = time.monotonic()
-    eventually(lambda: time.monotonic() - began > 12 and daemon.cli("node").returncode is not None, 30)
+    eventually(lambda: time.monotonic() - began > 12 and daemon.cli("node").returncode is not None, 60)
     assert on_disk(daemon) == {"first", "second", "third"}, "they are old enough by now"
     (tmp_path / "open").touch()
     eventually(lambda: on_disk(daemon) == {"third"}, 90, "they are collected once they were taken")

@@ -542,7 +542,7 @@ def test_a_session_has_a_time_limit(node):
     done = muster(node, "--time-limit", "300ms", "j", "--", *FOREVER)
     assert done.returncode == 143
     assert b"time" in done.stderr
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 def test_an_abandoned_session_is_ended(make_daemon):
@@ -578,7 +578,7 @@ def test_a_dead_supervisor_takes_its_sessions_along_and_that_is_said(daemon):
     with background(daemon, "j", "--", "sh", "-c", "echo $$; exec sleep 1000") as process:
         pid = int(process.stdout.readline())
         os.kill(daemon.supervisor_pid("j"), signal.SIGKILL)
-        assert process.wait(timeout=30) == 125
+        assert process.wait(timeout=60) == 125
         assert b"supervisor died" in process.stderr.read()
     eventually(lambda: not alive(pid))
     assert command(daemon, "echo", "x").stdout == b"x\n"

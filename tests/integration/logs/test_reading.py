@@ -398,7 +398,7 @@ def test_followers_that_do_not_read_cost_nobody_anything(make_daemon):
         began = time.monotonic()
         assert daemon.get("x").state == job.state
         assert daemon.stop("x", grace_s=0).ended
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         assert memory(daemon) - before < 150 << 20
     finally:
         for stream in stuck:

@@ -78,7 +78,7 @@ class Looking:
         self.process.stdin.close()
         self.process.stdout.close()
         try:
-            self.process.wait(30)
+            self.process.wait(60)
         finally:
             self.process.kill()
             self.process.wait()

@@ -105,7 +105,7 @@ class Node:
 
     async def told(self, kind: str, count: int = 0) -> list[Any]:
         """Events, once there are so many."""
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while True:
                 cursor = self.events.newest_cursor()
                 found = [event for event, _ in await self.events.read(None, 1000) if event.kind == kind]

@@ -197,7 +197,7 @@ async def test_a_lease_on_it_holds_up_no_thread(tmp_path: Path) -> None:
     put(root, 0, b"one\ntwo\n")
     end(entry)
     mine = worker(root, entry, "plain")
-    with anyio.fail_after(20):  # an open() that waits does so for 45 s (fs.lease-break-time)
+    with anyio.fail_after(40):  # an open() that waits does so for 45 s (fs.lease-break-time)
         async with anyio.create_task_group() as tasks:
             with leased(log):
                 tasks.start_soon(mine.run)
@@ -228,7 +228,7 @@ async def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
         ballast = root.log / "ballast"
         ballast.write_bytes(bytes(300_000))
         mine = worker(root, entry, "plain")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(mine.run)
                 await until(lambda: "No space left on device; the worker log of job job waits" in mine.trouble)

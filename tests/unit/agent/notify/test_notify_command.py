@@ -101,7 +101,7 @@ async def test_what_it_leaves_behind_is_killed_too(tmp_path: Path) -> None:
 
 async def test_it_does_not_outlive_the_daemons_wish_to_end(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, 'echo $$ > "$1.new"; mv "$1.new" "$1"; sleep 1000', str(pid))
             await until(pid.exists)

@@ -75,7 +75,7 @@ async def test_each_subscriber_gets_what_it_wants():
 async def test_who_waits_is_woken():
     hub = Records()
     got: list[Any] = []
-    with anyio.fail_after(30), hub.subscribed() as subscription:
+    with anyio.fail_after(60), hub.subscribed() as subscription:
         async with anyio.create_task_group() as tasks:
 
             async def read() -> None:

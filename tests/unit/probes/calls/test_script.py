@@ -21,7 +21,7 @@ def test_the_oom_score_is_not_the_daemons() -> None:
     try:
         thread.start()
         eventually(lambda: script.pid)
-        eventually(lambda: Path(f"/proc/{script.pid}/oom_score_adj").read_text() == "0\n", 5)
+        eventually(lambda: Path(f"/proc/{script.pid}/oom_score_adj").read_text() == "0\n", 60)
     finally:
         SCORE.write_text(before)
         script.kill()

@@ -209,7 +209,7 @@ async def test_a_card_that_hangs_is_a_finding_of_its_own_and_never_critical(driv
     looks = looker(driver, tmp_path)
     began = time.monotonic()
     found = by_item(await looks.look(["driver", "ecc", "clocks"]))
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 30
     assert ("card 0", Code.DRIVER_HANG) in [(r.device, r.code) for r in found["driver"]]
     assert [r.code for r in found["ecc"]] == [Code.NODE_NOT_TOLD, Code.NODE_OK]
     assert worst(r for results in found.values() for r in results) is Status.UNKNOWN
