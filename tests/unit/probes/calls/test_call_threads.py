@@ -55,7 +55,7 @@ async def test_a_call_that_hangs_keeps_a_thread_and_nothing_else(crew):
     began = time.monotonic()
     outcomes = await crew.run({0: gate, 1: lambda: asked.append(1), 2: lambda: asked.append(2)}, 1.0)
     assert 1.0 <= time.monotonic() - began < 30
-    assert isinstance(outcomes[0], Late) and (outcomes[0].running_s or 0) >= 3.6
+    assert isinstance(outcomes[0], Late) and (outcomes[0].running_s or 0) >= 0.9
     assert outcomes[1] == outcomes[2] == Answer(None) and sorted(asked) == [1, 2]
     # It has had its time: from now on it holds nobody up.
     with anyio.fail_after(60):
