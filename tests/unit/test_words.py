@@ -1,0 +1,59 @@
+"""The hand-written pages use the field's words: none of those that the glossary replaces."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+REPLACED = {
+    r"heed(s|ed|ing)?": "handle, honour",
+    r"bears?|bore|born|births?": "spawn, have",
+    r"wards?": "job under supervision",
+    r"midwi(fe|ves)": "process builder",
+    r"rotas?": "schedule",
+    r"crews?": "thread pool",
+    r"beats": "heartbeat, period",
+    r"for want of": "out of memory, without",
+    r"such an? one": "the noun",
+    r"nobody can tell": "is unknown",
+    r"must have gone": "has exited",
+}
+
+EXCEPTIONS = {
+    # It lists the words to avoid.
+    "docs/contributing/glossary.md",
+}
+
+# Scripts write these pages from the code and the .proto files: their words have their home there.
+# Of the reference, only the page of rank tables is written by hand.
+HAND_WRITTEN_REFERENCE = {"docs/reference/rank-tables.md"}
+
+
+def hand_written_pages() -> list[str]:
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    names = sorted(str(page.relative_to(ROOT)) for page in found)
+    return [
+        name
+        for name in names
+        if name not in EXCEPTIONS and (not name.startswith("docs/reference/") or name in HAND_WRITTEN_REFERENCE)
+    ]
+
+
+def prose(text: str) -> str:
+    """The text without what it quotes from a terminal or from code, with its line numbers kept."""
+    text = re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.M | re.S)
+    text = re.sub(r"^ {4}.*$", "", text, flags=re.M)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+@pytest.mark.parametrize("page", hand_written_pages())
+def test_a_page_has_no_replaced_word(page: str) -> None:
+    found = [
+        f"{page}:{number}: {match[0]!r}: write {instead}"
+        for number, line in enumerate(prose((ROOT / page).read_text()).splitlines(), 1)
+        for pattern, instead in REPLACED.items()
+        for match in re.finditer(rf"\b({pattern})\b", line, re.I)
+    ]
+    assert not found, "\n".join(found)
