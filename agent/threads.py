@@ -7,6 +7,8 @@ import anyio
 import structlog
 from anyio import CapacityLimiter, to_thread
 
+from muster.probes.kernel.backoff import Backoff
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -53,7 +55,7 @@ async def run(
         begun = True
         return function(*given)
 
-    pause, since = _PAUSE_S, anyio.current_time()
+    pause, since = Backoff(_PAUSE_S, _PAUSE_MOST_S), anyio.current_time()
     while True:
         try:
             return await to_thread.run_sync(work, *args, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
@@ -63,5 +65,4 @@ async def run(
             _word.say(error)
         if here_after is not None and anyio.current_time() - since >= here_after:
             return function(*args)
-        await anyio.sleep(pause)
-        pause = min(2 * pause, _PAUSE_MOST_S)
+        await anyio.sleep(pause.next())

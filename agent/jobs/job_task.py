@@ -19,8 +19,9 @@ from muster.agent.jobs.stuck_supervisor import StuckSupervisor
 from muster.agent.jobs.unsupervised import Surroundings, Unsupervised
 from muster.agent.link import connection as control
 from muster.agent.link import supervisor_client
-from muster.agent.link.connection import LinkLost, Pause, Refused
+from muster.agent.link.connection import LinkLost, Refused
 from muster.agent.link.holds import Holds
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
 from muster.supervisors.supervision_errors import SupervisionError, explain
 
@@ -67,7 +68,7 @@ class JobTask:
             self.done.set()
 
     async def _live(self) -> None:
-        pause = Pause(0.2, 30.0)
+        pause = Backoff(0.2, 30.0)
         while not self.entry.job.state.final:
             try:
                 if self._before.ours:
@@ -86,12 +87,12 @@ class JobTask:
             except OSError as error:
                 self._tell(f"{explain(error)}; trying again")
                 _log.warning("job.trouble", job=self.entry.job_id, error=str(error))
-                await pause.wait()
+                await anyio.sleep(pause.next())
             except Exception as error:
                 # A defect in following one job must not end the daemon, which serves all of them.
                 _log.exception("job.defect", job=self.entry.job_id)
                 self._tell(f"{error!r}; trying again")
-                await pause.wait()
+                await anyio.sleep(pause.next())
         self._tell("")
 
     async def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
@@ -102,7 +103,7 @@ class JobTask:
             last_resort.wake_up, self._around.root, entry.job.supervisor_pid,
             limiter=self._around.limiter, here_after=NO_THREAD_S,
         )  # fmt: skip
-        pause = Pause(0.02, 0.5)
+        pause = Backoff(0.02, 0.5)
         with anyio.move_on_after(STOP_S):
             while not entry.job.state.final:
                 if self._before.ours:
@@ -117,7 +118,7 @@ class JobTask:
                         self._before.take_back()
                         self._before.stop(steps, by, reason)
                         self._supervising.cancel()
-                    await pause.wait()
+                    await anyio.sleep(pause.next())
                     continue
                 except Refused as error:  # a journal that takes no record, say
                     _log.warning("supervisor.stop_refused", job=entry.job_id, error=str(error))
@@ -156,7 +157,7 @@ class JobTask:
             _log.warning("fifo.not_held", job=self.entry.job_id, error=str(error))
 
     async def _supervise(self) -> None:
-        pause = Pause()
+        pause = Backoff(0.05, 5.0)
         while not self.entry.job.state.final:
             since = anyio.current_time()
             error: Exception
@@ -176,7 +177,7 @@ class JobTask:
             _log.warning("supervisor.lost", job=self.entry.job_id, error=str(error))
             if anyio.current_time() - since > HELD_S:
                 pause.reset()
-            await pause.wait()
+            await anyio.sleep(pause.next())
 
     async def _follow(self, connection: control.Connection, generation: int) -> Exception:
         """Reads along until the supervisor is gone or the journal cannot be read; returns what happened.
@@ -210,7 +211,7 @@ class JobTask:
 
     async def _make_known(self, generation: int) -> None:
         """Tells each new nursery of a job whose supervisor lives: it is to hold its FIFOs and to see its end."""
-        pause = Pause()
+        pause = Backoff(0.05, 5.0)
         while True:
             await self._around.nursery.wait_other(generation)
             try:
@@ -218,7 +219,7 @@ class JobTask:
                 pause.reset()
             except (LinkLost, Refused) as error:
                 _log.warning("nursery.tend_failed", job=self.entry.job_id, error=str(error))
-                await pause.wait()
+                await anyio.sleep(pause.next())
 
     async def catch_up(self, size: int | None) -> None:
         """Applies what the journal has over what is known, up to `size` (None: all that is there).

@@ -39,7 +39,6 @@ from muster.agent.jobs.entry import Entry, Told
 from muster.agent.jobs.job_folder import HeldJob
 from muster.agent.jobs.job_task import JobTask
 from muster.agent.jobs.unsupervised import Surroundings
-from muster.agent.link.connection import Pause
 from muster.agent.link.nursery_client import NurseryClient
 from muster.agent.node.condition_rules import of_presence
 from muster.agent.node.health import NodeHealth
@@ -47,6 +46,7 @@ from muster.probes.cards.driver import Driver
 from muster.probes.checks import precheck
 from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.journal import FORMAT, Record
@@ -332,10 +332,11 @@ class Registry:
 
     async def _read_again(self) -> None:
         """Jobs that could not be read, until they can be, or turn out to be damaged; for ever."""
-        pause = READ_AGAIN_S
+        pause = Backoff(READ_AGAIN_S, READ_AGAIN_MOST_S)
         while True:
-            await anyio.sleep(pause)
-            pause = min(pause * 2, READ_AGAIN_MOST_S) if self.ended.unread else READ_AGAIN_S
+            await anyio.sleep(pause.next())
+            if not self.ended.unread:
+                pause.reset()
             for job_id in sorted(self.ended.unread):
                 async with self.alone(job_id):
                     await self._read_one_again(job_id)
@@ -492,7 +493,7 @@ class Registry:
         """Calls a function of forced_removal.py, for at most EXIT_S again while it raises JobAlive. A supervisor tells
         of the end of its job, and closes its link, before it exits; of a job that runs nothing is about to exit."""
         late = anyio.current_time() + EXIT_S
-        pause = Pause(0.05, 0.5)
+        pause = Backoff(0.05, 0.5)
         while True:
             try:
                 return await self._thread(function, *args)
@@ -500,7 +501,7 @@ class Registry:
                 running = entry is not None and not entry.job.state.final and not entry.damaged
                 if running or anyio.current_time() >= late:
                     raise
-            await pause.wait()
+            await anyio.sleep(pause.next())
 
     async def _collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
         async with AsyncExitStack() as stack:

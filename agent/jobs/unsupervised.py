@@ -19,11 +19,11 @@ from muster.agent.jobs.cards.leases import Given
 from muster.agent.jobs.cards.leasing import Leasing
 from muster.agent.jobs.entry import Entry, Told
 from muster.agent.jobs.job_folder import HeldJob
-from muster.agent.link.connection import Pause
 from muster.agent.link.nursery_client import NurseryClient
 from muster.probes.cards.accelerator import ASCEND
 from muster.probes.checks.result import CheckResult, Status, final_line, log_lines, numbers
 from muster.probes.kernel import process
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.job import stop_order
 from muster.supervisors.launch import environment
 from muster.supervisors.launch.modes import ranktable
@@ -296,7 +296,7 @@ class Unsupervised:
         writer = self._held.writer
         first, now = writer.next_number, time.time()
         numbered = [{"n": first + i, "t": now} | record for i, record in enumerate(records)]
-        pause = Pause(0.2)
+        pause = Backoff(0.2, 5.0)
         while True:
             try:
                 async with self._reading:  # who reads along would apply them as well
@@ -306,7 +306,7 @@ class Unsupervised:
                     return
             except OSError as error:
                 self._tell(f"{self._entry.paths.journal}: cannot be written: {error.strerror}; trying again")
-                await pause.wait()
+                await anyio.sleep(pause.next())
 
     async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await threads.run(function, *args, limiter=self._around.limiter)

@@ -123,20 +123,3 @@ async def _hello(connection: Connection) -> None:
     if answer.get("ok") is not True:
         raise Refused(str(answer.get("error", "no reason was given")))
     connection.pid = int(answer["pid"])
-
-
-class Pause:
-    """Growing waits between tries, so that what fails at once is not tried at once for ever. In seconds."""
-
-    def __init__(self, first: float = 0.05, most: float = 5.0) -> None:
-        self._first = first
-        self._most = most
-        self._next = first
-
-    async def wait(self) -> None:
-        delay, self._next = self._next, min(self._next * 2, self._most)
-        await anyio.sleep(delay)
-
-    def reset(self) -> None:
-        """After what held for a while: the next wait is short again."""
-        self._next = self._first

@@ -19,10 +19,11 @@ from muster.agent.changes import Changes
 from muster.agent.errors import StartupError
 from muster.agent.link import connection as control
 from muster.agent.link import silent_nursery
-from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Pause, Refused, Silent
+from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Refused, Silent
 from muster.probes.calls import children
 from muster.probes.checks.result import one_line
 from muster.probes.kernel import endings, process
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.job.supervisor import MAX_TOLD
 from muster.supervisors.paths import Root
 from muster.supervisors.system import descriptors, owner_pipe, trust
@@ -93,7 +94,7 @@ class NurseryClient:
         Raises StartupError where one of another protocol version serves this root: it cannot be replaced while it has
         jobs.
         """
-        pause = Pause()
+        pause = Backoff(0.05, 5.0)
         started = False
         while True:
             since = anyio.current_time()
@@ -125,7 +126,7 @@ class NurseryClient:
                 task_status.started()
             if anyio.current_time() - since > HELD_S:
                 pause.reset()
-            await pause.wait()
+            await anyio.sleep(pause.next())
 
     async def tend(self, job_id: str) -> int:
         """Sees to it that a job has a living supervisor; returns the generation of the nursery that now knows it.
@@ -240,7 +241,7 @@ class NurseryClient:
     async def _start(self, stack: AsyncExitStack) -> Connection:
         code: int | None = None
         said_from, last = -1, "did not listen"
-        pause = Pause(0.01, 0.2)
+        pause = Backoff(0.01, 0.2)
         with anyio.move_on_after(START_S):
             pid, said_from = await threads.run(_spawn, self._root, self._owner_fd)
             code = await _ended(pid)
@@ -254,7 +255,7 @@ class NurseryClient:
                     last = str(error)
                     if code != 0 or anyio.current_time() > late:
                         break
-                await pause.wait()
+                await anyio.sleep(pause.next())
         if code:
             said = await threads.run(_said, self._root.nursery_log, said_from)
             raise NotStarted(code, said, self._root.nursery_log)

@@ -29,6 +29,7 @@ from muster.agent.host.operator_program import ProgramFailed
 from muster.agent.jobs import log_ownership
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.output.log_segments import segment_path
 from muster.supervisors.paths import Root
 
@@ -246,7 +247,7 @@ class Uploads:
 
     def _failed(self, lot: Lot, why: str) -> None:
         lot.failures += 1
-        wait = min(FIRST_RETRY_S * 2.0 ** min(lot.failures - 1, 30), MAX_RETRY_S) * random.uniform(0.5, 1.0)
+        wait = Backoff(FIRST_RETRY_S, MAX_RETRY_S).after(lot.failures) * random.uniform(0.5, 1.0)
         lot.due = anyio.current_time() + wait
         if why != lot.why:  # each reason once, not each try
             lot.why = why

@@ -22,6 +22,7 @@ from muster.agent.notify import command, notification, webhook
 from muster.agent.notify.backlog import COMMAND, WEBHOOK, Outbox, Queue
 from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
 from muster.agent.notify.webhook import WebhookTarget
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.model.notify_rules import JOB_EVENTS, shown
 from muster.supervisors.paths import Root
 
@@ -261,7 +262,7 @@ class Notifier:
     async def _pause(self, queue: Queue, table: NotifyTable, after: float) -> None:
         """Leaves a receiver alone, for longer after each failure; not in step with other nodes, whose receiver it often
         is as well. Other settings are tried at once."""
-        wait = min(FIRST_RETRY_S * 2.0 ** min(queue.failures - 1, 30), table.retry_max_s) * random.uniform(0.5, 1.0)
+        wait = Backoff(FIRST_RETRY_S, table.retry_max_s).after(queue.failures) * random.uniform(0.5, 1.0)
         end = anyio.current_time() + max(wait, min(after, table.retry_max_s))
         while (left := end - anyio.current_time()) > 0:
             await anyio.sleep(min(left, NOTICE_S))

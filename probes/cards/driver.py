@@ -20,6 +20,7 @@ from muster.probes.cards.accelerator import SLOT, Backend, Card, CardEvent, Driv
 from muster.probes.cards.drivers import Finder, FoundDriver, vendors
 from muster.probes.cards.listening import Listening
 from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What
+from muster.probes.kernel.backoff import Backoff
 from muster.probes.settings import Settings, setting
 
 K = TypeVar("K", bound=Hashable)
@@ -97,7 +98,7 @@ class Driver:
         self._unlinked = False
         #: Nothing but failures in the last readings; the pause before the driver is opened for that, in seconds.
         self._nobody_answers = False
-        self._pause_s = REOPEN_S
+        self._backoff = Backoff(REOPEN_S, RAREST_S)
         self._closed = False
 
     @property
@@ -203,8 +204,9 @@ class Driver:
         elif view.driver is not None:
             pause = REOPEN_S
         elif self._nobody_answers:
-            pause = self._pause_s
-            self._pause_s = min(2 * self._pause_s, RAREST_S) if time.monotonic() - self._tried_at >= pause else pause
+            pause = self._backoff.pause
+            if time.monotonic() - self._tried_at >= pause:
+                self._backoff.next()
         else:
             return
         due = self._found is not None or time.monotonic() - self._tried_at >= pause
@@ -345,7 +347,7 @@ class Driver:
         if what is What.READINGS and len(outcomes) == len(cards):
             self._nobody_answers = all(isinstance(outcome, CallFailure) for outcome in outcomes.values())
             if not self._nobody_answers:
-                self._pause_s = REOPEN_S
+                self._backoff.reset()
         changed: dict[str, Any] = {what.value: values, "cards": cards, "sick": ledger.sick(cards)}
         if ledger.hanging:
             for name in _VALUES:

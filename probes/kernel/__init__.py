@@ -1,1 +1,1 @@
-"""Reading the kernel: /proc, sysfs, its log. Imports nothing of muster's."""
+"""Reading the kernel: /proc, sysfs, its log; and `backoff`, for every room. Imports nothing of muster's."""

@@ -2,6 +2,7 @@
 
 import os
 
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import Outcome, State, StopCause
@@ -32,6 +33,6 @@ def allowed(spec: JobSpec, job: Job, state: State) -> bool:
 def delay(spec: JobSpec, number: int, uniform: float | None = None) -> float:
     """Seconds before restart `number` (from 1). `uniform`: a random number from 0 to 1, for the jitter."""
     base = BACKOFF_S if spec.restart_backoff is None else spec.restart_backoff
-    pause = min(base * 2.0 ** min(number - 1, 30), max(MAX_BACKOFF_S, base))
+    pause = Backoff(base, max(MAX_BACKOFF_S, base)).after(number)
     share = int.from_bytes(os.urandom(4), "big") / 2**32 if uniform is None else uniform
     return float(pause * (1 + JITTER * (2 * share - 1)))

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.system.loop import Alarm, Loop
 from muster.supervisors.system.urgency import Urgency
 
@@ -33,7 +34,7 @@ class Rung(enum.Enum):
 class Ladder:
     """One climb. Times are seconds of a clock that never goes back."""
 
-    __slots__ = ("_give_up_at", "_kill_next", "_kills", "_pause", "_pause_most", "_terminate", "kill_at")
+    __slots__ = ("_give_up_at", "_kill_next", "_kills", "_pause", "_terminate", "kill_at")
 
     def __init__(self, now: float, grace: float, *, terminated: bool = False, pause_most: float = KILL_AGAIN_S) -> None:
         """`terminated`: SIGTERM was sent already. `pause_most`: the pause between two SIGKILLs doubles up to it."""
@@ -41,7 +42,7 @@ class Ladder:
         self._terminate = not terminated and grace > 0
         self._give_up_at = math.inf
         self._kills = 0
-        self._pause, self._pause_most = min(KILL_AGAIN_S, pause_most), pause_most
+        self._pause = Backoff(KILL_AGAIN_S, pause_most)
 
     def shorten(self, now: float, grace: float) -> bool:
         """Brings the first SIGKILL forward; False where it would come no sooner."""
@@ -66,8 +67,7 @@ class Ladder:
             self._terminate = False
         elif rung is Rung.KILL:
             self._kills += 1
-            self._kill_next = now + self._pause
-            self._pause = min(2 * self._pause, self._pause_most)
+            self._kill_next = now + self._pause.next()
 
     def is_urgent(self, now: float) -> bool:
         """Whether SIGKILL is to be sent ahead of everything else (urgency.py)."""

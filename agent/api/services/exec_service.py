@@ -26,9 +26,10 @@ from muster.agent.errors import (
 from muster.agent.events.event_store import Event
 from muster.agent.jobs.entry import Entry
 from muster.agent.link import exec_link
-from muster.agent.link.connection import LinkLost, Pause, Refused
+from muster.agent.link.connection import LinkLost, Refused
 from muster.agent.link.exec_link import ExecRefused, SessionLink
 from muster.agent.text import plain
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.wire import frames
 from muster.supervisors.wire.messages import Message
@@ -192,7 +193,7 @@ class ExecService(ExecServiceServicer):
 
     async def _what_became(self, entry: Entry, link: SessionLink) -> MusterError:
         """Of a session whose link broke: it lives in its supervisor, and died with it."""
-        pause = Pause(0.05, 0.5)
+        pause = Backoff(0.05, 0.5)
         session, problem = link.started.session, "its supervisor does not answer"
         with anyio.move_on_after(LOOK_S):
             while not entry.job.state.final:
@@ -200,7 +201,7 @@ class ExecService(ExecServiceServicer):
                     pid = await exec_link.supervisor_pid(entry.paths.controls)
                 except (LinkLost, Refused) as error:
                     problem = str(error)
-                    await pause.wait()
+                    await anyio.sleep(pause.next())
                     continue
                 if pid != link.started.supervisor:
                     return SessionNotFound(session, f"job {entry.job_id}: session {session}: its supervisor died")

@@ -24,6 +24,7 @@ from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.slot_wait import SAY_S, SlotWait
 from muster.agent.cli.exits import BadSpec, CallFailed, Exit, Failure, NoDaemon, Why
 from muster.agent.cli.printing import note
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.model.spec import Violation
 from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
 
@@ -203,11 +204,11 @@ class Patience:
         """`say` is given why there is a wait, once that has lasted for a second."""
         self._say, self._say_at = say, time.monotonic() + SAY_S
         self._end = time.monotonic() + seconds
-        self._pause = 0.1
+        self._pause = Backoff(0.1, 1.0, 1.5)
 
     def wait_or_raise(self, failure: CallFailed | NoDaemon, *, insist: bool = False) -> None:
         """Pauses, where another attempt may help; else raises `failure`. `insist`: also where a limit is reached."""
-        pause = self._pause
+        pause = self._pause.pause
         if isinstance(failure, CallFailed):
             hopeful = failure.transient or (insist and failure.status == "RESOURCE_EXHAUSTED")
             pause = max(pause, failure.retry_after or 0)
@@ -221,7 +222,7 @@ class Patience:
             self._say(failure.message)
             self._say = None
         time.sleep(pause)
-        self._pause = min(self._pause * 1.5, 1.0)
+        self._pause.next()
 
 
 @contextmanager

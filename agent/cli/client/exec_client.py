@@ -116,6 +116,7 @@ class ExecClient:
         lost = False
         while True:
             failure: Failure
+            failed: grpc.RpcError | None = None
             try:
                 call = stub.Exec(metadata=self._connection.metadata)
                 await call.write(self._request())
@@ -129,10 +130,12 @@ class ExecClient:
                 patience, lost = None, False  # one begins with the loss, however long nobody read what we write
                 return await self._follow(call)
             except grpc.RpcError as error:
-                failure = self._connection.failure(error, None)
+                failed = error
             except (_Cut, asyncio.InvalidStateError):
                 failure = CallFailed("UNAVAILABLE", "the daemon ended the stream before its end")
             self._call = None
+            if failed is not None:  # may look at the listener for seconds, in which Ctrl-C must not wait
+                failure = await _apart(partial(self._connection.failure, failed, None))
             if not self._id:
                 if not slot.helps(failure):
                     raise self._not_begun(failure)

@@ -12,10 +12,10 @@ import anyio
 
 from muster.agent import threads
 from muster.agent.jobs.cards import holders
-from muster.agent.link.connection import Pause
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Holder, Trouble
 from muster.probes.cards.driver import Driver, View, What
 from muster.probes.kernel import process
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.model.card_identity import own_number
 from muster.supervisors.model.lifecycle import Job
 
@@ -58,7 +58,7 @@ async def until_free(
     Memory that is in use without a process counts above what was in use before the job and `slack_bytes`.
     """
     end = time.monotonic() + timeout_s
-    pause = Pause(0.02, 1.0)
+    pause = Backoff(0.02, 1.0)
     told: Mapping[int, str] = {}
     while left := list(held_now()):
         await driver.refresh(What.HOLDERS, left)
@@ -74,7 +74,7 @@ async def until_free(
         if not stays:
             continue
         if not late:
-            await pause.wait()
+            await anyio.sleep(pause.next())
             continue
         # Who it is counts as news, not how much memory they hold at the moment, or for how long nobody has answered.
         whom = {card: seen.whom for card, seen in held.items()}
