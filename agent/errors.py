@@ -7,9 +7,10 @@ raises these needs no gRPC.
 
 import time
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from muster.supervisors.model.spec import Violation
+from muster.supervisors.model.states import State
 
 #: Fields that a conflict names.
 _MAX_NAMED = 8
@@ -310,6 +311,12 @@ class RankNotRunning(MusterError):
 
     code = "FAILED_PRECONDITION"
     reason = "RANK_NOT_RUNNING"
+
+    @classmethod
+    def of_job(cls, job_id: str, state: State) -> Self:
+        """Because the job is in this state."""
+        what = f"has ended ({state})" if state.final else f"is {state}"
+        return cls(f"job {job_id} {what}: commands run in a job that is RUNNING")
 
 
 class SessionNotFound(MusterError):

@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from muster.agent import protobuf_times
 from muster.agent.config.schema import ExecTable
 from muster.agent.errors import InvalidRequest, RankNotRunning
-from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.entry import Entry, no_such_rank
 from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model.spec import Boot, JobSpec, Violation
 from muster.supervisors.model.states import State
@@ -94,8 +94,7 @@ def _problems(asked: _Asked, entry: Entry) -> list[Violation]:
     # Where a launcher makes the ranks, it alone is known here: the supervisor looks for the rank itself.
     launched = entry.spec.boot != Boot.RANKS
     if asked.HasField("rank") and ranks and asked.rank not in ranks and not launched:
-        there = f"{min(ranks)} to {max(ranks)}"
-        found.append(Violation("rank", f"{asked.rank}: the ranks of this job on this node are {there}"))
+        found.append(no_such_rank("rank", asked.rank, ranks))
     return found
 
 
@@ -124,8 +123,6 @@ def _order(
         found.append(Violation("argv", f"with env has {len(encoded)} bytes as JSON: allowed are {MAX_BODY}"))
     if found:
         raise InvalidRequest(found)
-    state = entry.job.state
-    if state != State.RUNNING:
-        what = f"has ended ({state})" if state.final else f"is {state}"
-        raise RankNotRunning(f"job {entry.job_id} {what}: commands run in a job that is RUNNING")
+    if entry.job.state != State.RUNNING:
+        raise RankNotRunning.of_job(entry.job_id, entry.job.state)
     return encoded

@@ -28,7 +28,7 @@ from muster.agent.api.services.probe_service import ProbeService
 from muster.agent.api.services.telemetry_service import TelemetryService
 from muster.agent.api.slots import Slots
 from muster.agent.api.tls import Credentials
-from muster.agent.config.schema import Config, LimitsTable, SocketTable, TlsTable
+from muster.agent.config.schema import LEAST_CONNECTIONS, Config, LimitsTable, SocketTable, TlsTable
 from muster.agent.errors import StartupError
 from muster.supervisors.paths import Root
 from muster.v1 import (
@@ -187,7 +187,7 @@ def connections(limits: LimitsTable, operators: bool, descriptors: int) -> int:
     the daemon from its work, nor an operator out."""
     if operators:
         return max(8, min(OPERATORS_TIMES * limits.max_connections, int(descriptors * OPERATORS_SHARE)))
-    return max(4, min(limits.max_connections, int(descriptors * SHARE)))
+    return max(LEAST_CONNECTIONS, min(limits.max_connections, int(descriptors * SHARE)))
 
 
 def _options(limits: LimitsTable, operators: bool) -> list[tuple[str, int]]:

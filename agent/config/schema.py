@@ -67,6 +67,10 @@ class JobsTable(Settings):
     )
 
 
+#: So many connections a listener takes at least, whatever `max_connections` says and however few descriptors there are.
+LEAST_CONNECTIONS = 4
+
+
 @dataclass(frozen=True, slots=True)
 class LimitsTable(Settings):
     """Each listener (the operators' socket, the readers' socket, TCP) has these slots for itself, so readers take none

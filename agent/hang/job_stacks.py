@@ -14,7 +14,7 @@ from muster.agent import protobuf_times
 from muster.agent.errors import InvalidRequest, TooMany
 from muster.agent.hang import kept_stacks
 from muster.agent.hang.kept_stacks import REQUEST, JobStacks
-from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.entry import Entry, no_such_rank
 from muster.agent.telemetry import job_processes
 from muster.probes import stacks
 from muster.probes.calls import watched
@@ -22,7 +22,7 @@ from muster.probes.cards.driver import View
 from muster.probes.kernel.procfs import Procfs
 from muster.probes.kernel.trees import Forest, JobProcess, JobRoots, ProcessRole
 from muster.probes.stacks import ProcessStacks, StackTarget
-from muster.supervisors.model.spec import Boot, Violation
+from muster.supervisors.model.spec import Boot
 from muster.v1 import job_pb2
 
 __all__ = ["REQUEST", "JobStacks", "Stacks", "StacksSettings", "message"]
@@ -249,8 +249,7 @@ def _wanted(entry: Entry, ranks: Sequence[int]) -> frozenset[int] | None:
         here = set(range(max(job.world_size, job.local_ranks, 1)))  # which of them are here is the launcher's affair
     unknown = [rank for rank in ranks if rank not in here]
     if unknown:
-        has = f"{min(here)} to {max(here)}" if here else "none"
-        raise InvalidRequest([Violation("ranks", f"{unknown[0]}: the ranks of this job on this node are {has}")])
+        raise InvalidRequest([no_such_rank("ranks", unknown[0], here)])
     return frozenset(ranks) or None
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from muster.supervisors.model import journal, verdict
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, OpenGap, Verdict
 from muster.supervisors.model.replay import apply
-from muster.supervisors.model.spec import JobSpec
+from muster.supervisors.model.spec import JobSpec, Violation
 from muster.supervisors.model.states import JOB, Kind, State
 from muster.supervisors.paths import JobPaths
 from muster.supervisors.supervision_errors import (
@@ -284,3 +285,9 @@ def _made_at(paths: JobPaths) -> float:
         return paths.folder.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def no_such_rank(field: str, rank: int, here: Collection[int]) -> Violation:
+    """Of a request that names, in `field`, a rank that is not one of `here`."""
+    there = f"{min(here)} to {max(here)}" if here else "none"
+    return Violation(field, f"{rank}: the ranks of this job on this node are {there}")

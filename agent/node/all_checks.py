@@ -1,6 +1,5 @@
 """Both kinds of checks at once: those before a start (probes/precheck), and those of the node (probes/node_checks)."""
 
-import difflib
 from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
@@ -49,10 +48,7 @@ def _chosen(items: Sequence[str], of_node: Sequence[str]) -> tuple[list[str], li
     node = [i for i in items if _named(i, of_node)]
     for item in items:
         if item not in before and item not in node:
-            known = [*of_start, *of_node]
-            near = difflib.get_close_matches(item, known, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise UnknownItem(f"no check named {item[:60]!r}{hint}; there are: {', '.join(known)}")
+            raise UnknownItem(item, [*of_start, *of_node])
     return before, node
 
 

@@ -4,7 +4,7 @@ import difflib
 import functools
 import resource
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -37,6 +37,13 @@ Check = Callable[[], Awaitable[CheckResult]]
 
 class UnknownItem(ValueError):
     """Raised when somebody asks for a check that does not exist. The message names the nearest one and all."""
+
+    def __init__(self, wanted: str, known: Iterable[str]) -> None:
+        known = list(known)
+        near = difflib.get_close_matches(wanted, known, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        there = ", ".join(known) or "none in the custom folder"
+        super().__init__(f"no check named {wanted[:60]!r}{hint}; there are: {there}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +215,7 @@ def _choose(checks: dict[str, Check], items: Sequence[str]) -> list[str]:
             # Where the folder itself cannot be read, that is the answer for every check in it; "all of none" is none.
             matching = [item for item in checks if item == custom.ALL]
         if not matching and wanted != custom.ALL:
-            near = difflib.get_close_matches(wanted, checks, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            known = ", ".join(checks) or "none in the custom folder"
-            raise UnknownItem(f"no check named {wanted!r}{hint}; there are: {known}")
+            raise UnknownItem(wanted, checks)
         chosen.update(matching)
     return [item for item in checks if item in chosen]
 

@@ -2,7 +2,6 @@
 events."""
 
 import contextlib
-import difflib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -223,9 +222,7 @@ class Looker:
         for wanted in items:
             matching = [item for item in self.rules if wanted in (item, item.partition(" ")[0])]
             if not matching:
-                near = difflib.get_close_matches(wanted, self.rules, n=1)
-                hint = f" (did you mean {near[0]!r}?)" if near else ""
-                raise UnknownItem(f"no check named {wanted!r}{hint}; there are: {', '.join(self.rules)}")
+                raise UnknownItem(wanted, self.rules)
             chosen.update(matching)
         return [item for item in self.rules if item in chosen]
 

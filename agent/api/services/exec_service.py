@@ -189,7 +189,7 @@ class ExecService(ExecServiceServicer):
         ended = f"job {entry.job_id} has ended ({entry.job.state})"
         if session:
             return SessionNotFound(session, f"{ended}, and session {session} with it")
-        return RankNotRunning(f"{ended}: commands run in a job that is RUNNING")
+        return RankNotRunning.of_job(entry.job_id, entry.job.state)
 
     async def _what_became(self, entry: Entry, link: SessionLink) -> MusterError:
         """Of a session whose link broke: it lives in its supervisor, and died with it."""

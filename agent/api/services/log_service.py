@@ -8,7 +8,7 @@ from muster.agent.api.services import ServerContext
 from muster.agent.api.services.node_log_service import NodeReading
 from muster.agent.errors import InvalidRequest, JobNotFound, JournalUnreadable, LogUnreadable
 from muster.agent.host import turns
-from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.entry import Entry, no_such_rank
 from muster.agent.logs import log_losses, log_reading
 from muster.agent.logs.log_events import EventLines
 from muster.agent.logs.log_stream import Span, events_before, files_of, message
@@ -132,8 +132,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         found: list[Violation] = []
         for rank in request.ranks:
             if rank not in files:
-                allowed = f"{min(files)} to {max(files)}" if files else "none"
-                found.append(Violation("ranks", f"{rank}: the ranks of this job on this node are {allowed}"))
+                found.append(no_such_rank("ranks", rank, files))
         chosen = {rank: file for rank, file in files.items() if not request.ranks or rank in request.ranks}
         if not found:
             for rank in request.offsets:

@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 
 from muster.agent.cli.client.address import Address
+from muster.agent.config.schema import LEAST_CONNECTIONS
 
 #: The setting, as errors name it.
 SETTING = "max_connections in [limits]"
 #: Seconds within which a daemon that has room greets who connects, as HTTP/2 wants it. It may be busy.
 GREETING_S = 2.0
-#: The least that a listener takes, whatever the setting (agent/api/server.py, `connections`).
-LEAST = 4
 GREETS, HANGS_UP = "greets", "hangs up"
 #: The connections are counted so often, with so many seconds between.
 _LOOKS, _BETWEEN_S = 3, 0.05
@@ -30,7 +29,7 @@ def full(address: Address, waiting: bool) -> dict[str, str] | None:
     count = _fewest(path)
     # A daemon that ends hangs up, too, and the next one greets: neither serves as many as any limit allows.
     again = _answer(path)
-    if again is None or (not waiting and (count < LEAST if count else again == GREETS)):
+    if again is None or (not waiting and (count < LEAST_CONNECTIONS if count else again == GREETS)):
         return None
     return {
         "listener": str(path),

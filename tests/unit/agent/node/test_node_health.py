@@ -119,7 +119,7 @@ class FakeLooker:
         known = [check.item for check in CHECKS]
         for item in items:
             if item not in known:
-                raise UnknownItem(item)
+                raise UnknownItem(item, ())
         chosen = items or known
         if self.hanging & set(chosen):
             await anyio.sleep_forever()
