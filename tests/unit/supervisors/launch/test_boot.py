@@ -1,5 +1,7 @@
+import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -345,3 +347,10 @@ def test_every_launcher_has_a_package(program):
 
 def test_no_mode_is_forgotten():
     assert set(boot.MODES) == set(Boot)
+
+
+def test_the_contract_names_every_boot_mode():
+    proto = (Path(__file__).parents[4] / "proto/muster/v1/job.proto").read_text()
+    words = " ".join(line.strip().removeprefix("//") for line in proto.splitlines())
+    comment = words[words.index("Who makes the ranks:") : words.index("string boot =")]
+    assert set(re.findall(r'"([a-z]+)"', comment)) == {mode.value for mode in Boot}
