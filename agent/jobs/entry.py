@@ -1,5 +1,6 @@
 """A job as the daemon knows it: what its journal adds up to."""
 
+import errno
 import itertools
 import os
 from collections.abc import Collection
@@ -26,6 +27,8 @@ from muster.supervisors.supervision_errors import (
 )
 from muster.supervisors.system import trust
 
+#: Of a file that does not exist, or whose folder does not.
+GONE = (FileNotFoundError, NotADirectoryError)
 #: Events with the numbers of the records that they were derived from.
 Told = list[tuple[int, Event]]
 _readings = itertools.count()
@@ -201,23 +204,40 @@ class Entry:
         self.job.cards, self.job.card_kind, self.job.card_used = before.cards, before.card_kind, before.card_used
         self.job.card_uuids = before.card_uuids
 
+    @property
+    def has_folder(self) -> bool:
+        """Whether the job's folder is in its place. Blocks."""
+        return self.paths.folder.is_dir() and not self.paths.folder.is_symlink()
+
     def take_for_gone(self, path: Path) -> None:
-        """A file of the job does not exist any more; who took it may put it back."""
+        """A file of the job does not exist any more, or the job's folder does not; who took it may put it back."""
         self.unread = True
+        what, do = "somebody removed it, or moved it away", "put it back"
+        if not self.has_folder:
+            path = self.paths.folder
+            if os.path.lexists(path):
+                what, do = "it is no folder: somebody put it in the place of the job's", "put the job's folder back"
         self.give_up(
-            f"{path}: somebody removed it, or moved it away: put it back, or end its processes with `muster stop "
-            f"{self.job_id}` and remove what is left with `muster rm --force {self.job_id}`"
+            f"{path}: {what}: {do}, or end its processes with `muster stop {self.job_id}` and remove what is left with "
+            f"`muster rm --force {self.job_id}`"
         )
 
     def refuse_shorter(self) -> None:
-        """Raises JournalDamaged where somebody has emptied or cut the journal. Blocks. Raises OSError."""
+        """Raises JournalDamaged where somebody has emptied or cut the journal, or put another one in its place. Blocks.
+        Raises OSError."""
+        if not self.has_folder:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.paths.folder))
         with open(trust.open_own(self.paths.journal, os.O_RDONLY), "rb") as file:
-            size, first = os.fstat(file.fileno()).st_size, file.read(1)
+            size, line = os.fstat(file.fileno()).st_size, file.readline()
         if size < self.sure:
             what = f"somebody {'cut' if size else 'emptied'} it: it has {size} bytes, and had {self.sure}"
             raise JournalDamaged(str(self.paths.journal), 1, what)
-        if first == b"\0":  # its writer went on behind the hole
+        if line[:1] == b"\0":  # its writer went on behind the hole
             raise JournalDamaged(str(self.paths.journal), 1, "somebody emptied it, and its first records are gone")
+        first = journal.decode(line)
+        if self.records and first is not None and first.get("t") != self.job.accepted_at:
+            what = "it is the journal of another job, which somebody put here"
+            raise JournalDamaged(str(self.paths.journal), 1, what)
 
 
 def fetch(path: Path, end: int, number: int, size: int | None) -> tuple[list[Record], int]:
@@ -241,7 +261,9 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
     """A job from its folder, and all that there is to tell of it. Damage is never raised: the entry says it."""
     entry = Entry(job_id, JobSpec(job_id, ()), Job(), paths)
     try:
-        entry.spec = JobSpec.from_json(trust.read(paths.spec).decode())
+        if not entry.has_folder:  # a link to a folder would lead to somebody's files
+            raise NotADirectoryError(paths.folder)
+        entry.spec = JobSpec.read(paths.spec, job_id)
     except Untrusted as error:
         entry.give_up(str(error))
     except OSError as error:
@@ -272,7 +294,7 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
 
 
 def _not_read(entry: Entry, path: Path, error: OSError) -> None:
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, GONE):
         entry.take_for_gone(path)
         return
     entry.unread = True

@@ -96,7 +96,9 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> HeldJob:
     """
     temporary = JobPaths(root.jobs / f".{spec.job_id}.{secrets.token_hex(4)}")
     name = temporary.folder.name
-    for path in root.job(spec.job_id).spare_counts or ():  # of an earlier job of this name, removed by force
+    # Of an earlier job of this name, removed by force.
+    stop_order.remove(root.stop_order(spec.job_id))
+    for path in root.job(spec.job_id).spare_counts or ():
         with contextlib.suppress(OSError):
             path.unlink()
     held: HeldJob | None = None

@@ -11,7 +11,7 @@ from muster.agent import threads
 from muster.agent.jobs import job_folder, last_resort
 from muster.agent.jobs.cards.cards_now import CardsKept
 from muster.agent.jobs.climbing import NO_THREAD_S
-from muster.agent.jobs.entry import Entry, Told, fetch
+from muster.agent.jobs.entry import GONE, Entry, Told, fetch
 from muster.agent.jobs.job_folder import HeldJob
 from muster.agent.jobs.journal_watch import JournalWatch
 from muster.agent.jobs.last_resort import LastResort
@@ -81,7 +81,7 @@ class JobTask:
                         await self._supervise()
             except SupervisionError as error:
                 self._give_up(error)
-            except FileNotFoundError as error:
+            except GONE as error:
                 self.entry.take_for_gone(self.entry.paths.journal)
                 self._given_up(error)
             except OSError as error:

@@ -4,7 +4,7 @@ import anyio
 import structlog
 
 from muster.agent import threads
-from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.entry import GONE, Entry
 from muster.supervisors.supervision_errors import JournalDamaged, explain
 
 #: Seconds between two looks.
@@ -46,7 +46,7 @@ class JournalWatch:
         try:
             self._entry.refuse_shorter()
             return ""
-        except FileNotFoundError:
+        except GONE:
             what, do = f"{journal}: somebody removed it, or moved it away", "put it back if you can"
         except JournalDamaged as error:
             what, do = f"{error.path}: {error.what}", "let it end under this supervisor if you can"

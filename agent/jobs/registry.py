@@ -28,7 +28,7 @@ from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.cards.leasing import Leasing, OnCards
 from muster.agent.jobs.cards.placement import placed
 from muster.agent.jobs.climbing import RESERVE
-from muster.agent.jobs.damaged import forced_removal
+from muster.agent.jobs.damaged import folderless, forced_removal
 from muster.agent.jobs.damaged.damaged_jobs import DamagedJobs
 from muster.agent.jobs.ended import ended_scan, record_removal
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
@@ -54,6 +54,7 @@ from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.states import Kind, State
 from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system import descriptors
 from muster.supervisors.system.spare import Reserve
 
@@ -279,6 +280,10 @@ class Registry:
             if trouble := await self._thread(job_folder.remove_tree, path):
                 self._found.append(trouble)
         self._found += [f"{path}: is no job's folder, and is left alone" for path in strange]
+        try:
+            ids += await self._thread(folderless.unrecorded, self._root, ids)
+        except OSError as error:
+            self._found.append(f"cannot look for jobs whose folder was moved away: {explain(error)}")
         self._events.keep_only(set(ids))
         ended: list[End] = []
         whole: list[str] = []
@@ -349,12 +354,13 @@ class Registry:
         if found.unread:
             return
         _log.info("journal.read_again", job=job_id, damaged=found.damaged)
+        if not found.damaged:
+            await self.damaged.release(job_id)
         entry = self.ended.find(job_id) or found
         if entry is not found:
             entry.become(found)
+        # Nothing is awaited until it is known again: who asks meanwhile is not told that there is no such job.
         self.ended.remove(job_id)
-        if not found.damaged:
-            await self.damaged.release(job_id)
         if entry.job.state.final:
             self.ended.add(entry)
         else:

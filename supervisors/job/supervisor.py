@@ -13,7 +13,7 @@ from muster.supervisors.model.replay import replay
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised, SupervisionError, Untrusted
-from muster.supervisors.system import lock, trust
+from muster.supervisors.system import lock
 
 #: How a supervisor leaves: the job has ended; another one has the job; the job's files cannot be worked with.
 DONE, BUSY, UNUSABLE = 0, 3, 4
@@ -46,14 +46,14 @@ def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
         held = lock.take(paths.lock, paths.folder)
     except AlreadySupervised:
         return BUSY
-    except Untrusted as error:
+    except (Untrusted, FileNotFoundError, NotADirectoryError) as error:
         return _unusable(job_id, error)
     try:
         # Only here can a job be given up: whatever goes wrong later, its ranks live, and a successor tries again.
+        spec = JobSpec.read(paths.spec, job_id)
         contents = journal.read(paths.journal)
         if replay(contents.records).state.final:
             return DONE
-        spec = JobSpec.from_json(trust.read(paths.spec).decode())
     except (SupervisionError, ValueError, TypeError) as error:
         return _unusable(job_id, error)
     Gang(root, spec, contents, sock, owned).loop.run()

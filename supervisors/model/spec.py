@@ -7,10 +7,12 @@ the kinds of fields. Rules about several fields at once are in `launch/spec_rule
 import enum
 import json
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from muster.supervisors.model import spec_fields as kind
 from muster.supervisors.model.notify_rules import JOB_EVENTS, without_secrets
+from muster.supervisors.system import trust
 
 MAX_RANKS = 4096
 MAX_GRACE_S = 24 * 3600.0
@@ -246,6 +248,15 @@ class JobSpec:
         for name in _MANY & raw.keys():
             raw[name] = tuple(raw[name])
         return cls(**{name: value for name, value in raw.items() if name in FIELDS})
+
+    @classmethod
+    def read(cls, path: Path, job_id: str) -> Self:
+        """The spec of this job from its folder. Raises ValueError or TypeError where the file is damaged, or is that of
+        another job, whose folder somebody has put here; Untrusted, OSError."""
+        spec = cls.from_json(trust.read(path).decode())
+        if spec.job_id != job_id:
+            raise ValueError(f"it is the spec of job {spec.job_id!r}: somebody put that job's folder here")
+        return spec
 
     def digest(self) -> str:
         """SHA-256 over all fields, hexadecimal: what makes a second start the same or another job. One rank that is

@@ -80,12 +80,12 @@ def take(path: Path, folder: Path | None = None) -> Lock:
 
 
 def holder(path: Path) -> int:
-    """Pid of the process that has the lock with this file; 0 for none. Must not be called by the holder itself, whose
-    lock the closing of the file would release. Raises OSError."""
+    """Pid of the process that has the lock with this file; 0 for none, also where the file, or its folder, does not
+    exist. Must not be called by the holder itself, whose lock the closing of the file would release. Raises OSError."""
     try:
         # Whosever it is: nothing in it is believed, and a job whose files are another's is to be removed, too.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
     try:
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)

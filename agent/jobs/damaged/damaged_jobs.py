@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from muster.agent import threads
 from muster.agent.changes import Changes
 from muster.agent.jobs.climbing import NO_THREAD_S, Climber
-from muster.agent.jobs.damaged import salvage
+from muster.agent.jobs.damaged import folderless, salvage
 from muster.agent.jobs.damaged.salvage import Salvage
 from muster.agent.jobs.entry import Entry
 from muster.agent.link import supervisor_client
@@ -64,6 +64,8 @@ class DamagedJob:
         #: Set once nothing of it is worked with any more.
         self.done = anyio.Event()
         self._salvage: tuple[anyio.CancelScope, anyio.Event] | None = None
+        #: Its supervisor, where only its processes tell of that: the job's folder is not in its place.
+        self._parent: Stat | None = None
 
     @property
     def stopping(self) -> bool:
@@ -86,8 +88,8 @@ class DamagedJob:
         now = process.uptime()
         given = steps if steps is not None else self.entry.spec.grace_steps or DEFAULT_GRACE_STEPS
         if self._order is None:
-            nonce = environment.nonce_prefix(self._root, self.entry.job_id)
-            self._order = StopOrder(nonce, given, by, reason, now)
+            # Set before anything is awaited: who asks meanwhile shortens this one.
+            self._order = StopOrder("", given, by, reason, now)
         elif now + sum(given) < self._order.up + sum(self._order.steps):
             self._order.steps = (max(0.0, now - self._order.up + sum(given)),)
         self._wake.tell()
@@ -108,7 +110,7 @@ class DamagedJob:
             async def work() -> None:
                 try:
                     with scope:
-                        await Salvage(self._root, self.entry, self._tell).run()
+                        await Salvage(self._root, self.entry, lambda: self.living, self._tell).run()
                 finally:
                     done.set()
 
@@ -123,10 +125,10 @@ class DamagedJob:
             self._salvage = None
 
     async def _look_after(self, tasks: TaskGroup) -> None:
-        prefix = environment.nonce_prefix(self._root, self.entry.job_id)
         with contextlib.suppress(OSError):
-            order = await self._thread(stop_order.read, self._root.stop_order(self.entry.job_id), prefix, True)
-            self._order = order if order is not None and order.is_asked else None
+            order = await self._thread(self._read_order)
+            if self._order is None and order is not None and order.is_asked:
+                self._order = order
         contained, empty, needed, woken = self._containment(), 0, 1, 0
         while empty < needed or self._order is not None:
             try:
@@ -151,10 +153,13 @@ class DamagedJob:
             if empty < needed or self._order is not None:
                 with anyio.move_on_after(LOOK_S):
                     woken = await self._wake.beyond(woken)
-        await self._thread(stop_order.remove, self._root.stop_order(self.entry.job_id))
+        if not self.entry.unread:  # a record that comes back lacks the stop: then its supervisor records it
+            await self._thread(stop_order.remove, self._root.stop_order(self.entry.job_id))
         await self._thread(contained.remove)
 
     async def _carry_out(self, contained: Containment, order: StopOrder) -> list[Stat]:
+        with contextlib.suppress(OSError):
+            order.nonce = order.nonce or await self._thread(self._nonce)
         taken = await self._ask_supervisor(order)
 
         async def keep() -> None:
@@ -218,7 +223,29 @@ class DamagedJob:
     def _supervisor(self) -> int:
         """Whoever has the job's lock and is no daemon; 0 for none. Raises OSError."""
         pid = lock.holder(self.entry.paths.lock)
-        return pid if pid != os.getpid() else 0
+        if pid or self.entry.has_folder:
+            return pid if pid != os.getpid() else 0
+        now = process.read_stat(self._parent.pid) if self._parent is not None else None
+        if self._parent is None or now is None or now.start != self._parent.start or now.ended:
+            pid = folderless.supervisor(self._pids())
+            self._parent = process.read_stat(pid) if pid else None
+        return self._parent.pid if self._parent is not None else 0
+
+    def _pids(self) -> list[int]:
+        return [stat.pid for stat in self.living or ()]
+
+    def _nonce(self) -> str:
+        """As much of it as is known. Raises OSError."""
+        known = self.entry.known
+        if known is not None and known.accepted_at:
+            return environment.nonce(self._root, self.entry.job_id, known)
+        return folderless.nonce(self._root, self.entry.job_id, self._pids())
+
+    def _read_order(self) -> StopOrder | None:
+        """Of the daemon before this one. Raises OSError."""
+        nonce = self._nonce()
+        is_part = nonce == environment.nonce_prefix(self._root, self.entry.job_id)
+        return stop_order.read(self._root.stop_order(self.entry.job_id), nonce, is_part)
 
     def _is_marked(self, pid: int) -> bool:
         """By the nonce of this daemon's job of this name; where somebody has taken that out of the environment, by the

@@ -14,8 +14,9 @@ import anyio
 import structlog
 
 from muster.agent import threads
+from muster.agent.jobs.damaged import folderless
 from muster.agent.jobs.entry import Entry
-from muster.probes.kernel import process
+from muster.probes.kernel.process import Stat
 from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
 from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.states import JOB
@@ -36,9 +37,12 @@ _log = structlog.get_logger(__name__)
 class Salvage:
     """Of one damaged job. While it drains, it has the job's lock: no supervisor writes the same files."""
 
-    def __init__(self, root: Root, entry: Entry, changed: Callable[[], None]) -> None:
-        """`changed` is called when what is being lost has changed."""
-        self._root, self._entry, self._changed = root, entry, changed
+    def __init__(
+        self, root: Root, entry: Entry, living: Callable[[], list[Stat] | None], changed: Callable[[], None]
+    ) -> None:
+        """`living`: its processes, None before they were looked for. `changed` is called when what is being lost has
+        changed."""
+        self._root, self._entry, self._living, self._changed = root, entry, living, changed
         self._limiter = anyio.CapacityLimiter(4)
         self._held: lock.Lock | None = None
         self._logs: dict[int, RankLog] = {}
@@ -93,16 +97,23 @@ class Salvage:
 
     def _open(self, paths: JobPaths, known: Job) -> bool:
         """Raises OSError, with what could be opened open."""
-        if self._held is None:
-            if paths.folder.is_dir():
-                try:
-                    self._held = lock.take(paths.lock, paths.folder)
-                except AlreadySupervised:
-                    return False
-            elif _drains(known.supervisor_pid, paths):
-                return False
         # By descriptor where the daemon holds one: the FIFO may have no name any more.
-        fifos = _fifos(paths) | {number: Path(f"/proc/self/fd/{fd}") for number, fd in self._entry.fifos.items()}
+        fifos = {number: Path(f"/proc/self/fd/{fd}") for number, fd in self._entry.fifos.items()}
+        if self._held is None and self._entry.has_folder:
+            try:
+                self._held = lock.take(paths.lock, paths.folder)
+            except AlreadySupervised:
+                return False
+        if self._held is not None:
+            fifos = _fifos(paths) | fifos
+        else:
+            living = self._living()
+            if living is None:
+                return False
+            pids = [stat.pid for stat in living]
+            if folderless.drains(known.supervisor_pid) or folderless.supervisor(pids):
+                return False
+            fifos = folderless.fifos(pids) | fifos
         ranks = {rank.rank: rank for rank in known.ranks}
         numbers = sorted(number for number in fifos if number != JOB)
         count = max(len(ranks), len(numbers))
@@ -189,20 +200,6 @@ def release(entry: Entry) -> None:
     """Closes the read ends that were kept of a damaged job's FIFOs."""
     while entry.fifos:
         os.close(entry.fifos.popitem()[1])
-
-
-def _drains(pid: int, paths: JobPaths) -> bool:
-    """Whether this supervisor of a job whose folder is gone still has its FIFOs open."""
-    folder = f"{paths.folder}/"
-    with contextlib.suppress(OSError):
-        if not pid or (stat := process.read_stat(pid)) is None or stat.ended:
-            return False
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                target = os.readlink(f"/proc/{pid}/fd/{name}").removesuffix(" (deleted)")
-                if target.startswith(folder) and target.endswith(".fifo"):
-                    return True
-    return False
 
 
 def _fifos(paths: JobPaths) -> dict[int, Path]:

@@ -91,7 +91,7 @@ def _last_line(path: Path) -> bytes:
 
 def _summary(job_id: str, paths: JobPaths) -> Summary | None:
     try:
-        spec = JobSpec.from_json(trust.read(paths.spec).decode())
+        spec = JobSpec.read(paths.spec, job_id)
         lines = trust.read(paths.journal).split(b"\n")
     except (OSError, ValueError, TypeError):
         return None

@@ -215,7 +215,7 @@ def test_the_journal_is_taken_away_and_the_supervisor_killed(daemon: Daemon, tmp
     assert any(str(pids[0]) in text for text in job["living"]), job
     for command in ("status", "why"):
         words = " ".join(daemon.cli(command, "job").stdout.split())
-        assert "somebody" in words and str(daemon.root.job("job").journal) in words and "Errno" not in words, words
+        assert "somebody" in words and str(daemon.root.job("job").folder) in words and "Errno" not in words, words
     before = [counted(log) for log in logs if log.read_text().endswith("\n")]
     eventually(lambda: all(log.read_text().count("\n") > max(before, default=0) + 3 for log in logs))
     (tmp_path / "end").touch()

@@ -289,10 +289,6 @@ def _pipes(folder: Path) -> None:
             os.mkfifo(path)
 
 
-def _nothing(folder: Path) -> None:
-    shutil.rmtree(folder)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [_no_journal, _no_spec, _torn, _few_files, _a_file, _pipes])
 @pytest.mark.parametrize("restarted", [True, False])
@@ -317,7 +313,7 @@ def test_rm_force_removes_whatever_is_left(make_daemon: Make, damage: Callable[[
 def test_rm_force_of_a_job_whose_folder_somebody_removed(make_daemon: Make) -> None:
     daemon = make_daemon()
     ended(daemon)
-    _nothing(daemon.root.job("model").folder)
+    _remove(daemon.root.job("model").folder)
     assert daemon.cli("rm", "-f", "model").returncode == 0
     assert daemon.cli("ps", "-aq").stdout == ""
 

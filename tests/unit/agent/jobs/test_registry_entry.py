@@ -356,7 +356,7 @@ def test_what_a_supervisor_owes_is_known_before_it_is_written_and_counts_once(tm
     entry, _ = load("a", paths)
     owed = [{"n": entry.records + number, "t": 50.0 + number} | record for number, record in enumerate(STORY[6:8])]
     told = [event.kind for record in owed for _, event in entry.expect(record)]
-    assert told == [event.kind for _, event in load("b", made(Root.under(tmp_path / "b"), STORY[:8]))[1]][-len(told) :]
+    assert told == [event.kind for _, event in load("a", made(Root.under(tmp_path / "b"), STORY[:8]))[1]][-len(told) :]
     assert entry.expect(owed[0]) == [], "told once"
     state = entry.job.state
     assert entry.agrees(owed)
