@@ -14,7 +14,7 @@ import time
 
 from muster.probes.kernel import endings, process
 from muster.probes.kernel.process import FULL, Stat
-from muster.supervisors.job import card_numbers, hardware, steps, stop_order
+from muster.supervisors.job import hardware, steps, stop_order
 from muster.supervisors.job.ends import Ends
 from muster.supervisors.job.escalation import Escalation
 from muster.supervisors.job.rank_start import RankStart
@@ -22,7 +22,7 @@ from muster.supervisors.job.step_run import StepRun
 from muster.supervisors.job.steps import STEP_GRACE_S
 from muster.supervisors.job.stop_order import StopOrder
 from muster.supervisors.job.takeover import Takeover
-from muster.supervisors.launch import child, environment
+from muster.supervisors.launch import card_numbers, child, environment
 from muster.supervisors.launch.containment import Containment
 from muster.supervisors.model import restart, verdict
 from muster.supervisors.model.journal import Contents

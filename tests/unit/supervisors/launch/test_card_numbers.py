@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from muster.probes.kernel import process
-from muster.supervisors.job import card_numbers
+from muster.supervisors.launch import card_numbers
 from muster.supervisors.model.card_identity import CardsNow
 from muster.supervisors.model.lifecycle import Job
 
