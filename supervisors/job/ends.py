@@ -33,6 +33,8 @@ class Ends:
         self._loop = loop
         self._ledger = ledger
         self._link = link
+        #: While it is not known whether they were let go, by a predecessor maybe: how they ended says nothing yet.
+        self.undecided = True
         self._pidfds: dict[int, int] = {}
         # An epoll of their own: it lists who has ended in the order of the ends, whoever asks and whatever happened
         # besides in this turn of the loop. The kernel keeps no exit times by which to sort later.

@@ -1,75 +1,74 @@
-"""The stop of a job, as its journal tells it: begun, gone on with by a successor, shortened, given up."""
+"""The stop of a job, as its journal tells it: begun, gone on with by a successor, shortened, given up.
+
+What the daemon does in our place it tells by an order in the run folder (stop_order.py). Whoever judges the ends of
+ranks must have read it before, so ends are noted here: `note_ends`.
+"""
 
 import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from muster.probes.kernel import process
-from muster.probes.kernel.process import Stat
-from muster.supervisors.job.stop_order import SAME_S, unrecorded
-from muster.supervisors.launch.containment import Containment
-from muster.supervisors.model.ledger import Ledger
-from muster.supervisors.model.states import Kind, StopCause
-from muster.supervisors.system.ladder import Climb
-from muster.supervisors.system.loop import Loop
+from muster.probes.kernel import endings, process
+from muster.supervisors.job import stop_order
+from muster.supervisors.job.context import JobContext
+from muster.supervisors.job.ends import Ends
+from muster.supervisors.job.remains import Remains
+from muster.supervisors.job.stop_order import SAME_S, StopOrder, unrecorded
+from muster.supervisors.model import verdict
+from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS
+from muster.supervisors.model.states import STEP, Kind, StopCause
+from muster.supervisors.system.ladder import KILL_WAIT_S, Climb
 
 
 class Escalation:
     """Ends the processes of one job. What must be true behind a stop is in the journal, so that a successor goes on."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        ledger: Ledger,
-        containment: Callable[[], Containment],
-        before_signal: Callable[[], object],
-        unrecorded: Callable[[], object],
-        look: Callable[[], None],
-        give_up: Callable[[list[Stat]], None],
-    ) -> None:
-        """`before_signal`: notes who has ended by itself by now. `unrecorded` is called where the journal did not take
-        what is done next, before it is done: a successor is to know of it. `look`: processes may be gone. `give_up`:
-        these cannot be killed; it is called again where it raises OSError."""
-        self._ledger = ledger
-        self._containment = containment
-        self._before_signal = before_signal
-        self._unrecorded = unrecorded
-        self._look = look
-        self._give_up = give_up
-        self._climb = Climb(loop, self._terminate, self._kill, self._end_in_vain)
+    def __init__(self, context: JobContext, ends: Ends, remains: Remains) -> None:
+        self._context, self._ledger, self._ends, self._remains = context, context.ledger, ends, remains
+        self._climb = Climb(context.loop, self._terminate, self._kill, self.give_up)
+        #: Whether an order may be there that was never read.
+        self._order_due = True
+        #: When this supervisor itself got SIGTERM (seconds of CLOCK_BOOTTIME); 0: it did not.
+        self.signal_up = 0.0
+
+    # --- begin --------------------------------------------------------------------------------------------------------
 
     def begin(
         self,
         cause: StopCause,
         by: str,
         reason: str,
-        steps: tuple[float, ...],
+        steps: Sequence[float] | None = None,
         ranks: tuple[int, ...] = (),
         again: bool = False,
         up: float | None = None,
         sent: tuple[str, ...] = (),
-        signal_up: float = 0.0,
     ) -> None:
-        """Begins a stop, or shortens one that is under way. `ranks`, `again`: see lifecycle.Stop; `signal_up`: see
-        lifecycle.Asked. `up`: when it began, if the daemon has begun it already (seconds of CLOCK_BOOTTIME), and
-        `sent`: the signals that it sent.
+        """Begins a stop, or shortens one that is under way. `steps`: of the grace, in seconds; None: the job's own.
+        `ranks`, `again`: see lifecycle.Stop. `up`: when it began, if the daemon has begun it already (seconds of
+        CLOCK_BOOTTIME), and `sent`: the signals that it sent.
 
         A stop waits for no disk: where it cannot be recorded now, it is recorded later.
         """
-        job = self._ledger.job
+        job = self._context.job
+        if cause is StopCause.REQUESTED and job.stop is None:
+            self._context.output.say(f"is stopped by {by or 'somebody'}" + (f": {reason}" if reason else ""))
+        self._remains.look()
         if job.state.final:
             return
+        own = tuple(self._context.spec.grace_steps) or DEFAULT_GRACE_STEPS
+        grace = own if steps is None else tuple(float(s) for s in steps)
         now = process.uptime()
         up = now if up is None else min(up, now)
-        left = sum(steps) - (now - up)
-        stop = {"cause": cause, "by": by, "reason": reason, "steps": steps, "up": up}
-        if signal_up:
-            stop["signal_up"] = signal_up
+        left = sum(grace) - (now - up)
+        stop = {"cause": cause, "by": by, "reason": reason, "steps": grace, "up": up}
+        if cause is StopCause.REQUESTED and self.signal_up and now - self.signal_up <= verdict.SAME_SIGNAL_S:
+            stop["signal_up"] = self.signal_up
         if job.stop is None:
             hang = {"ranks": ranks, "again": again} if cause is StopCause.HUNG else {}
             self._ledger.owe({"kind": Kind.STOPPING} | stop | hang)
-            self.note_sent(sent)
+            self._note_sent(sent)
             self._keep()
             self.go_on()
         elif time.monotonic() + left < self._climb.kill_at - SAME_S:
@@ -80,46 +79,97 @@ class Escalation:
             under_way = {"steps": job.stop.steps, "up": job.stop.up, "asked_up": up}
             self._ledger.owe({"kind": Kind.STOPPING} | stop | under_way)
             self._keep()
-        self.note_sent(sent)
+        self._note_sent(sent)
 
-    def note_sent(self, names: tuple[str, ...]) -> None:
-        """Records the signals that the daemon sent in our place, those of which the journal does not tell: what ends of
-        them was ended by the stop that is under way."""
-        for name in unrecorded(self._ledger.job, names):
-            self._record(name, 0)
+    def go_on(self) -> None:
+        """What follows the record of a stop, ours or a predecessor's: SIGTERM if not sent, the rest of the grace."""
+        job = self._context.job
+        assert job.stop is not None
+        grace = sum(job.stop.steps)
+        self._remains.look()
+        left = max(0.0, grace - max(0.0, process.uptime() - job.stop.up))
+        self._climb.begin(left, terminated=job.terminated)
 
     def halt(self) -> None:
         """All that was to be ended has ended. Another stop may begin later, of another attempt."""
         self._climb.stop()
 
-    def go_on(self) -> None:
-        """What follows the record of a stop, ours or a predecessor's: SIGTERM if not sent, the rest of the grace."""
-        job = self._ledger.job
-        assert job.stop is not None
-        grace = sum(job.stop.steps)
-        self._look()
-        left = max(0.0, grace - max(0.0, process.uptime() - job.stop.up))
-        self._climb.begin(left, terminated=job.terminated)
+    # --- what the daemon does in our place ----------------------------------------------------------------------------
+
+    def note_ends(self, look: bool = True) -> None:
+        """Records how ranks ended, once it is known what the daemon did by then. `look`: see Ends.collect. Raises
+        OSError where /proc, or an order, cannot be read."""
+        if self._ends.undecided:
+            return
+        if self._order_due:
+            self.take_order()
+        for number in self._ends.collect(self.take_order, look=look):
+            rank = self._context.job.rank(number)
+            if number != STEP and rank.status != 0:
+                how = endings.describe(rank.status) + (f": {rank.detail}" if rank.detail else "")
+                self._context.output.say(f"rank {number} {how}")
+            self._remains.look()
+
+    def take_order(self) -> None:
+        """A stop that no supervisor took, or signals of a stop in the journal with which its supervisor was late.
+        Raises OSError where that cannot be known now."""
+        order, job = self._order(), self._context.job
+        self._order_due = False
+        if order is None or not (due := stop_order.due(job, order)):
+            return
+        if order.is_asked:
+            self.begin(StopCause.REQUESTED, order.by, order.reason, order.steps, up=order.up, sent=order.sent)
+        else:
+            self._ledger.owe(*due, sync=False)
+
+    def record_order(self) -> None:
+        """As `take_order`, where there is nobody any more to whom a signal could go. Raises OSError likewise."""
+        if (order := self._order()) is not None and (due := stop_order.due(self._context.job, order)):
+            self._ledger.owe(*due)
+
+    def _order(self) -> StopOrder | None:
+        return stop_order.read(self._context.root.stop_order(self._context.spec.job_id), self._context.nonce)
+
+    def _note_sent(self, names: tuple[str, ...]) -> None:
+        """Records the signals that the daemon sent in our place, those of which the journal does not tell: what ends of
+        them was ended by the stop that is under way."""
+        for name in unrecorded(self._context.job, names):
+            self._record(name, 0)
+
+    # --- signals ------------------------------------------------------------------------------------------------------
 
     def _terminate(self) -> None:
         with contextlib.suppress(OSError):  # /proc without a descriptor, say; the signal must not wait for it
-            self._before_signal()
-        if self._ledger.job.terminated:  # by the daemon, as that has just read
+            self.note_ends()
+        if self._context.job.terminated:  # by the daemon, as that has just read
             return
-        self._record("SIGTERM", self._containment().signal(signal.SIGTERM))
+        self._record("SIGTERM", self._context.containment.signal(signal.SIGTERM))
 
     def _kill(self) -> None:
-        job, contained = self._ledger.job, self._containment()
+        job, contained = self._context.job, self._context.containment
         # Looked before: whom the cgroup's kill reaches may be gone by the time that `kill` looks. Of ranks whose ends
         # are known and only cannot be written yet nobody is left to be killed.
         needed = any(r.outcome is None for r in job.processes()) or bool(contained.members())
         left = contained.kill()
         if (needed or left) and not job.killed:
             self._record("SIGKILL", len(left))
-        self._look()
+        self._remains.look()
 
-    def _end_in_vain(self) -> None:
-        self._give_up(self._containment().kill())
+    def give_up(self) -> None:
+        """Kills once more. Each that is left is waited for in the kernel (state D, mostly): only the driver or a reboot
+        can end it. Raises OSError, and is to be called again then."""
+        left = self._context.containment.kill()
+        self.note_ends()
+        if not left and self._ends.unreaped and self._context.containment.gone(kept=True):
+            return  # they have ended, which only cannot be written yet
+        for s in left:
+            self._context.warn(
+                f"process {s.pid} ({s.comm}) cannot be killed: state {s.state} for "
+                f"{KILL_WAIT_S:.0f} s after SIGKILL; what it holds, a card maybe, stays held"
+            )
+        self._ends.lose([r for r in self._context.job.processes() if r.outcome is None], "it cannot be killed")
+        self._remains.stuck = True
+        self._remains.look()
 
     def _record(self, name: str, processes: int) -> None:
         """From here on whoever ends was ended by us."""
@@ -127,5 +177,14 @@ class Escalation:
         self._keep()
 
     def _keep(self) -> None:
-        if self._ledger.owes:
-            self._unrecorded()
+        """Where the journal does not take the stop that somebody asked for, before it is carried out: a successor is to
+        know it as if the daemon had given the order. Best effort."""
+        job = self._context.job
+        stop, asked = job.stop, job.asked
+        if not self._ledger.owes or stop is None or asked is None:
+            return
+        names = (("SIGTERM", job.terminated), ("SIGKILL", job.killed))
+        sent = tuple(name for name, was_sent in names if was_sent)
+        order = StopOrder(self._context.nonce, stop.steps, asked.by, asked.reason, stop.up, sent)
+        with contextlib.suppress(OSError):
+            stop_order.write(self._context.root.stop_order(self._context.spec.job_id), order)

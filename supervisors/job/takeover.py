@@ -1,60 +1,106 @@
-"""What a successor takes over: whether the processes that its predecessor made were let go, or are to be made again."""
+"""How a supervisor begins: it takes the job over in whatever state it is. Of a new job that is nothing; of one whose
+supervisor died, the output, and the processes, which were let go or are to be made again."""
 
+import os
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 from muster.probes.kernel import process
+from muster.supervisors.job.attempt_end import AttemptEnd
+from muster.supervisors.job.context import JobContext
 from muster.supervisors.job.ends import Ends
+from muster.supervisors.job.escalation import Escalation
+from muster.supervisors.job.step_run import StepRun
 from muster.supervisors.launch import child
-from muster.supervisors.model.ledger import Ledger
-from muster.supervisors.system.loop import Loop
-from muster.supervisors.wire.link import NurseryLink
+from muster.supervisors.model import verdict
+from muster.supervisors.model.states import Kind, State
+from muster.supervisors.session.sessions import Sessions
+from muster.supervisors.system.cgroups import enter_scope, is_leaf
 
 _GATE_LOOK_S = 0.002
 _GATE_WAIT_S = 10.0
 
 
 class Takeover:
-    """Of ranks, or of a step, that a predecessor started."""
+    """Until it is through nothing is decided: `Ends.undecided`."""
 
     def __init__(
-        self, unborn: Path, loop: Loop, ledger: Ledger, ends: Ends, link: NurseryLink, carry_on: Callable[[], None]
+        self,
+        context: JobContext,
+        ends: Ends,
+        step: StepRun,
+        escalation: Escalation,
+        attempt_end: AttemptEnd,
+        sessions: Sessions,
     ) -> None:
-        """`carry_on` is called when they are known to have been let go."""
-        self._unborn, self._loop, self._ledger = unborn, loop, ledger
-        self._ends, self._link, self._carry_on = ends, link, carry_on
-        #: While it is not known whether they were let go: how they ended says nothing yet.
-        self.undecided = False
+        self._context, self._ends, self._step = context, ends, step
+        self._escalation, self._attempt_end, self._sessions = escalation, attempt_end, sessions
+        #: Until when it may take to see whether the gate was opened (time.monotonic()).
+        self._deadline = 0.0
 
-    def adopt(self) -> None:
-        """Goes on with them. Raises OSError."""
-        job = self._ledger.job
-        self._link.tell("ranks", pids=[r.pid for r in job.processes() if r.outcome is None])
-        self._ends.watch()
-        if job.in_step or not job.started_up:
-            self.undecided = True
-            self._settle(time.monotonic() + _GATE_WAIT_S)
-        else:
+    def begin(self) -> None:
+        """What the disk or the node refuses is said, and tried again: a successor would meet the same."""
+        context, job = self._context, self._context.job
+        adopted = job.supervisor_pid != 0  # a predecessor's
+        taken = {"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": adopted}
+        context.ledger.owe(taken, sync=False, tell=adopted)  # a crash of the node ends us anyway
+        context.link.tell("ready")
+        if adopted and is_leaf(job.cgroup):  # a new one is with the nursery
+            enter_scope(context.root, context.spec.job_id)
+        if job.state not in (State.ACCEPTED, State.CHECKING) and (adopted or job.boot_id != process.boot_id()):
+            context.loop.attempt(context.open_output_again)
+        context.loop.attempt(self._adopt)
+
+    def _adopt(self) -> None:
+        """Raises OSError, with nothing adopted: nothing is decided until it works."""
+        job = self._context.job
+        if job.boot_id != process.boot_id():
+            self._end_after_reboot()
+        elif job.processes():
+            self._context.link.tell("ranks", pids=[r.pid for r in job.processes() if r.outcome is None])
+            self._ends.watch()
+            if job.in_step or not job.started_up:
+                self._deadline = time.monotonic() + _GATE_WAIT_S
+                self._look_at_gate()
+                return
             self._carry_on()
+        self._ends.undecided = False
 
-    def _settle(self, deadline: float) -> None:
-        """Finds out whether the predecessor opened the gate: once no child is before its exec any more, the `unborn`
-        file tells."""
-        ranks = self._ledger.job.processes()
+    def _look_at_gate(self) -> None:
+        """Finds out whether the predecessor opened it: once no child is before its exec any more, the `unborn` file
+        tells. Raises OSError."""
+        ranks = self._context.job.processes()
         for rank in ranks:
             stat = process.read_stat(rank.pid)
             waiting = stat is not None and stat.start == rank.start and stat.before_exec and not stat.ended
-            if waiting and time.monotonic() < deadline:
-                self._loop.later(_GATE_LOOK_S, lambda: self._settle(deadline))
+            if waiting and time.monotonic() < self._deadline:
+                self._context.loop.later(_GATE_LOOK_S, self._look_at_gate)
                 return
-        entries = child.read_unborn(self._unborn)
+        entries = child.read_unborn(self._context.paths.unborn)
         if any(entries.get(r.pid, {}).get("reason") == child.GATE_CLOSED for r in ranks):
-            self._bear_again()
+            self._ends.take_back()
         else:
-            self.undecided = False
             self._carry_on()
+        self._ends.undecided = False
 
-    def _bear_again(self) -> None:
-        self._ends.take_back()
-        self.undecided = False
+    def _carry_on(self) -> None:
+        """They were let go. A stop is gone on with before an end is judged: a predecessor may have sent SIGTERM, and
+        not have lived to write so. Raises OSError."""
+        job = self._context.job
+        self._sessions.ends.end_strays()
+        if job.in_step:
+            self._step.arm()
+        if job.state is State.STOPPING and job.stop is not None and job.concluded is None:
+            self._escalation.go_on()
+
+    def _end_after_reboot(self) -> None:
+        """Nothing of another boot lives: what had not ended by then is lost, what never ran has failed."""
+        job = self._context.job
+        self._escalation.record_order()
+        left = [r for r in job.processes() if r.outcome is None]
+        self._ends.lose(left, "the node was rebooted while it ran")
+        if job.concluded is not None:
+            return  # its epilog, if that did not begin before, is still to come
+        if job.spawned or job.stop is not None:
+            self._attempt_end.over(*self._attempt_end.reached(), again=False)
+        else:
+            self._attempt_end.over(*verdict.rebooted(job), again=False)

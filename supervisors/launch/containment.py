@@ -47,6 +47,11 @@ class Containment:
         self._adopted = adopted
         self._empty_scans = 0
 
+    def renew(self, cgroup: str) -> None:
+        """Another attempt of the job begins, in this cgroup. Nothing of an earlier one lives; what comes is ours."""
+        self._cgroup = Path(cgroup) if cgroup else None
+        self._adopted, self._empty_scans = False, 0
+
     def gone(self, *, kept: bool = False) -> bool:
         """Whether nothing of the job lives, by those who know. `kept`: children of ours that have ended are not waited
         for yet, and say nothing. An empty scan of /proc proves nothing: a process that

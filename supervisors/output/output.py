@@ -58,6 +58,8 @@ class Output:
         self._ledger = ledger
         self._counts: Counts | None = None
         self._logs: dict[int, tee.RankLog] = {}
+        #: The job has ended, and nothing of it is to be opened any more.
+        self.closed = False
         self._claims: Claims = {}
         #: Ranks whose FIFO could not be opened when that was tried last.
         self.unopened: set[int] = set()
@@ -243,6 +245,7 @@ class Output:
         self._ledger.owe({"kind": Kind.LOST_BYTES, "rank": number} | lost, sync=False)
 
     def close(self) -> None:
+        self.closed = True
         for log in self._logs.values():
             self._loop.remove(log.fd)
             log.close()

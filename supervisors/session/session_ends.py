@@ -1,7 +1,7 @@
 """How the processes of a job's sessions are ended: those of one, those of all with the ranks, a predecessor's."""
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from muster.probes.kernel import process
 from muster.probes.kernel.process import Stat
@@ -21,7 +21,7 @@ WITH_RANKS = "it ended with the ranks of the job"
 class SessionEnds:
     """Processes are known by what they were started with, wherever they are. All calls but `others` raise OSError."""
 
-    def __init__(self, loop: Loop, containment: Callable[[], Containment], sessions: Mapping[str, Session]) -> None:
+    def __init__(self, loop: Loop, containment: Containment, sessions: Mapping[str, Session]) -> None:
         """`sessions`, by id, are those that are known at any moment."""
         self._loop, self._containment, self._sessions = loop, containment, sessions
         self._grace = GRACE_S
@@ -74,7 +74,7 @@ class SessionEnds:
     def _signal(self, ids: set[str] | None, terminated: bool = False) -> set[str]:
         """To all processes of these sessions, or of all; returns of which there were some."""
         found = set()
-        for stat in self._containment().members():
+        for stat in self._containment.members():
             ident = self._session_of(stat)
             if ident and (ids is None or ident in ids):
                 found.add(ident)
@@ -87,7 +87,7 @@ class SessionEnds:
 
     def _kill_later(self, grace: float, ids: set[str]) -> None:
         def kill() -> None:
-            left = [stat for stat in self._containment().members() if self._session_of(stat) in ids]
+            left = [stat for stat in self._containment.members() if self._session_of(stat) in ids]
             for stat in left:
                 process.send(stat.pid, stat.start, signal.SIGKILL)
             if not left:

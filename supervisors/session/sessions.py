@@ -37,8 +37,8 @@ class Sessions:
         self,
         loop: Loop,
         boot: str,
-        job: Callable[[], Job],
-        containment: Callable[[], Containment],
+        job: Job,
+        containment: Containment,
         beside: Callable[[Rank], ProcessSpec],
     ) -> None:
         """`beside`: how what runs beside a rank is born; it raises OSError and NotStartable."""
@@ -61,7 +61,7 @@ class Sessions:
 
     def reap(self) -> bool:
         """Waits for commands that have ended. Returns whether there was one."""
-        why = "" if self._job().state is State.RUNNING else WITH_RANKS
+        why = "" if self._job.state is State.RUNNING else WITH_RANKS
         found = False
         for session in list(self._all.values()):
             if session.lives:
@@ -148,7 +148,7 @@ class Sessions:
         session = self._all.get(str(message.get("session")))
         if session is None:
             why = "there is none, or its end is not kept any more"
-            if self._job().takeovers:
+            if self._job.takeovers:
                 why += "; or its supervisor died, and it with it"
             raise SessionRefused("SESSION_NOT_FOUND", f"session {message.get('session')}: {why}")
         return session
@@ -159,8 +159,8 @@ class Sessions:
         """Raises SessionRefused, with no process left."""
         if sum(session.lives for session in self._all.values()) >= request.max_sessions:
             raise SessionRefused("TOO_MANY", f"the job has {request.max_sessions} sessions, as many as are allowed")
-        job = self._job()
-        members = self._containment().members() if self._boot != Boot.RANKS and job.state is State.RUNNING else []
+        job = self._job
+        members = self._containment.members() if self._boot != Boot.RANKS and job.state is State.RUNNING else []
         number, rank, env = place(job, self._boot, request.rank, members)
         ident = os.urandom(6).hex()
         ends: SessionDescriptors | None = None

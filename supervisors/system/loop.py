@@ -40,6 +40,10 @@ class Timer:
                 self._work = None
 
 
+def _nothing() -> None:
+    """Nobody asked; or it is enough that the loop turns."""
+
+
 class Alarm:
     """At most one timer at a time: what is set replaces what was."""
 
@@ -47,7 +51,7 @@ class Alarm:
         self._loop = loop
         self._timer: Timer | None = None
 
-    def set(self, seconds: float, work: Callback) -> None:
+    def set(self, seconds: float, work: Callback = _nothing) -> None:
         """Attempts the work once the seconds are over; at once where they are not above 0."""
         self.cancel()
         self._timer = self._loop.later(max(0.0, seconds), work)
@@ -61,10 +65,6 @@ class Alarm:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _nothing() -> None:
-    """Nobody asked."""
 
 
 class Loop:

@@ -182,6 +182,10 @@ class ControlServer:
         self._sock = sock
         self._loop.add(sock.fileno(), self._accept)
 
+    def serve(self, handlers: dict[str, Handler]) -> None:
+        """From now on these requests, too."""
+        self._handlers |= handlers
+
     def close(self) -> None:
         """Lets clients have what is still in their buffers, for a second at most, then closes."""
         deadline = time.monotonic() + CLOSE_S
@@ -254,21 +258,10 @@ class JournalServer(ControlServer):
     """A supervisor's: watchers are sent how many bytes of the journal are on disk, the records that are owed to it
     (ledger.py), why it takes none, and what open gaps have lost by now (output.py), which needs no disk."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        paths: Sequence[Path],
-        stop: Callable[[wire.Message], wire.Message],
-        hung: Callable[[wire.Message], wire.Message],
-        sessions: dict[str, Handler],
-        spare: Spare,
-    ) -> None:
-        """Listens at the first of these paths where a socket can be made; tries again for as long as there is none."""
-        orders: dict[str, Handler] = {
-            "stop": lambda message, _: stop(message),
-            "hung": lambda message, _: hung(message),
-        }
-        super().__init__(loop, None, {"watch": self._watch} | orders | sessions, spare)
+    def __init__(self, loop: Loop, paths: Sequence[Path], spare: Spare) -> None:
+        """Listens at the first of these paths where a socket can be made; tries again for as long as there is none.
+        What it serves beside watchers is added by `serve`, before the loop runs."""
+        super().__init__(loop, None, {"watch": self._watch}, spare)
         self._watchers: set[Client] = set()
         self._size = 0
         self._owed: list[Record] = []

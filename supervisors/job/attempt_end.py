@@ -1,0 +1,139 @@
+"""The end of an attempt: when it may be judged, and whether another one follows, the epilog, or the end of the job."""
+
+import contextlib
+import time
+
+from muster.probes.kernel import process
+from muster.supervisors.job import hardware, stop_order
+from muster.supervisors.job.context import JobContext
+from muster.supervisors.job.ends import Ends
+from muster.supervisors.job.escalation import Escalation
+from muster.supervisors.job.remains import Remains
+from muster.supervisors.job.stop_causes import StopCauses
+from muster.supervisors.model import restart, verdict
+from muster.supervisors.model.lifecycle import Verdict
+from muster.supervisors.model.states import Kind, State
+from muster.supervisors.output import tee
+from muster.supervisors.session.sessions import Sessions
+from muster.supervisors.supervision_errors import explain
+from muster.supervisors.wire.control import JournalServer
+
+
+class AttemptEnd:
+    """Everything here that writes a record raises OSError where the journal does not take it, with nothing changed."""
+
+    def __init__(
+        self,
+        context: JobContext,
+        ends: Ends,
+        remains: Remains,
+        escalation: Escalation,
+        causes: StopCauses,
+        sessions: Sessions,
+        control: JournalServer,
+    ) -> None:
+        self._context, self._ledger, self._output = context, context.ledger, context.output
+        self._ends, self._remains, self._escalation, self._causes = ends, remains, escalation, causes
+        self._sessions, self._control = sessions, control
+        #: Where each log ended, as it was when all logs were closed.
+        self._log_ends: dict[int, int] = {}
+
+    def must_settle(self) -> bool:
+        """Whether to wait a moment, now that nothing of the attempt is left: for what kernel and driver say of the
+        cards, before a failure is judged; for the stop that belongs to a signal which the ranks have got themselves."""
+        job = self._context.job
+        failed = verdict.first_failure(job) is not None and hardware.may_speak(job)
+        if failed and not hardware.fault(job, self._context.root.faults) and self._settles(hardware.SETTLE_S):
+            return True
+        return verdict.stop_may_come(job, self._escalation.signal_up) and self._settles(verdict.STOP_SETTLE_S)
+
+    def _settles(self, seconds: float) -> bool:
+        """Whether the last rank has ended less than so long ago; it is looked again then."""
+        left = seconds - (time.time() - max(rank.ended_at for rank in self._context.job.ranks))
+        if not 0 < left <= seconds:  # or the clock was set
+            return False
+        self._context.loop.later(left, self._remains.look)
+        return True
+
+    def conclude(self) -> None:
+        """All processes of the attempt are gone."""
+        self._escalation.take_order()
+        if self._output.unopened:
+            try:
+                self._context.open_output_again()
+            except OSError as error:
+                which = ", ".join(map(str, sorted(self._output.unopened)))
+                text = f"the last output of rank {which} is lost: its FIFO cannot be opened: {explain(error)}"
+                self._context.warn(text)
+        self._output.drain()
+        self.over(*self.reached())
+
+    def reached(self) -> tuple[State, Verdict]:
+        """How the ranks' ends are judged."""
+        job, root = self._context.job, self._context.root
+        first = verdict.first_failure(job)
+        last: tuple[str, ...] = ()
+        if first is not None:
+            last = tee.tail(root.rank_log(self._context.spec.job_id, first.rank, first.device))
+        return verdict.reach(job, first, last, hardware.fault(job, root.faults))
+
+    def over(self, state: State, end: Verdict, again: bool = True) -> None:
+        """The attempt ends so: another one, or the epilog, or the end. `again`: another one may help."""
+        job, spec = self._context.job, self._context.spec
+        if again and not self._remains.stuck and restart.allowed(spec, job, state):
+            number = len(job.past) + 1
+            delay = restart.delay(spec, number)
+            with contextlib.suppress(OSError):  # where there is no room, the record itself will say so
+                self._ledger.reserve(len(job.ranks))
+            fields = {"attempt": job.attempt + 1, "verdict": _fields(end), "log_ends": self._output.ends()}
+            now = {"delay_s": delay, "up": process.uptime()}
+            self._ledger.commit({"kind": Kind.RESTARTING} | fields | now)
+            self._output.say(f"{end.summary}: restart {number} of {spec.max_restarts} in {delay:.1f} s")
+        elif spec.epilog and job.has_run and not self._remains.stuck:
+            self._ledger.commit({"kind": Kind.CONCLUDED, "state": state, "verdict": _fields(end)})
+        else:
+            self.end(state, end)
+        self._remains.over_at = 0.0
+        self._causes.forget_time()
+        self._escalation.halt()
+        self._ends.forget_all()
+        self._remains.look()
+
+    def end(self, state: State, end: Verdict) -> None:
+        """Everything is put away, then the verdict."""
+        if self._context.spec.max_restarts and state is State.FAILED:
+            left = self._context.job.attempt < self._context.spec.max_restarts
+            self._output.say("is not restarted" if left else "no restart is left")
+        self._output.say(f"{state}: {end.summary}")
+        self._output.drain(last=True)
+        self._output.commit_gaps()
+        self._log_ends = self._log_ends or self._output.ends() | self._output.job_end()
+        self._put_away()
+        ended = {"kind": Kind.ENDED, "state": state, "verdict": _fields(end), "log_ends": self._log_ends}
+        over_at = self._remains.over_at
+        try:
+            self._ledger.commit(ended | ({"t": over_at} if over_at else {}))
+        except OSError:
+            self._remains.over_at = over_at or time.time()  # it ended now, whenever that can be written
+            raise
+        # Until here a successor would need it.
+        stop_order.remove(self._context.root.stop_order(self._context.spec.job_id))
+        self._context.link.tell("done")
+        self._sessions.close()
+        self._control.close()
+        self._context.loop.stop()
+
+    def _put_away(self) -> None:
+        """What cannot be removed (a read-only file system) goes with the job's folder."""
+        self._output.close()
+        self._ends.forget_all()
+        self._context.containment.remove()
+        paths = self._context.paths
+        fifos = [paths.job_fifo, *(paths.fifo(rank.rank) for rank in self._context.job.ranks)]
+        for path in [*fifos, paths.unborn, paths.lost, paths.ends, *(paths.spare_counts or ()), paths.exports]:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _fields(end: Verdict) -> dict[str, object]:
+    return {name: getattr(end, name) for name in Verdict.__slots__}

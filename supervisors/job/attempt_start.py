@@ -1,0 +1,150 @@
+"""The start of an attempt: all that it needs is made ready, its steps run one by one, its ranks are let go."""
+
+import time
+
+from muster.probes.kernel import process
+from muster.supervisors.job import steps
+from muster.supervisors.job.attempt_end import AttemptEnd
+from muster.supervisors.job.context import JobContext
+from muster.supervisors.job.ends import Ends
+from muster.supervisors.job.escalation import Escalation
+from muster.supervisors.job.step_run import StepRun
+from muster.supervisors.launch import card_numbers, environment, spawning
+from muster.supervisors.launch.child import Account, ProcessSpec
+from muster.supervisors.launch.modes import boot
+from muster.supervisors.model import verdict
+from muster.supervisors.model.lifecycle import Rank
+from muster.supervisors.model.states import Kind
+from muster.supervisors.supervision_errors import NotStartable, explain
+from muster.supervisors.system import oom
+from muster.supervisors.system.cgroups import limit_cgroup, make_cgroup
+
+
+class RankStart:
+    """The ranks of an attempt, or the launchers that make them, from the spec to the moment when they are let go."""
+
+    def __init__(self, context: JobContext, ends: Ends) -> None:
+        self._context, self._ends = context, ends
+        self._builder: spawning.ProcessBuilder | None = None
+
+    def prepare(self, account: Account) -> str:
+        """All that an attempt needs in the job's folder, and the folder for further logs. Returns a sentence about what
+        is not as usual, or nothing. Raises OSError, NotStartable."""
+        self._builder = spawning.ProcessBuilder(self._context.root, self._context.spec, self._context.job, account)
+        return self._builder.make_folders()
+
+    def builder(self) -> spawning.ProcessBuilder:
+        """Raises NotStartable where the job's user is not known (any more)."""
+        if self._builder is None:
+            context = self._context
+            account = Account.of(context.spec.user)
+            self._builder = spawning.ProcessBuilder(context.root, context.spec, context.job, account)
+        return self._builder
+
+    def spawn(self) -> None:
+        """Raises OSError, NotStartable, with no rank left."""
+        context, builder, job = self._context, self.builder(), self._context.job
+        # All is ready before the first fork: each fork makes us copy again every page that we touch behind it.
+        born, processes = builder.gang(self._changes(builder))
+        owner = (born[0].account.uid, born[0].account.gid)
+        context.output.make_fifos(job.ranks, owner)
+
+        def open_output() -> None:
+            context.link.hold(context.output.open(job.ranks, owner, fresh=True))
+            if job.past:
+                context.output.mark(f"attempt {job.attempt} {time.strftime('%Y-%m-%dT%H:%M:%S')}")
+
+        def record(pids: list[int]) -> None:
+            self._record(pids, processes)
+
+        spawning.spawn(born, context.paths.unborn, open_output, record)
+
+    def beside(self, rank: Rank) -> ProcessSpec:
+        """How what runs beside a rank is born. Raises OSError, NotStartable."""
+        builder = self.builder()
+        return builder.beside(rank, self._changes(builder))
+
+    def _changes(self, builder: spawning.ProcessBuilder) -> environment.Changes:
+        if not self._context.spec.pre_start:
+            return {}
+        return environment.read_exports(self._context.paths.exports, builder.common)
+
+    def _record(self, pids: list[int], processes: list[boot.Process]) -> None:
+        ranks = self._context.job.ranks
+        spawned = [[rank.rank, *process.identity(pid)] for rank, pid in zip(ranks, pids, strict=True)]
+        record: dict[str, object] = {"kind": Kind.SPAWNED, "ranks": spawned, "boot": process.boot_id()}
+        if any(made.role != "rank" for made in processes):
+            record["argv"] = [list(made.argv) for made in processes]
+            record["roles"] = [made.role for made in processes]
+            record["serves"] = [made.serves for made in processes]
+        self._context.link.tell("ranks", pids=pids)
+        self._context.ledger.commit(record)
+        self._ends.watch()
+
+
+class AttemptStart:
+    """What a failure at the start leads to is in attempt_end.py."""
+
+    def __init__(
+        self,
+        context: JobContext,
+        ends: Ends,
+        ranks: RankStart,
+        step: StepRun,
+        escalation: Escalation,
+        attempt_end: AttemptEnd,
+    ) -> None:
+        self._context, self._ends, self._ranks, self._step = context, ends, ranks, step
+        self._escalation, self._attempt_end = escalation, attempt_end
+
+    def begin(self) -> None:
+        """Makes all ready for an attempt, and begins with its first step or its ranks.
+
+        Raises OSError where it cannot even be recorded.
+        """
+        context, job, spec = self._context, self._context.job, self._context.spec
+        cards = card_numbers.read(context.paths.cards_now, job)
+        counted, said = card_numbers.counted_anew(job, cards)
+        cgroup, trouble = make_cgroup(context.root, spec.job_id)
+        preparing = {"kind": Kind.PREPARING, "attempt": job.attempt, "cgroup": cgroup, "oom_kills": oom.kills(cgroup)}
+        context.ledger.commit(preparing | counted, sync=False, tell=False)
+        context.containment.renew(cgroup)
+        context.warn(trouble)
+        try:
+            account = Account.of(spec.user)
+            context.output.open_job((account.uid, account.gid), len(job.ranks))
+            if said:
+                context.output.say(said)
+            context.warn(limit_cgroup(cgroup, spec.limits.get("memory"), spec.limits.get("cpus")))
+            context.warn(self._ranks.prepare(account))
+        except (OSError, NotStartable) as error:
+            self._failed(error)
+            return
+        if cards is not None and cards.missing:
+            self._attempt_end.over(*verdict.card_missing(job, cards.missing), again=False)
+            return
+        self.go_on()
+
+    def go_on(self) -> None:
+        """The next step before the ranks, or these; nothing of a job that is to end."""
+        self._escalation.take_order()
+        if self._context.job.stop is not None:
+            return
+        name = steps.due(self._context.spec, self._context.job)
+        try:
+            if name:
+                self._step.begin(self._ranks.builder(), name, {})
+            else:
+                self._ranks.spawn()
+        except (OSError, NotStartable) as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """At the limit of descriptors with those in reserve the next time."""
+        if self._context.job.processes():  # on record, though none was let go
+            self._ends.take_back()
+        if self._context.refusals.makes_room(error):
+            return
+        text = explain(error) if isinstance(error, OSError) else str(error)
+        end = verdict.not_prepared(f"the job could not be prepared: {text}", elsewhere=True)
+        self._attempt_end.over(*end)

@@ -1,0 +1,64 @@
+"""What is to be done next in a job. It follows from the records, and from nothing else: what a full disk refused, or
+what a predecessor did not come to, is simply what follows now.
+
+    ATTEMPT_DUE --> STEP_RUNS --> STEP_ENDED --> RANKS_LET_GO --> RANKS_RUN --> RANKS_ENDED
+     ^    |            ^             | |                                           |
+     |    |            `-------------' |                                           |
+     |    v                            |                                           |
+     |  STOPPED_EARLY ---------------> + <-----------------------------------------'
+     |                                 |
+     |             restarts left       |       an epilog
+     `--- PAUSED <---------------------+-------------------> EPILOG_DUE --> STEP_RUNS --> STEP_ENDED
+                                       |                                                      |
+                                       `------------------> OVER <----------------------------'
+"""
+
+import enum
+
+from muster.supervisors.job.steps import EPILOG
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.states import State
+
+
+class Phase(enum.Enum):
+    """Where a job is. What each one leads to is in the table `Gang.NEXT`."""
+
+    #: Nothing of this attempt exists yet: it is made ready, then its first step or its ranks are started.
+    ATTEMPT_DUE = enum.auto()
+    #: The same, but somebody asked for the job's end.
+    STOPPED_EARLY = enum.auto()
+    #: A step runs: requirements, pre_start, epilog.
+    STEP_RUNS = enum.auto()
+    #: The step itself has ended; processes that it started may be left.
+    STEP_ENDED = enum.auto()
+    #: The ranks run, and no record says so yet.
+    RANKS_LET_GO = enum.auto()
+    #: At least one rank runs.
+    RANKS_RUN = enum.auto()
+    #: All ranks have ended; processes that they started may be left.
+    RANKS_ENDED = enum.auto()
+    #: An attempt has failed, and the time of the next one has not come.
+    PAUSED = enum.auto()
+    #: It is known how the job ends, and its epilog is to be started.
+    EPILOG_DUE = enum.auto()
+    #: The job has ended.
+    OVER = enum.auto()
+
+
+def phase(job: Job, up: float) -> Phase:
+    """`up`: now, in seconds of CLOCK_BOOTTIME."""
+    if job.state.final:
+        return Phase.OVER
+    if job.concluded is not None and (job.step is None or job.step_name != EPILOG):
+        return Phase.EPILOG_DUE
+    if job.step is not None:  # the record `spawned` takes the steps before the ranks out of the job
+        return Phase.STEP_RUNS if job.in_step else Phase.STEP_ENDED
+    if job.spawned:
+        if job.state is State.PREPARING:
+            return Phase.RANKS_LET_GO
+        return Phase.RANKS_RUN if any(rank.outcome is None for rank in job.ranks) else Phase.RANKS_ENDED
+    if job.state is State.STOPPING:
+        return Phase.STOPPED_EARLY
+    if job.state is State.RESTARTING and up < job.restart_up:
+        return Phase.PAUSED
+    return Phase.ATTEMPT_DUE

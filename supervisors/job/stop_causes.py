@@ -1,0 +1,140 @@
+"""What makes a job end before its ranks have ended by themselves: a person or the daemon, over the control socket; the
+end of the command that owns the job; systemd, which ends its scope; its time; a rank that failed; nothing left to
+serve; processes that outlive their ranks."""
+
+import signal
+
+from muster.probes.kernel import endings, process
+from muster.probes.kernel.process import Stat
+from muster.supervisors.job.context import JobContext
+from muster.supervisors.job.escalation import Escalation
+from muster.supervisors.job.step_run import StepRun
+from muster.supervisors.job.steps import STEP_GRACE_S
+from muster.supervisors.model import verdict
+from muster.supervisors.model.spec import MAX_GRACE_S
+from muster.supervisors.model.states import State, StopCause
+from muster.supervisors.system import owner_pipe, scope
+from muster.supervisors.system.loop import Alarm
+from muster.supervisors.wire.control import Client, Handler
+from muster.supervisors.wire.messages import Message
+
+
+class StopCauses:
+    """Sees them, and has the escalation carry the stop out."""
+
+    def __init__(self, context: JobContext, escalation: Escalation, step: StepRun, owned: bool) -> None:
+        """`owned`: the job ends with the command that started it (owner_pipe.py)."""
+        self._context, self._escalation, self._step = context, escalation, step
+        self._runtime = Alarm(context.loop)
+        #: systemd ends the scope in which this supervisor is.
+        self._scope_ends = False
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        if owned:
+            context.loop.add(owner_pipe.FD, self._on_owner_end)
+
+    def handlers(self) -> dict[str, Handler]:
+        """What is asked for over the control socket."""
+        return {"stop": self._on_stop, "hung": self._on_hung}
+
+    # --- asked for ----------------------------------------------------------------------------------------------------
+
+    def _on_stop(self, message: Message, _: Client) -> Message:
+        return self._requested(message)
+
+    def _requested(self, message: Message) -> Message:
+        """`message`: by, reason; steps of the grace, in seconds; up and sent as in `Escalation.begin`."""
+        job, steps = self._context.job, message.get("steps")
+        if steps is not None and not _are_seconds(steps):
+            return {"ok": False, "error": f"steps must be a list of seconds, together at most {MAX_GRACE_S:.0f}"}
+        if job.asked is not None and job.asked.reason == message.get("reason") == owner_pipe.GONE:
+            return {"ok": True}  # its epilog is not to end sooner because two have seen the same
+        if job.concluded is not None:  # only its epilog is left to be ended
+            if job.in_step:
+                grace = STEP_GRACE_S if steps is None else sum(float(s) for s in steps)
+                self._step.end("was ended by a stop", grace)
+            return {"ok": True}
+        up, sent = message.get("up"), message.get("sent", [])
+        self._escalation.begin(
+            StopCause.REQUESTED,
+            str(message.get("by", "")),
+            str(message.get("reason", "")),
+            steps,
+            up=up if isinstance(up, float) else None,
+            sent=tuple(map(str, sent)) if isinstance(sent, list) else (),
+        )
+        return {"ok": True}
+
+    def _on_hung(self, message: Message, _: Client) -> Message:
+        """The daemon finds that the ranks do not get on: `ranks` are to blame (none: all), `again` after a restart."""
+        job = self._context.job
+        if job.state is not State.RUNNING or job.stop is not None or message.get("attempt") != job.attempt:
+            return {"ok": False, "error": f"attempt {job.attempt} of the job is {job.state}"}
+        named = message.get("ranks")
+        if not isinstance(named, list):
+            return {"ok": False, "error": "ranks must be a list of numbers"}
+        ranks = tuple(rank.rank for rank in job.ranks if rank.rank in named)
+        reason = str(message.get("reason", ""))
+        self._escalation.begin(StopCause.HUNG, "muster", reason, ranks=ranks, again=bool(message.get("again")))
+        self._context.output.say(f"hangs, and is ended: {reason}")
+        return {"ok": True}
+
+    def _on_owner_end(self) -> None:
+        """The daemon, if it lives, asks for the same."""
+        self._context.loop.remove(owner_pipe.FD)
+        self._requested({"by": "muster", "reason": owner_pipe.GONE})
+
+    def _on_sigterm(self, *_: object) -> None:
+        """`of_scope` comes next: the signal wakes the loop. In a scope it is how systemd ends that: by a SIGTERM to all
+        in it, to us first, by the order of the leaves' names. Elsewhere it ends nothing, and only tells that everybody
+        may have got it."""
+        self._escalation.signal_up = process.uptime()
+        self._scope_ends = self._scope_ends or bool(scope.own())
+
+    def of_scope(self) -> None:
+        """A stop, if systemd ends the scope."""
+        if self._scope_ends:
+            reason = f"SIGTERM to the supervisor, as by `systemctl stop {scope.own()}`"
+            self._scope_ends = not self._requested({"by": "systemd", "reason": reason})["ok"]
+
+    # --- of the ranks -------------------------------------------------------------------------------------------------
+
+    def of_time(self) -> None:
+        """A stop when the job has run for as long as it may, from now on until `forget_time`."""
+        job, limit = self._context.job, self._context.spec.max_runtime
+        if limit is not None and job.stop is None and not self._runtime.is_set:
+            self._runtime.set(limit - job.ran_s - (process.uptime() - job.started_up), self._out_of_time)
+
+    def _out_of_time(self) -> None:
+        self._escalation.take_order()
+        if self._context.job.stop is None:
+            reason = f"{self._context.spec.max_runtime:g} s are over"
+            self._escalation.begin(StopCause.MAX_RUNTIME, "max_runtime", reason)
+
+    def forget_time(self) -> None:
+        """The attempt is over."""
+        self._runtime.cancel()
+
+    def of_ranks(self) -> None:
+        """A stop for the others, where a rank has failed, or only those are left that serve the rest."""
+        job = self._context.job
+        if job.stop is not None:
+            return
+        first = verdict.first_failure(job)
+        if first is not None:
+            reason = f"it {endings.describe(first.status)}"
+            self._escalation.begin(StopCause.RANK_FAILED, f"rank {first.rank}", reason)
+        elif any(r.serves and r.outcome is None for r in job.ranks) and all(r.serves or r.outcome for r in job.ranks):
+            self._escalation.begin(StopCause.SERVED, "muster", "all that it served have ended")
+
+    def of_leftovers(self, left: list[Stat]) -> None:
+        """These outlive the ranks."""
+        if left and self._context.job.stop is None:
+            reason = f"{len(left)} process(es) outlive their ranks: {process.names(left)}"
+            self._escalation.begin(StopCause.LEFTOVERS, "muster", reason)
+
+
+def _are_seconds(steps: object) -> bool:
+    """Whether these are steps of a grace: finite, none negative, together no longer than is allowed."""
+    if not isinstance(steps, list) or not all(type(s) in (int, float) and 0 <= s <= MAX_GRACE_S for s in steps):
+        return False
+    return sum(steps) <= MAX_GRACE_S
