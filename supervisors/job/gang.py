@@ -53,8 +53,8 @@ class Gang:
         refusals.begin(loop, link)
         self._output = Output(root, spec.job_id, loop, ledger, control.publish_gaps, refusals.spare.make_room)
         self._ends = ends = Ends(paths, spec.command[0], loop, ledger, link)
-        nonce, adopted = environment.nonce(root, spec.job_id, job), job.supervisor_pid != 0
-        contained = Containment(job.cgroup, job.processes, nonce, adopted)
+        nonce = environment.nonce(root, spec.job_id, job)
+        contained = Containment(job.cgroup, job.processes, nonce, adopted=job.was_taken)
         self._context = context = JobContext(root, spec, loop, ledger, link, self._output, contained, refusals)
 
         self._ranks = RankStart(context, ends)

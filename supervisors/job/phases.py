@@ -1,16 +1,7 @@
 """What is to be done next in a job. It follows from the records, and from nothing else: what a full disk refused, or
 what a predecessor did not come to, is simply what follows now.
 
-    ATTEMPT_DUE --> STEP_RUNS --> STEP_ENDED --> RANKS_LET_GO --> RANKS_RUN --> RANKS_ENDED
-     ^    |            ^             | |                                           |
-     |    |            `-------------' |                                           |
-     |    v                            |                                           |
-     |  STOPPED_EARLY ---------------> + <-----------------------------------------'
-     |                                 |
-     |             restarts left       |       an epilog
-     `--- PAUSED <---------------------+-------------------> EPILOG_DUE --> STEP_RUNS --> STEP_ENDED
-                                       |                                                      |
-                                       `------------------> OVER <----------------------------'
+ARCHITECTURE.md has a picture of the phases.
 """
 
 import enum

@@ -40,7 +40,7 @@ class Takeover:
     def begin(self) -> None:
         """What the disk or the node refuses is said, and tried again: a successor would meet the same."""
         context, job = self._context, self._context.job
-        adopted = job.supervisor_pid != 0  # a predecessor's
+        adopted = job.was_taken
         taken = {"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": adopted}
         context.ledger.owe(taken, sync=False, tell=adopted)  # a crash of the node ends us anyway
         context.link.tell("ready")

@@ -225,6 +225,11 @@ class Job:
         return self.step is not None and self.step.outcome is None
 
     @property
+    def was_taken(self) -> bool:
+        """Whether a supervisor has it, or had it before it died."""
+        return bool(self.supervisor_pid)
+
+    @property
     def has_run(self) -> bool:
         """Whether anything of it ever existed: a rank or a step, in this attempt or before."""
         return self.spawned or self.step is not None or bool(self.past)
