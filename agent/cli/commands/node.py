@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from muster.agent.cli import drills
 from muster.agent.cli.client.address import Address, pass_address
-from muster.agent.cli.commands import drills
 from muster.agent.cli.printing import as_dict, coloured, emit, emit_json, format_option, note
 from muster.agent.text import clean, size, table
 

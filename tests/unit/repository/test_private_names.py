@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 #: Public in spite of their underscore: documented of every named tuple.
 _NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
 _BY_NAME = {"setattr", "getattr", "delattr", "hasattr"}

@@ -9,7 +9,7 @@ import pytest
 
 from muster.supervisors.supervision_errors import explain, remedy
 
-CODE = Path(__file__).parents[2]
+CODE = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

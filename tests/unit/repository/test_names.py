@@ -4,7 +4,7 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODULES = [path for tree in ("agent", "supervisors", "probes") for path in (ROOT / tree).rglob("*.py")]
 #: The same thing for NVIDIA and for Ascend.
 VENDORS = {"nvidia", "ascend"}
