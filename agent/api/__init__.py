@@ -2,5 +2,5 @@
 
 `server` binds and ends, `boundary` turns exceptions into statuses, `access` and `audit` say who did what, `slots` how
 many calls a client may have, and `services/` has one module per service of muster.v1. Nothing below imports this room.
-Others use: `server.Server`, `server.ServerContext`, `slots.Listeners`, `tls.Credentials`.
+Others use: `server.Server`, `slots.Listeners`, `tls.Credentials`, `own_logs.OwnLogs`.
 """

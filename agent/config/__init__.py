@@ -1,4 +1,6 @@
 """The daemon's configuration: every key, its default, and what is said about a file that is wrong.
 
-Others use: `schema.Config` and its tables.
+`schema.Config` and its tables declare every setting, `rules` the kinds of values. `loading` reads the file,
+`live_config` keeps the configuration in force and reads it again on SIGHUP, `commented` prints it with every default,
+`listen_address` reads the addresses of [metrics].
 """

@@ -1,4 +1,6 @@
-"""The daemon's own process on this host: folders, lock, log, systemd, PID 1, its heap.
+"""The daemon's own process on this host. No module knows of jobs; each is used by itself.
 
-Each module is used by itself; none knows of jobs.
+Folders and files: `state_folder`, `log_folder`, `ownership`, `state_file`, `lockfile`. The process: `pid_one`,
+`end_signals`, `systemd`, `heap`, `turns`, `build`. Its log: `log_setup`, `journald`. Programs that the configuration
+names: `operator_program`.
 """

@@ -1,4 +1,5 @@
 """What a check is, what it says, and the checks before a start.
 
-Others use: `result`, `codes`, `precheck`.
+Others use: `result`, `codes`, `precheck`, `check_settings`; `custom` for checks of the operator's own, `ulimits` for
+the limits that ranks get.
 """

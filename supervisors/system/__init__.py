@@ -1,1 +1,5 @@
-"""The kernel as supervisors use it: event loop, processes, cgroups, locks, trust in folders, the signal ladder."""
+"""The kernel as supervisors use it. No module knows of jobs' states.
+
+Processes: `ladder` (signals), `subreaper`, `urgency`, `oom`, `owner_pipe`. Containers of processes: `cgroups`, `scope`.
+Descriptors: `descriptors`, `spare`. Files: `lock`, `trust`. `loop` is the event loop of supervisors and nursery.
+"""

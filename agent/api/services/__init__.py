@@ -1,4 +1,9 @@
-"""The gRPC services of muster.v1, one module each, and what they share."""
+"""The gRPC services of muster.v1, one module each, and what they share.
+
+The server registers `job_service`, `exec_service`, `log_service`, `event_service`, `node_service`, `probe_service` and
+`telemetry_service`. `ServerContext` is what all of them work on. `card_message` and `condition_message` make messages
+that several services send; `node_log_service` is the part of LogService that reads all jobs at once.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,1 +1,6 @@
-"""How commands reach a daemon: where it is, calls that survive its restart, and one of their own."""
+"""How commands reach a daemon: where it is, calls that survive its restart, and a daemon of their own.
+
+`address` says where the daemon listens, `calls` makes a connection and single calls, `follow` reads output to its end,
+`exec_client` is a session in a rank. `standalone` brings a daemon for one job; `interrupts` handles Ctrl-C and SIGTERM
+meanwhile. The other modules say why a call waits or fails.
+"""

@@ -1,1 +1,4 @@
-"""Ascend cards through libdcmi.so or npu-smi."""
+"""Ascend cards: libdcmi where it loads, else the program npu-smi.
+
+`backend` is what `probes.cards.drivers` makes; the other modules are its parts.
+"""
