@@ -43,8 +43,9 @@ def refuse_configured(spec: JobSpec, config: Config) -> None:
 
 
 def refuse_unfit(spec: JobSpec) -> None:
-    """Raises InvalidRequest where this node does not have the spec's folder or user. Blocks."""
-    found = [*_workdir(spec.workdir), *_user(spec.user)]
+    """Raises InvalidRequest where this node does not have the spec's folder, files or user. Blocks."""
+    files = {"pre_start": spec.pre_start, "requirements": spec.requirements, "epilog": spec.epilog}
+    found = [*_workdir(spec.workdir), *_files(files), *_user(spec.user)]
     if found:
         raise InvalidRequest(found)
 
@@ -110,6 +111,23 @@ def _workdir(path: str) -> list[Violation]:
     except OSError as error:
         why = str(error.strerror).lower()
     return [Violation("workdir", f"{path!r}: {why}: give a folder that exists on this node")]
+
+
+def _files(paths: Mapping[str, str]) -> list[Violation]:
+    """By field. What the daemon may not look at, the job's user may: that is found out when the file is needed."""
+    found = []
+    for field, path in paths.items():
+        why = ""
+        try:
+            if path and not stat.S_ISREG(os.stat(path).st_mode):
+                why = "is no file"
+        except (FileNotFoundError, NotADirectoryError) as error:
+            why = str(error.strerror).lower()
+        except OSError:
+            continue
+        if why:
+            found.append(Violation(field, f"{path!r}: {why}: give a file that exists on this node"))
+    return found
 
 
 def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:

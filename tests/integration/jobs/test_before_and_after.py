@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from muster.v1 import job_pb2
@@ -75,11 +76,22 @@ def test_a_pre_start_that_fails_starts_no_rank(daemon: Daemon, tmp_path: Path) -
     assert not (tmp_path / "ran").exists() and nothing_left(daemon)
 
 
-def test_a_pre_start_that_is_not_there(daemon: Daemon, tmp_path: Path) -> None:
-    start(daemon, pre_start=str(tmp_path / "none.sh"))
+@pytest.mark.parametrize("field", ["pre_start", "requirements", "epilog"])
+@pytest.mark.parametrize("name", ["none.sh", ".", "none/p.sh"])
+def test_a_file_that_does_not_exist_is_refused(daemon: Daemon, tmp_path: Path, field: str, name: str) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        start(daemon, ("true",), **{field: str(tmp_path / name)})
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    said = refused.value.details() or ""
+    assert field in said and "give a file that exists on this node" in said
+
+
+def test_a_pre_start_that_is_removed_before_it_runs(daemon: Daemon, tmp_path: Path) -> None:
+    path = script(tmp_path / "p.sh", f"rm {tmp_path}/p.sh\n")
+    start(daemon, ("sh", "-c", "exit 1"), pre_start=path, max_restarts=1)
     job = daemon.wait("x")
     assert job.state == job_pb2.JOB_STATE_FAILED
-    assert "none.sh" in job.verdict.summary and "no rank was started" in job.verdict.summary
+    assert "p.sh" in job.verdict.summary and "no rank was started" in job.verdict.summary
 
 
 @pytest.mark.slow
