@@ -65,6 +65,8 @@ class DaemonConnection:
         self.logs = log_pb2_grpc.LogServiceStub(self.channel)
         self.events = event_pb2_grpc.EventServiceStub(self.channel)
         self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
+        #: Whether a daemon has answered by now: one that is away since then may come back.
+        self.met = False
         #: Nothing is said about a wait.
         self.quiet = False
         #: Whether the listener was full when that was looked at last.
@@ -107,6 +109,7 @@ class DaemonConnection:
             except grpc.RpcError as error:
                 failure = self.failure(error, timeout)
             else:
+                self.met = True
                 slot.over()
                 return answer
             slot.wait_or_raise(failure)
@@ -116,7 +119,7 @@ class DaemonConnection:
     ) -> Response:
         """As `call`, for a call that is safe to repeat: looks for a daemon that has gone for PATIENCE_S. `aloud`: says
         so after a second."""
-        say = self._say_search if aloud and not self.quiet else _mute
+        say = self.say_search if aloud else _mute
         patience = Patience(say=say)
         while True:
             began = time.monotonic()
@@ -137,6 +140,7 @@ class DaemonConnection:
             call = method(iter(request) if isinstance(request, list) else request, metadata=self.metadata)
             try:
                 for answer in call:
+                    self.met = True
                     slot.over()
                     yield answer
                 return
@@ -148,8 +152,10 @@ class DaemonConnection:
                     cancel()
             slot.wait_or_raise(failure)
 
-    def _say_search(self, why: str) -> None:
-        note(f"waiting for the next daemon at {self.address}, at most {PATIENCE_S:g} s: {why}")
+    def say_search(self, why: str) -> None:
+        """Says that there is a wait for a daemon, and `why`."""
+        if not self.quiet:
+            note(f"waiting for the next daemon at {self.address}, at most {PATIENCE_S:g} s: {why}")
 
     def slot_wait(self, seconds: float | None, *, quiet: bool = False) -> SlotWait:
         """For one call; see there."""

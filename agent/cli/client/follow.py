@@ -39,7 +39,7 @@ def read(connection: DaemonConnection, request: log_pb2.ReadLogsRequest, sink: S
         place = _moved(request, failure)
         return place is not None and not take(place)
 
-    return _patiently(lambda: connection.stream(connection.logs.ReadLogs, request), take, sink, moved)
+    return _patiently(connection, lambda: connection.stream(connection.logs.ReadLogs, request), take, sink, moved)
 
 
 def note_missing(last: log_pb2.ReadLogsResponse) -> bool:
@@ -62,10 +62,11 @@ def read_node(connection: DaemonConnection, request: log_pb2.ReadNodeLogsRequest
         source = f"{message.job_id}/{'job' if output.job_log else output.rank}"
         return _take(request, places.get(key), source, output, sink)
 
-    _patiently(lambda: connection.stream(connection.logs.ReadNodeLogs, request), take, sink)
+    _patiently(connection, lambda: connection.stream(connection.logs.ReadNodeLogs, request), take, sink)
 
 
 def _patiently(
+    connection: DaemonConnection,
     stream: Callable[[], Iterator[Message]],
     take: Callable[[Message], bool],
     sink: Sink,
@@ -87,8 +88,10 @@ def _patiently(
             failure = broken
             if isinstance(broken, CallFailed) and moved(broken):
                 continue
-        patience = patience or Patience()
+        patience = patience or Patience(say=connection.say_search)
         try:
+            if isinstance(failure, NoDaemon) and not connection.met:
+                raise failure  # there was none to begin with: whoever asks is to know that now
             patience.wait_or_raise(failure)
         except (CallFailed, NoDaemon):
             sink.finish()
