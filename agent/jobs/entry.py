@@ -178,6 +178,7 @@ class Entry:
         ]
         lost = [
             f"rank {rank.rank}: {rank.lost_bytes} bytes of output could not be written"
+            + (f": {rank.lost_why}" if rank.lost_why else "")
             for rank in job.ranks
             if rank.lost_bytes and rank.rank not in job.gaps
         ]

@@ -138,6 +138,11 @@ def unknown(facts: Facts) -> Cause:
     first = facts.first
     if first is None:
         return Cause("it is not known", NONE, "unknown")
+    if first.lost_bytes:
+        lost = f"{first.lost_bytes} bytes of its output were lost" + (f" ({first.lost_why})" if first.lost_why else "")
+        text = f"it is not known: rank {first.rank} ended by itself, and {lost}, which may have said why"
+        step = f"Read what is left: `muster logs {facts.entry.job_id} -r {first.rank} --tail 200`."
+        return Cause(text, NONE, "unknown", (step,))
     if facts.job.verdict is not None and not of_this_attempt(facts.job.verdict.last_lines):
         text = f"it is not known: rank {first.rank} ended by itself and wrote nothing, and the node holds no known sign"
         step = "Start it again so that it says more: a lower log level, `set -x` in a shell script."

@@ -39,7 +39,9 @@ class Rank:
     ended_at: float = 0.0
     detail: str = ""
     usage: Usage = field(default_factory=Usage)
+    #: Output that could not be written, and why, the last time.
     lost_bytes: int = 0
+    lost_why: str = ""
     argv: tuple[str, ...] = ()
     role: str = "rank"
     serves: bool = False

@@ -233,7 +233,9 @@ def _lost_bytes(job: Job, r: Record) -> None:
     if number == JOB:
         job.lost_bytes += r["bytes"]
     else:
-        job.rank(number).lost_bytes += r["bytes"]
+        rank = job.rank(number)
+        rank.lost_bytes += r["bytes"]
+        rank.lost_why = r["error"]
     if r.get("open"):
         job.gaps[number] = OpenGap(r["total"], r["since"], r["error"], r.get("due", 0.0))
         return

@@ -204,6 +204,12 @@ def test_a_log_without_a_line_is_not_said_to_be_worth_reading(lines: tuple[str, 
     assert "wrote nothing" in cause.text and not any("muster logs" in step for step in cause.steps)
 
 
+def test_output_that_was_lost_is_no_silence() -> None:
+    ranks = rank(0, Outcome.EXITED, code=1, lost_bytes=4096, lost_why="No space left on device")
+    (cause,) = causes(facts(ranks, verdict=Verdict(1, "", 0, ())))
+    assert "4096 bytes of its output were lost (No space left on device)" in cause.text and cause.kind == "unknown"
+
+
 # --- card and node ----------------------------------------------------------------------------------------------------
 
 
