@@ -42,6 +42,8 @@ def test_a_supervisor_that_dies_again_and_again_is_a_condition_and_its_job_can_b
 
 
 def test_a_supervisor_sends_its_traceback_to_the_nursery(tmp_path: Path) -> None:
+    """Of a job that has a folder, and no spec in it."""
+    Root.under(tmp_path).job("none").folder.mkdir(parents=True)
     ours, theirs = link.pair()
     pid = os.fork()
     if pid == 0:
