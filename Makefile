@@ -41,7 +41,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist worksteal
 test: $(READY)  ## the tests, but for the slow ones; PYTEST_ARGS="-k name -x" selects
 	@$(PYTEST) --ignore=tests/system -m "not slow and not chaos" $(PYTEST_ARGS)
 
-test-slow: $(READY)  ## tests of more than five seconds, and chaos: MUSTER_CHAOS_POINTS says how many points
+test-slow: $(READY)  ## tests of more than four seconds, and chaos: MUSTER_CHAOS_POINTS says how many points
 	@$(PYTEST) --ignore=tests/system -m "slow or chaos" $(PYTEST_ARGS)
 
 chaos: $(READY)  ## two faults at once, again and again: POINTS=1000; ONLY=17: one point; SEED, FAULTS: which ones

@@ -49,6 +49,7 @@ def listed(node: Daemon) -> list[job_pb2.Job]:
     return list(node.jobs.List(job_pb2.ListRequest(page_size=1000), timeout=60).jobs)
 
 
+@pytest.mark.slow
 def test_a_job_of_256_ranks(node):
     node.run("sh", "-c", "echo of rank $RANK; exec sleep 100000", job_id="many", ranks=RANKS)
     lines: dict[int, bytes] = {}

@@ -137,6 +137,7 @@ def opened(kind: str, path: Path, count: int, stack: contextlib.ExitStack) -> No
             next(call)
 
 
+@pytest.mark.slow
 def test_readers_that_take_all_their_slots_leave_operators_unaffected(daemon: Daemon) -> None:
     """256 watches and 256 followers of a job that writes all the time."""
     script = "while True: print('x' * 100, flush=True); time.sleep(0.01)"
@@ -347,6 +348,7 @@ def test_a_flood_of_calls_delays_a_stop_but_does_not_keep_it_out(daemon: Daemon)
             thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("ps",), ("status", "x"), ("logs", "-f", "x"), ("events", "-f", "x")])
 def test_a_command_that_gets_no_connection_says_so_and_goes_on(
     make_daemon: Callable[..., Daemon], command: tuple[str, ...]

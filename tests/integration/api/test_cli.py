@@ -133,6 +133,7 @@ def test_ctrl_c_stops_the_job_and_shows_its_last_words(daemon, number):
     assert daemon.cli("ps", "-a", "-o", "json").stdout.count("JOB_STATE_STOPPED") == 1
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_kills_the_job(daemon):
     script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
     with started(daemon, "run", "--job-id", "x", "--grace", "60s", "--", "sh", "-c", script) as process:

@@ -314,6 +314,7 @@ def test_a_driver_that_hangs_is_a_finding_and_the_daemon_answers(make_daemon: Ca
     eventually(lambda: all(c.reading.HasField("utilization") for c in node(daemon).cards))
 
 
+@pytest.mark.slow
 def test_drained_by_hand(daemon: Daemon):
     start(daemon, "sleep", "100", job_id="j", count=1)
     daemon.until_running("j")
@@ -551,6 +552,7 @@ def start_restarted(daemon: Daemon, job_id: str) -> Path:
     return log
 
 
+@pytest.mark.slow
 def test_a_restart_is_on_the_same_cards_after_the_driver_counted_anew(daemon: Daemon, cards: FakeCards):
     log = start_restarted(daemon, "j")
     pid = daemon.rank_pid("j")
@@ -566,6 +568,7 @@ def test_a_restart_is_on_the_same_cards_after_the_driver_counted_anew(daemon: Da
     assert "the driver counts the cards anew: card 4 is 3, 5 is 4 in this attempt" in text
 
 
+@pytest.mark.slow
 def test_a_restart_without_one_of_its_cards_is_left_to_another_node(daemon: Daemon, cards: FakeCards):
     log = start_restarted(daemon, "j")
     gone = cards[5].uuid

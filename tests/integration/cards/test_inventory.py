@@ -91,6 +91,7 @@ def test_a_card_that_is_missing_after_a_restart_is_a_condition_until_it_is_accep
     assert conditions(daemon) == {}
 
 
+@pytest.mark.slow
 def test_a_card_that_comes_back_clears_its_condition(daemon: Daemon, cards: FakeCards):
     daemon.kill()
     cards[1].remove()

@@ -20,6 +20,7 @@ def _successor(daemon: Daemon, before: int) -> int:
     return pid if pid != before else 0
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_dies_again_and_again_is_a_condition_and_its_job_can_be_stopped(daemon: Daemon) -> None:
     daemon.run("sleep", "3600", job_id="job")
     daemon.until_running("job")

@@ -75,6 +75,7 @@ def limited(request: pytest.FixtureRequest, make_daemon: Callable[..., Daemon]) 
     return daemon.start()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hard", [False, True], ids=["soft", "hard"])
 def test_a_killed_supervisor_gets_a_successor_that_works(limited: Daemon, hard: bool) -> None:
     daemon = limited
@@ -165,6 +166,7 @@ def test_a_daemon_that_comes_later_finds_a_way_in(limited: Daemon) -> None:
     assert not alive(pid)
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_cannot_work_within_its_limit_leaves_the_job_to_a_successor(limited: Daemon) -> None:
     daemon = limited
     daemon.run("sh", "-c", "while [ ! -e go ]; do sleep 0.05; done; exit 7", job_id="job")

@@ -70,6 +70,7 @@ def test_a_job_ends_while_the_daemon_is_down(daemon: Daemon) -> None:
     assert kinds.count("job.accepted") == kinds.count("rank.exited") == kinds.count("job.ended") == 1
 
 
+@pytest.mark.slow
 def test_a_supervisor_is_replaced(daemon: Daemon) -> None:
     pid = start(daemon)
     first = daemon.supervisor_pid("job")

@@ -65,6 +65,7 @@ def written(daemon: Boxed) -> job_pb2.Job:
     return job
 
 
+@pytest.mark.slow
 def test_a_stop_sends_no_sigkill_to_ranks_that_have_ended(boxed: Boxed) -> None:
     """The command returns behind the grace."""
     pids = ranks(boxed)
@@ -78,6 +79,7 @@ def test_a_stop_sends_no_sigkill_to_ranks_that_have_ended(boxed: Boxed) -> None:
     assert not [event.message for event in boxed.event_list("job") if event.kind == "job.warning"]
 
 
+@pytest.mark.slow
 def test_ranks_that_end_by_themselves_are_known_at_once(boxed: Boxed) -> None:
     pids = ranks(boxed)
     os.kill(pids[1], signal.SIGUSR1)

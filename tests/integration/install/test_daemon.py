@@ -128,6 +128,7 @@ def test_modes_of_what_is_made(daemon: Daemon) -> None:
     assert list(daemon.get("job").spec.env) == ["PYTHONUNBUFFERED", "TOKEN"] or "TOKEN" in daemon.get("job").spec.env
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_daemon_and_not_the_job(daemon: Daemon) -> None:
     daemon.run("sleep", "3600", job_id="job")
     pid = daemon.until_running("job").ranks[0].pid
@@ -136,6 +137,7 @@ def test_sigterm_ends_the_daemon_and_not_the_job(daemon: Daemon) -> None:
     assert not daemon.root.socket.exists()
 
 
+@pytest.mark.slow
 def test_sighup_reloads_and_a_bad_file_changes_nothing(daemon: Daemon) -> None:
     text = daemon.config.read_text()
     daemon.config.write_text(text + "[cards]\nslots = 3\n")
@@ -182,6 +184,7 @@ def test_paging(daemon: Daemon) -> None:
     assert {job.job_id for job in odd} == {"job-1", "job-3", "job-5"}
 
 
+@pytest.mark.slow
 def test_events_resume_by_cursor_over_a_restart(daemon: Daemon) -> None:
     from muster.v1 import event_pb2
 
@@ -236,6 +239,7 @@ def test_the_daemon_runs_with_its_standard_streams_closed(daemon: Daemon) -> Non
     assert {os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in range(3)} == {os.devnull}
 
 
+@pytest.mark.slow
 def test_a_fifo_in_the_place_of_the_nurserys_log(daemon: Daemon) -> None:
     daemon.kill()
     os.kill(daemon.nursery_pid(), signal.SIGKILL)

@@ -164,6 +164,7 @@ def test_followers_see_all_attempts_without_a_break(daemon: Daemon) -> None:
     assert re.sub(rb"\[muster: .*\]\n", b"", data) == b"a0\na1\na2\n"
 
 
+@pytest.mark.slow
 def test_the_example_resumes_from_its_checkpoint(daemon: Daemon, tmp_path: Path) -> None:
     """A rank dies in the middle; the others save; the second attempt goes on from there to the end."""
     spec = job_pb2.JobSpec(

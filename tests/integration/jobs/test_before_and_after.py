@@ -105,6 +105,7 @@ def test_a_pre_start_that_never_ends_is_ended(daemon: Daemon, tmp_path: Path) ->
     assert not alive(int((tmp_path / "pid").read_text())) and nothing_left(daemon)
 
 
+@pytest.mark.slow
 def test_a_pre_start_that_leaves_children_is_an_error(daemon: Daemon, tmp_path: Path) -> None:
     text = f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 1000' >/dev/null 2>&1 &\n"
     text += f"while [ ! -s {tmp_path}/pid ]; do sleep 0.01; done\n"
@@ -126,6 +127,7 @@ def test_a_stop_ends_a_pre_start(daemon: Daemon, tmp_path: Path) -> None:
     assert (job.state, job.verdict.exit_code) == (job_pb2.JOB_STATE_STOPPED, 143)
 
 
+@pytest.mark.slow
 def test_a_pre_start_runs_before_each_attempt(daemon: Daemon, tmp_path: Path) -> None:
     text = f"echo $MUSTER_ATTEMPT >>{tmp_path}/attempts; export SEEN=$MUSTER_ATTEMPT\n"
     command = ("sh", "-c", "echo $SEEN; [ $MUSTER_ATTEMPT = 1 ]")
@@ -273,6 +275,7 @@ def test_a_stop_ends_an_epilog_and_changes_no_verdict(daemon: Daemon, tmp_path: 
     assert (job.state, job.verdict.exit_code) == (job_pb2.JOB_STATE_FAILED, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["daemon", "supervisor", "nursery"])
 def test_an_epilog_runs_once_whoever_dies(daemon: Daemon, tmp_path: Path, who: str) -> None:
     start(

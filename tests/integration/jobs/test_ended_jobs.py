@@ -115,6 +115,7 @@ def test_what_ended_while_no_daemon_was_there_is_told_once(make_daemon: Make) ->
         daemon.kill()
 
 
+@pytest.mark.slow
 def test_an_ended_job_that_is_damaged_is_said(make_daemon: Make) -> None:
     daemon = make_daemon()
     ended(daemon)
@@ -318,6 +319,7 @@ def test_rm_force_of_a_job_whose_folder_somebody_removed(make_daemon: Make) -> N
     assert daemon.cli("ps", "-aq").stdout == ""
 
 
+@pytest.mark.slow
 def test_rm_force_says_what_it_cannot_remove(make_daemon: Make) -> None:
     daemon = make_daemon()
     ended(daemon)

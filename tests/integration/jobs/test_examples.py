@@ -26,6 +26,7 @@ def test_make_run(tmp_path: Path) -> None:
     assert "First failure: rank 2" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_stopped_job_saves_a_checkpoint_and_the_next_resumes(daemon: Daemon, tmp_path: Path) -> None:
     options = ("--steps", "100000", "--step-time", "0.01", "--checkpoint", str(tmp_path))
     daemon.run(*TRAIN, *options, job_id="first", ranks=3)

@@ -181,6 +181,7 @@ def test_it_runs_as_the_ranks_user(open_daemon):
     assert (answer.stdout, answer.stderr) == (b"nobody\n", b"into\n")
 
 
+@pytest.mark.slow
 def test_without_input_stdin_is_empty_and_with_it_its_end_is_passed_on(node):
     assert muster(node, "j", "--", "cat", input=b"not wanted").stdout == b""
     assert muster(node, "-i", "j", "--", "cat", input=b"a\0b").stdout == b"a\0b"
@@ -394,6 +395,7 @@ def test_what_is_not_there_is_said(node, make_daemon):
     assert (done.returncode, done.stdout) == (3, b"")
 
 
+@pytest.mark.slow
 def test_a_job_or_a_rank_that_does_not_run_is_refused(daemon):
     daemon.run("true", job_id="over")
     daemon.wait("over")
@@ -441,6 +443,7 @@ def test_wrong_usage_is_2_and_says_what_is_right(node, args, said):
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_detach_attach_list_end(node):
     done = muster(node, "-i", "--detach", "j", "--", "sh", "-c", "echo before; cat; echo behind")
     ident = done.stdout.decode().strip()
@@ -545,6 +548,7 @@ def test_a_session_has_a_time_limit(node):
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.slow
 def test_an_abandoned_session_is_ended(make_daemon):
     daemon = make_daemon("[exec]\nabandoned_s = 1\n")
     daemon.run(*FOREVER, job_id="j")
@@ -675,6 +679,7 @@ def test_sessions_of_a_job_are_counted(make_daemon):
     assert command(daemon, "true").exited.exit_code == 0
 
 
+@pytest.mark.slow
 def test_200_sessions_leave_nothing_behind(daemon):
     daemon.run(*FOREVER, job_id="j")
     daemon.until_running("j")

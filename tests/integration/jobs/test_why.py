@@ -294,6 +294,7 @@ def test_a_card_of_another_job_is_not_blamed(on_cards: Daemon, cards: FakeCards)
     assert found["cause"]["kind"] == "job" and not any(row["card"] == 3 for row in found["timeline"])
 
 
+@pytest.mark.slow
 def test_telemetry_of_the_time_before(on_cards: Daemon, cards: FakeCards) -> None:
     cards[1].util, cards[2].util = 100, 100
     job = start(on_cards, "sleep", "600")

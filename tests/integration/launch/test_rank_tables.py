@@ -76,6 +76,7 @@ def test_a_folder_is_given_and_its_table_comes_later(daemon: Daemon, tmp_path: P
     assert len(dumps(daemon)) == 2
 
 
+@pytest.mark.slow
 def test_the_wait_has_an_end(daemon: Daemon, tmp_path: Path) -> None:
     path = put(tmp_path / "table.json", {"status": "initializing"})
     start(daemon, path, ready_s=1.5)
@@ -243,6 +244,7 @@ def test_a_name_that_leads_elsewhere_is_not_followed(daemon: Daemon, tmp_path: P
     assert other.exists()
 
 
+@pytest.mark.slow
 def test_two_daemons_are_two_servers_of_one_table(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
     """Their ranks really meet: through MASTER_ADDR, which is the table's first server."""
     table = template2(

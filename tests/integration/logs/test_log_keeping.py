@@ -185,6 +185,7 @@ def test_what_the_program_is_told(make: Callable[[str], Daemon]) -> None:
     assert {"MUSTER_JOB_ID=job", "MUSTER_STATE=FAILED", "MUSTER_EXIT_CODE=3", "MUSTER_NODE_RANK=0"} <= set(lines)
 
 
+@pytest.mark.slow
 def test_nothing_goes_before_it_was_taken(make: Callable[[str], Daemon]) -> None:
     daemon = make("")
     configure(

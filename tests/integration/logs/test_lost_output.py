@@ -119,6 +119,7 @@ def test_something_in_the_place_of_a_log(daemon: Daemon, what: str, killed: bool
     assert "bytes of the output of rank 0 are missing: somebody deleted the file" in read.stderr
 
 
+@pytest.mark.slow
 def test_how_much_is_lost_is_known_though_no_file_takes_the_count(daemon: Daemon) -> None:
     """And supervisors that are killed again and again tell of the same gap no more often."""
     job = Job(daemon)

@@ -136,6 +136,7 @@ def restart(daemon: Daemon, reading: Reading) -> None:
 # --- no byte lost or doubled ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_rank_is_followed_byte_for_byte_over_kills_of_the_daemon(rotating, tmp_path):
     writing = Writing(rotating, tmp_path, "x", 1)
     reading = Reading(rotating, "logs", "-f", "x")
@@ -200,6 +201,7 @@ def test_nothing_is_lost_behind_a_tail_of_no_lines(daemon, tmp_path):
     assert b"".join(shown) == b"first\nlast\n"
 
 
+@pytest.mark.slow
 def test_a_node_is_followed_over_a_kill_and_new_jobs_are(daemon, tmp_path):
     first = Writing(daemon, tmp_path, "first", 2)
     reading = Reading(daemon, "logs", "--node", "-f")
@@ -268,6 +270,7 @@ def test_by_time(ended):
     assert ended.cli("logs", "two", "--since", "2100-01-01T00:00:00Z").stdout == ""
 
 
+@pytest.mark.slow
 def test_following_up_to_a_time_ends_before_the_job(daemon):
     daemon.run("sh", "-c", "echo here; sleep 3600", job_id="x")
     job = daemon.until_running("x")
@@ -381,6 +384,7 @@ def memory(daemon: Daemon) -> int:
     return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{daemon.pid}/status").read_text())[1]) * 1024  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_followers_that_do_not_read_cost_nobody_anything(make_daemon):
     daemon = make_daemon("[logs]\nmax_job_bytes = 67108864\nmax_file_bytes = 8388608\n")
     daemon.run("python3", "-c", FLOOD, job_id="x")
@@ -405,6 +409,7 @@ def test_followers_that_do_not_read_cost_nobody_anything(make_daemon):
             stream.cancel()
 
 
+@pytest.mark.slow
 def test_a_client_that_opens_1000_streams_is_limited_and_a_stop_gets_through(daemon):
     daemon.run("python3", "-c", "import time\nwhile True: print('x', flush=True); time.sleep(0.05)", job_id="x")
     daemon.until_running("x")

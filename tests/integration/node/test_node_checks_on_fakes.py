@@ -179,6 +179,7 @@ def test_a_link_that_goes_down(start):
     assert looking.findings("nvlink") == []
 
 
+@pytest.mark.slow
 def test_a_card_whose_calls_hang_is_unknown_and_the_others_answer(start):
     cards, looking = start("nvidia")
     cards[1].hang()

@@ -118,6 +118,7 @@ async def test_what_others_may_write_is_not_run(folder, tmp_path):
     assert not mark.exists()
 
 
+@pytest.mark.slow
 async def test_a_hanging_script_and_its_children_are_killed(folder, tmp_path):
     pids = tmp_path / "pids"
     write(folder, "hang", f"#!/bin/sh\ntrap '' TERM\nsleep 300 &\necho $$ $! > {pids}\nwait\n")
@@ -180,6 +181,7 @@ async def test_output_is_bounded(folder):
     assert (found["endless"].status, found["endless"].code) == (Status.UNKNOWN, Code.CUSTOM_TOO_MUCH_OUTPUT)
 
 
+@pytest.mark.slow
 def test_no_zombie_and_no_descriptor_is_left(folder):
     write(folder, "ok", "#!/bin/sh\necho ok\n")
     write(folder, "hang", "#!/bin/sh\nexec sleep 300\n")

@@ -66,6 +66,7 @@ def test_all_cards_that_there_are_answer(cards):
     assert found["observed"] == f"nvidia: 4 of 4 cards answer ({uuids(cards, 0, 1, 2, 3)})"
 
 
+@pytest.mark.slow
 def test_a_card_that_was_lost(cards):
     cards[2].lose()
     code, found = check(env=cards.env)
