@@ -220,7 +220,8 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
         return State.SUCCEEDED, Verdict(0, summary + (f"; {serving} that served them ended then" if serving else ""))
     end = _failed(job, first, last_lines, victims, fault)
     end.summary += _not_known(unordered(job))
-    if asked and first.outcome is Outcome.LOST:  # what is not known is no success, but it was asked for
+    by_somebody = stop is not None and stop.cause is StopCause.REQUESTED
+    if by_somebody and first.outcome is Outcome.LOST:  # what is not known is no success, but it was asked for
         end.stopped_by = stopper(job)[0]
         end.summary += f"; {end.stopped_by} had asked to stop it"
         end.recommendation, end.recommendation_reason = "NONE", "it was asked for"

@@ -194,6 +194,15 @@ def test_what_is_known_of_a_job_that_is_being_ended(cause):
     assert so_far(job) is end
 
 
+@pytest.mark.parametrize(("cause", "asked"), [(StopCause.REQUESTED, True), (StopCause.RANK_FAILED, False)])
+def test_a_rank_that_is_lost_in_a_stop_says_who_asked_for_it(cause: StopCause, asked: bool):
+    job = job_with(STOP[cause], None)
+    state, end = reach(job, first_failure(job), ())
+    assert state is State.LOST
+    assert (end.stopped_by, end.recommendation) == (("me", "NONE") if asked else ("", "RETRY_HERE"))
+    assert ("me had asked to stop it" in end.summary) is asked
+
+
 def test_a_lost_rank_is_a_lost_job_and_never_a_success():
     job = job_with(None, EXIT_0, None)
     job.ranks[1].detail = "nobody was there"
