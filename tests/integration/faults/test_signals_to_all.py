@@ -165,8 +165,10 @@ def test_an_epilog_is_not_shortened_because_two_saw_the_end_of_the_command(folde
 
 @pytest.mark.slow
 def test_its_own_daemon_is_killed_and_another_one_takes_the_job_over(folder: Path) -> None:
-    script = "echo up; until [ -e go ]; do sleep 0.05; done; echo on; exit 5"
-    with running(folder, script.replace("go", f"{folder}/go")) as run:
+    # The first that exits ends the other: neither does before both have written.
+    script = "echo up; until [ -e DIR/go ]; do sleep 0.05; done; echo on; : >DIR/on$RANK; "
+    script += "until [ -e DIR/on0 ] && [ -e DIR/on1 ]; do sleep 0.05; done; exit 5"
+    with running(folder, script.replace("DIR", str(folder))) as run:
         daemon = run.pids("daemon")
         run.send("daemon", number=signal.SIGKILL)
         eventually(lambda: set(run.daemons()) - set(daemon), 60)

@@ -145,7 +145,8 @@ def test_one_rank_is_followed_byte_for_byte_over_kills_of_the_daemon(rotating, t
         restart(rotating, reading)
     [written] = writing.end()
     assert reading.end() == written
-    assert reading.stderr == ""
+    # Nothing but that it waits, where a daemon is away for more than a second.
+    assert all(line.startswith("muster: waiting for the next daemon at ") for line in reading.stderr.splitlines())
     assert len(written) > 500_000
     assert list(rotating.root.log.glob("x-proc-rank-0-*.txt.*")), "it was rotated meanwhile"
 

@@ -20,12 +20,17 @@ class Daemon:
     """Gives one answer after the other; an exception among the messages breaks the connection."""
 
     ReadLogs = ReadNodeLogs = None
+    met = True
 
     def __init__(self, *answers: list[Any]) -> None:
         self.logs = self
         self.asked: list[dict[int, int]] = []
         self.requests: list[Any] = []
         self._answers = list(answers)
+        self.said: list[str] = []
+
+    def say_search(self, why: str) -> None:
+        self.said.append(why)
 
     def stream(self, method: object, request: Any) -> Iterator[Any]:
         kept = type(request)()
@@ -62,6 +67,15 @@ def no_pauses(monkeypatch):
 
 def read(daemon: Daemon, sink: Any, **options: Any) -> log_pb2.ReadLogsResponse:
     return follow.read(daemon, log_pb2.ReadLogsRequest(job_id="x", follow=True), sink, **options)  # type: ignore[arg-type]
+
+
+def test_where_there_was_no_daemon_to_begin_with_it_is_not_waited_for():
+    daemon = Daemon([NoDaemon("no daemon", Why.ABSENT)])
+    daemon.met = False
+    sink = Sink()
+    with pytest.raises(NoDaemon):
+        read(daemon, sink)
+    assert sink.finished and not daemon.said
 
 
 def test_reads_to_the_end():
