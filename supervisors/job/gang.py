@@ -204,6 +204,8 @@ class Gang:
             self._output.open_job((builder.account.uid, builder.account.gid), len(job.ranks))
             self._step.begin(builder, steps.EPILOG, steps.environment_of_epilog(*job.concluded))
         except (OSError, NotStartable) as error:
+            if self._context.refusals.makes_room(error):
+                return True
             text = f"{steps.shown(steps.EPILOG, self._context.spec)} could not be started: {error}"
             # Not owed: where the journal takes no record, the epilog is tried again.
             self._ledger.commit({"kind": Kind.WARNING, "text": text}, sync=False)

@@ -35,7 +35,7 @@ class StepRun:
         self._time_up = math.inf
 
     def begin(self, builder: ProcessBuilder, name: str, more: dict[str, str]) -> None:
-        """Starts a step, with `more` in its environment. Raises OSError, with no process left."""
+        """Starts a step, with `more` in its environment. Raises OSError, with no process and no step left."""
         context, paths, spec = self._context, self._context.paths, self._spec
         if name == steps.PRE_START:
             builder.make_private(paths.exports)
@@ -55,7 +55,12 @@ class StepRun:
         def hold() -> None:
             context.link.hold(context.output.fds())
 
-        spawning.spawn([builder.step(name, argv, more)], paths.unborn, hold, record)
+        try:
+            spawning.spawn([builder.step(name, argv, more)], paths.unborn, hold, record)
+        except OSError:
+            if context.job.in_step:  # on record, though it was not let go
+                self._ends.take_back()
+            raise
         self.arm()
 
     def arm(self) -> None:

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+from pathlib import Path
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -59,3 +60,21 @@ def test_another_attempt_is_started(daemon: Daemon) -> None:
     for job_id in free:
         job = daemon.wait(job_id)
         assert (job.state, job.attempt) == (job_pb2.JOB_STATE_SUCCEEDED, 1), job
+
+
+@pytest.mark.slow
+def test_the_epilog_runs(daemon: Daemon, tmp_path: Path) -> None:
+    """Wherever in its start the descriptors run out."""
+    free = {f"job-{count}": count for count in range(12)}
+    script = tmp_path / "epilog.sh"
+    script.write_text(f"touch {tmp_path}/done-$MUSTER_JOB_ID\n")
+    for job_id in free:
+        daemon.run("sh", "-c", "while [ ! -e go ]; do sleep 0.05; done", job_id=job_id, epilog=str(script))
+    for job_id, count in free.items():
+        daemon.until_running(job_id)
+        exhaust(daemon.supervisor_pid(job_id), count)
+        (daemon.root.job(job_id).workspace / "device0" / "go").touch()
+    for job_id in free:
+        job = daemon.wait(job_id)
+        assert (job.state, list(job.warnings)) == (job_pb2.JOB_STATE_SUCCEEDED, []), job
+        assert (tmp_path / f"done-{job_id}").exists(), job_id
