@@ -27,7 +27,6 @@ from muster.agent.jobs import admission, job_folder, log_ownership
 from muster.agent.jobs.cards.leases import Lease
 from muster.agent.jobs.cards.leasing import Leasing, OnCards
 from muster.agent.jobs.cards.placement import placed
-from muster.agent.jobs.climbing import RESERVE
 from muster.agent.jobs.damaged import folderless, forced_removal
 from muster.agent.jobs.damaged.damaged_jobs import DamagedJobs
 from muster.agent.jobs.ended import ended_scan, record_removal
@@ -37,8 +36,9 @@ from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.ended.ended_scan import End
 from muster.agent.jobs.entry import Entry, Told
 from muster.agent.jobs.job_folder import HeldJob
-from muster.agent.jobs.job_task import JobTask
-from muster.agent.jobs.unsupervised import Surroundings
+from muster.agent.jobs.live.climbing import RESERVE
+from muster.agent.jobs.live.job_task import JobTask
+from muster.agent.jobs.live.unsupervised import Surroundings
 from muster.agent.link.nursery_client import NurseryClient
 from muster.agent.node.condition_rules import of_presence
 from muster.agent.node.health import NodeHealth

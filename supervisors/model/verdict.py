@@ -177,7 +177,7 @@ def recommend(job: Job, first: Rank, fault: str) -> tuple[str, str]:
     | passed | no fault | killed by somebody, hung, or its end is lost | RETRY_HERE |
     | passed | no fault | anything else | FAIL |
 
-    A pre-check that refuses a job says the first row itself (agent/jobs/job_task.py); here it did not refuse it.
+    A pre-check that refuses a job says the first row itself (agent/jobs/live/job_task.py); here it did not refuse it.
     `fault`: a sentence about the hardware, or empty.
     """
     unfit = [check["item"] for check in job.checks if blames_node(check)]

@@ -2,7 +2,7 @@
 
 `Ladder` only tells which of these is due; it reads no clock and sends nothing. Whoever ends processes asks it: the
 supervisor for its ranks (escalation.py), a step (step_run.py) and sessions (session_ends.py), which climb it on their
-event loop with a `Climb`; and the daemon, in a thread, where no supervisor can (agent/jobs/last_resort.py).
+event loop with a `Climb`; and the daemon, in a thread, where no supervisor can (agent/jobs/live/last_resort.py).
 """
 
 import enum

@@ -15,10 +15,10 @@ from anyio.abc import TaskGroup
 
 from muster.agent import threads
 from muster.agent.changes import Changes
-from muster.agent.jobs.climbing import NO_THREAD_S, Climber
 from muster.agent.jobs.damaged import folderless, salvage
 from muster.agent.jobs.damaged.salvage import Salvage
 from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.live.climbing import NO_THREAD_S, Climber
 from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
 from muster.probes.kernel import process

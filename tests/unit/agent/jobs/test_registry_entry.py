@@ -14,7 +14,7 @@ from muster.agent import threads
 from muster.agent.errors import NoRoom
 from muster.agent.jobs import job_folder
 from muster.agent.jobs.entry import Entry, fetch, load
-from muster.agent.jobs.job_task import JobTask
+from muster.agent.jobs.live.job_task import JobTask
 from muster.supervisors.model import journal
 from muster.supervisors.model.journal import FORMAT, Writer
 from muster.supervisors.model.lifecycle import Job, Rank

@@ -18,8 +18,8 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.jobs import job_folder
-from muster.agent.jobs.climbing import EMPTY_LOOKS, KILL_AGAIN_MOST_S, LOOK_S, NO_THREAD_S, Climber
 from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.live.climbing import EMPTY_LOOKS, KILL_AGAIN_MOST_S, LOOK_S, NO_THREAD_S, Climber
 from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused
 from muster.probes.kernel import process

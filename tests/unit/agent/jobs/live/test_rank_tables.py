@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from muster.agent.jobs import rank_tables
+from muster.agent.jobs.live import rank_tables
 from muster.supervisors.launch.modes import ranktable
 from muster.supervisors.launch.modes.ranktable import RankTable
 from muster.supervisors.launch.modes.ranktable_json import RankTableError

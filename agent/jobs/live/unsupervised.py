@@ -13,12 +13,13 @@ from muster.agent import threads
 from muster.agent.config.schema import Config
 from muster.agent.errors import MusterError
 from muster.agent.events.event_store import Event
-from muster.agent.jobs import job_folder, rank_tables
+from muster.agent.jobs import job_folder
 from muster.agent.jobs.cards import placement
 from muster.agent.jobs.cards.leases import Given
 from muster.agent.jobs.cards.leasing import Leasing
 from muster.agent.jobs.entry import Entry, Told
 from muster.agent.jobs.job_folder import HeldJob
+from muster.agent.jobs.live import rank_tables
 from muster.agent.link.nursery_client import NurseryClient
 from muster.probes.cards.accelerator import ASCEND
 from muster.probes.checks.result import CheckResult, Status, final_line, log_lines, numbers

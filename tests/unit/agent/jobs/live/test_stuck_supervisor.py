@@ -6,7 +6,7 @@ import pytest
 
 from muster.agent.events.event_store import Event
 from muster.agent.jobs.entry import Entry
-from muster.agent.jobs.stuck_supervisor import AGAIN_S, STUCK_S, StuckSupervisor
+from muster.agent.jobs.live.stuck_supervisor import AGAIN_S, STUCK_S, StuckSupervisor
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.paths import JobPaths

@@ -8,15 +8,16 @@ import anyio
 import structlog
 
 from muster.agent import threads
-from muster.agent.jobs import job_folder, last_resort
+from muster.agent.jobs import job_folder
 from muster.agent.jobs.cards.cards_now import CardsKept
-from muster.agent.jobs.climbing import NO_THREAD_S
 from muster.agent.jobs.entry import GONE, Entry, Told, fetch
 from muster.agent.jobs.job_folder import HeldJob
-from muster.agent.jobs.journal_watch import JournalWatch
-from muster.agent.jobs.last_resort import LastResort
-from muster.agent.jobs.stuck_supervisor import StuckSupervisor
-from muster.agent.jobs.unsupervised import Surroundings, Unsupervised
+from muster.agent.jobs.live import last_resort
+from muster.agent.jobs.live.climbing import NO_THREAD_S
+from muster.agent.jobs.live.journal_watch import JournalWatch
+from muster.agent.jobs.live.last_resort import LastResort
+from muster.agent.jobs.live.stuck_supervisor import StuckSupervisor
+from muster.agent.jobs.live.unsupervised import Surroundings, Unsupervised
 from muster.agent.link import connection as control
 from muster.agent.link import supervisor_client
 from muster.agent.link.connection import LinkLost, Refused

@@ -9,7 +9,7 @@ from typing import cast
 import anyio
 import pytest
 
-from muster.agent.jobs.climbing import RESERVE, Climber
+from muster.agent.jobs.live.climbing import RESERVE, Climber
 from muster.probes.kernel import process
 from muster.supervisors.job.stop_order import StopOrder
 from muster.supervisors.launch.containment import Containment
