@@ -50,12 +50,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all tasks share. `check` runs the pre-checks for a spec; `publish` is called after records were applied,
+    """What all tasks share. `check` runs the checks before a start; `publish` is called after records were applied,
     with what is to be told of them. `reserve`: descriptors for ending processes. `tell`: of what no record says."""
 
     config: Callable[[], Config]
     nursery: NurseryClient
-    check: Callable[[JobSpec], Awaitable[list[CheckResult]]]
+    check: Callable[[JobSpec, Job], Awaitable[list[CheckResult]]]
     publish: Callable[[Entry, Told], None]
     limiter: anyio.CapacityLimiter
     root: Root
@@ -235,7 +235,7 @@ class Unsupervised:
             await self._say(f"pre-check: left out: {skipped}")
             return
         await self._write([checking], sync=False)
-        results = await self._around.check(self._entry.spec)
+        results = await self._around.check(self._entry.spec, self._entry.job)
         found = [asdict(result) for result in results]
         critical = any(result.status is Status.CRITICAL for result in results)
         refused = critical and self._around.config().checks.policy == "enforce"

@@ -1,0 +1,127 @@
+"""How the record of an ended job is removed: by request, by force, and by age or count."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import TypeVar, TypeVarTuple
+
+import anyio
+import structlog
+
+from muster.agent import threads
+from muster.agent.errors import JobAlive, JobNotEnded, NoRoom
+from muster.agent.jobs import job_folder, log_ownership
+from muster.agent.jobs.damaged import forced_removal
+from muster.agent.jobs.ended import record_removal
+from muster.agent.jobs.ended.collected_logs import CollectedLogs
+from muster.agent.jobs.ended.ended_row import Ended
+from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.job_table import JobTable
+from muster.agent.jobs.job_work import JobWork
+from muster.agent.jobs.live.job_tasks import JobTasks
+from muster.probes.kernel.backoff import Backoff
+from muster.supervisors.paths import Root
+
+#: Seconds that a supervisor has to leave after its job's end before its folder is removed.
+LEAVE_S = 6.0
+#: Seconds that a process has to exit once its job has ended, before a forced removal is refused because of it.
+EXIT_S = 5.0
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_log = structlog.get_logger(__name__)
+
+
+class JobRemoval:
+    """Belongs to one event loop. Its callers run it with `JobWork.finish`."""
+
+    def __init__(
+        self, root: Root, table: JobTable, tasks: JobTasks, work: JobWork, limiter: anyio.CapacityLimiter
+    ) -> None:
+        self._root, self._table, self._tasks, self._work, self._limiter = root, table, tasks, work, limiter
+        #: Why records could not be collected; empty once that works again.
+        self.uncollected = ""
+
+    async def remove(self, job_id: str, keep_logs: bool) -> list[str]:
+        """Raises JobNotFound, JobNotEnded, NoRoom."""
+        left: list[str] = []
+        async with self._work.alone(job_id):
+            entry = await self._table.get(job_id)
+            if not entry.job.state.final:
+                raise JobNotEnded(job_id)
+            await self._tasks.wait_done(job_id, LEAVE_S)
+            try:
+                trouble = await threads.run(job_folder.remove, self._root, entry, keep_logs, limiter=self._limiter)
+                if not keep_logs:
+                    owner = log_ownership.owner(entry)
+                    remove = log_ownership.remove_obstacles
+                    left = await threads.run(remove, self._root.log, owner, limiter=self._limiter)
+            except OSError as error:
+                raise self._no_room(error) from error
+            if trouble:
+                _log.warning("job.not_removed", job=job_id, error=trouble)
+                self._table.strange.append(f"{trouble}; it is tried again when the daemon starts")
+            self._table.forget(job_id)
+        return left
+
+    async def remove_by_force(self, job_id: str, keep_logs: bool) -> list[str]:
+        """Raises JobNotFound, JobAlive, NoRoom."""
+        table = self._table
+        async with self._work.alone(job_id):
+            entry = table.unended.get(job_id)
+            if entry is None and job_id in table.ended:
+                entry = await table.ended.get(job_id)
+            elif entry is not None and job_id in self._tasks:
+                # Its journal says that it has not ended, but nothing of it lives that could go on.
+                await self._once_exited(entry, forced_removal.refuse_living, self._root, job_id)
+                self._tasks.cancel(job_id)
+            await self._tasks.wait_done(job_id, LEAVE_S)
+            try:
+                left = await self._once_exited(entry, forced_removal.remove, self._root, job_id, entry, keep_logs)
+            except BaseException as error:
+                if job_id in table.unended and entry is not None:
+                    self._tasks.begin(entry, None)
+                if isinstance(error, OSError):
+                    raise self._no_room(error) from error
+                raise
+            for text in left:
+                _log.warning("job.not_removed", job=job_id, error=text)
+            if table.unended.pop(job_id, None) is not None and entry is not None:
+                entry.give_up("its record was removed by force")
+                table.leasing.give_back(entry)
+                entry.wake()
+            path = str(self._root.jobs / job_id)
+            table.strange = [text for text in table.strange if not text.startswith(f"{path}: ")]
+            table.forget(job_id)
+        return left
+
+    async def collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
+        """As Registry.collect."""
+        async with AsyncExitStack() as stack:
+            for row in sorted(rows, key=lambda row: row.job_id):
+                await stack.enter_async_context(self._work.alone(row.job_id))
+            there = [row for row in rows if self._table.ended.row(row.job_id) is row]
+            gone, trouble = await threads.run(record_removal.collect, self._root, there, logs, limiter=self._limiter)
+            for row in gone:
+                self._table.forget(row.job_id)
+        if trouble and trouble != self.uncollected:
+            _log.warning("job.not_collected", error=trouble)
+        self.uncollected = trouble
+        return gone, trouble
+
+    async def _once_exited(self, entry: Entry | None, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Calls a function of forced_removal.py, again for at most EXIT_S while it raises JobAlive: a supervisor
+        reports the end of its job, and closes its link, before it exits. A running job is not about to exit."""
+        late = anyio.current_time() + EXIT_S
+        pause = Backoff(0.05, 0.5)
+        while True:
+            try:
+                return await threads.run(function, *args, limiter=self._limiter)
+            except JobAlive:
+                running = entry is not None and not entry.job.state.final and not entry.damaged
+                if running or anyio.current_time() >= late:
+                    raise
+            await anyio.sleep(pause.next())
+
+    def _no_room(self, error: OSError) -> NoRoom:
+        return NoRoom(f"{error.filename or self._root.jobs}: cannot be removed: {error.strerror}")

@@ -1,0 +1,122 @@
+"""The jobs of this node by id: a cache of their journals."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+
+from muster.agent.events.event_store import EventStore, RecordKey
+from muster.agent.jobs.cards.leasing import Leasing
+from muster.agent.jobs.damaged.damaged_jobs import DamagedJobs
+from muster.agent.jobs.ended.ended_index import EndedJobs
+from muster.agent.jobs.ended.ended_row import Ended
+from muster.agent.jobs.entry import Entry, Told
+from muster.supervisors.model.states import State
+from muster.supervisors.paths import Root
+from muster.supervisors.system.spare import Reserve
+
+
+class JobTable:
+    """Belongs to one event loop."""
+
+    def __init__(self, root: Root, events: EventStore, leasing: Leasing, reserve: Reserve) -> None:
+        """`reserve`: descriptors for ending the processes of damaged jobs."""
+        self._events = events
+        self.leasing = leasing
+        #: Jobs that have not ended.
+        self.unended: dict[str, Entry] = {}
+        #: The index of jobs that have ended.
+        self.ended = EndedJobs(root, anyio.CapacityLimiter(2))
+        #: Jobs whose record cannot be trusted, while a process of them may live.
+        self.damaged = DamagedJobs(root, reserve, self.count_change)
+        self.ended.on_damaged = self.damaged.add
+        #: Sentences about folders among those of the jobs that are not as they should be.
+        self.strange: list[str] = []
+        #: Grows whenever a job comes, changes or goes.
+        self.version = 0
+
+    # --- readers ------------------------------------------------------------------------------------------------------
+
+    async def get(self, job_id: str) -> Entry:
+        """A job, from memory or from disk. Raises JobNotFound."""
+        return self.unended.get(job_id) or await self.ended.get(job_id)
+
+    def known(self, job_id: str) -> Entry | None:
+        """A job in memory: one that has not ended, or an ended one that a client has read."""
+        return self.unended.get(job_id) or self.ended.find(job_id)
+
+    def job(self, job_id: str) -> Entry | Ended | None:
+        """A job that has not ended, or the index entry of an ended one. None where no such job exists, or it is not
+        indexed yet."""
+        return self.unended.get(job_id) or self.ended.row(job_id)
+
+    def live(self) -> list[Entry]:
+        """Jobs that have not ended, newest accepted first."""
+        return sorted(self.unended.values(), key=lambda e: e.key, reverse=True)
+
+    def is_known(self, job_id: str) -> bool:
+        """Whether such a job exists, ended or not."""
+        return job_id in self.unended or job_id in self.ended
+
+    def has_ended(self, job_id: str) -> bool:
+        """Whether such a job exists and has ended."""
+        return job_id in self.ended
+
+    def states(self) -> Counter[State]:
+        """How many jobs are in each state. Jobs that had ended before the daemon started count once they are read."""
+        return self.ended.states + Counter(entry.job.state for entry in self.unended.values())
+
+    async def wait_change(self, entry: Entry) -> None:
+        """Returns at the next record of this job, or when it is deleted."""
+        await entry.changed.next()
+
+    async def wait_ended(self, job_id: str) -> Entry:
+        """Returns when the job has ended. Raises JobNotFound, also where the job is deleted meanwhile."""
+        entry = await self.get(job_id)
+        while not entry.job.state.final:
+            await entry.changed.next()
+        return entry
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def add(self, entry: Entry) -> None:
+        """A job that was read from disk."""
+        if entry.job.state.final:
+            self.ended.add(entry)
+        else:
+            self.unended[entry.job_id] = entry
+            self.leasing.restore(entry)
+
+    def publish(self, entry: Entry, told: Told) -> None:
+        """After records were applied to a job; `told`: the events that they amount to."""
+        self._events.append(self.untold(entry, told))
+        self.version += 1
+        if entry.job.state.final:
+            self.unended.pop(entry.job_id, None)
+            self.ended.add(entry)
+            self.leasing.give_back(entry)
+        entry.wake()
+
+    def forget(self, job_id: str) -> None:
+        """The job's record was removed from disk."""
+        entry = self.ended.find(job_id)
+        self.ended.remove(job_id)
+        self._events.forget(job_id)
+        self.version += 1
+        if entry is not None:
+            entry.wake()
+
+    def untold(self, entry: Entry, told: Told) -> Iterator[tuple[RecordKey, Any]]:
+        """Those of the events that the store does not have yet, each with its key."""
+        if not told:
+            return
+        accepted_at = entry.job.accepted_at
+        last = self._events.last_record(entry.job_id, accepted_at)
+        for number, event in told:
+            if number > last:
+                yield RecordKey(entry.job_id, accepted_at, number), event
+
+    def count_change(self) -> None:
+        """A job changed in a way that no record tells."""
+        self.version += 1

@@ -1,0 +1,63 @@
+"""The checks that a job must pass before its first attempt starts: of its request, its cards and the node."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from muster.agent.config.schema import Config
+from muster.agent.link.nursery_client import NurseryClient
+from muster.agent.node.condition_rules import of_presence
+from muster.agent.node.health import NodeHealth
+from muster.probes.cards.driver import Driver
+from muster.probes.checks import precheck
+from muster.probes.checks.result import CheckResult, Status
+from muster.supervisors.model.card_identity import numbers_now
+from muster.supervisors.model.lifecycle import Job
+from muster.supervisors.model.spec import Boot, JobSpec
+from muster.supervisors.system import descriptors
+
+
+class StartChecks:
+    """Runs the checks before a start with the configuration of the moment."""
+
+    def __init__(
+        self, config: Callable[[], Config], nursery: NurseryClient, driver: Driver, health: NodeHealth
+    ) -> None:
+        self._config, self._nursery, self._driver, self._health = config, nursery, driver, health
+
+    async def run(self, spec: JobSpec, job: Job) -> list[CheckResult]:
+        """All results, those of the node's own checks behind those of the request."""
+        request = precheck.CheckRequest(
+            cards=precheck.CardsWanted(self._shown(job, job.cards), kind=job.card_kind),
+            driver=self._driver,
+            # The names of an MPI job may come later: it waits for them itself.
+            hosts=tuple(n for n in dict.fromkeys((*spec.nodes, spec.master_addr)) if n)
+            if spec.boot != Boot.MPI
+            else (),
+            user=spec.user,
+            limits=spec.limits,
+            nursery=self._nursery.pid,
+            nofile=descriptors.given_limit(),
+        )
+        results = await precheck.run(self._config().checks, request)
+        return results + (await self._of_node(self._shown(job, job.hardware)) if job.cards else [])
+
+    def _shown(self, job: Job, cards: Sequence[int]) -> tuple[int, ...]:
+        """These cards of the job by their present numbers; a card that the driver does not show keeps its own."""
+        now = numbers_now(job, cards, self._driver.view.uuids)
+        return tuple(now.get(card, card) for card in cards)
+
+    async def _of_node(self, cards: Sequence[int]) -> list[CheckResult]:
+        """What the node's periodic checks find now at these cards and at the node, without results that are OK. A
+        finding that only an event can report is a condition already, and has refused the job."""
+        policy = self._config().health.policy
+        if policy == "off":
+            return []
+        periodic = [check.item for check, why in self._health.checks() if check.interval_s and not why]
+        found = await self._health.look(periodic, cards) if periodic else []
+        told = [result for result in found if result.status not in (Status.OK, Status.NOT_APPLICABLE)]
+        # A missing card is no reason to refuse the cards that are present.
+        soft = [policy != "enforce" or (of_presence(r.code) and r.card not in cards) for r in told]
+        return [
+            replace(r, status=Status.WARN) if r.status is Status.CRITICAL and eased else r
+            for r, eased in zip(told, soft, strict=True)
+        ]
