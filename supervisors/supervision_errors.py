@@ -61,10 +61,10 @@ _REMEDIES = {
     errno.ENOSPC: "make room on the file system",
     errno.EDQUOT: "raise the quota, or make room",
     errno.EROFS: "mount the file system read-write",
-    errno.EIO: "check the disk: `dmesg` tells what failed",
+    errno.EIO: "check the disk: `dmesg` shows what failed",
     errno.EAGAIN: "raise the limit of processes (TasksMax= of the slice, `ulimit -u`)",
     errno.ENOMEM: "the node is out of memory",
-    errno.EPERM: "choose another folder or name (what is there is another user's, or may not be changed)",
+    errno.EPERM: "choose another folder or name (the existing one is another user's, or muster may not change it)",
     errno.EACCES: "give muster's user access, or choose another folder",
 }
 

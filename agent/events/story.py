@@ -23,7 +23,7 @@ _CAUSES = {
     StopCause.RANK_FAILED: "{by} failed",
     StopCause.LEFTOVERS: "processes of it are left over",
     StopCause.HUNG: "it hangs",
-    StopCause.SERVED: "all that it served have ended",
+    StopCause.SERVED: "the ranks that it served have ended",
 }
 
 

@@ -13,7 +13,7 @@ def signal_name(number: int) -> str:
 def describe(status: int | None) -> str:
     """ "exited with code 7", "was killed by SIGSEGV (core dumped)". `status`: as wait(2) gives it; None: unknown."""
     if status is None:
-        return "ended in a way that nobody can tell"
+        return "ended with an unknown status"
     if os.WIFSIGNALED(status):
         return f"was killed by {signal_name(os.WTERMSIG(status))}" + (" (core dumped)" if os.WCOREDUMP(status) else "")
     return f"exited with code {os.WEXITSTATUS(status)}"

@@ -65,8 +65,8 @@ class Refusals:
         limit = lowered_to()
         if limit is not None and self._link.is_up:
             raise Exhausted(
-                f"somebody lowered the limit of open files of this supervisor to {limit}, and it may not raise it: it "
-                "leaves the job to a successor"
+                f"somebody lowered the limit of open files of this supervisor to {limit}, and it may not raise it: a "
+                "successor takes over the job"
             )
 
     def _refill(self) -> None:

@@ -179,7 +179,7 @@ class Ends:
             entry = child.read_unborn(self._paths.unborn).get(rank.pid)
         detail = child.explain_exec(rank.argv[0] if rank.argv else self._command, entry) if entry else ""
         if status is None:
-            detail = "it ended while neither its supervisor nor the nursery was there to see how"
+            detail = "it ended while neither its supervisor nor the nursery was running"
         outcome = verdict.outcome(self._ledger.job, rank.rank, status, unborn=entry is not None)
         if outcome is Outcome.SIGNALLED and status is not None and os.WTERMSIG(status) == signal.SIGKILL:
             outcome, detail = self._who_killed(rank)
@@ -201,21 +201,21 @@ class Ends:
         victims = self._victims[0]
         if victims is not None:
             if rank.pid in victims:
-                how = f"the kernel killed it for want of memory ({victims[rank.pid]})"
+                how = f"the kernel killed it: out of memory ({victims[rank.pid]})"
                 return Outcome.OUT_OF_MEMORY, how + self._of_limit()
             return Outcome.SIGNALLED, oom.NOT_THE_KERNEL
         counted = sum(r.outcome is Outcome.OUT_OF_MEMORY for r in job.ranks)
         if job.cgroup and oom.kills(job.cgroup) - job.oom_kills > counted:
-            how = "the kernel killed a process of the job for want of memory"
+            how = "the kernel killed a process of the job: out of memory"
             return Outcome.OUT_OF_MEMORY, how + self._of_limit()
         return (
             Outcome.SIGNALLED,
-            "muster did not send it; the kernel's log, which would tell of a want of memory, cannot be read",
+            "muster did not send it; the kernel may have run out of memory, but its log cannot be read",
         )
 
     def _of_limit(self) -> str:
         limit = oom.limit_reached(self._ledger.job.cgroup)
-        return f": the job's limit of {limit >> 20} MiB was reached" if limit else ""
+        return f": the job reached its limit of {limit >> 20} MiB" if limit else ""
 
     def _wait_for(self, ranks: list[Rank]) -> None:
         """Only the one who waits learns the peak (KiB); nothing depends on it, so it need not be on the disk yet."""

@@ -43,7 +43,7 @@ def gone(card_kind: str, cards: Sequence[int], nodes: dict[int, str] | None) -> 
         name = NODES.get(card_kind)
         nodes = {card: name.format(card) for card in cards} if name else {}
     missing = [nodes[card] for card in cards if nodes.get(card) and not os.path.exists(nodes[card])]
-    return [f"{', '.join(missing)}: the card is not there any more"] if missing else []
+    return [f"{', '.join(missing)}: the card no longer exists"] if missing else []
 
 
 def _written(job: Job, faults: Path) -> list[str]:

@@ -88,7 +88,7 @@ class StepRun:
         and outlive the job."""
         if not self._trouble:
             names = process.names(left)
-            self.end(f"left {len(left)} process(es) behind, which were ended: {names}", steps.STEP_GRACE_S)
+            self.end(f"left {len(left)} process(es) running, and muster ended them: {names}", steps.STEP_GRACE_S)
 
     def close(self) -> str:
         """Nothing of it is left: says so in the job's log. Returns a sentence about what went wrong, if anything."""

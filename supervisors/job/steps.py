@@ -99,5 +99,5 @@ def succeeded(step: Rank) -> bool:
 def failure(step: Rank, trouble: str, last_lines: tuple[str, ...]) -> tuple[State, Verdict]:
     """Of a job whose step before the ranks failed. `trouble`: which one, and how."""
     code = verdict.shell_code(step.status) if step.status else verdict.OWN_FAILURE
-    reason = "the job's own preparation has failed, and no fault of the node is known"
+    reason = "the job's own preparation failed, and no fault of the node is known"
     return State.FAILED, Verdict(code, f"{trouble}; no rank was started", None, last_lines, (), "FAIL", reason)

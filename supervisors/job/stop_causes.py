@@ -75,7 +75,7 @@ class StopCauses:
         ranks = tuple(rank.rank for rank in job.ranks if rank.rank in named)
         reason = str(message.get("reason", ""))
         self._escalation.begin(StopCause.HUNG, "muster", reason, ranks=ranks, again=bool(message.get("again")))
-        self._context.output.say(f"hangs, and is ended: {reason}")
+        self._context.output.say(f"hung, muster stops it: {reason}")
         return {"ok": True}
 
     def _on_owner_end(self) -> None:
@@ -107,7 +107,7 @@ class StopCauses:
     def _out_of_time(self) -> None:
         self._escalation.take_order()
         if self._context.job.stop is None:
-            reason = f"{self._context.spec.max_runtime:g} s are over"
+            reason = f"{self._context.spec.max_runtime:g} s have passed"
             self._escalation.begin(StopCause.MAX_RUNTIME, "max_runtime", reason)
 
     def forget_time(self) -> None:
@@ -124,7 +124,7 @@ class StopCauses:
             reason = f"it {endings.describe(first.status)}"
             self._escalation.begin(StopCause.RANK_FAILED, f"rank {first.rank}", reason)
         elif any(r.serves and r.outcome is None for r in job.ranks) and all(r.serves or r.outcome for r in job.ranks):
-            self._escalation.begin(StopCause.SERVED, "muster", "all that it served have ended")
+            self._escalation.begin(StopCause.SERVED, "muster", "the ranks that it served have ended")
 
     def of_leftovers(self, left: list[Stat]) -> None:
         """These outlive the ranks."""

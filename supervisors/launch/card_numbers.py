@@ -39,5 +39,5 @@ def counted_anew(job: Job, cards: CardsNow | None) -> tuple[Record, str]:
         return {}, ""
     words, nodes = ({str(card): text for card, text in texts.items()} for texts in (cards.words, cards.nodes))
     now = ", ".join(f"{card} is {cards.words[card]}" for card in job.cards if cards.words[card] != before[card])
-    said = f"the driver counts the cards anew: card {now} in this attempt"
+    said = f"the driver renumbered the cards: card {now} in this attempt"
     return {"card_visible": words, "card_nodes": nodes}, said

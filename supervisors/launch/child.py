@@ -55,7 +55,7 @@ class Account:
         """Looks `user` (a name, a number, or empty for our own) up. Raises NotStartable for one that does not exist."""
         number = os.geteuid() if not user else int(user) if _NUMBER.fullmatch(user) else None
         if number is not None and number > _MAX_ID:
-            raise NotStartable(f"user {user}: the largest number of a user is {_MAX_ID}")
+            raise NotStartable(f"user {user}: a user's number is at most {_MAX_ID}")
         try:
             entry = pwd.getpwnam(user) if number is None else pwd.getpwuid(number)
         except (KeyError, ValueError):
@@ -141,7 +141,7 @@ def _live(spec: ProcessSpec, gate_read: int, gate_write: int, unborn: int) -> No
         os.setpriority(os.PRIO_PROCESS, 0, 0)
 
     if os.read(gate_read, 1) != b"1":
-        _give_up(spec, unborn, GATE_CLOSED, 0, "the supervisor died before the ranks were let go")
+        _give_up(spec, unborn, GATE_CLOSED, 0, "the supervisor died before it started the ranks")
 
     step: Callable[[], Any]
     descriptors.restore_limit()
@@ -250,7 +250,7 @@ def explain_exec(argv0: str, entry: dict[str, Any]) -> str:
     if entry.get("reason") == "exec":
         if number in (2, 20):
             if os.path.isabs(argv0) and os.path.exists(argv0):
-                return f"{argv0}: the file is there, but the interpreter or loader that it names is not"
+                return f"{argv0}: the file exists, but the interpreter or loader that it names does not"
             remedy = boot.package_of(os.path.basename(argv0))
             return (
                 f"{argv0}: not found"
@@ -260,6 +260,6 @@ def explain_exec(argv0: str, entry: dict[str, Any]) -> str:
         if number == 13:
             return f"{argv0}: not executable (permission denied)"
         if number == 8:
-            return f"{argv0}: not executable (no program, and no #! line)"
+            return f"{argv0}: not executable (not a program, and no #! line)"
         return f"{argv0}: cannot be executed: {entry.get('text')}"
     return str(entry.get("text"))

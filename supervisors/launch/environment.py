@@ -139,7 +139,7 @@ def read_exports(path: os.PathLike[str], before: Mapping[str, str]) -> dict[str,
     with open(fd, "rb") as file:
         data = file.read(_MAX_EXPORTS + 1)
     if len(data) > _MAX_EXPORTS:  # cut off, it would read as if the rest had been taken away
-        raise OSError(errno.E2BIG, f"an environment of more than {_MAX_EXPORTS} bytes", os.fspath(path))
+        raise OSError(errno.E2BIG, f"the environment has more than {_MAX_EXPORTS} bytes", os.fspath(path))
     if not data:
         return {}
     after = {}

@@ -63,7 +63,7 @@ class SessionRequest:
             request = cls(**{name: value for name, value in raw.items() if name in cls.__slots__})
             wrong = request._wrong()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            wrong = f"a request that is not understood: {error}"
+            wrong = f"the request is invalid: {error}"
         if wrong:
             raise SessionRefused("INVALID", wrong)
         return request
@@ -77,17 +77,17 @@ class SessionRequest:
         if not self.argv or not self.argv[0]:
             return "the command is empty"
         if any("\0" in word for word in words):
-            return "a NUL in the command, in the environment or in workdir"
+            return "the command, the environment or workdir contains a NUL"
         if any(not name or "=" in name or not isinstance(value, str) for name, value in env.items()):
-            return "a variable without a name, with a = in its name, or whose value is no text"
+            return "a variable has no name, has = in its name, or has a value that is not text"
         if max(sizes) >= MAX_STRING or sum(sizes[: len(self.argv)]) > MAX_ARGV:
-            return f"a command of more than {MAX_ARGV} bytes, or an argument of {MAX_STRING} bytes or more"
+            return f"the command has more than {MAX_ARGV} bytes, or an argument has {MAX_STRING} bytes or more"
         if not all(math.isfinite(s) and s >= 0 for s in seconds):
-            return "a time that is no number of seconds from 0 on"
+            return "a time limit must be a number of seconds, 0 or more"
         if not all(type(n) is int and 0 <= n <= MAX_SIZE for n in (self.rows, self.columns)):
-            return f"a window of {self.rows} rows and {self.columns} columns: allowed are 0 to {MAX_SIZE}"
+            return f"the window has {self.rows} rows and {self.columns} columns: each must be 0 to {MAX_SIZE}"
         if self.rank is not None and type(self.rank) is not int:
-            return "rank is no number"
+            return "rank must be a number"
         if type(self.max_sessions) is not int or not isinstance(self.by, str):
             return "max_sessions must be a number, by a text"
         return ""
@@ -100,7 +100,7 @@ def place(job: Job, boot: str, wanted: int | None, members: list[Stat]) -> tuple
     Raises SessionRefused where there is no such rank that runs.
     """
     if job.state is not State.RUNNING:
-        raise SessionRefused("RANK_NOT_RUNNING", f"the job is {job.state}: commands run in one that is RUNNING")
+        raise SessionRefused("RANK_NOT_RUNNING", f"the job is {job.state}: commands run only in a RUNNING job")
     if boot != Boot.RANKS:
         made = _made_by_launcher(wanted, members)
         if made is not None:

@@ -114,7 +114,7 @@ def _refuse_another(folder: Path, there: os.stat_result, account: Account, aroun
     if there.st_uid == account.uid or (account.uid == os.geteuid() and there.st_uid == _uid_of_new(folder, around)):
         return
     raise NotStartable(
-        f"{folder} is there and belongs to uid {there.st_uid}, not to the job's user {account.name} "
+        f"{folder} already exists and belongs to uid {there.st_uid}, not to the job's user {account.name} "
         f"(uid {account.uid}): move or remove it, or give the job another name"
     )
 

@@ -62,10 +62,10 @@ def read(path: Path, offset: int = 0, first: int = 0) -> Contents:
             return Contents(records, end, torn=True)
         record = decode(line)
         if record is None:
-            what = "the checksum does not fit; the record cannot be trusted"
+            what = "the checksum does not match; the record cannot be trusted"
             raise JournalDamaged(str(path), number + 1, what, records)
         if record.get("n") != number:
-            what = f"record {record.get('n')} where {number} belongs"
+            what = f"found record {record.get('n')}, expected record {number}"
             raise JournalDamaged(str(path), number + 1, what, records)
         records.append(record)
         end += len(line)

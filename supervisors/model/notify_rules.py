@@ -29,15 +29,15 @@ def webhook_problem(url: str) -> str:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:  # its text has what it could not read: of a URL that is cut wrongly, a part of a password
-        return "is no URL: host, or port (a number up to 65535), cannot be read"
+        return "is not a URL: host, or port (a number up to 65535), cannot be read"
     if parts.scheme not in ("http", "https"):
-        return f"{parts.scheme[:20]!r} is no scheme that is spoken: must begin with http:// or https://"
+        return f"{parts.scheme[:20]!r} is not a supported scheme: must begin with http:// or https://"
     if not host:
         return f"{parts.scheme}://...: names no host"
     if port == 0:
         return f"{shown(url)}: allowed are ports 1 to 65535"
     if parts.username is not None or parts.password is not None:
-        return f"{shown(url)}: must not have a user or a password before the host: a receiver knows us by path or query"
+        return f"{shown(url)}: must not have a user or a password before the host: use the path or the query instead"
     if "#" in url:
         return f"{shown(url)}: must not have a fragment (#...), which is never sent"
     return ""
@@ -47,7 +47,9 @@ def events_problem(names: Collection[str], allowed: Iterable[str]) -> str:
     """The first name that is not among the allowed ones, in one sentence; empty: there is none."""
     known = tuple(allowed)
     unknown = next((name for name in names if name not in known), None)
-    return "" if unknown is None else f"{unknown[:40]!r} is no event that is notified: allowed are {', '.join(known)}"
+    return (
+        "" if unknown is None else f"{unknown[:40]!r} is not an event that muster posts: allowed are {', '.join(known)}"
+    )
 
 
 def secret_problem(secret: str) -> str:

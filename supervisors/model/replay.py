@@ -263,7 +263,7 @@ def _ended(job: Job, r: Record) -> None:
 def _final(r: Record) -> State:
     state = State(r["state"])
     if not state.final:
-        raise IllegalTransition(f"record {r['n']}: {r['kind']} with {state}, which is no final state")
+        raise IllegalTransition(f"record {r['n']}: {r['kind']} with {state}, which is not a final state")
     return state
 
 

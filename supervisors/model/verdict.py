@@ -121,7 +121,7 @@ def _not_known(ranks: tuple[int, ...]) -> str:
     if not ranks:
         return ""
     named = f"{', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-    return f"; ranks {named} ended while no supervisor lived: which of them failed first is not known"
+    return f"; ranks {named} ended while no supervisor was running; which of them failed first is unknown"
 
 
 def lost_output(rank: int | None, lost: int, since: float, error: str, *, is_open: bool) -> str:
@@ -130,8 +130,8 @@ def lost_output(rank: int | None, lost: int, since: float, error: str, *, is_ope
     what = "the job's own log" if rank is None else f"output of rank {rank}"
     at = time.strftime("%H:%M:%S", time.localtime(since))
     if is_open:
-        return f"{what} is being lost since {at}: {lost} bytes so far: {error}"
-    return f"{lost} bytes of {what} were lost, from {at} on: {error}"
+        return f"{what} has been lost since {at}: {lost} bytes so far: {error}"
+    return f"{lost} bytes of {what} were lost from {at} on: {error}"
 
 
 def first_failure(job: Job) -> Rank | None:
@@ -162,7 +162,7 @@ def so_far(job: Job) -> Verdict | None:
     code, text = shell_code(first.status), endings.describe(first.status)
     if first.outcome is Outcome.HUNG:
         code, text = code or HUNG_CODE, "hung" + (f": {stop.reason}" if stop.reason else "")
-    text = f"is being ended: rank {first.rank} {text}{_not_known(unordered(job))}"
+    text = f"is being stopped: rank {first.rank} {text}{_not_known(unordered(job))}"
     return Verdict(code, text, first.rank, recommendation="UNSPECIFIED")
 
 
@@ -182,20 +182,20 @@ def recommend(job: Job, first: Rank, fault: str) -> tuple[str, str]:
     """
     unfit = [check["item"] for check in job.checks if blames_node(check)]
     if unfit:
-        return "RETRY_ELSEWHERE", f"the node had failed its pre-check ({', '.join(unfit)}): isolate it"
+        return "RETRY_ELSEWHERE", f"the node failed its pre-check ({', '.join(unfit)}): isolate the node"
     if fault:
         return "RETRY_ELSEWHERE", f"{fault}: isolate the node"
     if first.outcome is Outcome.LOST:
-        return "RETRY_HERE", "the outcome is lost, not the node"
+        return "RETRY_HERE", "the exit status is unknown, and no fault of the node is known"
     if first.outcome is Outcome.NOT_STARTED:
-        return "FAIL", "the command cannot be run as it is given"
+        return "FAIL", "the command cannot be executed as given"
     if first.outcome is Outcome.HUNG:
-        return "RETRY_HERE", "it hung, and no fault of the node is known"
+        return "RETRY_HERE", "the job hung, and no fault of the node is known"
     if first.outcome is Outcome.OUT_OF_MEMORY:
-        return "FAIL", "it needs more memory than it may have; another try would, too"
+        return "FAIL", "the job needs more memory than it may use, and a retry would fail again"
     if first.outcome is Outcome.SIGNALLED and first.status is not None and os.WTERMSIG(first.status) in _FROM_OUTSIDE:
-        return "RETRY_HERE", "somebody ended it; neither the job nor the node is known to be at fault"
-    return "FAIL", "the job ended by itself, and no fault of the node is known"
+        return "RETRY_HERE", "a signal from outside the job ended it, and no fault of the job or the node is known"
+    return "FAIL", "the job failed by itself, and no fault of the node is known"
 
 
 def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str = "") -> tuple[State, Verdict]:
@@ -217,21 +217,23 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
         count = len(job.ranks) - serving
         who = f"all {count} ranks" if count > 1 else f"rank {next(r.rank for r in job.ranks if not r.serves)}"
         summary = f"{who} exited with code 0"
-        return State.SUCCEEDED, Verdict(0, summary + (f"; {serving} that served them ended then" if serving else ""))
+        return State.SUCCEEDED, Verdict(
+            0, summary + (f"; {serving} that served them ended after that" if serving else "")
+        )
     end = _failed(job, first, last_lines, victims, fault)
     end.summary += _not_known(unordered(job))
     by_somebody = stop is not None and stop.cause is StopCause.REQUESTED
     if by_somebody and first.outcome is Outcome.LOST:  # what is not known is no success, but it was asked for
         end.stopped_by = stopper(job)[0]
-        end.summary += f"; {end.stopped_by} had asked to stop it"
-        end.recommendation, end.recommendation_reason = "NONE", "it was asked for"
+        end.summary += f"; {end.stopped_by} had requested a stop"
+        end.recommendation, end.recommendation_reason = "NONE", "the stop was requested"
     return State.LOST if first.outcome is Outcome.LOST else State.FAILED, end
 
 
 def _failed(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[int, ...], fault: str) -> Verdict:
     where = f"rank {first.rank} (device {first.device})"
     if first.outcome is Outcome.LOST:
-        summary = f"the end of {where} is not known: {first.detail}"
+        summary = f"the exit status of {where} is unknown: {first.detail}"
         return Verdict(OWN_FAILURE, summary, first.rank, last_lines, victims, *recommend(job, first, fault))
     if first.outcome is Outcome.NOT_STARTED:
         summary = f"{where} could not be started: {first.detail}"
@@ -242,9 +244,9 @@ def _failed(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[i
     summary = f"{where} {endings.describe(first.status)}" + (f" ({first.detail})" if first.detail else "")
     others = [str(r.rank) for r in job.ranks if failed(r) and r is not first]
     if others:
-        summary += f"; failed by themselves at nearly the same time: rank {', '.join(others)}"
+        summary += f"; also failed at nearly the same time: rank {', '.join(others)}"
     if victims:
-        summary += f"; {len(victims)} other rank{'s were' if len(victims) > 1 else ' was'} ended for it"
+        summary += f"; {len(victims)} other rank{'s were' if len(victims) > 1 else ' was'} stopped"
     code = shell_code(first.status)
     return Verdict(code, summary, first.rank, last_lines, victims, *recommend(job, first, fault))
 
@@ -267,7 +269,7 @@ def not_prepared(summary: str, elsewhere: bool) -> tuple[State, Verdict]:
             OWN_FAILURE,
             summary,
             recommendation="RETRY_ELSEWHERE",
-            recommendation_reason="this node could not prepare it",
+            recommendation_reason="this node could not prepare the job",
         )
     return State.FAILED, Verdict(
         OWN_FAILURE, summary, recommendation="RETRY_HERE", recommendation_reason="the job did not run"
@@ -278,7 +280,7 @@ def card_missing(job: Job, missing: Mapping[int, str]) -> tuple[State, Verdict]:
     """Of a job some of whose cards the driver does not list any more, so that its next attempt has no cards to run on.
     `missing`: their UUIDs by the job's numbers."""
     named = " and ".join(f"card {card} ({uuid})" for card, uuid in sorted(missing.items()))
-    what = f"the driver does not list {named} any more"
+    what = f"the driver no longer lists {named}"
     code, summary = OWN_FAILURE, f"{what}: attempt {job.attempt} was not started"
     if job.past:
         code, summary = job.past[-1].exit_code, f"{summary}; attempt {job.past[-1].number}: {job.past[-1].summary}"
@@ -324,7 +326,7 @@ def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...]) -> Verdict:
         summary += "; " + (several if count > 1 else f"{first} before the stop reached it")
     if job.killed:
         summary += "; SIGKILL was needed"
-    return Verdict(code, summary, None, (), victims, "NONE", "it was asked for", stopped_by=by)
+    return Verdict(code, summary, None, (), victims, "NONE", "the stop was requested", stopped_by=by)
 
 
 def blames_node(check: dict[str, Any]) -> bool:

@@ -103,14 +103,14 @@ class Nursery:
     def _see_name(self) -> None:
         """A daemon that got no answer (we were stopped, or hung) has given our name to another nursery."""
         if not self._held.is_at(self._at.with_suffix(".lock")):
-            self._step_aside("it did not answer for a while", named=False)
+            self._step_aside("it did not answer", named=False)
 
     def _step_aside(self, why: str, *, named: bool = True) -> None:
         """Gives up the name, so that a daemon starts a nursery with better limits, and only looks after what is there
         (retired.py). `named`: the name is still ours."""
         if self._retired is not None:
             return
-        text = f"{why}: another nursery takes its place"
+        text = f"{why}: another nursery replaces it"
         say(text)
         self._tell({"op": "died", "job": "", "how": "steps aside", "error": text})
         own = self._at if named else self._at.with_suffix(f".{os.getpid()}.lock")

@@ -209,7 +209,7 @@ class SupervisedJobs:
             except OSError as error:
                 if error.errno not in FULL or not self._spare.make_room():
                     raise
-                say(f"{error.strerror}: descriptors in reserve are used for a supervisor")
+                say(f"{error.strerror}: using reserved file descriptors for a supervisor")
 
     def _on_word(self, job: SupervisedJob) -> None:
         """Takes what the supervisor has said; all of it, since it may be dead already."""

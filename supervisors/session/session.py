@@ -74,7 +74,7 @@ class Session:
         self.inlet = Inlet(loop, ends.input, request.tty, self.pump)
         if request.time_limit_s is not None:
             limit = request.time_limit_s
-            self._limit.set(limit, lambda: end(self, f"its time of {limit:g} s is over"))
+            self._limit.set(limit, lambda: end(self, f"its time limit of {limit:g} s has passed"))
         if request.detached:
             self._hold(False)
 
@@ -117,7 +117,7 @@ class Session:
         for outlet, offset in both:
             if offset is not None and not 0 <= offset <= outlet.end:
                 raise SessionRefused("INVALID", f"offset {offset} is not within the {outlet.end} bytes of output")
-        self._leave("somebody else has attached to the session")
+        self._leave("another client attached to the session")
         for outlet, offset in both:
             outlet.go_back(offset)
 
@@ -204,7 +204,9 @@ class Session:
 
             def let_go() -> None:
                 self._hold(False)
-                self._alarm.set(patience - held, lambda: self._end(self, f"abandoned: nobody for {patience:g} s"))
+                self._alarm.set(
+                    patience - held, lambda: self._end(self, f"abandoned: no client was attached for {patience:g} s")
+                )
 
             self._alarm.set(held, let_go)
 

@@ -124,7 +124,7 @@ class Sessions:
             session = self._find(message)
             offsets = message.get("stdout"), message.get("stderr")
             if any(type(offset) not in (int, type(None)) for offset in offsets):
-                raise SessionRefused("INVALID", "an offset is a number of bytes")
+                raise SessionRefused("INVALID", "an offset must be a number of bytes")
             session.go_back(*offsets)
         except SessionRefused as error:
             return _refusal(error)
@@ -138,7 +138,7 @@ class Sessions:
 
     def _on_end(self, message: Message, client: Client) -> Message:
         try:
-            self.ends.end(self._find(message), "it was asked to end")
+            self.ends.end(self._find(message), "a client asked it to end")
         except SessionRefused as error:
             return _refusal(error)
         return {"ok": True}
@@ -147,9 +147,9 @@ class Sessions:
         """Raises SessionRefused."""
         session = self._all.get(str(message.get("session")))
         if session is None:
-            why = "there is none, or its end is not kept any more"
+            why = "it does not exist, or its result is no longer kept"
             if self._job.takeovers:
-                why += "; or its supervisor died, and it with it"
+                why += "; or it died with its supervisor"
             raise SessionRefused("SESSION_NOT_FOUND", f"session {message.get('session')}: {why}")
         return session
 
@@ -158,7 +158,7 @@ class Sessions:
     def _bear(self, request: SessionRequest) -> Session:
         """Raises SessionRefused, with no process left."""
         if sum(session.lives for session in self._all.values()) >= request.max_sessions:
-            raise SessionRefused("TOO_MANY", f"the job has {request.max_sessions} sessions, as many as are allowed")
+            raise SessionRefused("TOO_MANY", f"the job has {request.max_sessions} sessions, the most that are allowed")
         job = self._job
         members = self._containment.members() if self._boot != Boot.RANKS and job.state is State.RUNNING else []
         number, rank, env = place(job, self._boot, request.rank, members)
@@ -186,7 +186,7 @@ class Sessions:
         except (OSError, NotStartable) as error:
             if ends is not None:
                 ends.close()
-            raise SessionRefused("TOO_MANY", f"the session cannot be begun: {error}") from None
+            raise SessionRefused("TOO_MANY", f"cannot start the session: {error}") from None
         if not request.tty:
             ends.close_command()
         self.ends.begun(request.grace_s)

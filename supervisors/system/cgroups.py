@@ -53,7 +53,9 @@ def limit_cgroup(folder: str, memory: float | None, cpus: float | None) -> str:
             continue
         controller = name.partition(".")[0]
         if not folder:
-            troubles.append(f"the limit of {controller} is not in force: there is no cgroup v2 of our own on this node")
+            troubles.append(
+                f"the limit of {controller} is not in force: this node has no cgroup v2 that muster may use"
+            )
             continue
         try:
             if not os.path.exists(f"{folder}/{name}"):

@@ -110,7 +110,7 @@ def _posix(path: Path, fds: list[int]) -> OSError | None:
         try:
             fcntl.lockf(fd, kind | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            raise AlreadySupervised(f"{path}: another process has the lock") from None
+            raise AlreadySupervised(f"{path}: another process holds the lock") from None
         except OSError as error:
             return error
         return None
@@ -122,7 +122,7 @@ def _flock(fd: int, path: Path) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise AlreadySupervised(f"{path}: another process has the lock") from None
+        raise AlreadySupervised(f"{path}: another process holds the lock") from None
     except OSError as error:
         if error.errno in _NO_FLOCK:
             return False

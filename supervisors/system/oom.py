@@ -12,7 +12,7 @@ import time
 #: vm.oom_kill_allocating_task, "Out of memory (oom_kill_allocating_task): ...". A name may hold a parenthesis.
 _KILLED = re.compile(r"ut of memory(?: \(\w+\))?: Killed process ([0-9]+) \((.*?)\)(?:[ ,]|$)", re.MULTILINE)
 #: Of a rank whose SIGKILL was somebody else's.
-NOT_THE_KERNEL = "muster did not send it, nor did the kernel for want of memory"
+NOT_THE_KERNEL = "neither muster nor the kernel's OOM killer sent it"
 _NUMBER = re.compile(r"[0-9]+")
 #: Of the pid namespace that the kernel began with (include/linux/proc_ns.h, PROC_PID_INIT_INO).
 _FIRST_NAMESPACE = "pid:[4026531836]"

@@ -61,11 +61,11 @@ def enter(unit: str, description: str) -> str:
     if trouble.startswith(_UNIT_EXISTS):
         trouble = _join(unit)
     if trouble:
-        return f"systemd gave no scope {unit}: {trouble}"
+        return f"systemd did not create scope {unit}: {trouble}"
     deadline = time.monotonic() + ANSWER_S
     while own() != unit:  # the answer says that it is to be done, not that it is
         if time.monotonic() >= deadline:
-            return f"systemd gave no scope {unit}: it was not there after {ANSWER_S:g} s"
+            return f"systemd did not create scope {unit}: it did not exist after {ANSWER_S:g} s"
         time.sleep(_LOOK_S)
     return ""
 
@@ -106,4 +106,4 @@ def _join(unit: str) -> str:
             with contextlib.suppress(OSError):
                 (leaf / "cgroup.procs").write_text("0")
                 return ""
-    return "it is there, and cannot be entered"
+    return "it exists, but cannot be entered"

@@ -21,7 +21,7 @@ from muster.supervisors.supervision_errors import Untrusted
 _MAX_LINKS = 40
 #: Times that a file may come and go while it is opened.
 _TRIES = 10
-_NO_FILE = "is no file: move it away"
+_NO_FILE = "is not a regular file: move it away"
 _SEARCH = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 #: What is opened may be a FIFO that somebody put there, whose open() would wait.
 _CAREFUL = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -191,7 +191,7 @@ def _of_another(path: str, uid: int) -> tuple[str, str]:
     me = os.geteuid()
     trusted = "root" if me == 0 else f"root and {user_name(me)}"
     return (
-        f"belongs to {user_name(uid)}, and muster trusts {trusted} alone there",
+        f"belongs to {user_name(uid)}, but muster trusts only {trusted} there",
         f"choose another path, or, if the content is good: chown {me} {path}",
     )
 

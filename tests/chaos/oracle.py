@@ -104,7 +104,7 @@ class Oracle:
 
     def is_reported(self, job: Any, rank: int) -> bool:
         """Whether the loss is in the job, as bytes and as a warning, and in the events; and in what commands show."""
-        lasts = f"output of rank {rank} is being lost"
+        lasts = f"output of rank {rank} has been lost since"
         over = f"rank {rank}: {job.ranks[rank].lost_log_bytes} bytes of output could not be written"
         said = next((said for said in (lasts, over) if any(said in warning for warning in job.warnings)), "")
         if not said or not job.ranks[rank].lost_log_bytes:

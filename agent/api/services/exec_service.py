@@ -204,7 +204,7 @@ class ExecService(ExecServiceServicer):
                     await anyio.sleep(pause.next())
                     continue
                 if pid != link.started.supervisor:
-                    return SessionNotFound(session, f"job {entry.job_id}: session {session}: its supervisor died")
+                    return SessionNotFound(session, f"job {entry.job_id}: session {session}: it died with its supervisor")
                 return SupervisorUnreachable(f"job {entry.job_id}: session {session} was cut off: attach to it again")
         return self._unreachable(entry, session, LinkLost(problem))
 
@@ -251,7 +251,7 @@ class ExecService(ExecServiceServicer):
         if lost is not None:
             raise lost
         if answer.timed_out:
-            answer.exited.message = f"its time of {limit:g} s is over"
+            answer.exited.message = f"its time limit of {limit:g} s has passed"
         answer.stdout, answer.stderr = bytes(kept[frames.STDOUT]), bytes(kept[frames.STDERR])
         answer.stdout_cut = ends[frames.STDOUT] - len(answer.stdout)
         answer.stderr_cut = ends[frames.STDERR] - len(answer.stderr)

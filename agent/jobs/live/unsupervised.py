@@ -284,7 +284,7 @@ class Unsupervised:
             "exit_code": 128 + signal.SIGTERM,
             "summary": summary,
             "recommendation": "NONE",
-            "recommendation_reason": "it was asked for",
+            "recommendation_reason": "the stop was requested",
             "stopped_by": order.by,
         }
         cause: Record = {"cause": StopCause.REQUESTED, "by": order.by, "reason": order.reason, "steps": list(steps)}

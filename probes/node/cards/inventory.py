@@ -115,7 +115,7 @@ def _of_cards(look: Look, found: Comparison) -> list[CheckResult]:
         if difference is not None:
             results.append(_differs(say, difference))
         elif facts.index in found.nameless:
-            results.append(say.not_told("it does not say who it is"))
+            results.append(say.not_told("it did not identify itself"))
         else:
             results.append(say.ok("it is the card that is remembered", facts.card.uuid))
     return results

@@ -51,4 +51,9 @@ MEMORY = NodeCheck(
     0.0,
     (Code.KERNEL_MEMORY_CORRECTED, Code.KERNEL_MEMORY_UNCORRECTED),
 )
-OOM = NodeCheck(kernel_lines.OOM, "processes killed for want of memory, from the kernel's log", 0.0, (Code.OOM_KILL,))
+OOM = NodeCheck(
+    kernel_lines.OOM,
+    "processes that the kernel killed because it ran out of memory, from its log",
+    0.0,
+    (Code.OOM_KILL,),
+)

@@ -128,7 +128,7 @@ def name_trouble(job_id: str, env: Mapping[str, str]) -> str:
         return ""
     shown = f"{name[:40]!a}... ({len(name)} characters)" if len(name) > 40 else ascii(name)
     return (
-        f"MA_VJ_NAME is {shown}, which cannot be the name of a job: {job_id} is used in its place; give 1 to "
+        f"MA_VJ_NAME is {shown}, which cannot be the name of a job: muster uses {job_id} instead; set it to 1 to "
         "128 letters, digits, '.', '_' and '-', a letter or digit first, or unset it"
     )
 

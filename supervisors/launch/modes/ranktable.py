@@ -109,13 +109,15 @@ def _contents(path: Path) -> bytes:
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise RankTableError(str(path), "", "is no regular file: give the JSON file itself, or its folder")
+            raise RankTableError(str(path), "", "is not a regular file: give the JSON file itself, or its folder")
         with open(fd, "rb", closefd=False) as file:
             # One more than allowed: it may have grown, and files of /proc have no size.
             data = file.read(MAX_BYTES + 1) if status.st_size <= MAX_BYTES else b""
         size = max(len(data), status.st_size)
         if size > MAX_BYTES:
-            raise RankTableError(str(path), "", f"has {size} bytes, allowed are {MAX_BYTES}: that is no rank table")
+            raise RankTableError(
+                str(path), "", f"has {size} bytes, at most {MAX_BYTES} are allowed: this is not a rank table"
+            )
         return data
     finally:
         os.close(fd)
@@ -130,7 +132,7 @@ def parse(data: bytes, name: str) -> RankTable | str:
     if status.text(empty=True) != "completed":
         return f"{name}: status: is {shown(status.raw)}, not yet 'completed'"
     if top.has("group_list") and top.has("server_list"):
-        raise top.member("server_list").error("stands beside group_list: a table is of template 1 or 2, not of both")
+        raise top.member("server_list").error("is given together with group_list: use template 1 or 2, not both")
     if top.has("group_list"):
         return _template2(top)
     if top.has("server_list"):
@@ -211,7 +213,7 @@ def _once(seen: dict[Hashable, Value], key: Hashable, at: Value, server_id: str 
     other = seen.setdefault(key, at)
     if other is not at:
         where = f" on server {shown(server_id)}" if server_id else ""
-        raise at.error(f"{shown(at.raw)} stands twice{where}: also at {other.place}")
+        raise at.error(f"{shown(at.raw)} occurs twice{where}: also at {other.place}")
 
 
 def _counted(at: Value, there: int, what: str) -> None:
@@ -229,22 +231,22 @@ def server_of(table: RankTable, *, pod_name: str | None, host_ip: str | None) ->
     ids = [server.server_id for server in table.servers]
     if table.template == 1:
         if not ids:
-            raise RankTableError(table.name, "server_list", "does not have this node: it is empty")
+            raise RankTableError(table.name, "server_list", "does not contain this node: it is empty")
         wanted = host_ip if host_ip and len(ids) > 1 else ids[0]
         if wanted not in ids:
-            what = f"does not have this node, server {shown(wanted)} (MA_CURRENT_HOST_IP): there are {_few(ids)}"
+            what = f"does not contain this node, server {shown(wanted)} (MA_CURRENT_HOST_IP): it lists {_few(ids)}"
             raise RankTableError(table.name, "server_list", what)
         return ids.index(wanted)
     named = [instance for instance in table.instances if not pod_name or instance.pod_name == pod_name]
     if pod_name and not named:
         there = _few([instance.pod_name for instance in table.instances])
-        what = f"does not have this node, instance {shown(pod_name)} (MA_CURRENT_INSTANCE_NAME): there are {there}"
+        what = f"does not contain this node, instance {shown(pod_name)} (MA_CURRENT_INSTANCE_NAME): it lists {there}"
         raise RankTableError(table.name, "group_list", what)
     for instance in named:
         if instance.server_id in ids:
             return ids.index(instance.server_id)
     which = f"this node, instance {shown(pod_name)}," if pod_name else "every instance"
-    raise RankTableError(table.name, "group_list", f"{which} is without devices: there is nothing to start")
+    raise RankTableError(table.name, "group_list", f"{which} has no devices: there is nothing to start")
 
 
 def _few(names: list[str]) -> str:

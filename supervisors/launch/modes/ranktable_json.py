@@ -131,9 +131,9 @@ def load(data: bytes, name: str) -> Value:
         before = data[: error.start].decode()
         place = f"line {before.count(chr(10)) + 1} column {len(before) - before.rfind(chr(10))}"
         torn = error.reason == "unexpected end of data"
-        raise RankTableError(name, place, f"is no UTF-8: {error.reason}", torn=torn) from None
+        raise RankTableError(name, place, f"is not UTF-8: {error.reason}", torn=torn) from None
     if data.count(b"{") + data.count(b"[") > MAX_PARTS:
-        raise RankTableError(name, "", f"has more than {MAX_PARTS} objects and lists: that is no rank table")
+        raise RankTableError(name, "", f"has more than {MAX_PARTS} objects and lists: this is not a rank table")
     odd: list[str] = []
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -158,10 +158,10 @@ def load(data: bytes, name: str) -> Value:
     except json.JSONDecodeError as error:
         torn = _ends_too_early(text, error)
         place = f"line {error.lineno} column {error.colno}"
-        what = "ends too early" if torn else "is no JSON"
+        what = "ends too early" if torn else "is not JSON"
         raise RankTableError(name, place, f"{what}: {error.msg}", torn=torn) from None
     except RecursionError:
-        raise RankTableError(name, "", "is nested too deep: that is no rank table") from None
+        raise RankTableError(name, "", "is nested too deeply: this is not a rank table") from None
     top = Value(name, raw)
     if odd:
         raise _first_odd(top)
@@ -192,9 +192,9 @@ def _first_odd(top: Value) -> RankTableError:
         if at is None:
             stack.pop()
         elif isinstance(at.raw, _Twice):
-            return at.member(at.raw.key).error("stands twice in the same object: which of the two holds?")
+            return at.member(at.raw.key).error("occurs twice in the same object: remove one of the two")
         elif isinstance(at.raw, _NotJson):
-            return at.error(f"{at.raw} is no number that JSON has")
+            return at.error(f"{at.raw} is not a JSON number")
         else:
             stack.append(_telling(at))
     raise AssertionError("what was odd while reading is in the document")

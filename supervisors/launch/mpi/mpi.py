@@ -35,11 +35,11 @@ def wait(args: argparse.Namespace) -> int:
         try:
             line = read_line(sock)
         except OSError as error:
-            raise NotReady(f"node 0 at {args.lead} is gone before the job's end: {seen(error)}") from None
+            raise NotReady(f"lost node 0 at {args.lead} before the job ended: {seen(error)}") from None
         told = read_end(line)
         if told is None:
-            what = f"said {line!r}" if line else "closed the connection without telling how the job ended"
-            raise NotReady(f"node 0 at {args.lead} is gone before the job's end: it {what}")
+            what = f"said {line!r}" if line else "closed the connection without reporting how the job ended"
+            raise NotReady(f"lost node 0 at {args.lead} before the job ended: it {what}")
     code, reason = told
     say(f"node 0 has ended with code {code}" + (f": {reason}" if reason else ""))
     return code
@@ -59,9 +59,9 @@ def _meet(args: argparse.Namespace) -> socket.socket:
             answer = read_line(sock)
             if answer == "welcome":
                 return sock
-            what = f"it answers {answer!r}" if answer else "it closes the connection"
+            what = f"it answers {answer!r}" if answer else "it closed the connection"
             if answer.startswith("no "):
-                what = f"it refuses us: {answer[3:]}"
+                what = f"it refused this node: {answer[3:]}"
         except OSError as error:
             what = seen(error)
         except UnicodeError as error:  # a name that IDNA has no way to write
@@ -69,7 +69,7 @@ def _meet(args: argparse.Namespace) -> socket.socket:
         if sock is not None:
             sock.close()
         if time.monotonic() >= deadline:
-            raise NotReady(f"node 0 is not to be reached at {args.lead} within {args.ready_timeout:g} s: {what}")
+            raise NotReady(f"cannot reach node 0 at {args.lead} within {args.ready_timeout:g} s: {what}")
         time.sleep(AGAIN_S)
 
 

@@ -187,7 +187,7 @@ class Lead:
         os.close(ended)
         code = 128 - child.returncode if child.returncode < 0 else child.returncode
         if self._gone:
-            return code or 1, f"node {self._gone} ({self._hosts[self._gone]}) was gone before the job's end"
+            return code or 1, f"node {self._gone} ({self._hosts[self._gone]}) was lost before the job ended"
         if self._asked and code:
             return 128 + self._asked, f"ended by {signal.Signals(self._asked).name}"
         return code, f"mpirun ended with code {code}"
@@ -198,7 +198,7 @@ class Lead:
         while child.poll() is None:
             now = time.monotonic()
             if self._gone and kill is None:
-                say(f"node {self._gone} ({self._hosts[self._gone]}) is gone before the job's end: mpirun is ended")
+                say(f"node {self._gone} ({self._hosts[self._gone]}) was lost before the job ended: stopping mpirun")
                 term = now
             elif self._asked and term is None:
                 term = now + _FORWARD_S
@@ -230,7 +230,7 @@ class Lead:
         self._say_found()
         late = time.monotonic() - ANSWER_S
         for peer in [p for p in self._strangers if p.since <= late]:
-            self._refuse(peer, "it does not say who it is")
+            self._refuse(peer, "it did not identify itself")
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._asked = self._asked or number
@@ -277,14 +277,14 @@ class Lead:
             if newline:
                 self._meet(peer, line.decode("utf-8", "replace").strip())
             elif len(peer.data) >= MAX_LINE:
-                self._refuse(peer, "it does not say who it is")
+                self._refuse(peer, "it did not identify itself")
 
     def _meet(self, peer: Peer, line: str) -> None:
         said, job_id = read_hello(line), self._args.job_id
         if said is None:
-            self._refuse(peer, "it is no waiting node of muster")
+            self._refuse(peer, "it is not a waiting muster node")
         elif said[0] != job_id:
-            self._refuse(peer, f"this port is that of job {job_id}, not of {said[0]}")
+            self._refuse(peer, f"this port belongs to job {job_id}, not to {said[0]}")
         elif not 1 <= said[1] < len(self._hosts):
             self._refuse(peer, f"node rank {said[1]}: the other nodes of the job are 1 to {len(self._hosts) - 1}")
         else:
@@ -300,7 +300,7 @@ class Lead:
             self._say_once(f"node {rank} ({self._hosts[rank]}) has reported from {peer.address}")
 
     def _refuse(self, peer: Peer, reason: str) -> None:
-        self._say_once(f"a connection from {peer.address} is refused: {reason}")
+        self._say_once(f"refused a connection from {peer.address}: {reason}")
         self._send(peer, f"no {reason}")
         self._drop(peer)
 

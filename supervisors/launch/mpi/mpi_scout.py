@@ -47,6 +47,6 @@ class Scout(threading.Thread):
                 continue
             if greeting.startswith(b"SSH-"):
                 return address
-            what = f"answers {greeting!r}" if greeting else "closes the connection"
-            self.seen = f"port {self.port} at {address} {what}, which is no sshd"
+            what = f"answers {greeting!r}" if greeting else "closed the connection"
+            self.seen = f"port {self.port} at {address} {what}: not an sshd"
         return ""

@@ -565,7 +565,7 @@ def test_a_restart_is_on_the_same_cards_after_the_driver_counted_anew(daemon: Da
     ended = daemon.wait("j")
     assert ended.state == job_pb2.JOB_STATE_SUCCEEDED and devices(ended) == [4, 5]
     text = (daemon.root.log / "j-muster-0.log").read_text()
-    assert "the driver counts the cards anew: card 4 is 3, 5 is 4 in this attempt" in text
+    assert "the driver renumbered the cards: card 4 is 3, 5 is 4 in this attempt" in text
 
 
 @pytest.mark.slow

@@ -121,12 +121,12 @@ def test_no_supervisor_is_forked_for_what_none_can_work_with(daemon: Daemon) -> 
     folder(daemon.root.job("job").journal)
     nursery = daemon.nursery_pid()
     os.kill(lock.holder(daemon.root.job("job").lock), signal.SIGKILL)
-    eventually(lambda: "is no file" in daemon.root.nursery_log.read_text())
+    eventually(lambda: "is not a regular file" in daemon.root.nursery_log.read_text())
     assert stop(daemon).returncode == 0
     eventually(lambda: not Path(f"/proc/{nursery}/task/{nursery}/children").read_text())
     daemon.kill()
     eventually(lambda: not alive(nursery), message="it has no job left, and ends")
-    assert daemon.root.nursery_log.read_text().count("is no file") == 1
+    assert daemon.root.nursery_log.read_text().count("is not a regular file") == 1
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def test_which_rank_failed_first_while_no_supervisor_lived_is_not_claimed(daemon
     ended = daemon.wait("job")
     assert (ended.state, list(ended.verdict.unordered)) == (job_pb2.JOB_STATE_FAILED, [1, 3])
     assert ended.verdict.first_failed_rank in (1, 3)
-    sentence = "ranks 1 and 3 ended while no supervisor lived: which of them failed first is not known"
+    sentence = "ranks 1 and 3 ended while no supervisor was running; which of them failed first is unknown"
     assert sentence in ended.verdict.summary
     assert sorted(ended.verdict.victims) == [0, 2]
     assert "First failure, one of ranks 1,3, not known which: rank" in daemon.cli("why", "job").stdout
@@ -116,7 +116,7 @@ def test_a_rank_that_fails_after_a_takeover_is_the_first(daemon: Daemon) -> None
     (daemon.root.job("job").workspace / "device1" / "go").touch()
     ended = daemon.wait("job")
     assert ended.verdict.first_failed_rank == 1
-    assert not ended.verdict.unordered and "not known" not in ended.verdict.summary
+    assert not ended.verdict.unordered and "is unknown" not in ended.verdict.summary
 
 
 def test_the_nursery_is_replaced_and_then_the_supervisor(daemon: Daemon) -> None:

@@ -113,7 +113,9 @@ def test_a_pre_start_that_leaves_children_is_an_error(daemon: Daemon, tmp_path: 
     job = daemon.wait("x")
     pid = int((tmp_path / "pid").read_text())
     assert job.state == job_pb2.JOB_STATE_FAILED
-    assert "left 1 process(es) behind, which were ended" in job.verdict.summary and str(pid) in job.verdict.summary
+    assert (
+        "left 1 process(es) running, and muster ended them" in job.verdict.summary and str(pid) in job.verdict.summary
+    )
     assert not alive(pid)
 
 

@@ -172,7 +172,7 @@ def test_a_record_that_is_damaged_once_it_can_be_read_stays_lost(make_daemon: Ma
     journal.rename(journal.with_name("moved"))
     daemon.restart()
     journal.write_bytes(data.replace(b"SUCCEEDED", b"STOPPED", 1))
-    assert eventually(lambda: "the checksum does not fit" in daemon.cli("node").stdout)
+    assert eventually(lambda: "the checksum does not match" in daemon.cli("node").stdout)
     assert "tries again" not in daemon.cli("node").stdout
 
 

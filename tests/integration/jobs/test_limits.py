@@ -138,7 +138,7 @@ def test_out_of_memory_is_told_from_a_plain_sigkill(daemon: Daemon) -> None:
         job = daemon.wait("x")
     assert job.ranks[0].outcome == job_pb2.RANK_OUTCOME_OUT_OF_MEMORY, job.verdict
     assert job.verdict.exit_code == 137
-    assert "want of memory" in job.verdict.summary
+    assert "out of memory" in job.verdict.summary
     assert job.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
 
 

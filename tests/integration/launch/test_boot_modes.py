@@ -300,7 +300,7 @@ def test_a_stop_on_any_node_ends_all_of_an_mpi_job(
     if stopped == 0:
         assert jobs[1].verdict.exit_code == 128 + signal.SIGTERM
     else:
-        assert "node 1 (127.0.0.3) is gone before the job's end" in said(nodes[0], jobs[0])
+        assert "node 1 (127.0.0.3) was lost before the job ended" in said(nodes[0], jobs[0])
 
 
 def test_mpi_without_mpirun(daemon: Daemon, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_a_name_that_leads_elsewhere_is_not_followed(daemon: Daemon, tmp_path: P
         start(daemon, put(tmp_path / "t.json", ONE), job_id=job_id, env={"MA_VJ_NAME": name})
         assert {rank["env"]["JOB_ID"] for rank in dumps(daemon, job_id)} == {job_id}
         warned = [text for text in daemon.get(job_id).warnings if f"MA_VJ_NAME is {name!r}" in text]
-        assert len(warned) == 1 and f"{job_id} is used in its place" in warned[0]
+        assert len(warned) == 1 and f"{job_id} instead" in warned[0]
         assert daemon.cli("rm", job_id).returncode == 0
     assert other.exists()
 
@@ -271,7 +271,7 @@ def test_two_daemons_are_two_servers_of_one_table(make_daemon: Callable[..., Dae
 
 _DEVICES = ("group_list", 0, "instance_list", 0, "devices")
 BAD: dict[str, tuple[object, str]] = {
-    "no JSON": ("{]", "line 1 column 2: is no JSON"),
+    "no JSON": ("{]", "line 1 column 2: is not JSON"),
     "a list": ("[1]", "must be an object"),
     "no template": ({"status": "completed"}, "has neither group_list (template 2) nor server_list (template 1)"),
     "a field is missing": (
@@ -280,20 +280,20 @@ BAD: dict[str, tuple[object, str]] = {
     ),
     "a card twice": (
         changed(TWO, *_DEVICES, 1, "device_id", to="0"),
-        "group_list[0].instance_list[0].devices[1].device_id: '0' stands twice on server '10.0.0.2'",
+        "group_list[0].instance_list[0].devices[1].device_id: '0' occurs twice on server '10.0.0.2'",
     ),
     "an address twice": (
         changed(TWO, *_DEVICES, 1, "device_ip", to="10.1.0.5"),
-        "device_ip: '10.1.0.5' stands twice",
+        "device_ip: '10.1.0.5' occurs twice",
     ),
     "a pod twice": (changed(TWO, "group_list", 0, "instance_list", 0, "pod_name", to="job-train-9"), "pod_name"),
-    "a key twice": ('{"status": "completed", "status": "completed", "server_list": []}', "status: stands twice"),
+    "a key twice": ('{"status": "completed", "status": "completed", "server_list": []}', "status: occurs twice"),
     "a wrong count": (changed(TWO, "group_list", 0, "device_count", to="8"), "group_list[0].device_count: is 8, but"),
     "a rank too large": (
         changed(ONE, "server_list", 0, "device", 0, "rank_id", to="7"),
         "device[0].rank_id: is 7, but",
     ),
-    "a rank twice": (changed(ONE, "server_list", 0, "device", 0, "rank_id", to="0"), "rank_id: '0' stands twice"),
+    "a rank twice": (changed(ONE, "server_list", 0, "device", 0, "rank_id", to="0"), "rank_id: '0' occurs twice"),
     "no device and no ranks": (template2([("j-0", "s", [])]), "has no device: say with ranks or cards"),
 }
 
@@ -326,14 +326,14 @@ def test_a_huge_table_is_refused_and_not_read(daemon: Daemon, tmp_path: Path) ->
     with open(path, "wb") as file:
         file.truncate(1 << 40)
     start(daemon, path)
-    assert f"has {1 << 40} bytes, allowed are" in failure(daemon)
+    assert f"has {1 << 40} bytes, at most" in failure(daemon)
 
 
 @pytest.mark.parametrize(
     ("table", "env", "words"),
     [
-        (TWO, {"MA_CURRENT_INSTANCE_NAME": "other-1"}, "group_list: does not have this node, instance 'other-1'"),
-        (TWO_CONVERTED, {"MA_CURRENT_HOST_IP": "9.9.9.9"}, "server_list: does not have this node, server '9.9.9.9'"),
+        (TWO, {"MA_CURRENT_INSTANCE_NAME": "other-1"}, "group_list: does not contain this node, instance 'other-1'"),
+        (TWO_CONVERTED, {"MA_CURRENT_HOST_IP": "9.9.9.9"}, "server_list: does not contain this node, server '9.9.9.9'"),
     ],
 )
 def test_a_table_without_this_node(
@@ -373,4 +373,4 @@ def test_cards_that_agree_with_the_table_are_held(make_daemon: Callable[..., Dae
 def test_what_is_no_file(daemon: Daemon, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "table.json")
     start(daemon, tmp_path / "table.json")
-    assert "is no regular file" in failure(daemon)
+    assert "is not a regular file" in failure(daemon)

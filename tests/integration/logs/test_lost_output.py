@@ -90,9 +90,9 @@ def test_something_in_the_place_of_a_log(daemon: Daemon, what: str, killed: bool
     eventually(lambda: job.gap(0).lost_bytes > 0)
     assert job.gap(0).error in ("Is a directory", "Too many levels of symbolic links")
     shown = daemon.get("job")
-    assert any("output of rank 0 is being lost since" in text for text in shown.warnings)
+    assert any("output of rank 0 has been lost since" in text for text in shown.warnings)
     assert "losing output" in daemon.cli("ps").stdout
-    assert "is being lost" in daemon.cli("why", "job").stdout
+    assert "has been lost since" in daemon.cli("why", "job").stdout
     [first, *_] = [event for event in daemon.event_list("job") if event.kind == "job.output_lost"]
     assert (first.rank, first.attributes["open"]) == (0, "true")
     assert daemon.channel is not None

@@ -338,7 +338,7 @@ def test_events_of_a_job_are_named_and_known():
         with pytest.raises(ValueError, match="must be names of events, as in failed,hung"):
             job_spec.from_table({"notify_events": bad})
     with pytest.raises(
-        BadSpec, match="notify_events: 'node_condition' is no event that is notified: allowed are started"
+        BadSpec, match="notify_events: 'node_condition' is not an event that muster posts: allowed are started"
     ):
         draft_of(notify_webhook="http://example", notify_events=["node_condition"]).spec()
     with pytest.raises(BadSpec, match=r"notify_events: without notify.webhook"):

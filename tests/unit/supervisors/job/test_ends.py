@@ -114,7 +114,7 @@ def test_the_kernels_log_names_others_only(tmp_path):
     for victims in ({}, {"1": "init"}):
         outcome, detail = killed(tmp_path, victims, "oom_kill 7\n")
         assert outcome == "SIGNALLED"
-        assert "nor did the kernel" in detail
+        assert "nor the kernel's OOM killer" in detail
 
 
 @pytest.mark.parametrize(

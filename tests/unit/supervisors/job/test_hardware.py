@@ -30,7 +30,7 @@ def test_a_device_node_that_is_gone_is_named(tmp_path: Path):
     nodes = {0: str(tmp_path / "nvidia0"), 1: str(tmp_path / "nvidia5")}
     Path(nodes[0]).touch(mode=0)  # one that may not be opened is there all the same
     found = hardware.fault(job(nodes=nodes), tmp_path / "none")
-    assert found == f"{nodes[1]}: the card is not there any more"
+    assert found == f"{nodes[1]}: the card no longer exists"
 
 
 @pytest.mark.parametrize("kind", ["slot", "", "other"])
@@ -40,8 +40,8 @@ def test_slots_stand_for_no_device(tmp_path: Path, kind: str):
 
 
 def test_a_journal_that_does_not_tell_the_nodes_means_those_of_the_numbers():
-    assert hardware.gone("nvidia", (4711,), None) == ["/dev/nvidia4711: the card is not there any more"]
-    assert hardware.gone("ascend", (4711,), None) == ["/dev/davinci4711: the card is not there any more"]
+    assert hardware.gone("nvidia", (4711,), None) == ["/dev/nvidia4711: the card no longer exists"]
+    assert hardware.gone("ascend", (4711,), None) == ["/dev/davinci4711: the card no longer exists"]
     assert hardware.gone("nvidia", (4711,), {}) == [], "it was no node when the job got the card"
 
 

@@ -36,7 +36,7 @@ def test_what_has_changed_is_recorded_and_said():
     now = CardsNow(UUIDS, {4: "3", 5: "4"}, {4: "/dev/nvidia3"})
     record, said = card_numbers.counted_anew(job(), now)
     assert record == {"card_visible": {"4": "3", "5": "4"}, "card_nodes": {"4": "/dev/nvidia3"}}
-    assert said == "the driver counts the cards anew: card 4 is 3, 5 is 4 in this attempt"
+    assert said == "the driver renumbered the cards: card 4 is 3, 5 is 4 in this attempt"
     assert card_numbers.counted_anew(job({4: "3", 5: "4"}), now) == ({}, "")
     assert card_numbers.counted_anew(job(), None) == ({}, "")
     back = CardsNow(UUIDS, {4: "4", 5: "5"})

@@ -539,7 +539,7 @@ def test_a_controller_is_handed_down_where_it_is_not_yet(folders):
 def test_limits_without_a_cgroup_are_said_not_to_be_in_force(memory, cpus, name):
     text = limit_cgroup("", memory, cpus)
     assert text.startswith(f"the limit of {name} is not in force")
-    assert "no cgroup v2 of our own" in text
+    assert "no cgroup v2 that muster may use" in text
     assert limit_cgroup("", None, None) == "", "nothing was asked for"
 
 

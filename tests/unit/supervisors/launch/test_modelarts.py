@@ -373,7 +373,7 @@ def test_a_name_that_cannot_be_one_is_not_used_and_told_of(name):
     env = {"MA_VJ_NAME": name}
     assert modelarts.job_name("job", env) == "job"
     text = modelarts.name_trouble("job", env)
-    assert text.startswith("MA_VJ_NAME is ") and "job is used in its place" in text and "unset it" in text
+    assert text.startswith("MA_VJ_NAME is ") and "muster uses job instead" in text and "unset it" in text
     assert text.isascii() and text.isprintable() and len(text) < 300
     assert ("(300 characters)" in text) == (len(name) == 300)
 

@@ -330,7 +330,7 @@ def test_a_port_where_nobody_listens(cluster):
 
 
 @pytest.mark.parametrize(
-    ("greeting", "what"), [(b"220 mail\r\n", "answers b'220 mail"), (b"", "closes the connection")]
+    ("greeting", "what"), [(b"220 mail\r\n", "answers b'220 mail"), (b"", "closed the connection")]
 )
 def test_a_port_where_somebody_else_listens(cluster, greeting, what):
     other = Greeter(["127.0.0.2", "127.0.0.3"], greeting)
@@ -368,9 +368,9 @@ def test_strangers_are_not_counted(cluster):
     lead = cluster.lead()
     lead.until("waiting, at most")
     silent = socket.create_connection(("127.0.0.1", cluster.port))
-    assert ask(cluster.port, b"GET / HTTP/1.1\r\n\r\n") == b"no it is no waiting node of muster\n"
-    assert ask(cluster.port, b"x" * 1024) == b"no it does not say who it is\n"
-    assert ask(cluster.port, b"muster-mpi 1 job-2 1\n") == b"no this port is that of job job-1, not of job-2\n"
+    assert ask(cluster.port, b"GET / HTTP/1.1\r\n\r\n") == b"no it is not a waiting muster node\n"
+    assert ask(cluster.port, b"x" * 1024) == b"no it did not identify itself\n"
+    assert ask(cluster.port, b"muster-mpi 1 job-2 1\n") == b"no this port belongs to job job-1, not to job-2\n"
     assert ask(cluster.port, b"muster-mpi 1 job-1 2\n").startswith(b"no node rank 2: the other nodes of the job are 1")
     assert "starts mpirun" not in lead.said
     wait = cluster.wait()
@@ -382,7 +382,7 @@ def test_strangers_are_not_counted(cluster):
 def test_who_says_nothing_is_sent_away(cluster):
     lead = cluster.lead()
     lead.until("waiting, at most")
-    assert ask(cluster.port, b"") == b"no it does not say who it is\n"
+    assert ask(cluster.port, b"") == b"no it did not identify itself\n"
 
 
 def test_two_that_say_they_are_the_same_node(cluster):
@@ -422,7 +422,7 @@ def test_a_killed_node_0_is_noticed_by_the_others(cluster):
     wait, lead = running(cluster, "echo up; exec sleep 1000")
     lead.process.kill()
     assert wait.code() == 1
-    text = f"node 0 at 127.0.0.1:{cluster.port} is gone before the job's end: it closed the connection"
+    text = f"lost node 0 at 127.0.0.1:{cluster.port} before the job ended: it closed the connection"
     assert text in wait.said
 
 
@@ -430,7 +430,7 @@ def test_a_killed_waiting_node_ends_the_job(cluster):
     wait, lead = running(cluster, COUNT_TERM)
     wait.process.kill()
     assert lead.code() == 1
-    assert "node 1 (127.0.0.3) is gone before the job's end: mpirun is ended" in lead.said
+    assert "node 1 (127.0.0.3) was lost before the job ended: stopping mpirun" in lead.said
     assert "TERM 1" in lead.said
 
 
@@ -470,7 +470,7 @@ def test_a_stop_before_mpirun_begins(cluster):
 def test_nobody_at_node_0(cluster):
     wait = cluster.wait(timeout=1)
     assert wait.code() == 1
-    assert f"node 0 is not to be reached at 127.0.0.1:{cluster.port} within 1 s: Connection refused" in wait.said
+    assert f"cannot reach node 0 at 127.0.0.1:{cluster.port} within 1 s: Connection refused" in wait.said
 
 
 def test_another_jobs_node_0(cluster):
@@ -478,7 +478,7 @@ def test_another_jobs_node_0(cluster):
     lead.until("waiting, at most")
     wait = cluster.wait(job="job-2", timeout=1)
     assert wait.code() == 1
-    assert "it refuses us: this port is that of job job-1, not of job-2" in wait.said
+    assert "it refused this node: this port belongs to job job-1, not to job-2" in wait.said
 
 
 def test_something_else_at_node_0s_port(cluster):

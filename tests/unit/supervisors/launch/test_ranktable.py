@@ -226,9 +226,9 @@ def test_the_first_instance_is_the_first_that_has_devices():
     [
         (two_nodes(), "group_list", ["'job-x-8'", "'job-x-9', 'job-x-10'", "MA_CURRENT_INSTANCE_NAME"]),
         (two_servers(), "server_list", ["'10.0.0.8'", "'node.0', 'node.1'", "MA_CURRENT_HOST_IP"]),
-        (template2(), "group_list", ["'job-x-8'", "there are none"]),
+        (template2(), "group_list", ["'job-x-8'", "it lists none"]),
         (template1(), "server_list", ["is empty"]),
-        (template2([instance("job-x-8", "s0")]), "group_list", ["'job-x-8'", "without devices"]),
+        (template2([instance("job-x-8", "s0")]), "group_list", ["'job-x-8'", "has no devices"]),
     ],
 )
 def test_a_table_without_this_node_says_which_there_are(document, place, words):
@@ -239,7 +239,7 @@ def test_a_table_without_this_node_says_which_there_are(document, place, words):
 
 
 def test_a_table_whose_instances_all_have_no_device_has_no_first():
-    with pytest.raises(RankTableError, match="every instance is without devices"):
+    with pytest.raises(RankTableError, match="every instance has no devices"):
         server_of(table_of(template2([instance("a-0", "s0")])), pod_name=None, host_ip=None)
 
 
@@ -305,7 +305,7 @@ def test_a_link_is_followed_as_a_mounted_configmap_needs(tmp_path):
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path, tmp_path / "fifo", Path("/dev/zero")):
-        with pytest.raises(RankTableError, match=f"^{re.escape(str(path))}: is no regular file"):
+        with pytest.raises(RankTableError, match=f"^{re.escape(str(path))}: is not a regular file"):
             read(path)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
@@ -336,7 +336,9 @@ def test_a_huge_file_is_not_read(tmp_path):
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(RankTableError, match=f"^{re.escape(str(path))}: has {1 << 40} bytes, allowed are 67108864"):
+    with pytest.raises(
+        RankTableError, match=f"^{re.escape(str(path))}: has {1 << 40} bytes, at most 67108864 are allowed"
+    ):
         read(path)
 
 
@@ -344,27 +346,27 @@ def test_a_file_that_does_not_tell_its_size_is_not_read_on_and_on(monkeypatch):
     path = Path("/proc/self/status")
     assert path.stat().st_size == 0
     monkeypatch.setattr(ranktable, "MAX_BYTES", 10)
-    with pytest.raises(RankTableError, match="has 11 bytes, allowed are 10"):
+    with pytest.raises(RankTableError, match="has 11 bytes, at most 10 are allowed"):
         read(path)
 
 
-# --- what is no JSON --------------------------------------------------------------------------------------------------
+# --- what is not JSON --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b'{"status": "completed",\n "group_count": x}', "line 2 column 17: is no JSON: "),
-        (b'{"status": "completed"}}', "line 1 column 24: is no JSON: Extra data"),
-        (b'{"status": "completed"} x', "line 1 column 25: is no JSON: Extra data"),
-        (b'{"status" "completed"}', "line 1 column 11: is no JSON: "),
-        (b'{"a": "b\nc"}', "line 1 column 9: is no JSON: Invalid control character"),
-        (b"// table\n{}", "line 1 column 1: is no JSON: "),
-        (b"hello", "line 1 column 1: is no JSON: "),
-        (b"\0\0\0\0", "line 1 column 1: is no JSON: "),
-        (b"\xef\xbb\xbf{}", "line 1 column 1: is no JSON: "),
-        (b'{"a":\n "\xc3\xa4\xff"}', "line 2 column 4: is no UTF-8: "),
-        (json.dumps(two_nodes()).encode("utf-16"), "line 1 column 1: is no UTF-8: "),
+        (b'{"status": "completed",\n "group_count": x}', "line 2 column 17: is not JSON: "),
+        (b'{"status": "completed"}}', "line 1 column 24: is not JSON: Extra data"),
+        (b'{"status": "completed"} x', "line 1 column 25: is not JSON: Extra data"),
+        (b'{"status" "completed"}', "line 1 column 11: is not JSON: "),
+        (b'{"a": "b\nc"}', "line 1 column 9: is not JSON: Invalid control character"),
+        (b"// table\n{}", "line 1 column 1: is not JSON: "),
+        (b"hello", "line 1 column 1: is not JSON: "),
+        (b"\0\0\0\0", "line 1 column 1: is not JSON: "),
+        (b"\xef\xbb\xbf{}", "line 1 column 1: is not JSON: "),
+        (b'{"a":\n "\xc3\xa4\xff"}', "line 2 column 4: is not UTF-8: "),
+        (json.dumps(two_nodes()).encode("utf-16"), "line 1 column 1: is not UTF-8: "),
         (b"[" * 100_000, "is nested too deep"),
         (b'{"a":' * 50_000, "is nested too deep"),
         (b"[]", "must be an object with status, is a list"),
@@ -383,12 +385,12 @@ def test_what_is_no_json_is_told_by_line_and_column(data, message):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b'{"a": {"b": 1, "b": 2}}', "a.b: stands twice in the same object"),
-        (b'{"a": [{}, {"b": 1, "c": {"d": 1, "d": 2}, "b": 2}]}', "a[1].b: stands twice"),
-        (b'{"status": "initializing", "status": "completed"}', "status: stands twice"),
-        (b'{"": 1, "": 2}', "['']: stands twice"),
-        (b'{"a": {"x.y": NaN}}', "a['x.y']: NaN is no number"),
-        (b'{"a": [0, -Infinity, NaN]}', "a[1]: -Infinity is no number"),
+        (b'{"a": {"b": 1, "b": 2}}', "a.b: occurs twice in the same object"),
+        (b'{"a": [{}, {"b": 1, "c": {"d": 1, "d": 2}, "b": 2}]}', "a[1].b: occurs twice"),
+        (b'{"status": "initializing", "status": "completed"}', "status: occurs twice"),
+        (b'{"": 1, "": 2}', "['']: occurs twice"),
+        (b'{"a": {"x.y": NaN}}', "a['x.y']: NaN is not a JSON number"),
+        (b'{"a": [0, -Infinity, NaN]}', "a[1]: -Infinity is not a JSON number"),
     ],
 )
 def test_what_python_reads_and_json_has_not_is_refused(data, message):
@@ -425,7 +427,7 @@ def test_whatever_is_missing_at_the_end_may_still_come(layout):
     for end in range(1, len(data)):
         error = error_of(data[:end])
         assert error.torn, (data[:end][-40:], str(error))
-        assert re.match(rf"{NAME}: line \d+ column \d+: (ends too early|is no UTF-8): ", str(error))
+        assert re.match(rf"{NAME}: line \d+ column \d+: (ends too early|is not UTF-8): ", str(error))
 
 
 # --- what contradicts itself ------------------------------------------------------------------------------------------
@@ -471,7 +473,7 @@ A_NAME = "@: must be a name, a string that can be printed, is "
     [
         ("status", DELETED, "has no status"),
         ("status", 1, "@: must be a string that can be printed, is 1"),
-        ("server_list", [], "@: stands beside group_list"),
+        ("server_list", [], "@: is given together with group_list"),
         ("group_count", "2", "@: is 2, but group_list has 1"),
         (f"{GROUP}.instance_count", 3, "@: is 3, but instance_list has 2"),
         (f"{GROUP}.device_count", "0", "@: is 0, but the instances of the group together have devices: 4"),
@@ -481,7 +483,7 @@ A_NAME = "@: must be a name, a string that can be printed, is "
         (f"{GROUP}.device_count", "\u0664", A_NUMBER),
         (f"{GROUP}.device_count", 10**30, f"{A_NUMBER}1e+30"),
         (f"{GROUP}.device_count", "9" * 5000, f"{A_NUMBER}'{'9' * 60}'... (5000 characters)"),
-        (f"{PODS}[1].pod_name", "job-x-10", f"@: 'job-x-10' stands twice: also at {PODS}[0].pod_name"),
+        (f"{PODS}[1].pod_name", "job-x-10", f"@: 'job-x-10' occurs twice: also at {PODS}[0].pod_name"),
         (f"{PODS}[1].pod_name", "tf-bae41", "@: is 'tf-bae41': must end in '-' and a number"),
         (f"{PODS}[1].pod_name", "job-x-", "@: is 'job-x-': must end in '-' and a number"),
         (f"{PODS}[1].pod_name", "a\n-9", f"{A_NAME}'a\\n-9'"),
@@ -490,9 +492,9 @@ A_NAME = "@: must be a name, a string that can be printed, is "
         (f"{PODS}[1].devices", {}, "@: must be a list, is an object"),
         (CARD, "1", "@: must be an object with device_id, is '1'"),
         (CARD, {}, "@: has no device_id"),
-        (f"{CARD}.device_id", "3", f"@: '3' stands twice on server '10.0.0.1': also at {PODS}[1].devices[0].device_id"),
-        (f"{CARD}.device_id", "03", "@: '03' stands twice on server '10.0.0.1': also at "),
-        (f"{CARD}.device_ip", "29.0.0.1", f"@: '29.0.0.1' stands twice: also at {PODS}[1].devices[0].device_ip"),
+        (f"{CARD}.device_id", "3", f"@: '3' occurs twice on server '10.0.0.1': also at {PODS}[1].devices[0].device_id"),
+        (f"{CARD}.device_id", "03", "@: '03' occurs twice on server '10.0.0.1': also at "),
+        (f"{CARD}.device_ip", "29.0.0.1", f"@: '29.0.0.1' occurs twice: also at {PODS}[1].devices[0].device_ip"),
         (f"{CARD}.device_ip", "29.0.0", "@: is '29.0.0': must be an IP address, or empty"),
         (f"{CARD}.device_ip", None, "@: must be a string that can be printed, is null"),
         (f"{CARD}.device_ip", DELETED, f"{CARD}: has no device_ip"),
@@ -508,18 +510,18 @@ def test_what_is_wrong_in_template_2_is_told_with_its_place(place, value, messag
     ("place", "value", "message"),
     [
         ("server_count", "1", "@: is 1, but server_list has 2"),
-        ("server_list[1].server_id", "node.0", "@: 'node.0' stands twice: also at server_list[0].server_id"),
+        ("server_list[1].server_id", "node.0", "@: 'node.0' occurs twice: also at server_list[0].server_id"),
         ("server_list[1].device", None, "@: must be a list, is null"),
         ("server_list[1].device", [1], "@[0]: must be an object with rank_id, is 1"),
-        (f"{LAST}.rank_id", "0", "@: '0' stands twice: also at server_list[0].device[0].rank_id"),
+        (f"{LAST}.rank_id", "0", "@: '0' occurs twice: also at server_list[0].device[0].rank_id"),
         (f"{LAST}.rank_id", "4", "@: is 4, but the table has 4 devices: ranks are 0 to 3"),
         (f"{LAST}.rank_id", DELETED, f"{LAST}: has no rank_id"),
         (
             f"{LAST}.device_id",
             "0",
-            "@: '0' stands twice on server 'node.1': also at server_list[1].device[0].device_id",
+            "@: '0' occurs twice on server 'node.1': also at server_list[1].device[0].device_id",
         ),
-        (f"{LAST}.device_ip", "29.0.0.1", "@: '29.0.0.1' stands twice: also at server_list[0].device[0].device_ip"),
+        (f"{LAST}.device_ip", "29.0.0.1", "@: '29.0.0.1' occurs twice: also at server_list[0].device[0].device_ip"),
     ],
 )
 def test_what_is_wrong_in_template_1_is_told_with_its_place(place, value, message):
@@ -531,13 +533,13 @@ def test_what_is_wrong_in_template_1_is_told_with_its_place(place, value, messag
 def test_the_same_address_written_otherwise_is_the_same():
     document = put(two_nodes(), f"{CARD}.device_ip", "fe80::0:1")
     assert table_of(document).size == 4
-    assert "stands twice" in str(error_of(put(document, f"{PODS}[0].devices[0].device_ip", "fe80::1")))
+    assert "occurs twice" in str(error_of(put(document, f"{PODS}[0].devices[0].device_ip", "fe80::1")))
 
 
 def test_one_device_twice_over_two_instances_of_a_server():
     document = template2([instance("w-0", "s0", device("7")), instance("w-1", "s0", device("7"))])
     place = f"{PODS}[1].devices[0].device_id"
-    message = f"{place}: '7' stands twice on server 's0': also at {PODS}[0].devices[0].device_id"
+    message = f"{place}: '7' occurs twice on server 's0': also at {PODS}[0].devices[0].device_id"
     assert str(error_of(document)) == f"{NAME}: {message}"
 
 
@@ -694,7 +696,7 @@ def check_place(data, error):
     if line:
         lines = data.decode(errors="replace").split("\n")
         assert 1 <= int(line[2]) <= len(lines[int(line[1]) - 1]) + 1
-    elif error.what != "is nested too deep: that is no rank table":
+    elif error.what != "is nested too deeply: this is not a rank table":
         document = json.loads(data)
         at(document, error.place)
         for other in re.findall(r"also at (\S+)$", error.what):
@@ -744,11 +746,11 @@ def test_any_bytes_at_all_are_nothing_or_an_error_with_its_place(data):
 def test_a_key_that_stands_twice_is_found_wherever_it_is(document, data):
     wanted = data.draw(st.sampled_from([place for place in places(document) if isinstance(steps_of(place)[-1], str)]))
     error = error_of(doubled(document, wanted).encode())
-    assert (error.place, error.what) == (wanted, "stands twice in the same object: which of the two holds?")
+    assert (error.place, error.what) == (wanted, "occurs twice in the same object: remove one of the two")
 
 
 def doubled(document, wanted, place=""):
-    """JSON text in which the key at `wanted` stands twice."""
+    """JSON text in which the key at `wanted` occurs twice."""
     if isinstance(document, list):
         return "[" + ",".join(doubled(value, wanted, f"{place}[{i}]") for i, value in enumerate(document)) + "]"
     if not isinstance(document, dict):

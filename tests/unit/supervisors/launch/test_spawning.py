@@ -367,7 +367,7 @@ def test_two_users_with_one_name_of_the_platform(root, monkeypatch):
     assert plog(root, second).startswith(f"{own}/")
     own.rename(root.log / "away")
     own.mkdir()  # another's: of an earlier job of this id, say
-    with pytest.raises(NotStartable, match=f"{own} is there and belongs to uid 0"):
+    with pytest.raises(NotStartable, match=f"{own} already exists and belongs to uid 0"):
         second.make_folders()
 
 

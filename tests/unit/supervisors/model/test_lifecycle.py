@@ -134,7 +134,7 @@ def test_a_job_ends_in_a_final_state_only(state):
         apply(job, record(Kind.ENDED, state=state.value))
         assert (job.state, job.ended_at) == (state, 50.0)
     else:
-        with pytest.raises(IllegalTransition, match=f"{state}.*no final state"):
+        with pytest.raises(IllegalTransition, match=f"{state}.*not a final state"):
             apply(job, record(Kind.ENDED, state=state.value))
 
 
@@ -499,7 +499,7 @@ def test_a_job_is_concluded_with_a_final_state_only(state):
         apply(job, record(Kind.CONCLUDED, state=state.value))
         assert job.concluded == (state, Verdict(7, "c", None, (), (4,)))
     else:
-        with pytest.raises(IllegalTransition, match=f"concluded with {state}.*no final state"):
+        with pytest.raises(IllegalTransition, match=f"concluded with {state}.*not a final state"):
             apply(job, record(Kind.CONCLUDED, state=state.value))
         assert job.concluded is None
     assert (job.state, job.verdict, job.ended_at) == (R, None, 0.0), "its epilog is still to come"

@@ -37,9 +37,9 @@ def test_good_urls(url: str) -> None:
         ("http:///secret", "names no host"),
         ("http://:80/secret", "names no host"),
         ("http://h:0/secret", "ports 1 to 65535"),
-        ("http://h:70000/secret", "is no URL"),
-        ("http://h:x/secret", "is no URL"),
-        ("http://[::1/secret", "is no URL"),
+        ("http://h:70000/secret", "is not a URL"),
+        ("http://h:x/secret", "is not a URL"),
+        ("http://[::1/secret", "is not a URL"),
         ("https://me:secret@h/", "https://h: must not have a user"),
         ("https://secret@h/", "must not have a user"),
         ("http://h/secret#part", "fragment"),
@@ -108,7 +108,7 @@ def test_a_full_table() -> None:
         ({"proxy": "https://proxy:3128"}, "proxy: must be scheme, host and port"),
         ({"proxy": "http://proxy:3128/x"}, "proxy: must be scheme, host and port"),
         ({"events": []}, "events: []: name what"),
-        ({"events": ["hang"]}, "events: 'hang' is no event that is notified: allowed are started, ended, failed"),
+        ({"events": ["hang"]}, "events: 'hang' is not an event that muster posts: allowed are started, ended, failed"),
     ],
 )
 def test_bad_tables_are_told_by_key(raw: dict[str, object], said: str) -> None:

@@ -117,7 +117,7 @@ def test_a_rank_that_has_not_ended_has_not_failed():
         (KILL, 137, "was killed by SIGKILL"),
         (signal.SIGRTMIN, 128 + signal.SIGRTMIN, f"was killed by signal {int(signal.SIGRTMIN)}"),
         (33, 161, "was killed by signal 33"),
-        (None, 125, "ended in a way that nobody can tell"),
+        (None, 125, "ended with an unknown status"),
     ],
 )
 def test_status_as_code_and_in_words(status, code, text):
@@ -282,7 +282,7 @@ def test_a_job_has_succeeded_when_all_that_was_to_be_done_is_done(servers):
     """However a parameter server takes the signal that ends it: it never ends by itself."""
     state, verdict = reach(with_servers(*servers), None, ())
     assert (state, verdict.exit_code, verdict.recommendation) == (State.SUCCEEDED, 0, "NONE")
-    assert verdict.summary == f"all 2 ranks exited with code 0; {len(servers)} that served them ended then"
+    assert verdict.summary == f"all 2 ranks exited with code 0; {len(servers)} that served them ended after that"
 
 
 def test_a_server_that_ended_well_by_itself_is_one_of_all():
@@ -319,7 +319,7 @@ def test_only_what_serves_may_be_ended_in_a_success():
 
 UNFIT = [{"item": "dns", "status": "OK"}, {"item": "gpu-check", "status": "CRITICAL"}]
 FIT = [{"item": "dns", "status": "OK"}, {"item": "ulimit", "status": "WARN"}, {"item": "shm", "status": "UNKNOWN"}]
-GONE = "/dev/nvidia3: the card is not there any more"
+GONE = "/dev/nvidia3: the card no longer exists"
 
 
 @pytest.mark.parametrize(

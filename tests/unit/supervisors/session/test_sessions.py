@@ -392,7 +392,7 @@ def test_the_newest_client_wins_and_the_old_one_is_told(job):
     second = job.attach(first.session, 4)
     while first.left is None:
         assert first.step()
-    assert first.left == {"message": "somebody else has attached to the session"}
+    assert first.left == {"message": "another client attached to the session"}
     assert not first.step()
     second.sent = second.answer["input"]
     second.type(b"two\n")
@@ -444,7 +444,7 @@ def test_one_that_nobody_comes_back_to_is_ended(job, tmp_path):
 
 def test_a_time_limit(job):
     end = job.exec("sleep", "600", time_limit_s=0.05).finish()
-    assert end == {"exit_code": 143, "signal": 15, "message": "its time of 0.05 s is over"}
+    assert end == {"exit_code": 143, "signal": 15, "message": "its time limit of 0.05 s has passed"}
 
 
 def test_one_is_ended_on_request_with_all_that_it_started(job):
@@ -460,7 +460,7 @@ def test_one_is_ended_on_request_with_all_that_it_started(job):
     until(lambda: len(living()) >= 4, "all of it runs")
     assert job.ask("end_session", session=session.session)["ok"]
     assert job.ask("end_session", session=session.session)["ok"]
-    assert session.finish() == {"exit_code": 137, "signal": 9, "message": "it was asked to end"}
+    assert session.finish() == {"exit_code": 137, "signal": 9, "message": "a client asked it to end"}
     until(lambda: not living(), "nothing of it is left")
 
 

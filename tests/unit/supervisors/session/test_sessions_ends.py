@@ -183,7 +183,7 @@ def test_a_dead_supervisor_loses_its_sessions_and_its_successor_ends_them(start,
     assert not mild.step()
     until(lambda: job.supervisor not in (0, first), "a successor is there")
     answer = job.ask("attach", session=mild.session, stdout=0)
-    assert (answer["reason"], "its supervisor died" in answer["error"]) == ("SESSION_NOT_FOUND", True)
+    assert (answer["reason"], "died with its supervisor" in answer["error"]) == ("SESSION_NOT_FOUND", True)
     until(lambda: not of_session(mild.session) and not of_session(shell.session), "they are ended")
     assert note.read_text() == "hung up\n"
     assert job.sessions() == []
