@@ -168,7 +168,7 @@ _PRE_CHECKS: dict[Code, Explanation] = {
         "The custom check wrote more than 1 MiB, so muster ended it.", "Fix the script."
     ),
     Code.CUSTOM_UNSAFE: _unsure(
-        "muster did not run the custom check: other users may write to it.",
+        "Other users may write to the custom check, so muster did not run it.",
         "`chown root` and `chmod go-w` the file and its folder.",
     ),
     Code.CUSTOM_FOLDER_UNREADABLE: _unsure(

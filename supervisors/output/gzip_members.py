@@ -119,5 +119,5 @@ def open_read(path: Path | str, folder: int | None = None) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "is no file", str(path))
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
     return fd

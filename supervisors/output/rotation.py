@@ -138,7 +138,7 @@ def _open_log(folder: int, path: Path, owner: tuple[int, int], flags: int) -> in
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "is no file", str(path))
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
         if owner not in ((found.st_uid, found.st_gid), (os.geteuid(), os.getegid())):
             if not may_be_given:
                 return fd

@@ -204,7 +204,7 @@ class ExecService(ExecServiceServicer):
                     await anyio.sleep(pause.next())
                     continue
                 if pid != link.started.supervisor:
-                    return SessionNotFound(session, f"job {entry.job_id}: session {session}: it died with its supervisor")
+                    return SessionNotFound(session, f"job {entry.job_id}: {session}: it died with its supervisor")
                 return SupervisorUnreachable(f"job {entry.job_id}: session {session} was cut off: attach to it again")
         return self._unreachable(entry, session, LinkLost(problem))
 

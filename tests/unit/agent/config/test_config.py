@@ -130,7 +130,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path):
     live = LiveConfig(Root.under(tmp_path), None)
     path.write_text("[jobs]\nmax_jobs = 2\n")
     os.chown(path, 65534, 65534)
-    with pytest.raises(StartupError, match=rf"{path}: belongs to .*uid 65534.*trusts root alone.*chown 0 {path}"):
+    with pytest.raises(StartupError, match=rf"{path}: belongs to .*uid 65534.*trusts only root.*chown 0 {path}"):
         LiveConfig(Root.under(tmp_path), None)
     live.reload()
     assert live().jobs.max_jobs == 1 and "uid 65534" in live.trouble

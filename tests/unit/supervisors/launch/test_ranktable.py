@@ -350,7 +350,7 @@ def test_a_file_that_does_not_tell_its_size_is_not_read_on_and_on(monkeypatch):
         read(path)
 
 
-# --- what is not JSON --------------------------------------------------------------------------------------------------
+# --- what is not JSON -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def test_good_urls(url: str) -> None:
     [
         ("", "must begin with http:// or https://"),
         ("hooks.example/secret", "must begin with http:// or https://"),
-        ("ftp://h/secret", "'ftp' is no scheme"),
-        ("file:///etc/secret", "'file' is no scheme"),
+        ("ftp://h/secret", "'ftp' is not a supported scheme"),
+        ("file:///etc/secret", "'file' is not a supported scheme"),
         ("http:///secret", "names no host"),
         ("http://:80/secret", "names no host"),
         ("http://h:0/secret", "ports 1 to 65535"),
@@ -63,7 +63,7 @@ def test_names_of_events() -> None:
     assert events_problem(JOB_EVENTS, JOB_EVENTS) == ""
     assert events_problem((), EVENTS) == ""
     problem = events_problem(("failed", "node_drained"), JOB_EVENTS)
-    assert problem.startswith("'node_drained' is no event") and problem.endswith(", ".join(JOB_EVENTS))
+    assert problem.startswith("'node_drained' is not an event") and problem.endswith(", ".join(JOB_EVENTS))
     assert set(notify_rules.EVENTS) > set(JOB_EVENTS)
 
 
@@ -101,10 +101,10 @@ def test_a_full_table() -> None:
     [
         ({"command": ["logger"]}, "command: 'logger': the program must have an absolute path"),
         ({"command": ["/bin/x", "a\0"]}, "command: must not contain a NUL"),
-        ({"webhook": "h/secret"}, "webhook: '' is no scheme"),
+        ({"webhook": "h/secret"}, "webhook: '' is not a supported scheme"),
         ({"secret_file": "secret"}, "secret_file: 'secret': must be an absolute path"),
         ({"ca_file": "own.pem"}, "ca_file: 'own.pem': must be an absolute path"),
-        ({"proxy": "proxy:3128"}, "proxy: 'proxy' is no scheme"),
+        ({"proxy": "proxy:3128"}, "proxy: 'proxy' is not a supported scheme"),
         ({"proxy": "https://proxy:3128"}, "proxy: must be scheme, host and port"),
         ({"proxy": "http://proxy:3128/x"}, "proxy: must be scheme, host and port"),
         ({"events": []}, "events: []: name what"),

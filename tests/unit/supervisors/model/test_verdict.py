@@ -200,7 +200,7 @@ def test_a_rank_that_is_lost_in_a_stop_says_who_asked_for_it(cause: StopCause, a
     state, end = reach(job, first_failure(job), ())
     assert state is State.LOST
     assert (end.stopped_by, end.recommendation) == (("me", "NONE") if asked else ("", "RETRY_HERE"))
-    assert ("me had asked to stop it" in end.summary) is asked
+    assert ("me had requested a stop" in end.summary) is asked
 
 
 def test_a_lost_rank_is_a_lost_job_and_never_a_success():

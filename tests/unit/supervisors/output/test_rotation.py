@@ -585,7 +585,7 @@ def test_what_is_planted_beside_a_log_is_no_way_out(tmp_path):
     new_path(log).mkdir()
     assert take_over(log, Folder(log.parent).look([log])[0]) == 0
     os.mkfifo(log)
-    with pytest.raises(OSError, match="is no file"):
+    with pytest.raises(OSError, match="is not a regular file"):
         open_log(log, (os.geteuid(), os.getegid()), os.O_RDWR)
     assert other.read_bytes() == b"0123456789"
     assert other.stat().st_uid == os.geteuid()
