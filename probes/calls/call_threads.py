@@ -76,6 +76,13 @@ class _Call:
     function: Callable[[], object]
     outcome: Answer[object] | CallFailure | None = None
     began: float | None = None
+    #: For how many seconds somebody waited for it in vain.
+    in_vain: float = 0.0
+
+    def is_late(self, limit_s: float, now: float) -> bool:
+        """Whether somebody with `limit_s` seconds need not wait for it. Its asker gives up before the thread has had it
+        for that long: a thread takes a moment to begin."""
+        return self.in_vain >= limit_s or now - (self.began or now) >= limit_s
 
 
 class CallThreads:
@@ -127,7 +134,7 @@ class CallThreads:
                             self._reinforce()
             finally:
                 self._give_up(made)
-        return self._outcomes(calls, made)
+        return self._outcomes(calls, made, limit_s)
 
     def ask(self, calls: Mapping[K, Callable[[], T]], limit_s: float) -> dict[K, Answer[T] | CallFailure | Late]:
         """As `run`, for a call that one of these threads is making: it blocks, and another thread makes these calls."""
@@ -142,7 +149,7 @@ class CallThreads:
                     self._reinforce()
             finally:
                 self._give_up(made)
-        return self._outcomes(calls, made)
+        return self._outcomes(calls, made, limit_s)
 
     def close(self) -> None:
         """Sends the threads away; one that hangs goes when its call returns."""
@@ -154,7 +161,7 @@ class CallThreads:
         """Those that are to be made: of keys that have not kept an earlier call for too long."""
         now = time.monotonic()
         with self._lock:
-            late = {key for key in calls if (call := self._running.get(key)) and now - (call.began or now) >= limit_s}
+            late = {key for key in calls if (call := self._running.get(key)) and call.is_late(limit_s, now)}
         asked = [key for key in calls if key not in late]
         batch = _Batch(over, len(asked))
         return [_Call(batch, key, calls[key]) for key in asked]
@@ -234,7 +241,7 @@ class CallThreads:
                     self._pending.remove(call)
 
     def _outcomes(
-        self, calls: Mapping[K, Callable[[], T]], made: list[_Call]
+        self, calls: Mapping[K, Callable[[], T]], made: list[_Call], limit_s: float
     ) -> dict[K, Answer[T] | CallFailure | Late]:
         outcomes: dict[K, Answer[T] | CallFailure | Late] = {}
         now = time.monotonic()
@@ -245,6 +252,8 @@ class CallThreads:
                 if outcome is None:
                     running = self._running.get(key)
                     began = running.began if running else None
+                    if running is not None:
+                        running.in_vain = max(running.in_vain, limit_s)
                     outcomes[key] = Late(None if began is None else now - began)
                 else:
                     outcomes[key] = outcome  # type: ignore[assignment]  # from this key's own function, so it has a T

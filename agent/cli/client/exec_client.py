@@ -22,6 +22,7 @@ from muster.agent.cli import printing
 from muster.agent.cli.client.calls import DaemonConnection, Patience
 from muster.agent.cli.exits import CallFailed, Exit, Failure, NoDaemon, StdoutFailed
 from muster.agent.cli.terminal import Terminal, Watch
+from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.wire.frames import MAX_DATA, WINDOW
 from muster.v1 import exec_pb2, exec_pb2_grpc
 
@@ -37,6 +38,8 @@ T = TypeVar("T")
 ACK_BYTES = WINDOW // 4
 #: Seconds for the end of a command whose output nobody reads, and for the end of a stream behind its last message.
 PART_S = 2.0
+#: Seconds for which a call is opened again whose first request could not be written.
+OPEN_S = 3.0
 _CTRL_C = b"\x03"
 
 
@@ -118,8 +121,7 @@ class ExecClient:
             failure: Failure
             failed: grpc.RpcError | None = None
             try:
-                call = stub.Exec(metadata=self._connection.metadata)
-                await call.write(self._request())
+                call = await self._opened(stub)
                 again = bool(self._id)
                 await self._begin(call, (await self._next(call)).started)
                 slot.over()
@@ -154,6 +156,25 @@ class ExecClient:
                 await _apart(partial(patience.wait_or_raise, failure, insist=True))
             except (CallFailed, NoDaemon) as given_up:
                 raise Failure(given_up.message, Exit.MUSTER_FAILED) from None
+
+    async def _opened(self, stub: "_Stub") -> "_Call":
+        """A call whose first request was written. Raises grpc.RpcError.
+
+        A write into a call that the daemon has just refused fails with INTERNAL, which gRPC keeps in place of the
+        daemon's own status. Another call gets that status.
+        """
+        pause = Backoff(0.05, 1.0)
+        until = anyio.current_time() + OPEN_S
+        while True:
+            call: _Call = stub.Exec(metadata=self._connection.metadata)
+            try:
+                await call.write(self._request())
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.INTERNAL or anyio.current_time() >= until:
+                    raise
+            else:
+                return call
+            await anyio.sleep(pause.next())
 
     def _request(self) -> exec_pb2.ExecRequest:
         if not self._id:

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import grpc
 import pytest
 from anyio.abc import TaskGroup
+from grpc.aio import Metadata
 
 from muster import client
 from muster.agent.cli import printing
@@ -143,3 +145,22 @@ async def test_missing_output_is_no_success(
         assert await client.over_restarts(stub, tasks) == code
     assert bytes(out) == shown
     assert (code == 125) == ("bytes of its output are missing" in notes[-1] if notes else False)
+
+
+async def test_a_first_write_that_met_the_end_of_its_call_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC puts a status of its own in the place of the daemon's, which the next call gets to know."""
+
+    class Refused(Call):
+        async def write(self, request: exec_pb2.ExecRequest) -> None:
+            raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, Metadata(), Metadata(), "Internal error from Core")
+
+    notes = list[str]()
+    monkeypatch.setattr(printing, "note", notes.append)
+    monkeypatch.setattr(exec_client, "Terminal", lambda: SimpleNamespace(there=False))
+    left = iter([Refused(), Refused(), Call(started(), EXITED)])
+    stub: Any = SimpleNamespace(Exec=lambda metadata: next(left))
+    here: Any = SimpleNamespace(metadata=(), slot_wait=SlotWait)
+    session = exec_client.ExecClient(here, START, stdin=False, keys=b"")
+    async with anyio.create_task_group() as tasks:
+        assert await session.over_restarts(stub, tasks) == 7
+    assert notes == []

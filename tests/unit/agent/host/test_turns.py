@@ -6,6 +6,7 @@ import pytest
 
 from muster.agent.host import turns
 from muster.agent.host.turns import PARTY, Party, Turns
+from tests.unit.waiting import until
 
 READERS, OTHERS, OPERATORS = Party("readers", True), Party("tls", True), Party("operators")
 
@@ -47,7 +48,7 @@ async def test_whoever_leaves_passes_the_turn_on(pauses: bool) -> None:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as inner:
                 inner.start_soon(row.have, READERS, "cancelled while it works", 600.0)
-                await anyio.wait_all_tasks_blocked()
+                await until(lambda: row.done)  # a pause comes before the turn
                 tasks.start_soon(row.have, OTHERS, "next")
                 scope.cancel()
     assert row.done == ["cancelled while it works", "next"]
