@@ -168,7 +168,7 @@ class NodeWatch:
             raise
         except Exception as error:  # a defect of a check is a finding of its own
             _log.exception("check.failed", items=list(items))
-            why, code = f"the check itself failed: {type(error).__name__}: {error}", Code.PROBE_FAILED
+            why, code = f"the check itself failed (a defect): {type(error).__name__}: {error}", Code.PROBE_FAILED
         if results is not None:
             return results, True
         named = [i for i, check in self.catalogue.items() if _chosen(i, items) and check.interval_s > 0]

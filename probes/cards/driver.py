@@ -241,7 +241,7 @@ class Driver:
             self._ledger = CardTroubles()
         error = found.error
         if error is None and not cards and same and before.cards and found.kind != SLOT:
-            error = DriverError(Trouble.ABSENT, "the driver lists no cards any more", of_driver=True)
+            error = DriverError(Trouble.ABSENT, "the driver no longer lists any card", of_driver=True)
         if error is None and found.backend is not None:
             cards, error = await self._describe(found.backend, cards, (end - time.monotonic()) / 3)
         sick = None

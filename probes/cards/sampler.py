@@ -145,7 +145,7 @@ class Sampler:
         try:
             look = await self._look() if self._ready() else None
         except _FAILURES as error:
-            self.trouble = f"{self._proc}: processes cannot be looked at: {error}"
+            self.trouble = f"{self._proc}: cannot read processes: {error}"
             return
         if look is not None:
             self.trouble = self._left_out() if self._stuck else ""
@@ -158,8 +158,9 @@ class Sampler:
             self._leave_behind()
         if len(self._left_behind) >= MAX_LEFT_BEHIND:
             self.trouble = (
-                f"{len(self._left_behind)} looks at processes hang in the kernel, at {_pids(self._stuck)}: what jobs' "
-                f"processes do is not told; find what these wait for (cat /proc/PID/stack)"
+                f"{len(self._left_behind)} reads of processes hang in the kernel, at {_pids(self._stuck)}: muster"
+                f" does not "
+                f"see what processes of jobs do; find what these wait for (`cat /proc/PID/stack`)"
             )
             return False
         if self._rates().helpers != self._reader.helpers:
@@ -202,9 +203,7 @@ class Sampler:
         self._left_behind.append(before)
 
     def _left_out(self) -> str:
-        return (
-            f"{_pids(self._stuck)}: no read within {STUCK_S:g} s: what is stuck there is not told, until it comes back"
-        )
+        return f"{_pids(self._stuck)}: a read takes longer than {STUCK_S:g} s: no reports of it until it answers"
 
     def _tidy(self) -> None:
         """Forgets readers that have come back: what they hung at can be read again, or is gone."""

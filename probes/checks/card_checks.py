@@ -68,7 +68,7 @@ async def check(wanted: CardsWanted, driver: Driver, *, deadline_s: float) -> Ch
         return _unlisted("cards", _trouble(view.driver, of_driver=True))
     kind = wanted.kind or (view.kind if view.cards or view.driver else "")
     if kind == SLOT:
-        reason = f"{len(wanted) or len(view.cards)} slots of a host without cards: there is nothing to ask"
+        reason = f"{len(wanted) or len(view.cards)} slots of a host without cards: there is nothing to check"
         return CheckResult(ITEM, Status.NOT_APPLICABLE, Code.CARDS_ARE_SLOTS, reason)
     there = sorted(view.cards) if view.kind == kind else []
     if wanted.count > len(there) or not there:
@@ -82,7 +82,7 @@ async def check(wanted: CardsWanted, driver: Driver, *, deadline_s: float) -> Ch
     if kind == ASCEND and view.driver is None:
         view = await driver.refresh(What.HEALTH, present, deadline_s=end - anyio.current_time())
     answers = {index: _answer(index, view, before, began, deadline_s) for index in present}
-    gone = CardAnswer(Code.CARDS_MISSING, f"not there; this host shows {_name(there)}")
+    gone = CardAnswer(Code.CARDS_MISSING, f"does not exist; this host shows {_name(there)}")
     return judge(kind, {index: answers.get(index, gone) for index in indices})
 
 
@@ -117,7 +117,7 @@ def _trouble(sick: Sick, *, of_driver: bool) -> CardAnswer:
 
 def judge(kind: str, answers: Mapping[int, CardAnswer]) -> CheckResult:
     """The rule itself, for what was found out about each card that is wanted."""
-    threshold = "every card is there and answers"
+    threshold = "every card exists and answers"
     good = {index: answer.text for index, answer in answers.items() if answer.code is Code.CARDS_OK}
     observed = f"{kind}: {len(good)} of {_count(answers)} {'answers' if len(answers) == 1 else 'answer'}"
     if good:
@@ -129,7 +129,7 @@ def judge(kind: str, answers: Mapping[int, CardAnswer]) -> CheckResult:
             troubles.setdefault(answer, []).append(index)
     if not troubles:
         return CheckResult(
-            ITEM, Status.OK, Code.CARDS_OK, f"{_name(answers)}: there, and answering", observed, threshold
+            ITEM, Status.OK, Code.CARDS_OK, f"{_name(answers)}: present and answering", observed, threshold
         )
     # The certain before the uncertain, then by number.
     order = sorted(troubles, key=lambda answer: (answer.code in _UNCERTAIN, troubles[answer][0]))
@@ -154,7 +154,7 @@ def _unlisted(kind: str, answer: CardAnswer) -> CheckResult:
         answer.code,
         answer.text,
         f"{kind}: not listed",
-        "every card is there and answers",
+        "every card exists and answers",
         Action.DRAIN if sure else Action.INVESTIGATE,
     )
 

@@ -62,9 +62,9 @@ def find(folder: str) -> list[CustomCheck]:
 def _unsafe(path: str) -> str:
     status = os.stat(path)
     if status.st_uid not in (0, os.geteuid()):
-        return f"{path}: belongs to uid {status.st_uid}; make it root's"
+        return f"{path}: belongs to uid {status.st_uid}; `chown root {path}`"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{path}: mode {stat.S_IMODE(status.st_mode):04o} lets others write it; chmod go-w"
+        return f"{path}: mode {stat.S_IMODE(status.st_mode):04o} lets others write to it; `chmod go-w {path}`"
     return ""
 
 
@@ -104,7 +104,7 @@ def judge(item: str, ended: ScriptEnd) -> CheckResult:
         return _unknown(item, Code.CUSTOM_SIGNALLED, reason, f"signal {number}")
     observed = f"exit code {ended.returncode}"
     if ended.returncode not in _CODES:
-        reason = f"{observed}, allowed are 0 to 3: {message}"
+        reason = f"{observed}, must be 0 to 3: {message}"
         return _unknown(item, Code.CUSTOM_BAD_EXIT_CODE, reason, observed)
     status, code, action = _CODES[ended.returncode]
     return CheckResult(item, status, code, message, observed, _THRESHOLD, action)

@@ -33,7 +33,7 @@ class Need:
 async def check(need: Need) -> CheckResult:
     """Compares `need` with statvfs(2) of its path, which may hang on a network file system: see watched.call."""
     if not need.path:
-        return CheckResult(need.item, Status.NOT_APPLICABLE, Code.DISK_OFF, "its path is set to nothing")
+        return CheckResult(need.item, Status.NOT_APPLICABLE, Code.DISK_OFF, "its path is not set")
     try:
         stat = await watched.call(f"statvfs {need.path}", lambda: os.statvfs(need.path))
     except (FileNotFoundError, NotADirectoryError):
@@ -43,7 +43,7 @@ async def check(need: Need) -> CheckResult:
             need.item,
             Status.UNKNOWN,
             Code.DISK_UNREADABLE,
-            f"{need.path}: the file system cannot be asked: {getattr(error, 'strerror', None) or error}",
+            f"{need.path}: the file system does not answer: {getattr(error, 'strerror', None) or error}",
             threshold=_threshold(need),
             action=Action.INVESTIGATE,
         )
@@ -62,7 +62,7 @@ def judge(need: Need, stat: os.statvfs_result) -> CheckResult:
         return found(
             Status.UNKNOWN,
             Code.DISK_SIZE_NOT_TOLD,
-            f"{need.path}: the file system does not tell its size",
+            f"{need.path}: the file system does not report its size",
             Action.INVESTIGATE,
         )
     if size <= need.min_gb * GB:

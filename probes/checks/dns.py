@@ -137,7 +137,7 @@ def _judge(count: int, troubles: list[_Trouble], folder: str) -> CheckResult:
         first.status,
         first.code,
         shown + more,
-        f"{count} names, {bad} do not resolve, {open_} could not be told",
+        f"{count} names, {bad} do not resolve, {open_} are unknown",
         threshold,
         Action.DRAIN if first.status is Status.CRITICAL else Action.INVESTIGATE,
     )

@@ -88,8 +88,8 @@ def catalogue() -> list[CheckEntry]:
         entry("disk-size shm", "size of /dev/shm, > 1 GB", "DISK_"),
         entry("disk-size cache", "size of /cache, > 32 GB", "DISK_"),
         entry(ulimits.ITEM, "locked memory, open files, stack and processes of the ranks, with InfiniBand", "ULIMIT_"),
-        entry(card_checks.ITEM, "the cards that the job wants are there and answer", "CARDS_"),
-        entry(f"{custom.ALL} <name>", "an executable of one's own with Nagios exit codes", "CUSTOM_"),
+        entry(card_checks.ITEM, "the cards that the job wants exist and answer", "CARDS_"),
+        entry(f"{custom.ALL} <name>", "a custom executable with Nagios exit codes", "CUSTOM_"),
     ]
 
 
@@ -231,7 +231,7 @@ async def _guarded(item: str, check: Check, end: float, deadline_s: float) -> Ch
     except watched.StillHanging as error:
         why = str(error)
     except Exception as error:  # a defect of one check must neither stop the others nor pass for a fault of the node
-        code, why = Code.PROBE_FAILED, f"the check itself failed: {type(error).__name__}: {error}"
+        code, why = Code.PROBE_FAILED, f"the check itself failed (a defect): {type(error).__name__}: {error}"
     if result is None:
         result = CheckResult(
             item, Status.UNKNOWN, code, why, threshold=f"answers within {deadline_s:g} s", action=Action.INVESTIGATE

@@ -212,7 +212,7 @@ def judge(readings: list[LimitReading], user: str, source: str) -> CheckResult:
         )
     if unknown:
         names = ", ".join(f"{r.limit.name} (at most {_show(r.limit, r.hard)})" for r in unknown)
-        reason = f"what {who} get of {names} is not known (inherited from {source})"
+        reason = f"what {who} get of {names} is unknown (inherited from {source})"
         return _unreadable(reason, limits, observed)
     reason = f"{who} get {observed} (inherited from {source})"
     return CheckResult(ITEM, Status.OK, Code.ULIMIT_OK, reason, observed, _threshold(limits))

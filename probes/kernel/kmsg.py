@@ -168,9 +168,9 @@ def unreadable(error: OSError, path: Path = PATH, proc: Path = Path("/proc")) ->
         if not capable and (restricted or error.errno == errno.EPERM):
             why = " (kernel.dmesg_restrict is 1)" if restricted else ""
             return (
-                f"{path}: CAP_SYSLOG is missing{why}: give it to the daemon (AmbientCapabilities=, `--cap-add SYSLOG`)"
+                f"{path}: CAP_SYSLOG is missing{why}: grant it to the daemon (AmbientCapabilities=, `--cap-add SYSLOG`)"
             )
-        return f"{path}: may not be opened by this user: {_mode(path)}; root may, and whom a group or an ACL lets"
+        return f"{path}: this user may not open it: {_mode(path)}; root may, and users whom a group or an ACL allows"
     return f"{path}: {error.strerror or error}"
 
 

@@ -86,7 +86,7 @@ async def free(look: Look) -> list[CheckResult]:
         except (TimeoutError, watched.StillHanging):
             results[path] = [say.found(Code.PROBE_TIMED_OUT, "its file system does not answer")]
         except OSError as error:
-            results[path] = [say.found(Code.FS_UNREADABLE, f"cannot be asked: {error.strerror or error}")]
+            results[path] = [say.found(Code.FS_UNREADABLE, f"does not answer: {error.strerror or error}")]
         else:
             results[path] = judge_free(say, stat, look.settings.disk_free_percent)
 
@@ -112,7 +112,7 @@ def judge_free(say: About, stat: os.statvfs_result, least_percent: float) -> lis
             observed.append(f"{percent:.1f} % of the {what} free")
             if percent < least_percent:
                 found.append(say.found(code, f"only {observed[-1]}", observed[-1], f"at least {least_percent:g} %"))
-    return found or [say.ok(", ".join(observed) or "its file system tells no size", ", ".join(observed))]
+    return found or [say.ok(", ".join(observed) or "its file system reports no size", ", ".join(observed))]
 
 
 async def mounts(look: Look) -> list[CheckResult]:
@@ -184,9 +184,9 @@ def judge_share(mount: Mount, answer: str, look: Look) -> CheckResult:
     streak = look.memory.streaks.note((NFS.item, mount.path), silent, look.now, NFS.interval_s / 2)
     source = f"{mount.source} ({mount.type})"
     if answer == "stale":
-        return say.found(Code.NFS_STALE, "its server has forgotten it (ESTALE)", source, "it answers")
+        return say.found(Code.NFS_STALE, "its server no longer knows it (ESTALE)", source, "it answers")
     if answer.startswith("error: "):
-        return say.found(Code.FS_UNREADABLE, f"cannot be asked: {answer.removeprefix('error: ')}", source)
+        return say.found(Code.FS_UNREADABLE, f"does not answer: {answer.removeprefix('error: ')}", source)
     if silent and streak.looks >= wanted:
         reason = f"no answer in {streak.looks} looks in a row, over {look.now - streak.since:.0f} s"
         return say.found(Code.NFS_HANGS, reason, source, f"fewer than {wanted}", evidence=answer)

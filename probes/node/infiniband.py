@@ -86,7 +86,7 @@ def judge(ports: Sequence[Port], past: dict[str, PortPast], s: NodeSettings, now
             results.append(say.ok(f"{active} ports are up", observed, threshold))
         else:
             whole.down_since = whole.down_since or now
-            reason = f"{active} ports are up, {s.ib_ports} are wanted, for {now - whole.down_since:.0f} s"
+            reason = f"{active} ports are up, {s.ib_ports} are required, for {now - whole.down_since:.0f} s"
             code = Code.IB_PORTS_MISSING if now - whole.down_since >= s.ib_down_s else Code.NODE_PENDING
             results.append(say.found(code, reason, observed, threshold))
     return results
@@ -105,7 +105,7 @@ def _port(say: About, port: Port | None, past: PortPast, s: NodeSettings, now: f
         past.down_since = past.down_since or now
     while past.flaps and past.flaps[0] <= now - s.ib_flap_window_s:
         past.flaps.popleft()
-    states = port.states if port is not None else "its adapter is gone"
+    states = port.states if port is not None else "its adapter was removed"
     if len(past.flaps) >= s.ib_flaps:
         reason = (
             f"it was down for {s.ib_flap_s:g} s and longer {len(past.flaps)} times in {s.ib_flap_window_s / 3600:g} h"

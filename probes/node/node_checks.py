@@ -190,7 +190,9 @@ class Looker:
         except (
             Exception
         ) as error:  # a defect of one check must neither stop the others nor pass for a fault of the node
-            results = [say.found(Code.PROBE_FAILED, f"the check itself failed: {type(error).__name__}: {error}")]
+            results = [
+                say.found(Code.PROBE_FAILED, f"the check itself failed (a defect): {type(error).__name__}: {error}")
+            ]
         seconds = round(time.monotonic() - began, 6)
         return [replace(result, seconds=seconds) for result in results]
 

@@ -13,7 +13,7 @@ from muster.probes.node.kernel_files import number, text
 from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule, Roots, everywhere
 
 D_STATE = NodeCheck("d-state", "no process waits in the kernel for minutes", 60.0, (Code.PROCS_D_STATE,))
-ZOMBIES = NodeCheck("zombies", "processes that have ended are waited for", 300.0, (Code.ZOMBIES,))
+ZOMBIES = NodeCheck("zombies", "parents reap processes that have ended", 300.0, (Code.ZOMBIES,))
 PIDS = NodeCheck("pids", "process numbers are left", 60.0, (Code.PIDS_NEARLY_FULL,))
 FDS = NodeCheck("file-descriptors", "file descriptors are left", 60.0, (Code.FD_NEARLY_FULL,))
 
@@ -90,13 +90,13 @@ def judge_d_state(stuck: Sequence[OddProcess], waiting: dict[int, str], look: Lo
         )
         where = "; ".join(f"pid {p.pid}: {waiting[p.pid]}" for p in long[:8] if waiting.get(p.pid))
         action = Action.REBOOT if any(p.name.startswith(_DRIVERS) for p in long) else None
-        reason = f"{len(long)} processes wait in the kernel for minutes: {names}"
+        reason = f"{len(long)} processes have been waiting in the kernel for minutes: {names}"
         return say.found(
             Code.PROCS_D_STATE, reason, f"{len(long)} in state D", threshold, evidence=where, action=action
         )
     if stuck:
         longest = max(looks.values())
-        reason = f"{len(stuck)} processes wait in the kernel, at most for {longest} looks in a row"
+        reason = f"{len(stuck)} processes wait in the kernel, for at most {longest} looks in a row"
         return say.found(Code.NODE_PENDING, reason, f"{len(stuck)} in state D", threshold)
     return say.ok("no process waits in the kernel", "0 in state D", threshold)
 
@@ -114,9 +114,9 @@ def judge_zombies(count: int, parents: Sequence[tuple[int, str, int]], most: int
     """`parents`: pid, name and number of zombies of those who have the most."""
     say, observed, threshold = About(ZOMBIES.item), f"{count} zombies", f"at most {most}"
     if not most or count <= most:
-        return say.ok(f"{count} processes have ended and are not waited for", observed, threshold)
+        return say.ok(f"{count} processes have ended but were not reaped", observed, threshold)
     whose = ", ".join(f"{name} (pid {pid}) has {n}" for pid, name, n in parents)
-    return say.found(Code.ZOMBIES, f"{count} processes have ended and are not waited for: {whose}", observed, threshold)
+    return say.found(Code.ZOMBIES, f"{count} processes have ended but were not reaped: {whose}", observed, threshold)
 
 
 async def pids(look: Look) -> list[CheckResult]:
@@ -124,7 +124,7 @@ async def pids(look: Look) -> list[CheckResult]:
     limits = await watched.call("read pid limits", lambda: read_pids(look.roots))
     say, s = About(PIDS.item), look.settings
     if not limits:
-        return [say.not_told("neither /proc nor the cgroup tells how many process numbers there are")]
+        return [say.not_told("neither /proc nor the cgroup shows how many process numbers exist")]
     used, most, what = max(limits, key=lambda limit: limit[0] / limit[1])
     return [nearly_full(say, Code.PIDS_NEARLY_FULL, (used, most, what), s.pids_warn_percent, s.pids_critical_percent)]
 

@@ -63,35 +63,41 @@ def explain(own: Rights, target: Rights, scope: int) -> str:
     """Why `own` may not read `target`, and what to do: half a sentence each. `scope` is Yama's."""
     if scope >= 3:
         return (
-            "kernel.yama.ptrace_scope is 3, with which nobody may until the next boot: set it to 0 or 1 in "
-            "/etc/sysctl.d and boot"
+            "kernel.yama.ptrace_scope is 3, which forbids it until the next boot: set it to 0 or 1 in "
+            "/etc/sysctl.d and reboot"
         )
     if own.passed_on & _SYS_PTRACE:
         if own.namespace and target.namespace and own.namespace != target.namespace:
             return (
-                "it is in another user namespace than musterd, whose CAP_SYS_PTRACE does not count there: run musterd "
+                "it is in another user namespace, where musterd's CAP_SYS_PTRACE has no effect: run musterd "
                 "in the user namespace of the host"
             )
         if own.filtered:
             return (
-                "a seccomp filter forbids musterd ptrace or process_vm_readv, although it has CAP_SYS_PTRACE: allow "
+                "a seccomp filter forbids musterd ptrace or process_vm_readv, although musterd has CAP_SYS_PTRACE:"
+                " allow "
                 "both in the container's profile (docker run --security-opt seccomp=FILE), or in its unit "
                 "(SystemCallFilter=@debug)"
             )
         return (
-            "musterd has CAP_SYS_PTRACE, so that a security module refuses it: allow its profile to trace and to read "
+            "musterd has CAP_SYS_PTRACE, so a security module must be refusing: allow musterd's profile to trace and"
+            " to read "
             "other processes (AppArmor: ptrace (trace, read); SELinux: sys_ptrace and ptrace)"
         )
     why = []
     if target.uid != own.uid:
         why.append(f"it runs as uid {target.uid} and musterd as uid {own.uid}")
     elif not target.dumpable:
-        why.append("it is marked as not dumpable, as a program is that changed its user")
+        why.append("it is not dumpable, as after a change of its user")
     elif target.permitted & ~own.passed_on:
-        why.append("it has capabilities that musterd has not")
+        why.append("it has capabilities that musterd lacks")
     if scope:
-        reads = "only whom it asks or who started it" if scope == 1 else "only who has CAP_SYS_PTRACE"
-        why.append(f"kernel.yama.ptrace_scope is {scope}, with which {reads} may")
+        reads = (
+            "only its parent, or a process that it names, may read it"
+            if scope == 1
+            else "a reader needs CAP_SYS_PTRACE"
+        )
+        why.append(f"kernel.yama.ptrace_scope is {scope}: {reads}")
     if not why:
         filtered = "a seccomp filter forbids musterd ptrace or process_vm_readv" if own.filtered else ""
         why.append(filtered or "a security module (AppArmor, SELinux) or a user namespace forbids it")

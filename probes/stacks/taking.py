@@ -92,7 +92,7 @@ class _Run:
         """The time is over: says so of one that was not looked at to the end."""
         if number not in self._done:
             bare = self.looks.get(number) or ProcessStacks(target.rank, target.pid, target.start)
-            self.looks[number] = replace(bare, trouble="the time was over before it was asked")
+            self.looks[number] = replace(bare, trouble="the time limit passed before its turn")
             self.note("not_reached", target)
 
     # --- one process --------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class _Run:
             # A dump reads the same memory, and would hang as well.
             self._hanging += 1
             self.note("unread", target)
-            return replace(bare, trouble="its files in /proc cannot be read: a read hangs")
+            return replace(bare, trouble="reading its files in /proc hangs")
         if kernel is None:
             return None
         stacks = replace(bare, command=kernel.command, state=kernel.state, threads=kernel.threads, tasks=kernel.tasks)
@@ -148,7 +148,7 @@ class _Run:
         if dump.outcome is DumpOutcome.REFUSED:
             why = await self._why(target)
             self._refused.append(_Refused(target, why))
-            return (), f"its memory may not be read: {why}"
+            return (), f"musterd may not read its memory: {why}"
         if dump.outcome is DumpOutcome.FAILED or (dump.outcome is DumpOutcome.NOT_PYTHON and kernel.is_python):
             self._failed.append(_Refused(target, dump.text))
             return (), f"py-spy: {dump.text}"
@@ -165,7 +165,7 @@ class _Run:
         return _threads(target.pid, looks), ""
 
     async def _dump(self, target: StackTarget) -> Dump:
-        dump = Dump(DumpOutcome.FAILED, text=f"not asked, since {MAX_HANGING} others hang")
+        dump = Dump(DumpOutcome.FAILED, text=f"not tried, because {MAX_HANGING} other attempts hang")
         for _ in range(TRIES):
             if self._hanging >= MAX_HANGING:
                 break
@@ -196,7 +196,7 @@ class _Run:
         def read() -> str:
             own, theirs = permission.read(self._proc, "self"), permission.read(self._proc, target.pid)
             if own is None or theirs is None:
-                return "it is not told why"
+                return "the reason is unknown"
             return permission.explain(own, theirs, permission.yama(self._proc))
 
         with anyio.move_on_after(READ_S):
@@ -204,7 +204,7 @@ class _Run:
                 return await watched.call(f"the rights of process {target.pid}, started at {target.start}", read)
             except (OSError, watched.StillHanging):
                 pass
-        return "it is not told why"
+        return "the reason is unknown"
 
     # --- native frames ------------------------------------------------------------------------------------------------
 
@@ -238,12 +238,14 @@ class _Run:
     def sentences(self, deadline_s: float) -> list[str]:
         """The same of several processes once."""
         fixed = {
-            "not_reached": f"not looked at, since {deadline_s:g} s were over: {{}}",
-            "unread": f"files in /proc do not answer within {READ_S:g} s, as of processes that wait in the kernel for "
-            "a file system or a driver: {}; find what they wait for with dmesg",
+            "not_reached": f"not looked at, because {deadline_s:g} s had passed: {{}}",
+            "unread": f"reads of files in /proc took longer than {READ_S:g} s, as for processes that wait in the"
+            " kernel for "
+            "a file system or a driver: {}; `dmesg` may show what they wait for",
             "hangs": f"py-spy did not answer within {DUMP_S:g} s and was killed: {{}}",
-            "no_program": "py-spy is not there, so that no Python stack is: {}; install it beside musterd (pip install "
-            "py-spy) or put it on its PATH",
+            "no_program": "py-spy is not installed, so there are no Python stacks: {}; install it beside musterd"
+            " (`pip install "
+            "py-spy`) or put it on musterd's PATH",
         }
         found = [text.format(_named(self._notes[what])) for what, text in fixed.items() if self._notes[what]]
         for start, refusals in (

@@ -219,7 +219,7 @@ class NpuSmi:
         ]
 
     def wait_events(self, timeout_s: float) -> list[CardEvent]:
-        raise DriverError(Trouble.NOT_TOLD, "npu-smi has no events to wait for", of_driver=True)
+        raise DriverError(Trouble.NOT_TOLD, "npu-smi reports no events", of_driver=True)
 
     def _row(self, index: int) -> npu_smi.NpuSmiRow:
         seat = next((seat for seat, place in self._places.items() if place.index == index), None)

@@ -215,7 +215,7 @@ class Dcmi:
         """Calls the function that tells `what`; it writes to what `args` point to. Raises DriverError."""
         function = _FUNCTIONS[what][self.second]
         if not function:
-            raise DriverError(Trouble.NOT_TOLD, f"libdcmi.so does not tell {what} of this kind of chip", UNSUPPORTED)
+            raise DriverError(Trouble.NOT_TOLD, f"libdcmi.so does not report {what} for this kind of chip", UNSUPPORTED)
         self._call(function, *seat, *args)
 
     def ask_int(self, what: str, seat: Seat, *args: object) -> int:

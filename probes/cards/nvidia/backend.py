@@ -194,7 +194,7 @@ class Nvidia(Backend):
                     memory = max((m for m in (memory, before.memory) if m is not None), default=None)
                 found[pid] = Holder(pid, memory, graphics)
         if not told:
-            raise trouble(NOT_SUPPORTED, "this card tells of no processes")
+            raise trouble(NOT_SUPPORTED, "this card does not report processes")
         return list(found.values())
 
     def wait_events(self, timeout_s: float) -> list[CardEvent]:

@@ -35,7 +35,7 @@ _DRIVER = {
     LIBRARY_NOT_FOUND: f"{LIBRARY} is not found: install the driver's libraries, or give the container the `utility` "
     "capability",
     MISMATCH: "the kernel module is of another version than the libraries: reload it, or reboot; libraries that were "
-    "upgraded need a restart of who asks",
+    "upgraded need a restart of musterd",
 }
 #: What helps where it is one card.
 _CARD = {
@@ -43,7 +43,7 @@ _CARD = {
     "renumbered?",
     NOT_FOUND: "the driver has no card of this number",
     GPU_NOT_FOUND: "the driver has no card of this number",
-    LOST: "it fell off the bus: reboot; when it happens again have the hardware looked at",
+    LOST: "it fell off the bus: reboot; if it happens again, have the hardware inspected",
     RESET_REQUIRED: "nvidia-smi --gpu-reset, or reboot",
 }
 #: From whatever call they come, they are about more than that one reading.

@@ -94,7 +94,7 @@ class Listener:
                         raise
                     # This card has no events to wait for (MIG, an old one, lost); the others have.
             if not cards:
-                raise trouble(NOT_SUPPORTED, "no card here reports events")
+                raise trouble(NOT_SUPPORTED, "no card of this node reports events")
             return _Set(made, time.monotonic(), cards)
         except DriverError:
             if made is not None:
@@ -124,7 +124,7 @@ class Listener:
             pci = self._nvml.maybe("nvmlDeviceGetPciInfo_v3", data.device)
         except DriverError:
             pci = None  # a card that is lost is just the one of which there is an event
-        text = "memory error that could not be corrected, reported by NVML" if data.eventType == _DOUBLE_BIT else ""
+        text = "uncorrectable memory error, reported by NVML" if data.eventType == _DOUBLE_BIT else ""
         index = events.cards.get(_address(data.device))
         return CardEvent(NVIDIA, code, index, "" if pci is None else bus_id(pci.busId), text or f"Xid {code} by NVML")
 

@@ -60,8 +60,6 @@ def handle(nvml: Nvml, parent: Any, instance: MigInstance) -> Any:
     DriverError, ABSENT where it was."""
     part = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", parent, instance.number)
     if nvml.ask("nvmlDeviceGetUUID", part) != instance.uuid:
-        text = (
-            f"the MIG instance {instance.uuid} of card {instance.parent} was taken away, and another one has its number"
-        )
+        text = f"the MIG instance {instance.uuid} of card {instance.parent} was removed, its number was reused"
         raise DriverError(Trouble.ABSENT, text)
     return part

@@ -68,7 +68,7 @@ def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckR
     }
     told = {name: count for name, count in counters.items() if count is not None}
     if not told:
-        return [say.off("it does not count errors of its memory" if health.ecc_on is not False else "ECC is off")]
+        return [say.off("it does not count memory errors" if health.ecc_on is not False else "ECC is off")]
     observed = ", ".join(f"{count} {name}" for name, count in told.items())
     found = []
     sram, total = health.sram_uncorrected, health.ecc_uncorrected
@@ -80,7 +80,7 @@ def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckR
         code, status = (Code.NPU_ECC_UNCORRECTED if ascend else Code.GPU_ECC_UNCORRECTED), None
         reason = f"{counted(rest, 'error')} of its memory could not be corrected"
         if sram is None and not ascend:
-            reason, status = f"{reason}; its driver does not tell whether on the chip", Status.CRITICAL
+            reason, status = f"{reason}; its driver does not report whether they are on the chip", Status.CRITICAL
         found.append(say.found(code, reason, observed, "none", status=status))
     for code, where, count, most in (
         (Code.GPU_ECC_SRAM_CORRECTED, "on-chip memory", health.sram_corrected, s.ecc_sram_corrected_max),
@@ -110,7 +110,7 @@ def clocks(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
     """The share of the window in which one of the bits of SLOWDOWN was set. The reasons are a mask: bits are tested."""
     reasons, s = health.event_reasons, look.settings
     if reasons is None:
-        return [say.off("its driver does not tell why clocks are as they are")]
+        return [say.off("its driver does not report reasons for its clocks")]
     names = [name for bit, name in SLOWDOWN.items() if reasons & bit]
     share = look.memory.share((CLOCKS.item, facts.index))
     looks, slow = share.note(bool(names), look.now, s.slowdown_window_s, CLOCKS.interval_s / 2)
@@ -123,7 +123,7 @@ def clocks(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
         now = f", now: {', '.join(names)}" if names else ""
         return [say.found(Code.GPU_HW_SLOWDOWN, f"the hardware slows it down{now}", observed, threshold)]
     if names:
-        return [say.found(Code.NODE_PENDING, f"{', '.join(names)} at this moment", observed, threshold)]
+        return [say.found(Code.NODE_PENDING, f"{', '.join(names)} at the moment", observed, threshold)]
     return [say.ok("the hardware does not slow it down", observed, threshold)]
 
 
@@ -152,14 +152,14 @@ def temperature(say: About, facts: CardFacts, health: Health, look: Look) -> lis
             results.append(say.found(Code.NODE_PENDING, reason, observed, threshold))
         else:
             results.append(say.ok(f"its {what} has {now_c:g} C", observed, threshold))
-    return results or [say.off("it tells no temperature, or no limit is known (`temperature_max_c`)")]
+    return results or [say.off("it reports no temperature, or its limit is unknown (`temperature_max_c`)")]
 
 
 def persistence(say: About, facts: CardFacts, health: Health, _look: Look) -> list[CheckResult]:
     """Whether the driver stays initialized without a user."""
     on = health.persistence
     if on is None:
-        return [say.off("its driver knows no persistence mode")]
+        return [say.off("its driver has no persistence mode")]
     if on:
         return [say.ok("persistence mode is on")]
     return [say.found(Code.GPU_PERSISTENCE_OFF, "persistence mode is off", "off", "on")]

@@ -17,7 +17,7 @@ from muster.probes.node.remembered import Comparison, Difference, Inventory, Rem
 
 INVENTORY = NodeCheck(
     "inventory",
-    "the cards are those that the node had, and the driver shows each one that is on the PCI bus",
+    "the node has the cards that muster remembers, and the driver shows each card of the PCI bus",
     15.0,
     (
         Code.CARD_MISSING,
@@ -41,7 +41,7 @@ _MAKERS: dict[str, tuple[str, tuple[str, ...], frozenset[str]]] = {
 _DISPLAY = "0x0300"
 #: Drivers of the kernel that keep a device for a virtual machine.
 _KEEPERS = frozenset({"pci-stub", "pciback", "xen-pciback"})
-_ACCEPT = "if that is meant, `muster node accept"
+_ACCEPT = "if that is intended: `muster node accept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ async def judge(look: Look) -> list[CheckResult]:
         results = elsewhere + _unshown(bus, (NVIDIA, ASCEND), inventory, look)
         if look.settings.expected_cards and not elsewhere:
             wanted = counted(look.settings.expected_cards, "card")
-            reason = f"there is no card, and no driver of one, but {wanted} should be there (`expected_cards`)"
+            reason = f"the node has neither a card nor a driver, but {wanted} should exist (`expected_cards`)"
             results.append(say.found(Code.CARD_COUNT, reason, "0 cards", wanted))
-        return results or [say.off("there are no cards, and there were none")]
+        return results or [say.off("the node has no cards, and had none")]
     found = inventory.learn(list(view.whole.values()), view.kind, bus.slots, time.time())
     results = [r for r in _of_cards(look, found) if look.only is None or r.card in look.only]
     results += [_missing(was, bus, view.cards.keys()) for was in found.missing]
@@ -117,7 +117,7 @@ def _of_cards(look: Look, found: Comparison) -> list[CheckResult]:
         elif facts.index in found.nameless:
             results.append(say.not_told("it did not identify itself"))
         else:
-            results.append(say.ok("it is the card that is remembered", facts.card.uuid))
+            results.append(say.ok("it is the card that muster remembers", facts.card.uuid))
     return results
 
 
@@ -127,12 +127,12 @@ def _differs(say: About, difference: Difference) -> CheckResult:
     new = " ".join(filter(None, (now.model, now.uuid, f"serial {now.serial}" if now.serial else "")))
     accept = f"{_ACCEPT} {now.index}`"
     if was is None:
-        reason = f"it was not there before: {new} at {now.bus_id or 'an unknown place'}; {accept}"
-        return say.found(Code.CARD_NEW, reason, new, "a card that is remembered")
+        reason = f"it is new: {new} at {now.bus_id or 'an unknown place'}; {accept}"
+        return say.found(Code.CARD_NEW, reason, new, "a card that muster remembers")
     if difference.code is Code.CARD_MOVED:
-        reason = f"it is at {now.bus_id} now and was at {was.bus_id}; {accept}"
+        reason = f"it moved from {was.bus_id} to {now.bus_id}; {accept}"
         return say.found(Code.CARD_MOVED, reason, now.bus_id, was.bus_id)
-    reason = f"it is {new}, in the place of {was}; {accept}"
+    reason = f"it is {new}, which replaced {was}; {accept}"
     return say.found(Code.CARD_REPLACED, reason, new, str(was))
 
 
@@ -142,17 +142,17 @@ def _missing(was: Remembered, bus: Bus, shown: Iterable[int]) -> CheckResult:
     accept = f"{_ACCEPT} {was.place}`"
     device, status = bus.find(was.bus_id), None
     if device is None:
-        where = ", and neither does the PCI bus: look at card, riser and power" if bus.told and was.bus_id else ""
-        reason = f"{was} was here, and the driver does not show it any more{where}; {accept}"
+        where = ", and neither does the PCI bus: check card, riser and power" if bus.told and was.bus_id else ""
+        reason = f"the driver no longer shows {was}{where}; {accept}"
     elif kept_aside(device.driver):
         status = Status.WARN
-        reason = f"{was} is kept for a virtual machine ({device.driver}); {accept}"
+        reason = f"{was} is reserved for a virtual machine ({device.driver}); {accept}"
     elif device.driver and not bus.own:
         status = Status.WARN
-        reason = f"{was} is on the PCI bus, and was not given to this container; {accept}"
+        reason = f"{was} is on the PCI bus, but this container has no access to it; {accept}"
     else:
-        reason = f"{was} is on the PCI bus ({_taken(device)}), and the driver does not show it any more; {accept}"
-    return say.found(Code.CARD_MISSING, reason, "not shown", "each card that is remembered", status=status)
+        reason = f"{was} is on the PCI bus ({_taken(device)}), but the driver no longer shows it; {accept}"
+    return say.found(Code.CARD_MISSING, reason, "not shown", "each card that muster remembers", status=status)
 
 
 def _gone(cards: list[Remembered], kind: str, bus: Bus) -> list[CheckResult]:
@@ -183,7 +183,7 @@ def _unshown(bus: Bus, kinds: Iterable[str], inventory: Inventory, look: Look) -
         if device.driver and not bus.own:
             continue  # somebody else's: the bus is the host's
         say = About(INVENTORY.item, device.bus_id)
-        reason = f"the PCI bus has it ({_taken(device)}), and the driver's library does not show it"
+        reason = f"the PCI bus has it ({_taken(device)}), but the driver's library does not show it"
         reason += ": look for RmInitAdapter, Xid 79 or davinci in the kernel's log" if bus.own else ""
         spare = not device.driver and (device.kind == _DISPLAY or not bus.own)
         status = Status.WARN if spare else None
@@ -201,12 +201,12 @@ def _whole(found: Comparison, inventory: Inventory, bus: Bus, kind: str) -> Chec
     if found.unsure:
         those = ", ".join(str(card) for card in found.unsure[:4])
         which = numbers(found.nameless)
-        return say.not_told(f"card {which} does not say who it is, and may be one that is not seen: {those}")
+        return say.not_told(f"card {which} did not identify itself, and may be one of the missing cards: {those}")
     many = counted(len(inventory.of(kind)), "card")
-    reason = f"{len(found.same)} of {many} that are remembered are there"
+    reason = f"{len(found.same)} of the {many} that muster remembers exist"
     aside = [device.bus_id for device in bus.devices.get(kind, ()) if kept_aside(device.driver)]
     if aside:
-        reason += f"; kept for virtual machines, and not muster's: {', '.join(aside)}"
+        reason += f"; reserved for virtual machines, ignored by muster: {', '.join(aside)}"
     return say.ok(reason, counted(len(found.same), "card"), many)
 
 

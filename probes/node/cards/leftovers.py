@@ -13,7 +13,7 @@ from muster.probes.node.node_settings import words
 
 CHECK = NodeCheck(
     "leftovers",
-    "no process is on a card that no job has",
+    "no process uses a card that no job holds",
     60.0,
     (Code.GPU_LEFTOVER_PROCESS, Code.NPU_LEFTOVER_PROCESS),
     of_cards=True,
@@ -43,11 +43,11 @@ async def check(look: Look) -> list[CheckResult]:
     for facts in look.cards(NVIDIA, ASCEND):
         say = about(CHECK.item, facts)
         if facts.index in look.held:
-            results.append(say.off(f"job {look.held[facts.index]} has it"))
+            results.append(say.off(f"job {look.held[facts.index]} holds it"))
         elif facts.sick is not None:
             results.append(say.not_told(f"the card does not answer ({facts.sick.trouble})"))
         elif facts.holders is None:
-            results.append(say.not_told("who is on it is not known yet"))
+            results.append(say.not_told("its processes are not known yet"))
         else:
             results.append(judge(say, facts, look, alive))
     return results
@@ -65,10 +65,10 @@ def judge(say: About, facts: CardFacts, look: Look, alive: dict[int, CardHolder]
     ]
     streak = look.memory.streaks.note((CHECK.item, facts.index), bool(left), look.now, CHECK.interval_s / 2)
     if not left:
-        return say.ok("nobody is on it", f"{len(facts.holders or ())} processes")
+        return say.ok("no process uses it", f"{len(facts.holders or ())} processes")
     names = "; ".join(_describe(holder, alive[holder.pid]) for holder in left[:8])
     more = f" and {len(left) - 8} more" if len(left) > 8 else ""
-    reason, threshold = f"no job has it, but {names}{more}", f"no process over {s.leftover_min_mb:g} MB"
+    reason, threshold = f"no job holds it, but {names}{more}", f"no process over {s.leftover_min_mb:g} MB"
     code = Code.NPU_LEFTOVER_PROCESS if facts.card.kind == ASCEND else Code.GPU_LEFTOVER_PROCESS
     return say.found(code if streak.looks >= _LOOKS else Code.NODE_PENDING, reason, f"{len(left)} processes", threshold)
 
@@ -81,7 +81,7 @@ def _large(holder: Holder, least_mb: float) -> bool:
 
 def _describe(holder: Holder, process: CardHolder) -> str:
     memory = "" if holder.memory is None else f" with {holder.memory / _MIB:.0f} MB"
-    return f"pid {holder.pid} ({process.name}, uid {process.uid}) is on it{memory}"
+    return f"pid {holder.pid} ({process.name}, uid {process.uid}) uses it{memory}"
 
 
 def read(proc: Path, pid: int) -> CardHolder | None:

@@ -57,7 +57,7 @@ async def nvlink(look: Look) -> list[CheckResult]:
         elif facts.health is None:
             results.append(say.not_told("its readings are not known yet"))
         elif facts.index not in up:
-            results.append(say.off("it has no NVLink, or its driver does not tell"))
+            results.append(say.off("it has no NVLink, or its driver does not report it"))
         else:
             same = [n for i, n in up.items() if look.view.cards[i].model == facts.card.model]
             results.append(_links(say, facts, look, up[facts.index], len(facts.health.links), max(same)))
@@ -150,14 +150,14 @@ def pcie_link(say: About, facts: CardFacts, health: Health, look: Look, link: pc
     if health.pcie_replay is not None and s.pcie_replays_per_minute:
         rate = look.memory.rate((PCIE.item, facts.index)).note(health.pcie_replay, look.now, _REPLAY_WINDOW_S)
         if rate is not None and rate > s.pcie_replays_per_minute:
-            reason = f"{rate:.1f} packets a minute are repeated on its link"
+            reason = f"{rate:.1f} packets a minute are sent again on its link"
             threshold = f"at most {s.pcie_replays_per_minute:g} a minute"
             results.append(say.found(Code.PCIE_REPLAYS, reason, f"{health.pcie_replay} replays", threshold))
     if results:
         return results
     if not width and not gen and health.pcie_replay is None:
-        return [say.off("neither its driver nor the bus tells about its link")]
-    return [say.ok("its link is as wide as it can be", observed)]
+        return [say.off("neither its driver nor the bus reports its link")]
+    return [say.ok("its link has its full width", observed)]
 
 
 def _show(value: int | None) -> str:

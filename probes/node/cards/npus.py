@@ -37,7 +37,7 @@ _NETWORK_GOOD = frozenset({0, 6})
 def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
     """Alarms, and whether the card has started."""
     if health.npu_health is None and health.npu_boot is None:
-        return [say.off("its driver does not tell")]
+        return [say.off("its driver does not report it")]
     found = []
     if health.npu_health:
         word = _ALARMS.get(health.npu_health)
@@ -45,7 +45,7 @@ def alarms(say: About, facts: CardFacts, health: Health, look: Look) -> list[Che
         codes = "".join(f" {code:#x}" for code in health.npu_errors)
         observed = f"health {health.npu_health}{f', error code{several}{codes}' if codes else ''}"
         if word is None:
-            found.append(say.not_told(f"health {health.npu_health} is not known here"))
+            found.append(say.not_told(f"health {health.npu_health} is unknown to muster"))
         else:
             code = Code.NPU_ALARM if health.npu_health == 1 else Code.NPU_UNHEALTHY
             found.append(say.found(code, f"it has a {word} alarm", observed, "health 0"))
@@ -73,7 +73,7 @@ def network(say: About, facts: CardFacts, health: Health, look: Look) -> list[Ch
     """CRITICAL for a port that was up; one that never was may have no cable, and warns."""
     s = look.settings
     if health.npu_network is None and health.npu_link_up is None:
-        return [say.off("its driver tells nothing of a network port")]
+        return [say.off("its driver reports no network port")]
     bad = health.npu_link_up is False or (health.npu_network is not None and health.npu_network not in _NETWORK_GOOD)
     observed = f"network health {'?' if health.npu_network is None else health.npu_network}"
     if health.npu_link_up is not None:

@@ -92,7 +92,7 @@ def _in_trouble(say: About, sick: Sick, look: Look) -> CheckResult:
     reason, status = sick.text, None
     expected = look.view.cards or look.settings.expected_cards or look.memory.inventory.cards
     if not expected and EXPLANATIONS[code].status is Status.CRITICAL:
-        reason, status = f"{reason}; no card was seen here", Status.WARN
+        reason, status = f"{reason}; no card was found", Status.WARN
     return say.found(code, reason, sick.trouble, "the driver answers", status=status)
 
 
@@ -115,9 +115,9 @@ def _one(say: About, facts: CardFacts, look: Look, lost: Code, no_answer: Code, 
     failing = sick is not None and sick.trouble is Trouble.FAILED
     streak = look.memory.streaks.note((check.item, facts.index), failing, look.now, check.interval_s / 2)
     if sick is None:
-        return say.ok("it is there, and answers", name)
+        return say.ok("it exists and answers", name)
     if sick.trouble in (Trouble.LOST, Trouble.ABSENT):
-        return say.found(lost, sick.text, sick.trouble, "each card is there", evidence=name)
+        return say.found(lost, sick.text, sick.trouble, "each card exists", evidence=name)
     if failing:
         wanted = look.settings.looks_in_a_row
         if streak.looks >= wanted:
@@ -162,7 +162,7 @@ async def recovery(look: Look) -> list[CheckResult]:
         elif facts.health is None:
             results.append(say.not_told("its readings are not known yet"))
         elif wish is None:
-            results.append(say.off("its driver does not tell"))
+            results.append(say.off("its driver does not report it"))
         else:
             results.append(_recovery(say, wish))
     return results
@@ -185,7 +185,7 @@ def _recovery(say: About, wish: int) -> CheckResult:
             reason = "the driver asks to end the work and reset the card"
             return say.found(Code.GPU_RESET_REQUIRED, reason, "4 (drain and reset)", threshold)
         case _:
-            return say.not_told(f"recovery action {wish} is not known here")
+            return say.not_told(f"recovery action {wish} is unknown to muster")
 
 
 def _silent(sick: Sick) -> str:

@@ -51,7 +51,7 @@ class Finding:
         if self.item == XID and self.card is None and status is Status.CRITICAL:
             # In a container the kernel's log is the host's, and tells of cards that are others'.
             status, action = Status.WARN, Action.INVESTIGATE
-            said += ", of a card that this node does not show"
+            said += ", of a card that the driver of this node does not show"
         return CheckResult(
             self.item,
             status,

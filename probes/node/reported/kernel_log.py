@@ -97,5 +97,5 @@ class Following:
         say = About(CHECK.item)
         if self.trouble:
             return say.found(Code.KERNEL_LOG_UNREADABLE, self.trouble, "unreadable", "readable")
-        lost = f", {self.lost} records were overwritten before they were read" if self.lost else ""
+        lost = f", {self.lost} records were overwritten before muster read them" if self.lost else ""
         return say.ok(f"it can be read{lost}")

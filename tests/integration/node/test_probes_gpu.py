@@ -62,7 +62,7 @@ def uuids(cards, *indices):
 def test_all_cards_that_there_are_answer(cards):
     code, found = check(env=cards.env)
     assert (code, found["status"], found["code"]) == (0, "OK", "CARDS_OK")
-    assert found["reason"] == "cards 0-3: there, and answering"
+    assert found["reason"] == "cards 0-3: present and answering"
     assert found["observed"] == f"nvidia: 4 of 4 cards answer ({uuids(cards, 0, 1, 2, 3)})"
 
 
@@ -84,7 +84,7 @@ def test_a_card_that_is_missing(cards):
     assert (code, found["code"], found["reason"][:26]) == (2, "CARDS_TOO_FEW", "3 cards found, 4 wanted: i")
     code, found = check("--cards", "1,3", env=cards.env)
     assert (code, found["code"]) == (2, "CARDS_MISSING")
-    assert found["reason"] == "card 3: not there; this host shows cards 0-2"
+    assert found["reason"] == "card 3: does not exist; this host shows cards 0-2"
 
 
 def test_a_driver_in_trouble(cards):

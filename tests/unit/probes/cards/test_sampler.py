@@ -117,7 +117,7 @@ async def test_a_process_that_cannot_be_read_costs_only_itself(proc: ProcFolder,
         await until(lambda: watch.looks)
         assert {p.stat.pid for p in watch.looks[0].jobs["job"]} == {100, 110}
         assert watch.views  # nobody waited for it
-        await until(lambda: "/proc/120: no read within" in watch.sampler.trouble)
+        await until(lambda: "/proc/120: a read takes longer than" in watch.sampler.trouble)
         # It comes back: the thread ends, and the process is told again.
         os.rename(stuck, proc.path / "fifo")
         proc.add(120, 100, 1100)
@@ -134,7 +134,7 @@ async def test_what_hangs_is_said(proc: ProcFolder, monkeypatch: pytest.MonkeyPa
     os.mkfifo(proc.path / "110" / "io")
     watch = Watch(proc.path, FAST)
     async with watch.running():
-        await until(lambda: "1 looks at processes hang" in watch.sampler.trouble)
+        await until(lambda: "1 reads of processes hang" in watch.sampler.trouble)
         assert f"/proc/{110}" in watch.sampler.trouble
         seen = len(watch.views)
         await until(lambda: len(watch.views) > seen)  # cards are read all the same

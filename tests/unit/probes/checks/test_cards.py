@@ -91,7 +91,7 @@ async def test_a_count_means_the_first_that_are_there(make):
 
 async def test_every_card_that_there_is(make):
     backend = Cards(3)
-    assert (await check(CardsWanted(every=True), make(backend))).reason == "cards 0-2: there, and answering"
+    assert (await check(CardsWanted(every=True), make(backend))).reason == "cards 0-2: present and answering"
     found = await check(CardsWanted(every=True), make(Cards(0)))
     assert (found.status, found.code) == (Status.NOT_APPLICABLE, Code.CARDS_NOT_WANTED)
 
@@ -100,7 +100,7 @@ async def test_a_missing_card_is_named_and_the_others_are_asked(make):
     backend = Cards(3)
     found = await check(CardsWanted(indices=(0, 1, 2, 3)), make(backend))
     assert (found.status, found.code, found.action) == (Status.CRITICAL, Code.CARDS_MISSING, Action.DRAIN)
-    assert found.reason == "card 3: not there; this host shows cards 0-2"
+    assert found.reason == "card 3: does not exist; this host shows cards 0-2"
     assert sorted(backend.asked) == [0, 1, 2]
 
 

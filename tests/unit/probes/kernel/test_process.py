@@ -302,7 +302,9 @@ def test_where_we_may_not_look_nothing_is_guessed():
         assert final_status(pid, start, None) == EXIT_7
 
 
-@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="the number of exit(2) is not known here")
+@pytest.mark.skipif(
+    os.uname().machine not in ("x86_64", "aarch64"), reason="the number of exit(2) is unknown to muster"
+)
 def test_a_process_lives_while_any_of_its_threads_does():
     """Its first thread may end before: /proc/PID/stat then says Z, but nobody can wait for it."""
     number = {"x86_64": 60, "aarch64": 93}[os.uname().machine]

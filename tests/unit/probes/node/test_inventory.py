@@ -197,7 +197,7 @@ async def test_all_cards_are_there(tmp_path):
     results = await judged(view(eight()), known(), tmp_path)
     assert [r.device for r in results] == [*(f"card {i}" for i in range(8)), ""]
     assert {r.code for r in results} == {Code.NODE_OK}
-    assert results[-1].reason == "8 of 8 cards that are remembered are there"
+    assert results[-1].reason == "8 of the 8 cards that muster remembers exist"
 
 
 async def test_a_missing_card_is_critical_and_named_in_full(tmp_path):
@@ -284,7 +284,7 @@ async def test_a_card_on_the_bus_that_the_driver_does_not_show(tmp_path, driver,
     results = await judged(view(cards), Inventory(), tmp_path)
     assert loud(results) == ([("0000:9d:00.0", Code.CARD_NOT_SHOWN, status)] if status else [])
     if "vfio" in driver and cards:
-        assert "kept for virtual machines, and not muster's: 0000:9d:00.0" in results[-1].reason
+        assert "reserved for virtual machines, ignored by muster: 0000:9d:00.0" in results[-1].reason
 
 
 @pytest.mark.parametrize(("device", "told"), [("0xd802", True), ("0xd803", True), ("0xa250", False)])
@@ -320,8 +320,8 @@ async def test_a_device_that_was_accepted_is_passed_over_until_the_driver_shows_
     [
         ("nvidia", HOST, Status.CRITICAL, "is on the PCI bus (kernel driver nvidia)"),
         ("", HOST, Status.CRITICAL, "without a kernel driver"),
-        ("nvidia", CONTAINER, Status.WARN, "was not given to this container"),
-        ("vfio-pci", HOST, Status.WARN, "kept for a virtual machine"),
+        ("nvidia", CONTAINER, Status.WARN, "this container has no access to it"),
+        ("vfio-pci", HOST, Status.WARN, "reserved for a virtual machine"),
         (None, HOST, Status.CRITICAL, "neither does the PCI bus"),
     ],
 )

@@ -93,7 +93,7 @@ async def test_errors_of_which_the_driver_does_not_tell_where_count_as_the_grave
     """As with NVML of cards that do not tell SRAM apart: that is not known, and not 0."""
     (found,) = await of_card("ecc", sram_uncorrected=None, ecc_uncorrected=1)
     assert (found.code, found.status) == (Code.GPU_ECC_UNCORRECTED, Status.CRITICAL)
-    assert found.reason == "1 error of its memory could not be corrected; its driver does not tell whether on the chip"
+    assert found.reason == "1 error of its memory could not be corrected; its driver does not report whether they are on the chip"
     assert codes(await of_card("ecc", sram_uncorrected=None, ecc_uncorrected=0)) == [Code.NODE_OK]
     assert codes(await of_card("ecc", sram_uncorrected=1, ecc_uncorrected=None)) == [Code.GPU_ECC_SRAM_UNCORRECTED]
 
@@ -242,7 +242,7 @@ async def test_a_driver_that_is_not_well(trouble, code, status):
 async def test_a_driver_in_trouble_without_any_card_warns_unless_cards_are_expected(trouble):
     shown = replace(view([gpu(0)], driver=sick(trouble, "not well")), cards={})
     (found,) = await judged("driver", shown)
-    assert (found.status, found.reason) == (Status.WARN, "not well; no card was seen here")
+    assert (found.status, found.reason) == (Status.WARN, "not well; no card was found")
     (found,) = await judged("driver", shown, expected_cards=8)
     assert (found.status, found.reason) == (Status.CRITICAL, "not well")
 
@@ -422,7 +422,7 @@ def test_a_process_without_a_job_counts_at_the_second_look():
     second = left([Holder(7, 20 * MIB)], PYTHON, memory=memory, now=1060.0)
     assert (first.code, second.code) == (Code.NODE_PENDING, Code.GPU_LEFTOVER_PROCESS)
     assert second.status is Status.WARN
-    assert "pid 7 (python, uid 1000) is on it with 20 MB" in second.reason
+    assert "pid 7 (python, uid 1000) uses it with 20 MB" in second.reason
 
 
 @pytest.mark.parametrize(

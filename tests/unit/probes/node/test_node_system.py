@@ -67,7 +67,7 @@ def test_an_adapter_that_vanishes_is_down():
     ports.look(up())
     ports.look()
     (found,) = ports.look(seconds=300.0)
-    assert found.code is Code.IB_PORT_DOWN and "gone" in found.reason
+    assert found.code is Code.IB_PORT_DOWN and "removed" in found.reason
 
 
 def test_a_port_that_was_never_up_is_not_in_use():

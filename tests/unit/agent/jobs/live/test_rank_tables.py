@@ -141,7 +141,7 @@ async def test_at_the_end_of_its_time_it_is_said_what_was_in_the_way(monkeypatch
 
 
 async def test_what_is_no_rank_table_is_not_waited_for(tmp_path):
-    for wrong, said in (("[]", "must be|object"), ('{"status": "completed"}', "group_list"), ("x", "no JSON")):
+    for wrong, said in (("[]", "must be|object"), ('{"status": "completed"}', "group_list"), ("x", "not JSON")):
         put(tmp_path / "t.json", wrong)
         with pytest.raises(RankTableError, match=said) as caught:
             await rank_tables.wait(spec(tmp_path / "t.json"))
