@@ -80,7 +80,7 @@ def ecc(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckR
         code, status = (Code.NPU_ECC_UNCORRECTED if ascend else Code.GPU_ECC_UNCORRECTED), None
         reason = f"{counted(rest, 'error')} of its memory could not be corrected"
         if sram is None and not ascend:
-            reason, status = f"{reason}; its driver does not report whether they are on the chip", Status.CRITICAL
+            reason, status = f"{reason}; its driver does not report where", Status.CRITICAL
         found.append(say.found(code, reason, observed, "none", status=status))
     for code, where, count, most in (
         (Code.GPU_ECC_SRAM_CORRECTED, "on-chip memory", health.sram_corrected, s.ecc_sram_corrected_max),

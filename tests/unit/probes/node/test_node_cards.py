@@ -93,7 +93,7 @@ async def test_errors_of_which_the_driver_does_not_tell_where_count_as_the_grave
     """As with NVML of cards that do not tell SRAM apart: that is not known, and not 0."""
     (found,) = await of_card("ecc", sram_uncorrected=None, ecc_uncorrected=1)
     assert (found.code, found.status) == (Code.GPU_ECC_UNCORRECTED, Status.CRITICAL)
-    assert found.reason == "1 error of its memory could not be corrected; its driver does not report whether they are on the chip"
+    assert found.reason == "1 error of its memory could not be corrected; its driver does not report where"
     assert codes(await of_card("ecc", sram_uncorrected=None, ecc_uncorrected=0)) == [Code.NODE_OK]
     assert codes(await of_card("ecc", sram_uncorrected=1, ecc_uncorrected=None)) == [Code.GPU_ECC_SRAM_UNCORRECTED]
 
