@@ -2,7 +2,7 @@
 
 Mostly these are a container's own. Those of muster come only where a nursery, which is a subreaper, was killed: its
 supervisors, and ranks whose supervisor was killed too. Such a rank stays a zombie until a successor has written down
-how it ended: the zombie is the only record of that (ARCHITECTURE.md, "The zombie is the durable record").
+how it ended: the zombie is the only record of that (docs/concepts/recovery.md).
 """
 
 import os

@@ -1,7 +1,7 @@
 """What is to be done next in a job. It follows from the records, and from nothing else: what a full disk refused, or
 what a predecessor did not come to, is simply what follows now.
 
-ARCHITECTURE.md has a picture of the phases.
+docs/concepts/job-records.md has a picture of the phases.
 """
 
 import enum
