@@ -580,7 +580,7 @@ def test_a_restart_without_one_of_its_cards_is_left_to_another_node(daemon: Daem
     os.kill(daemon.get("j").ranks[0].pid, signal.SIGKILL)
     ended = daemon.wait("j")
     assert ended.state == job_pb2.JOB_STATE_FAILED and ended.verdict.exit_code == 137
-    assert f"the driver does not list card 5 ({gone}) any more: attempt 1 was not started" in ended.verdict.summary
+    assert f"the driver no longer lists card 5 ({gone}): attempt 1 was not started" in ended.verdict.summary
     assert ended.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
     assert gone in ended.verdict.recommendation_reason
     assert log.read_text() == "0: 4,5.\n"

@@ -583,7 +583,7 @@ def test_a_dead_supervisor_takes_its_sessions_along_and_that_is_said(daemon):
         pid = int(process.stdout.readline())
         os.kill(daemon.supervisor_pid("j"), signal.SIGKILL)
         assert process.wait(timeout=60) == 125
-        assert b"supervisor died" in process.stderr.read()
+        assert b"died with its supervisor" in process.stderr.read()
     eventually(lambda: not alive(pid))
     assert command(daemon, "echo", "x").stdout == b"x\n"
     assert daemon.get("j").ranks[0].pid

@@ -147,7 +147,7 @@ def test_a_rank_killed_from_outside_is_told_from_one_killed_by_muster(daemon: Da
     job = daemon.wait("x")
     outcomes = [job_pb2.RankOutcome.Name(rank.outcome).removeprefix("RANK_OUTCOME_") for rank in job.ranks]
     assert outcomes == ["GANG_VICTIM", "SIGNALLED", "GANG_VICTIM"]
-    assert "muster did not send it" in job.verdict.summary
+    assert "OOM killer sent it" in job.verdict.summary
     assert job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE
 
 
