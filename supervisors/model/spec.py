@@ -170,7 +170,7 @@ class JobSpec:
     )] = None
     limits: Annotated[dict[str, float], kind.LimitTable(
         "NAME=VALUE", "Limit of each rank (nofile, memlock, stack, core, nproc) or of the job (memory, cpus).",
-        more="[jobs.md](../concepts/jobs.md#limits-user-umask-nice)", option="limit", unset="the daemon's limits",
+        more="[jobs.md](../concepts/ranks.md#limits-user-umask-nice)", option="limit", unset="the daemon's limits",
     )] = field(default_factory=dict)
     umask: Annotated[int | None, kind.Octal(
         "MASK", "File mode mask of ranks and scripts.", most=0o777, unset="022",
@@ -180,7 +180,7 @@ class JobSpec:
         more="Below 0 needs a daemon that runs as root.",
     )] = 0
     training_mode: Annotated[str, kind.Choice(
-        "MODE", "MindSpore's environment: {allowed}.", more="[jobs.md](../concepts/jobs.md#training-modes)",
+        "MODE", "MindSpore's environment: {allowed}.", more="[jobs.md](../concepts/ranks.md#training-modes)",
         allowed=tuple(TrainingMode),
     )] = ""
     on_hang: Annotated[str, kind.Choice(

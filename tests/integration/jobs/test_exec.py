@@ -476,7 +476,7 @@ def test_whoever_attaches_takes_the_session_over(node):
     second = Stream(node, attach=exec_pb2.ExecAttach(job_id="j", session_id=started.session_id))
     again = second.until("started")
     assert (again.input_offset, again.stdout_offset) == (3, 0)
-    assert "else" in first.until("left").message
+    assert "another client" in first.until("left").message
     first.close()
     assert list(first.call) == []
     assert second.output(3) == b"one"
