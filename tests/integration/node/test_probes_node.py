@@ -175,7 +175,7 @@ def test_a_name_server_that_never_answers_is_unknown(resolver, silent, tmp_path)
     code, found = told(muster(resolver, "check", "-o", "json", "dns", "--set", folder, "--set", "deadline_s=2"))
     assert (code, found["dns"]["status"], found["dns"]["code"]) == (3, "UNKNOWN", "PROBE_TIMED_OUT")
     assert "worker-0.example: no answer within" in found["dns"]["reason"]
-    assert found["dns"]["observed"] == "2 names, 0 do not resolve, 1 could not be told"
+    assert found["dns"]["observed"] == "2 names, 0 do not resolve, 1 are unknown"
 
 
 def test_a_job_whose_nodes_do_not_resolve(resolver, boxed, tmp_path):

@@ -27,8 +27,8 @@ EXCEPTIONS = {
 }
 
 # Scripts write these pages from the code and the .proto files: their words have their home there.
-# Of the reference, only the page of rank tables is written by hand.
-HAND_WRITTEN_REFERENCE = {"docs/reference/rank-tables.md"}
+# Of the reference, only the pages of rank tables and of files are written by hand.
+HAND_WRITTEN_REFERENCE = {"docs/reference/rank-tables.md", "docs/reference/files.md"}
 
 
 def hand_written_pages() -> list[str]:
