@@ -1,5 +1,5 @@
-"""Calls that may hang or take long: each bounded, each in a thread or process that nobody depends on.
+"""Calls that may hang or take long: each has a deadline, and its own thread or process that nothing waits for.
 
 `watched` runs one call in a thread with a deadline, `call_threads` keeps such threads, `script` runs one program,
-`heartbeat` repeats something at a rate of its own, `children` waits for processes that end.
+`heartbeat` repeats an action at a fixed rate, `children` reaps processes.
 """

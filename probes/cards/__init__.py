@@ -1,5 +1,5 @@
-"""Accelerator cards: one shape for all vendors, one snapshot of what is known.
+"""Accelerator cards: one interface for all vendors, one snapshot of the last readings.
 
 Others use: `driver.Driver`, `accelerator`, `view`, `visible`, `sampler`; `nvidia/` and `ascend/` are the backends, and
-`drivers` tries which of them this host has.
+`drivers` finds the one that this host has.
 """

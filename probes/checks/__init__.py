@@ -1,4 +1,4 @@
-"""What a check is, what it says, and the checks before a start.
+"""What a check is, its codes and results, and the checks before a start.
 
 Others use: `result`, `codes`, `precheck`, `check_settings`; `custom` for checks of the operator's own, `ulimits` for
 the limits that ranks get.

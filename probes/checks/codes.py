@@ -1,7 +1,7 @@
-"""What each code means, what to do about it, and how the condition that it makes goes away: one table for all of them.
+"""What each code means, what to do about it, and how its condition clears: one table for all codes.
 
-A check says what it saw; status and action of a code are here, so that a finding is judged in the same way wherever it
-comes from. `muster check explain CODE` shows a row, and docs/reference/checks.md lists all.
+A check reports what it saw; this table has the status and action of each code, so muster judges a finding in the same
+way wherever it comes from. `muster check explain CODE` shows a row, and docs/reference/checks.md lists all.
 """
 
 import difflib
@@ -14,26 +14,26 @@ from muster.probes.checks.result import Action, Code, Status
 
 
 class Clears(enum.StrEnum):
-    """How a condition goes away. An operator's `clear` ends each of them."""
+    """How a condition clears. An operator's `clear` ends every condition."""
 
-    READING = "reading"  # a later look of the same check does not find it any more
+    READING = "reading"  # a later look of the same check no longer finds it
     REBOOT = "reboot"  # the node has another boot id
-    OPERATOR = "operator"  # nothing but that
-    AGE = "age"  # it was not seen again for so long
+    OPERATOR = "operator"  # only an operator ends it
+    AGE = "age"  # it was not seen again for `age_s` seconds
 
 
 class UnknownCode(ValueError):
-    """Raised when somebody asks for a code that does not exist. The message names the nearest."""
+    """There is no such code. The message names the nearest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """One code: what it means and what an operator does about it, in sentences.
 
-    `condition` tells whether a result with this code is something that is wrong *now*; without it the code is that of
-    an event, or says that nothing is wrong. `age_s` (seconds) counts with `clears` AGE alone. `steady`: it does not
-    come and go, so that one look which does not find it ends it. `presence`: it is about which cards there are; it
-    says nothing of those that a job can get.
+    `condition`: a result with this code means that something is wrong *now*; otherwise the code belongs to an event, or
+    means that nothing is wrong. `age_s` (seconds) applies only with `clears` AGE. `steady`: the finding does not come
+    and go, so the first look without it ends it. `presence`: the finding is about which cards exist, not about those
+    that a job can get.
     """
 
     what: str

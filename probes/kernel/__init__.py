@@ -1,6 +1,6 @@
 """Reading the kernel: /proc, sysfs, its log. Imports nothing of muster's; every room may import it.
 
-`process` knows processes by identity and how they end, `procfs` reads many of them cheaply, `trees` says which belong
-to which job, `kmsg` follows the kernel's log, `pci` looks at devices. `endings` puts an end into words; `backoff` is
-the one class for pauses that grow.
+`process` identifies processes and reads how they ended, `procfs` reads many of them cheaply, `trees` assigns them to
+jobs, `kmsg` follows the kernel's log, `pci` reads devices. `endings` describes an end in words; `backoff` is the class
+for growing pauses.
 """

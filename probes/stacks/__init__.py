@@ -4,7 +4,7 @@
     taken = await take([Target(rank=0, pid=4711, start=123456)], deadline_s=20.0)
     for group in grouped(taken.processes): ...
 
-Nothing here stops, signals or slows a process that is looked at, but for `native` stacks, which are opt-in.
+Nothing here stops, signals or slows the process, except for `native` stacks, which are opt-in.
 """
 
 from muster.probes.stacks.groups import Group, grouped

@@ -1,4 +1,4 @@
-"""The end of an attempt: when it may be judged, and whether another one follows, the epilog, or the end of the job."""
+"""The end of an attempt: when muster may judge it, and what follows: another attempt, the epilog, or the job's end."""
 
 import contextlib
 import time

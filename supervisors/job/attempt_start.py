@@ -1,4 +1,4 @@
-"""The start of an attempt: all that it needs is made ready, its steps run one by one, its ranks are let go."""
+"""The start of an attempt: prepares what it needs, runs its steps one by one, and starts its ranks."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What all parts of one job's supervisor work with, and what they do with a refusal."""
+"""What all parts of a supervisor share, and how they handle an error of disk or node."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""How ranks end: seen through pidfds, written down, and only then waited for."""
+"""How ranks end: the supervisor sees the end through a pidfd, records it, and only then reaps the rank."""
 
 import contextlib
 import itertools

@@ -1,7 +1,7 @@
-"""The stop of a job, as its journal tells it: begun, gone on with by a successor, shortened, given up.
+"""The stop of a job, as its journal records it: begun, continued by a successor, shortened, given up.
 
-What the daemon does in our place it tells by an order in the run folder (stop_order.py). Whoever judges the ends of
-ranks must have read it before, so ends are noted here: `note_ends`.
+If the daemon stops the job in our place, it leaves an order in the run folder (stop_order.py). The order must be read
+before the ends of ranks are judged, so this module notes the ends: `note_ends`.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """One job under one supervisor: its ranks from start to verdict.
 
-What happens is told by records (states.py, replay.py) that are committed to the journal first. What to do next follows
-from what the records add up to (`phases.phase`), by one table: `Gang.NEXT`. A successor of a supervisor that died
-replays the same records and goes on from there: a fresh start is only the special case in which nothing has happened
-yet. Each part of the gang has one concern, and remembers nothing that a successor would need.
+Everything that happens is a record (states.py, replay.py), committed to the journal first. `phases.phase` computes from
+the records what comes next, and the table `Gang.NEXT` has the handler. The successor of a dead supervisor replays the
+same records and continues: a fresh start is the special case in which nothing has happened yet. Each part of the gang
+has one concern, and remembers nothing that a successor would need.
 """
 
 import socket

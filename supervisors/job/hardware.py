@@ -1,7 +1,7 @@
-"""Is the hardware of a job at fault? Asked when it has ended badly.
+"""Whether the hardware is at fault, for the verdict of a job that failed.
 
-Two witnesses: the device nodes of its cards, and `faults.json` in the state folder, in which the daemon keeps what is
-wrong with the node and each card (agent/node/health.py). The file is read, not asked for: the daemon may be away.
+Two sources: the device nodes of its cards, and `faults.json` in the state folder, in which the daemon keeps the faults
+of the node and each card (agent/node/health.py). The supervisor reads the file because the daemon may not run.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
-"""What is to be done next in a job. It follows from the records, and from nothing else: what a full disk refused, or
-what a predecessor did not come to, is simply what follows now.
+"""What to do next in a job. It follows from the records alone: what a full disk refused, or what a predecessor did not
+finish, is simply what comes next.
 
 docs/concepts/job-records.md has a picture of the phases.
 """

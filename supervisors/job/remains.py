@@ -1,4 +1,4 @@
-"""What is left of a step or of ranks that have ended: processes that they started, and when nothing of it lives."""
+"""Processes that a step or ranks left running after their end, and the moment when none of them is left."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""One step at a time, before the ranks or after them: from its start to the moment when nothing of it is left."""
+"""Runs one step at a time, before or after the ranks: from its start until none of its processes is left."""
 
 import math
 import signal

@@ -1,7 +1,7 @@
-"""What runs before the ranks and after them: requirements, pre_start, epilog.
+"""The steps before and after the ranks: requirements, pre_start, epilog.
 
-Each step is one process, run as the job's user in its environment, behind the same gate and with the same records as
-a rank, so that a successor of a supervisor that died finds it, waits for it, and knows how it ended.
+Each step is one process. It runs as the job's user in the job's environment, behind the same gate and with the same
+records as a rank, so the successor of a dead supervisor finds it, waits for it, and knows how it ended.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""What makes a job end before its ranks have ended by themselves: a person or the daemon, over the control socket; the
-end of the command that owns the job; systemd, which ends its scope; its time; a rank that failed; nothing left to
-serve; processes that outlive their ranks."""
+"""The reasons to stop a job before its ranks end by themselves: a request over the control socket; the end of the
+command that owns the job; systemd, which stops its scope; its time limit; a failed rank; service ranks with no rank
+left to serve; processes that outlive their ranks."""
 
 import signal
 

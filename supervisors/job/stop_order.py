@@ -1,9 +1,9 @@
-"""A stop of which the journal does not tell, and what the next supervisor must know of it. Either the daemon carries it
-out, because no supervisor does; or a supervisor does, and the journal takes no record.
+"""A stop that is not in the journal, and what the next supervisor must know about it. Either the daemon carries it out
+because no supervisor does, or a supervisor does while the journal takes no record.
 
-It is a small file in the run folder, which has room where the disk of the state folder has none. It is written before
-a signal is sent. The supervisor reads it after it has seen which ranks ended, and before it judges how they did: so it
-knows of every signal that was sent to one of them. The next daemon goes on with it.
+The order is a small file in the run folder, which has room even if the disk of the state folder is full. muster writes
+it before it sends a signal. The supervisor reads it after it has seen which ranks ended, and before it judges their
+ends: so it knows every signal that a rank was sent. The next daemon continues the stop.
 """
 
 import contextlib

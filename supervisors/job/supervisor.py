@@ -1,4 +1,4 @@
-"""The process of one job: forked by the nursery, ended by the job."""
+"""The process that supervises one job: the nursery forks it, and it exits with the job."""
 
 import contextlib
 import os

@@ -1,5 +1,6 @@
-"""How a supervisor begins: it takes the job over in whatever state it is. Of a new job that is nothing; of one whose
-supervisor died, the output, and the processes, which were let go or are to be made again."""
+"""How a supervisor begins: it takes the job over in whatever state it is. A new job has nothing to take over. After
+the death of a supervisor the successor takes over output and processes, and spawns again those that never started.
+"""
 
 import os
 import time

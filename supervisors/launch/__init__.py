@@ -1,5 +1,5 @@
-"""How processes of a job come to be: their environment, user, limits, and the way from fork to exec.
+"""How muster spawns the processes of a job: environment, user, limits, and the steps from fork to exec.
 
 Others use: `spawning`, `child`, `containment`, `environment`, `session_start`, `spec_rules`, `card_numbers`, `cpus`,
-`keyring`; `modes/` says which processes a boot mode starts, `mpi/` is the program that a node of an MPI job runs.
+`keyring`. `modes/` has the processes that each boot mode starts, `mpi/` the program that a node of an MPI job runs.
 """

@@ -1,6 +1,6 @@
-"""What the driver calls the job's cards in this attempt, where it has counted anew since the attempt before.
+"""The driver's numbers of the job's cards in this attempt, if the driver has renumbered them since the last attempt.
 
-The daemon finds that out and keeps it in a file, which is read and not asked for: the daemon may be away.
+The daemon writes them into a file; the supervisor reads the file because the daemon may not run.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The start of a rank: fork, wait at the gate, become the job's user, execute.
 
 All children of a gang wait at one gate, a pipe. The supervisor first writes their pids into the journal and then opens
-the gate for all by one write. Should it die before that, the children see the pipe's end, say so in the `unborn` file
-and leave: what ran is in the journal, and what is not in the journal never ran.
+the gate for all by one write. If it dies before that, the children see the end of the pipe, note it in the `unborn`
+file and exit. So everything that ran is in the journal, and what is not in the journal never ran.
 """
 
 import contextlib

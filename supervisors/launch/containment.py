@@ -1,9 +1,9 @@
 """Which processes belong to a job, and how to reach all of them with a signal.
 
-Always: the ranks' process groups, and whatever descends from this supervisor, which is a subreaper, so that
-double-forked and setsid'd processes cannot leave. After a takeover a job's orphans may have landed with the nursery or
-with init: they are known by the nonce in the environment that they were started with. Where there is a cgroup of our
-own the kernel knows them all and `cgroup.kill` ends them at once.
+Always: the process groups of the ranks, and all descendants of this supervisor, which is a subreaper, so double-forked
+and `setsid` processes cannot escape. After a takeover the orphans of a job may be children of the nursery or of init:
+muster finds them by the nonce in their environment. If the job has its own cgroup, the kernel knows all its processes
+and `cgroup.kill` ends them at once.
 """
 
 import contextlib

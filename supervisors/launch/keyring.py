@@ -1,7 +1,7 @@
-"""The kernel's keys of a job (keyrings(7)): a session keyring of its own.
+"""The kernel's keyring of a job (keyrings(7)): each job has its own session keyring.
 
-Whoever is started inherits the session keyring, over every change of user, and may read and change what is in it: the
-jobs of all users would share the one of the daemon's unit, and a Kerberos ticket of one would be everybody's.
+A process inherits the session keyring over every change of user, and may read and change it. Without this module the
+jobs of all users would share the keyring of the daemon's unit, with each other's Kerberos tickets.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""What a session is asked to be, and the rank beside which its command is born."""
+"""The request for a session, and the rank beside which its command is spawned."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""How processes of a job come to be: all of a gang behind one gate, or a step alone behind it."""
+"""Spawns the processes of a job: all ranks of a gang behind one gate, or one step behind it."""
 
 import os
 import sys

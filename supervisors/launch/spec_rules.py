@@ -1,4 +1,4 @@
-"""The rules that the spec of a job must meet, whatever the node is like."""
+"""The rules about several fields of a spec that do not depend on the node."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
-"""Folders that belong to a job's user, in folders of muster's: made, and taken up again.
+"""Folders that belong to a job's user inside muster's folders: creates them, and uses them again.
 
-Such a folder is made under another name and has its own only when it is the user's. So whoever is killed meanwhile
-leaves nothing behind that could be mistaken for it, and of what lies there already nothing is ever given away.
+muster creates such a folder under a temporary name and renames it when it belongs to the user. So a process that is
+killed meanwhile leaves nothing that could be mistaken for it, and muster never gives away existing files.
 """
 
 import contextlib

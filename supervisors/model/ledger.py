@@ -1,4 +1,4 @@
-"""The journal in the hands of the supervisor: what is committed moves the job, and is told to whoever watches."""
+"""The supervisor's writer of the journal: a committed record changes the job and goes to all watchers."""
 
 import time
 from collections.abc import Callable

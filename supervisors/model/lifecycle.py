@@ -1,4 +1,4 @@
-"""A job as its records add up to. Its state is never set: what each record changes is told by replay.py."""
+"""A job as the sum of its records. No code sets its state: replay.py defines what each record changes."""
 
 from dataclasses import dataclass, field
 from typing import Any

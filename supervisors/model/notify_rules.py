@@ -1,6 +1,6 @@
-"""What can be notified, and to which URLs: the rules that a job's spec and the daemon's configuration have in common.
+"""Which events can be notified, and to which URLs: rules for both a job's spec and the daemon's configuration.
 
-A webhook's path and query often are a password (whoever knows them may post), so no sentence of this file shows them.
+The path and query of a webhook often act as a password, so no message of this file shows them.
 """
 
 from collections.abc import Collection, Iterable

@@ -1,5 +1,5 @@
 """What each record changes of a job. Supervisor and daemon both replay the journal through here, so that both see the
-same job. Which record may come in which state is told by the table in states.py.
+same job. The table in states.py defines which record may come in which state.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""When a gang that failed is started again."""
+"""Whether and when muster restarts a failed gang."""
 
 import os
 

@@ -1,9 +1,9 @@
-"""`<state>/settings.json`: what of the daemon's configuration supervisors go by.
+"""`<state>/settings.json`: the settings of the daemon that supervisors use.
 
     {"logs": {"max_file_bytes": 1073741824, "max_job_bytes": 0, "rotate_for_bytes": 0}}
 
 The daemon writes it at its start and whenever it reads its configuration again (`write`); a supervisor reads it, so
-that a new setting holds for jobs that run and needs no daemon to be there.
+that a new setting applies to running jobs, also while no daemon runs.
 """
 
 import contextlib

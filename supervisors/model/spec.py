@@ -1,4 +1,4 @@
-"""What a job is asked to be: the table of all fields of its spec.
+"""The spec of a job: the table of all its fields.
 
 Options, job.toml, messages, rules, defaults, digest and the reference page derive from the table. `spec_fields.py` has
 the kinds of fields. Rules about several fields at once are in `launch/spec_rules.py`.

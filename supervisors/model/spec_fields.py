@@ -1,4 +1,4 @@
-"""Kinds of fields that the spec of a job has: what every border knows of a field, and which values the field allows.
+"""Kinds of fields in the spec of a job: its type in options, files and messages, and the values that it allows.
 
 `spec.py` holds the table of fields. How people write a value: `agent/cli/spec/spec_values.py`. How a message carries
 it: `agent/messages/spec_message.py`. Both go by the kind of the field.

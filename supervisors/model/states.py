@@ -1,4 +1,4 @@
-"""The states of a job, the records that move it, and the one table that says which may follow which."""
+"""The states of a job, the records that change it, and the table of allowed transitions."""
 
 import enum
 

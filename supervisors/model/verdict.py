@@ -1,4 +1,4 @@
-"""From how the ranks ended to why the job ended."""
+"""The verdict: computes from the ends of the ranks how the job ended, and what to do."""
 
 import os
 import signal

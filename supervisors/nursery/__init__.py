@@ -1,4 +1,4 @@
 """The nursery: forks a supervisor per job, and keeps what must outlive it.
 
-Started by the daemon as a program of its own, `python -m muster.supervisors.nursery.nursery`.
+The daemon starts it as a separate program, `python -m muster.supervisors.nursery.nursery`.
 """

@@ -1,10 +1,10 @@
 """The nursery: a warm process without threads or gRPC that forks a supervisor per job and keeps what must outlive it.
 
-It is a subreaper: when a supervisor is killed its ranks become the nursery's children. It does not wait for them until
-a successor has written their status down. It holds a read end of every rank's FIFO, so that output which nobody has
-drained is not thrown away with the last process that had it open. It lives as long as it has jobs or a daemon.
+It is a subreaper: when a supervisor is killed, its ranks become the nursery's children. The nursery reaps them only
+after a successor has recorded their status. It holds a read end of every rank's FIFO, so the kernel does not discard
+unread output when the last writer exits. It lives as long as it has jobs or a daemon.
 
-One operation, `tend`: see to it that this job has a living supervisor. That is a start, a takeover and a recovery.
+Its one operation is `tend`: make sure that this job has a living supervisor. Start, takeover and recovery are the same.
 """
 
 import argparse

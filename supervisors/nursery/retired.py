@@ -1,11 +1,11 @@
-"""A nursery that steps aside. Either somebody has lowered its limit of descriptors, it may not raise it, and so neither
-it nor a supervisor that it forks can work: it gives its name up, and a daemon that was connected starts another one. Or
-it was stopped (SIGSTOP) or hung for so long that a daemon has given its name to another one meanwhile.
+"""A nursery that steps aside, in one of two cases. Its limit of descriptors was lowered and it may not raise it, so
+neither it nor a new supervisor can work: it gives up its name, and a connected daemon starts another nursery. Or it was
+stopped (SIGSTOP) or hung for so long that a daemon gave its name to another nursery.
 
-It closes what it does not need; the other one takes all jobs over. But it is the parent of the ranks whose supervisor
-has died, and theirs are zombies that only a parent may read (a zombie of another user, say). So it stays as long as it
-has any: it tells the new nursery how they ended, again and again, which tells the supervisor, and waits for them once
-that has recorded it. Supervisors that live are looked after until they end.
+It closes what it does not need, and the other nursery takes over all jobs. But it remains the parent of the ranks whose
+supervisor has died, and only a parent may read some zombies (those of another user). So it stays as long as it has such
+ranks: it reports their ends to the new nursery repeatedly, which forwards them to the supervisor, and reaps them when
+the supervisor has recorded them. It also watches its living supervisors until they exit.
 
     ended job pid status   to the new nursery, over its socket
     ended job pid reap     its answer: whether that is recorded

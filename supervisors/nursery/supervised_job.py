@@ -1,4 +1,4 @@
-"""One job that a nursery tends, and what is said of it."""
+"""One job that a nursery tends, and what the nursery logs about it."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Commands beside the ranks of a job (`muster exec`): kept by the supervisor, whoever is attached.
+"""Commands beside the ranks of a job (`muster exec`). The supervisor keeps them, with or without an attached client.
 
 The gang uses `sessions.Sessions`.
 """

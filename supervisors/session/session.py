@@ -1,4 +1,4 @@
-"""One session: a command beside a rank, whoever is attached to it, and its end."""
+"""One session: a command beside a rank, its attached client, and its end."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""How the processes of a job's sessions are ended: those of one, those of all with the ranks, a predecessor's."""
+"""Ends the processes of sessions: those of one session, of all together with the ranks, and a predecessor's."""
 
 import signal
 from collections.abc import Mapping

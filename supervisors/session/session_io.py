@@ -1,6 +1,5 @@
-"""The streams of a session: its command's output, kept until it was received, and its input, kept until it was taken.
-
-Neither ever blocks the loop, and neither keeps more than WINDOW bytes.
+"""The streams of a session: the output of its command, kept until the client has received it, and its input, kept until
+the command has read it. Neither blocks the loop, and neither keeps more than WINDOW bytes.
 """
 
 import contextlib

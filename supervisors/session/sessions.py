@@ -1,7 +1,7 @@
 """All sessions of a job: commands that people and schedulers run beside its ranks.
 
-They live in the supervisor, so that they survive the daemon, and end with the ranks: what is in the journal does not
-depend on them. Should the supervisor die they are lost, and its successor ends what is left of them.
+The supervisor holds them, so they survive the daemon. They end with the ranks, and the journal does not depend on them.
+If the supervisor dies they are lost, and its successor ends their remaining processes.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The kernel as supervisors use it. No module knows of jobs' states.
+"""How supervisors use the kernel. No module here knows the state of a job.
 
 Processes: `ladder` (signals), `subreaper`, `urgency`, `oom`, `owner_pipe`. Containers of processes: `cgroups`, `scope`.
 Descriptors: `descriptors`, `spare`. Files: `lock`, `trust`. `loop` is the event loop of supervisors and nursery.

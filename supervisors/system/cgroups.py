@@ -1,7 +1,7 @@
-"""The cgroup of a job's ranks: where it is made, and its limits.
+"""The cgroup of a job's ranks: its place and its limits.
 
-With systemd it is a leaf of the job's scope (scope.py), beside that of the supervisor; else a folder below our own
-cgroup, where cgroup v2 lets us make one.
+With systemd it is a leaf of the job's scope (scope.py), beside the leaf of the supervisor; otherwise a folder below our
+own cgroup, if cgroup v2 permits.
 """
 
 import contextlib

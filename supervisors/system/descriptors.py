@@ -1,5 +1,5 @@
-"""The limit of descriptors: daemon, nursery and supervisors take all they may have (a rank costs a supervisor four);
-ranks get what was given."""
+"""The limit of descriptors: daemon, nursery and supervisors raise it as far as they may (each rank costs a supervisor
+four descriptors); ranks get the original limit."""
 
 import contextlib
 import os

@@ -1,8 +1,8 @@
-"""The signal ladder: SIGTERM, the grace, SIGKILL again and again, and the moment to give up.
+"""The signal ladder: SIGTERM, the grace period, repeated SIGKILL, and giving up.
 
-`Ladder` only tells which of these is due; it reads no clock and sends nothing. Whoever ends processes asks it: the
-supervisor for its ranks (escalation.py), a step (step_run.py) and sessions (session_ends.py), which climb it on their
-event loop with a `Climb`; and the daemon, in a thread, where no supervisor can (agent/jobs/live/last_resort.py).
+`Ladder` only computes which of these is due; it reads no clock and sends no signal. Its users: the supervisor for its
+ranks (escalation.py), a step (step_run.py) and sessions (session_ends.py), which climb it on their event loop with a
+`Climb`; and the daemon, in a thread, if no supervisor can (agent/jobs/live/last_resort.py).
 """
 
 import enum

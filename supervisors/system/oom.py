@@ -1,6 +1,6 @@
-"""Was it the kernel, for want of memory? A plain SIGKILL looks the same in a status.
+"""Whether the kernel killed a process because it ran out of memory. The exit status shows only a SIGKILL.
 
-Two witnesses: the count of the job's own cgroup (memory.events), and the kernel's log, which names the process.
+Two sources: the counter of the job's own cgroup (memory.events), and the kernel's log, which names the process.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""The command that jobs belong to (`muster run --standalone`): what nobody is left to want must not run on.
+"""The command that jobs belong to (`muster run --standalone`): its jobs must not outlive it.
 
-It holds the one end of a pipe. Its daemon, the nursery and every supervisor hold the other, which ends when the command
-has ended, in whatever way. Daemon and supervisor each stop the job then, and it is one stop; the nursery passes the
-pipe on to a successor. So any two of the three may be killed together with the command.
+The command holds one end of a pipe. Its daemon, the nursery and every supervisor hold the other end, and see it close
+when the command ends in whatever way. Then daemon and supervisor both stop the job, as one stop; the nursery passes the
+pipe to a successor. So any two of the three may be killed together with the command.
 """
 
 #: Where nursery and supervisors have it.

@@ -1,7 +1,7 @@
 """A transient scope of systemd for each job: `muster-<job>.scope` in `muster.slice`.
 
-A unit of the job's own is out of reach of whatever happens to the daemon's unit, and systemd hands the controllers of
-the cgroup down to it (Delegate). It is asked for over D-Bus, and goes by itself with its last process.
+Nothing that happens to the daemon's unit affects the job's own unit, and systemd delegates the controllers of the
+cgroup to it (Delegate). muster requests the scope over D-Bus; it disappears with its last process.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""Descriptors in reserve: at the limit they are given back, so that an answer, a fork or a stop is still possible.
+"""Descriptors in reserve: at the limit muster closes them, so an answer, a fork or a stop is still possible.
 
-The limit is one of numbers, not of counts: where somebody lowers it (prlimit), what is given back with a higher number
-helps nobody. So a limit that was lowered is raised again first, as far as this user may; and a reserve is taken before
-other descriptors, so that its numbers are low.
+The limit is about numbers, not counts: after prlimit has lowered it, closing a descriptor with a higher number does not
+help. So muster first raises a lowered limit again, as far as this user may, and takes the reserve before other
+descriptors, so that its numbers are low.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Orphaned descendants come to the nearest ancestor that asked for them (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+"""Makes this process the subreaper of its orphaned descendants (prctl(2), PR_SET_CHILD_SUBREAPER)."""
 
 import ctypes
 

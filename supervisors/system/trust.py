@@ -1,8 +1,8 @@
-"""Whose folders and files muster works with: those that nobody but root and its own user can change.
+"""Which folders and files muster trusts: those that only root and its own user can change.
 
-Who can write to a folder can rename what lies in it and put a tree of their own there. So every folder on the way to a
-path counts, and so does every link: the way is walked from `/`, folder by folder, each opened in the one before
-(openat(2)), and what was looked at is what is used. Of a folder for logs more is allowed: see `open_logs`.
+A user who can write to a folder can rename its content and put another tree there. So every folder and every link on
+the way to a path counts: muster walks from `/`, folder by folder, opens each in the one before (openat(2)), and uses
+what it has checked. A folder for logs may be less strict: see `open_logs`.
 """
 
 import contextlib

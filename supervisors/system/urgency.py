@@ -1,5 +1,5 @@
-"""Runs ahead of what is to be killed: who sends SIGKILL to hundreds of processes that fork all the time must not wait
-its turn behind them. Best effort: it needs CAP_SYS_NICE, or RLIMIT_RTPRIO.
+"""Real-time priority for the process that sends SIGKILL: it must run ahead of hundreds of processes that fork all the
+time. Best effort: it needs CAP_SYS_NICE, or RLIMIT_RTPRIO.
 
 A nice value would not do: where the kernel groups processes by session (autogroup), it counts within one session only.
 """

@@ -1,5 +1,5 @@
-"""What muster's processes say to each other.
+"""The protocols between muster's processes.
 
-`messages` is one JSON object a line, `control` a socket that speaks them, `link` what a supervisor tells its nursery,
-`frames` what a session and its client send once a line has made the connection theirs.
+`messages`: one JSON object per line. `control`: a socket for these messages. `link`: from a supervisor to its nursery.
+`frames`: between a session and its client, after a message has turned the connection over to them.
 """

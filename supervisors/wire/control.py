@@ -1,4 +1,4 @@
-"""Control sockets, of supervisors and of the nursery: who may speak, and who is answered how (wire.py)."""
+"""Control sockets of supervisors and of the nursery: which clients they accept, and how they answer (messages.py)."""
 
 import contextlib
 import os

@@ -1,8 +1,8 @@
-"""What a session and who is attached to it say to each other, once a line of wire.py has made the connection theirs.
+"""The protocol between a session and its client, after a message (messages.py) has turned the connection over to them.
 
 A frame is 1 byte of kind, u32 length, payload; numbers are big endian. An offset counts all bytes of a stream since the
-session began, so that both sides go on where they were after a connection was lost. Neither side has more than WINDOW
-bytes of a stream on their way that the other has not acknowledged.
+session began, so both sides can continue after a lost connection. Neither side sends more than WINDOW bytes of a stream
+that the other has not acknowledged.
 
     to the session                                           from it
     I  u64 offset, data: input                               O  u64 offset, data: stdout, or all of a terminal

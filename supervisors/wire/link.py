@@ -1,17 +1,17 @@
-"""What a supervisor tells the nursery that forked it, over a socket pair of its own.
+"""The messages from a supervisor to the nursery that forked it, over their own socket pair.
 
     ready            the control socket listens
-    ranks [pid, ..]  these are ranks: not to be waited for before `reap` says so
+    ranks [pid, ..]  these are ranks: do not reap them before `reap`
     hold  + fds      keep these read ends of the FIFOs open, so that their content outlives this supervisor
-    reap  pid        the status is in the journal: wait for it
-    done             the job has ended and everything is put away
-    died  error      it ends by this error, the end of a traceback
+    reap  pid        the status is in the journal: reap the process
+    done             the job has ended and everything is cleaned up
+    died  error      the supervisor dies of this error, the end of a traceback
 
-and what the nursery tells it:
+and from the nursery to the supervisor:
 
-    ended pid status   a rank that is the nursery's child by now has ended so; it is kept until `reap`
+    ended pid status   a rank that is now the nursery's child has ended with this status; the zombie stays until `reap`
 
-The nursery may be gone; then there is nobody to tell, and the job goes on.
+If the nursery has died, these messages are dropped and the job continues.
 """
 
 import contextlib

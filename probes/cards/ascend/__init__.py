@@ -1,4 +1,4 @@
-"""Ascend cards: libdcmi where it loads, else the program npu-smi.
+"""Ascend cards: through libdcmi if it loads, otherwise through the program npu-smi.
 
-`backend` is what `probes.cards.drivers` makes; the other modules are its parts.
+`probes.cards.drivers` creates `backend`; the other modules are its parts.
 """

@@ -1,4 +1,4 @@
-"""NVIDIA cards, by NVML.
+"""NVIDIA cards, through NVML.
 
-`backend` is what `probes.cards.drivers` makes; the other modules are its parts.
+`probes.cards.drivers` creates `backend`; the other modules are its parts.
 """

@@ -1,6 +1,6 @@
 """The hang rule: three ordered tables. Read them top to bottom.
 
-`signs_of_life.py` is table 1 (evidence), `explanations.py` table 2 (what may take long), `patterns.py` table 3 (what is
-said, in which case, about whom); the rows for idle cards are in `patterns_idle.py`. `evaluator.py` walks them.
-`explanation` and `pattern` say what a row is. docs/reference/hang-rule.md is made from them.
+`signs_of_life.py` is table 1 (evidence), `explanations.py` table 2 (what may take long), `patterns.py` table 3 (the
+verdict for each case, and the ranks that it names); `patterns_idle.py` has the rows for idle cards. `evaluator.py`
+walks them. `explanation` and `pattern` define a row. docs/reference/hang-rule.md is generated from them.
 """

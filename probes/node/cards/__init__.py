@@ -1,4 +1,4 @@
-"""Checks of the node's cards: there, healthy, linked, used by nobody else.
+"""Checks of the node's cards: present, healthy, linked, free of foreign processes.
 
 `node_checks` uses `presence`, `inventory`, `card_health`, `links`, `npus` and `leftovers`: one check or a few each.
 """

@@ -1,5 +1,5 @@
-"""Boot modes: which processes are started, and what ModelArts and rank tables tell them.
+"""Boot modes: which processes muster starts, and what it takes from ModelArts' variables and rank tables.
 
-`boot` has a row for each mode, `modelarts` the platform's variables, `presets` MindSpore's. `ranktable` says where the
-ranks of an Ascend job are, `ranktable_json` reads such a file strictly.
+`boot` has a row for each mode, `modelarts` the platform's variables, `presets` MindSpore's. `ranktable` knows the place
+of each rank of an Ascend job, `ranktable_json` reads such a file strictly.
 """

@@ -1,1 +1,1 @@
-"""MPI over several nodes: a program of its own beside mpirun, run as the job's user."""
+"""MPI over several nodes: a separate program that runs beside mpirun, as the job's user."""
