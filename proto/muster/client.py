@@ -35,7 +35,7 @@ class Failure(NamedTuple):
     """Why a call failed."""
 
     #: Stable, for programs: "JOB_NOT_FOUND", "CARD_BUSY", ... (job.proto); the status code's name where the failure did
-    #: not come from muster ("UNAVAILABLE": nobody listens).
+    #: not come from muster ("UNAVAILABLE": no process listens).
     reason: str
     #: One sentence for people.
     message: str
@@ -65,7 +65,7 @@ async def connect(
     address: str, caller: str = "", credentials: grpc.ChannelCredentials | None = None
 ) -> AsyncIterator[Client]:
     """A client of the daemon at `address`. Nothing is sent before the first call, which fails with UNAVAILABLE where
-    nobody listens. `caller` is shown in journal and events as the one who asked ("slurmctld", "alice@login1").
+    no daemon listens. `caller` is shown in journal and events as the one who asked ("slurmctld", "alice@login1").
     HOST:PORT needs `credentials`, as grpc.ssl_channel_credentials makes them; ValueError without.
     """
     options: list[tuple[str, int]] = [
@@ -86,7 +86,7 @@ async def connect(
     elif where.startswith("unix:"):
         made = aio.insecure_channel(where, options=options, interceptors=interceptors)
     else:
-        raise ValueError(f"{address}: over TCP a daemon talks to nobody without a certificate: give credentials")
+        raise ValueError(f"{address}: over TCP a daemon requires a client certificate: give credentials")
     async with made as channel:
         yield Client(
             channel,
@@ -139,7 +139,7 @@ def failure(error: grpc.RpcError) -> Failure:
 
 
 def retry_after(error: grpc.RpcError) -> float | None:
-    """Seconds after which the same call may be tried again; None: it would fail again, or nothing is said."""
+    """Seconds after which the same call may be tried again; None: it would fail again, or the daemon gave no time."""
     status = _status(error)
     retry = error_details_pb2.RetryInfo()
     for detail in status.details if status is not None else ():

@@ -114,7 +114,7 @@ class ExecStart(_message.Message):
     workdir: _builtins.str
     """In place of the rank's working folder."""
     detached: _builtins.bool
-    """Nobody is attached from the beginning: the stream ends behind `started`."""
+    """No client is attached from the beginning: the stream ends after `started`."""
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command and its arguments, as execvp(3) takes them: at most 1 MiB."""
@@ -371,7 +371,7 @@ class ExecOutput(_message.Message):
     stderr: _builtins.bool
     offset: _builtins.int
     """Of the first byte of `data` in all output of this stream. Where it is beyond what was received, what lies between
-    was not kept (nobody was attached).
+    was not kept (no client was attached).
     """
     data: _builtins.bytes
     """At most 64 KiB."""
@@ -606,7 +606,7 @@ class Session(_message.Message):
     session_id: _builtins.str
     rank: _builtins.int
     command: _builtins.str
-    """Arguments may hold secrets: only the command is told."""
+    """Arguments may hold secrets, so this is only the program."""
     tty: _builtins.bool
     pid: _builtins.int
     by: _builtins.str

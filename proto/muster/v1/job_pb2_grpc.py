@@ -80,10 +80,10 @@ class JobServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Start(self, request, context):
-        """Starts a job and returns it once it is accepted: recorded on disk, so that it will be run even if the daemon dies
-        right after. Idempotent: the same id with the same spec returns the job that is there (`already_existed`),
-        with another spec the call fails with ALREADY_EXISTS / JOB_ID_CONFLICT. Safe to retry after a lost answer,
-        provided that the caller chose `spec.job_id`.
+        """Starts a job and returns it once it is accepted: recorded on disk, so it runs even if the daemon dies right
+        after. Idempotent: the same id with the same spec returns the existing job (`already_existed`); with another spec
+        the call fails with ALREADY_EXISTS / JOB_ID_CONFLICT. Safe to retry after a lost answer, if the caller chose
+        `spec.job_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,25 +104,25 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Stop(self, request, context):
-        """Asks a job to stop: SIGTERM to every rank's process group, looks for as long as the grace says, then SIGKILL to
-        whatever is left, descendants that left their group included. Returns when the job has ended and its cards are free (or it
-        is known who still holds them: `Job.held_by`), or when `timeout` is over (the job then is still STOPPING and the call has `ended = false`, never an error). Idempotent: a job
-        that has ended is returned as it is; a second Stop with a shorter grace shortens the first.
+        """Stops a job: SIGTERM to the process group of every rank, the grace period, then SIGKILL to every process that is left,
+        including descendants that left their group. Returns when the job has ended and its cards are free, or when muster knows which
+        processes still hold them (`Job.held_by`), or after `timeout` (then the job is still STOPPING and `ended` is false; this is not
+        an error). Idempotent: for an ended job it returns the job; a second Stop with a shorter grace period shortens the first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Wait(self, request, context):
-        """Returns when the job has ended, or when `timeout` is over (`ended = false`).
+        """Returns when the job has ended, or after `timeout` (`ended = false`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Forgets an ended job: its record and, unless `keep_logs`, its log files. FAILED_PRECONDITION / JOB_NOT_ENDED for
-        one that still runs. Idempotent only in effect: a second call is NOT_FOUND.
+        """Deletes an ended job: its record and, unless `keep_logs`, its log files. FAILED_PRECONDITION / JOB_NOT_ENDED for
+        a job that still runs. Idempotent only in effect: a second call is NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,7 +55,7 @@ class LogServiceServicer(object):
         come in the order of time, as far as the time index (100 ms) tells it. Bytes are passed on as they are: a chunk can end in
         the middle of a line or of a character. Where what is kept of a rank begins behind the byte that was asked for, its first message has no data
         and the `offset` from which on there is some; so has a later one where output was removed meanwhile. The last message has `eof`, and the verdict of a job that has ended.
-        A reader that does not read costs nobody else anything.
+        A slow reader delays no other reader and no rank.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -64,7 +64,7 @@ class LogServiceServicer(object):
     def ReadNodeLogs(self, request, context):
         """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in the order of time; with
         `follow` as it comes, jobs that are accepted meanwhile included. At most 1024 files are read at once: those of jobs that
-        have not ended, then those of the jobs accepted last; how many jobs are left out is told in a message like those of events.
+        have not ended, then those of the jobs accepted last; a message like those of events says how many jobs were left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,12 +37,12 @@ class LogServiceStub:
     come in the order of time, as far as the time index (100 ms) tells it. Bytes are passed on as they are: a chunk can end in
     the middle of a line or of a character. Where what is kept of a rank begins behind the byte that was asked for, its first message has no data
     and the `offset` from which on there is some; so has a later one where output was removed meanwhile. The last message has `eof`, and the verdict of a job that has ended.
-    A reader that does not read costs nobody else anything.
+    A slow reader delays no other reader and no rank.
     """
     ReadNodeLogs: _grpc.UnaryStreamMultiCallable[_log_pb2.ReadNodeLogsRequest, _log_pb2.ReadNodeLogsResponse]
     """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in the order of time; with
     `follow` as it comes, jobs that are accepted meanwhile included. At most 1024 files are read at once: those of jobs that
-    have not ended, then those of the jobs accepted last; how many jobs are left out is told in a message like those of events.
+    have not ended, then those of the jobs accepted last; a message like those of events says how many jobs were left out.
     """
 
 @_typing.type_check_only
@@ -54,12 +54,12 @@ class LogServiceAsyncStub(LogServiceStub):
     come in the order of time, as far as the time index (100 ms) tells it. Bytes are passed on as they are: a chunk can end in
     the middle of a line or of a character. Where what is kept of a rank begins behind the byte that was asked for, its first message has no data
     and the `offset` from which on there is some; so has a later one where output was removed meanwhile. The last message has `eof`, and the verdict of a job that has ended.
-    A reader that does not read costs nobody else anything.
+    A slow reader delays no other reader and no rank.
     """
     ReadNodeLogs: _aio.UnaryStreamMultiCallable[_log_pb2.ReadNodeLogsRequest, _log_pb2.ReadNodeLogsResponse]  # type: ignore[assignment]
     """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in the order of time; with
     `follow` as it comes, jobs that are accepted meanwhile included. At most 1024 files are read at once: those of jobs that
-    have not ended, then those of the jobs accepted last; how many jobs are left out is told in a message like those of events.
+    have not ended, then those of the jobs accepted last; a message like those of events says how many jobs were left out.
     """
 
 class LogServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -74,7 +74,7 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         come in the order of time, as far as the time index (100 ms) tells it. Bytes are passed on as they are: a chunk can end in
         the middle of a line or of a character. Where what is kept of a rank begins behind the byte that was asked for, its first message has no data
         and the `offset` from which on there is some; so has a later one where output was removed meanwhile. The last message has `eof`, and the verdict of a job that has ended.
-        A reader that does not read costs nobody else anything.
+        A slow reader delays no other reader and no rank.
         """
 
     @_abc_1.abstractmethod
@@ -85,7 +85,7 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_log_pb2.ReadNodeLogsResponse], _abc.AsyncIterator[_log_pb2.ReadNodeLogsResponse]]:
         """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in the order of time; with
         `follow` as it comes, jobs that are accepted meanwhile included. At most 1024 files are read at once: those of jobs that
-        have not ended, then those of the jobs accepted last; how many jobs are left out is told in a message like those of events.
+        have not ended, then those of the jobs accepted last; a message like those of events says how many jobs were left out.
         """
 
 def add_LogServiceServicer_to_server(servicer: LogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -82,8 +82,8 @@ class NodeServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AcceptCards(self, request, context):
-        """Takes the cards as they are now for how they are to be: one that is missing is forgotten, a new, replaced or moved one
-        is remembered, one that the driver does not show is passed over. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
+        """Accepts the present cards as intended: muster forgets a missing card, remembers a new, replaced or moved card, and
+        ignores a card that the driver does not show. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
         no check of the item "inventory" found anything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

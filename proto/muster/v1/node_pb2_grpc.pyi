@@ -40,8 +40,8 @@ class NodeServiceStub:
     Undrain: _grpc.UnaryUnaryMultiCallable[_node_pb2.UndrainRequest, _node_pb2.UndrainResponse]
     """Takes it into service again; conditions stay what they are. Idempotent."""
     AcceptCards: _grpc.UnaryUnaryMultiCallable[_node_pb2.AcceptCardsRequest, _node_pb2.AcceptCardsResponse]
-    """Takes the cards as they are now for how they are to be: one that is missing is forgotten, a new, replaced or moved one
-    is remembered, one that the driver does not show is passed over. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
+    """Accepts the present cards as intended: muster forgets a missing card, remembers a new, replaced or moved card, and
+    ignores a card that the driver does not show. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
     no check of the item "inventory" found anything.
     """
 
@@ -57,8 +57,8 @@ class NodeServiceAsyncStub(NodeServiceStub):
     Undrain: _aio.UnaryUnaryMultiCallable[_node_pb2.UndrainRequest, _node_pb2.UndrainResponse]  # type: ignore[assignment]
     """Takes it into service again; conditions stay what they are. Idempotent."""
     AcceptCards: _aio.UnaryUnaryMultiCallable[_node_pb2.AcceptCardsRequest, _node_pb2.AcceptCardsResponse]  # type: ignore[assignment]
-    """Takes the cards as they are now for how they are to be: one that is missing is forgotten, a new, replaced or moved one
-    is remembered, one that the driver does not show is passed over. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
+    """Accepts the present cards as intended: muster forgets a missing card, remembers a new, replaced or moved card, and
+    ignores a card that the driver does not show. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
     no check of the item "inventory" found anything.
     """
 
@@ -95,8 +95,8 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _node_pb2.AcceptCardsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_node_pb2.AcceptCardsResponse, _abc.Awaitable[_node_pb2.AcceptCardsResponse]]:
-        """Takes the cards as they are now for how they are to be: one that is missing is forgotten, a new, replaced or moved one
-        is remembered, one that the driver does not show is passed over. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
+        """Accepts the present cards as intended: muster forgets a missing card, remembers a new, replaced or moved card, and
+        ignores a card that the driver does not show. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
         no check of the item "inventory" found anything.
         """
 

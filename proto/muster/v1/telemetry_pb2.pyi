@@ -99,7 +99,7 @@ class JobTelemetry(_message.Message):
     job_id: _builtins.str
     state: _job_pb2.JobState.ValueType
     card_utilization: _builtins.float
-    """Mean utilization of its cards since the ranks were let go, in percent; not set where none is told."""
+    """Mean utilization of its cards since the ranks started, in percent; not set without readings."""
     underused: _builtins.bool
     """Its cards average below 50 % (a setting), over at least 30 minutes."""
     processes: _builtins.int

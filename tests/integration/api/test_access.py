@@ -374,7 +374,7 @@ def test_what_the_command_line_says_of_certificates(listening: Listening, tmp_pa
 
 
 async def test_the_client_speaks_to_no_daemon_without_a_certificate(listening: Listening) -> None:
-    with pytest.raises(ValueError, match="without a certificate"):
+    with pytest.raises(ValueError, match="requires a client certificate"):
         async with client.connect(listening.address):
             pass
     credentials = listening.operator.credentials(listening.authority.file)
