@@ -128,7 +128,7 @@ class JobPaths:
 
 
 def rank_log_name(job_id: str, rank: int, device: int) -> str:
-    """Of the file that a rank's output goes to: the one that ModelArts' launcher uses."""
+    """Name of the file for the output of a rank, as ModelArts' launcher calls it."""
     return f"{job_id}-proc-rank-{rank}-device-{device}.txt"
 
 
@@ -267,7 +267,7 @@ class Root:
         return self.log / job_id
 
     def own_job_logs(self, job_id: str) -> Path:
-        """In its place, where that belongs to another user: a job may bear the name of another one (MA_VJ_NAME)."""
+        """In its place, where that belongs to another user: two jobs may have the same name (MA_VJ_NAME)."""
         return self.log / f"{job_id}{OWN_LOGS}"
 
     def rank_index(self, job_id: str, rank: int, device: int) -> Path:

@@ -107,7 +107,7 @@ class Telemetry:
     @property
     def skipped(self) -> dict[str, int]:
         """How many beats were left out since what is read took longer than its period, by what is read."""
-        return {beat.name: beat.skipped for beat in self._sampler.beats}
+        return {beat.name: beat.skipped for beat in self._sampler.heartbeats}
 
     @property
     def node(self) -> NodeUsage | None:

@@ -1,8 +1,8 @@
-"""Things that are done again and again at a rate of their own: staggered, never behind.
+"""Periodic actions: each at its own rate, staggered, never behind.
 
-Time is the monotonic clock's, so a step of the other one changes nothing. Who takes longer than its period leaves beats
-out and counts them; they never pile up. Each beat begins a part of a second beside the others, so that not all of them
-want the machine at once.
+Time is the monotonic clock, so a step of the wall clock changes nothing. An action that takes longer than its period
+skips turns and counts them; turns never pile up. Each action begins a part of a second beside the others, so that not
+all of them need the machine at once.
 """
 
 import math
@@ -20,10 +20,10 @@ APART_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class Beat:
-    """Something to be done each `period()` seconds (over 0), first `phase_s` seconds after the start.
+    """An action every `period()` seconds (over 0), first `phase_s` seconds after the start.
 
-    `act` raises nothing but cancellation. `done` counts how often it was through, `skipped` the beats that were left
-    out since it took too long, `took_s` is the time of the last one in seconds.
+    `act` raises nothing but cancellation. `done` counts how often it completed, `skipped` the turns that it missed
+    because it took too long; `took_s` is the duration of the last one in seconds.
     """
 
     name: str

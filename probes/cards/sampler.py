@@ -94,7 +94,7 @@ class Sampler:
         #: A sentence for an operator while processes cannot be looked at as they should; else empty.
         self.trouble = ""
         self._looks = Beat("processes", lambda: self._rates().processes_s, self._processes, 0.35)
-        self.beats = (
+        self.heartbeats = (
             Beat("readings", lambda: self._rates().readings_s, self._readings, 0.0),
             self._looks,
             Beat("health", lambda: self._rates().health_s, self._health, 0.6),
@@ -113,7 +113,7 @@ class Sampler:
             while True:
                 if self._rates().enabled:
                     async with anyio.create_task_group() as tasks:
-                        for beat in self.beats:
+                        for beat in self.heartbeats:
                             tasks.start_soon(beat.run, name=f"sampler {beat.name}")
                         await self._turned(False)
                         tasks.cancel_scope.cancel()

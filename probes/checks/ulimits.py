@@ -1,7 +1,7 @@
 """Are the resource limits high enough for InfiniBand, which pins memory and opens a great many queues and files?
 
 What counts is what a rank gets. That is neither what this shell has nor, always, what the daemon has: see `inherited`
-for what ranks are born with, and `LimitReading` for what a job's own limits make of it.
+for what ranks start with, and `LimitReading` for what a job's own limits make of it.
 """
 
 import os
@@ -53,7 +53,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What ranks are born with: (soft, hard) by resource, a soft limit that cannot be known being None; of whom it was
+    """What ranks start with: (soft, hard) by resource, a soft limit that cannot be known being None; of whom it was
     read; whether hard limits can be raised; how many descriptors the kernel allows at most."""
 
     values: Mapping[int, tuple[int | None, int]]

@@ -98,7 +98,7 @@ class Procfs:
         return [word.decode("utf-8", "replace") for word in self._of(pid, "cmdline").split(b"\0") if word]
 
     def node(self) -> NodeTotals:
-        """What cannot be read is None. Raises OSError for want of descriptors or memory."""
+        """What cannot be read is None. Raises OSError without descriptors or memory."""
         busy, total = _cpu(self._read("stat"))
         memory = _memory(self._read("meminfo"))
         return NodeTotals(

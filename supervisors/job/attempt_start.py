@@ -45,8 +45,8 @@ class RankStart:
         """Raises OSError, NotStartable, with no rank left."""
         context, builder, job = self._context, self.builder(), self._context.job
         # All is ready before the first fork: each fork makes us copy again every page that we touch behind it.
-        born, processes = builder.gang(self._changes(builder))
-        owner = (born[0].account.uid, born[0].account.gid)
+        specs, processes = builder.gang(self._changes(builder))
+        owner = (specs[0].account.uid, specs[0].account.gid)
         context.output.make_fifos(job.ranks, owner)
 
         def open_output() -> None:
@@ -57,10 +57,10 @@ class RankStart:
         def record(pids: list[int]) -> None:
             self._record(pids, processes)
 
-        spawning.spawn(born, context.paths.unborn, open_output, record)
+        spawning.spawn(specs, context.paths.unborn, open_output, record)
 
     def beside(self, rank: Rank) -> ProcessSpec:
-        """How what runs beside a rank is born. Raises OSError, NotStartable."""
+        """The process spec of what runs beside a rank. Raises OSError, NotStartable."""
         builder = self.builder()
         return builder.beside(rank, self._changes(builder))
 

@@ -53,7 +53,7 @@ class Refusals:
         self.say(f"{error}; trying again")
 
     def makes_room(self, error: Exception) -> bool:
-        """Whether it was for want of descriptors, and there are some for another try now."""
+        """Whether descriptors ran out, and some are free for another try now."""
         if not isinstance(error, OSError) or error.errno not in FULL or not self.spare.make_room():
             return False
         self.say(f"{error}; trying again")

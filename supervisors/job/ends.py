@@ -44,7 +44,7 @@ class Ends:
         #: Ranks that had ended before they were watched: the kernel lists them in the order in which they were added.
         self._found: set[int] = set()
         self._told: dict[int, int] = {}
-        #: What the kernel's log says of want of memory, as it was read for the ends that are collected now.
+        #: What the kernel's log says about running out of memory, as read for the ends that are collected now.
         self._victims: tuple[dict[int, str] | None] | None = None
         self._ask_until: dict[int, float] = {}
         #: Their ends are known, but not on disk yet: until then they stay zombies, which keep their status.
@@ -53,7 +53,7 @@ class Ends:
         loop.add(self._ending.fileno(), self._note)
 
     def watch(self) -> None:
-        """All ranks that have not ended. One that is gone counts as readable: nobody can tell its status.
+        """All ranks that have not ended. A vanished rank counts as readable: its status is lost.
 
         Raises OSError where there is no descriptor to be had.
         """
@@ -106,7 +106,7 @@ class Ends:
             self._wait_for(ranks)
 
     def lose(self, ranks: list[Rank], detail: str) -> None:
-        """Records that nobody can tell how these ended."""
+        """Records that the ends of these ranks are unknown."""
         records = [
             {"kind": Kind.EXITED, "rank": r.rank, "outcome": Outcome.LOST, "status": None, "detail": detail}
             for r in ranks
@@ -123,7 +123,7 @@ class Ends:
             self._link.tell("reap", pid=pid)
 
     def forget_all(self) -> None:
-        """Of ranks that are born again, or are no more."""
+        """Forgets ranks that are spawned again, or no longer exist."""
         for number in list(self._pidfds):
             self.forget(number)
         self._readable.clear()
@@ -194,7 +194,7 @@ class Ends:
         return record | ({"found_by": os.getpid()} if rank.rank in self._found else {})
 
     def _who_killed(self, rank: Rank) -> tuple[Outcome, str]:
-        """Of a rank that got a SIGKILL which was not ours: the kernel, for want of memory, or somebody."""
+        """The sender of a SIGKILL that was not ours: the kernel, out of memory, or another process."""
         job = self._ledger.job
         if self._victims is None:  # once for all that ended at the same time: it is long
             self._victims = (oom.victims(min(r.start for r in job.processes()) / process.TICKS_PER_S),)

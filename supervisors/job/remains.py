@@ -8,9 +8,9 @@ from muster.supervisors.job.context import JobContext
 from muster.supervisors.job.ends import Ends
 from muster.supervisors.session.sessions import Sessions
 
-#: How often processes that outlive their ranks are looked at, in seconds; they are nobody's children that epoll knows.
+#: How often processes that outlive their ranks are looked at, in seconds; epoll does not report their ends.
 LEFTOVER_LOOK_S = 0.05
-#: How soon it is looked again where somebody must be left, but cannot be seen (it is just being born), in seconds.
+#: Seconds until the next look when a process must exist but is not visible yet (it is being spawned).
 GONE_LOOK_S = 0.002
 
 
@@ -22,7 +22,7 @@ class Remains:
         #: Whether something has changed since the last look.
         self.due = True
         self._pause = GONE_LOOK_S
-        #: Some cannot be killed: nobody waits for them any more.
+        #: Some cannot be killed: muster no longer waits for them.
         self.stuck = False
         #: Since when nothing of the job is seen to live, or its end is to be recorded, where the journal did not take
         #: that then (seconds since the epoch); 0: not so.

@@ -48,8 +48,8 @@ class StepRun:
         def record(pids: list[int]) -> None:
             pid, start = process.identity(pids[0])
             context.link.tell("ranks", pids=pids)
-            born = {"pid": pid, "start": start, "boot": process.boot_id(), "up": process.uptime()}
-            context.ledger.commit({"kind": Kind.STEP, "name": name, "argv": argv} | born)
+            began = {"pid": pid, "start": start, "boot": process.boot_id(), "up": process.uptime()}
+            context.ledger.commit({"kind": Kind.STEP, "name": name, "argv": argv} | began)
             self._ends.watch()
 
         def hold() -> None:

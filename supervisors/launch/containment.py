@@ -37,7 +37,7 @@ class Containment:
         """`ranks` gives what runs at the moment: the ranks, or a step. `adopted`: this supervisor is not the parent of
         them, so that orphans may be anywhere. `parent`: the supervisor, where it is not us who ask; 0 for none.
         `is_marked`: in the place of the nonce, where that is not known; `cgroup_of`: the job's cgroup by a process that
-        bears its mark, or nothing, where it is not known."""
+        has its mark, or nothing, where it is not known."""
         self._parent = parent
         self._cgroup = Path(cgroup) if cgroup else None
         self._ranks = ranks
@@ -99,10 +99,10 @@ class Containment:
                     found.add(pid)
                     todo.append(pid)
         found -= {os.getpid(), parent}
-        for pid in found - stats.keys():  # born since /proc was listed
-            born = process.read_stat(pid)
-            if born is not None:
-                stats[pid] = born
+        for pid in found - stats.keys():  # spawned since /proc was listed
+            young = process.read_stat(pid)
+            if young is not None:
+                stats[pid] = young
         return [stats[pid] for pid in found if pid in stats and not stats[pid].ended]
 
     def signal(self, number: int) -> int:

@@ -116,7 +116,7 @@ def place(job: Job, boot: str, wanted: int | None, members: list[Stat]) -> tuple
 
 
 def _made_by_launcher(wanted: int | None, members: list[Stat]) -> tuple[int, dict[str, str]] | None:
-    """The rank's number and environment. Its children bear the number as well: the oldest process is the rank."""
+    """The rank's number and environment. Its children have the number as well: the oldest process is the rank."""
     found: list[tuple[int, int, dict[str, str]]] = []
     for stat in members:
         env = read_environ(stat.pid)

@@ -23,7 +23,7 @@ class Usage:
 
 @dataclass(slots=True)
 class Rank:
-    """One process of the gang, or a step. `status` is as wait(2) gives it; None: not ended, or nobody can tell.
+    """One process of the gang, or a step. `status` is as wait(2) gives it; None: not ended, or unknown.
 
     `argv` is empty where it is the spec's command. `serves`: it never ends by itself, and ends with the others.
     """

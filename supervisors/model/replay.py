@@ -199,7 +199,7 @@ def _usage(job: Job, r: Record) -> None:
 
 def _stopping(job: Job, r: Record) -> None:
     """cause, by, reason, steps[], up (seconds of CLOCK_BOOTTIME); of a hang ranks[] and again. May come again: a
-    person's stop shortens the grace, and keeps the job from being started again. Of such a one asked_up, where `up` is
+    person's stop shortens the grace, and keeps the job from being started again. For it asked_up, where `up` is
     that of the stop under way, and signal_up (see lifecycle.Asked)."""
     if r["cause"] == StopCause.REQUESTED:
         job.halted = True

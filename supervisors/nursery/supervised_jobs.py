@@ -157,7 +157,7 @@ class SupervisedJobs:
             self._loop.add(job.sock.fileno(), lambda: self._on_word(job))
 
     def _hold_by_path(self, job: SupervisedJob) -> None:
-        """For a supervisor that cannot tell us of its FIFOs: another nursery forked it, or it is not born yet."""
+        """For a supervisor that cannot tell us of its FIFOs: another nursery forked it, or it does not run yet."""
         for path in self._root.job(job.job_id).folder.glob("*.fifo"):
             with contextlib.suppress(OSError):
                 job.holds.append(open_reader(path))

@@ -49,7 +49,7 @@ class Output:
         make_room: Callable[[], object],
     ) -> None:
         """`tell` is given what open gaps have lost by now: rank, since when, bytes. `make_room` is called where a file
-        cannot be opened for want of descriptors, before that is tried again."""
+        cannot be opened without descriptors, before that is tried again."""
         self._make_room = make_room
         self._root = root
         self._job_id = job_id
@@ -100,7 +100,7 @@ class Output:
                 os.write(log.fd, line)
 
     def make_fifos(self, ranks: list[Rank], owner: tuple[int, int]) -> None:
-        """For ranks that are yet to be born; `owner`: uid and gid. Raises OSError."""
+        """For ranks that do not exist yet; `owner`: uid and gid. Raises OSError."""
         for rank in ranks:
             tee.make_fifo(self._paths.fifo(rank.rank), *owner)
 
@@ -324,7 +324,7 @@ class Output:
             self._loop.later(tee.RETRY_S, lambda: self._resume(number, log))
 
     def _at_limit(self, log: tee.RankLog) -> None:
-        """A gap for want of descriptors ends by itself only where there is somebody who makes room."""
+        """A gap caused by missing descriptors ends by itself only if something frees descriptors."""
         if log.gap is not None and log.gap.number in FULL:
             self._make_room()
 

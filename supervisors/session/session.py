@@ -46,7 +46,7 @@ class Session:
         end: Callable[["Session", str], None],
         forget: Callable[["Session"], None],
     ) -> None:
-        """`said`: see births.spawn_alone. `due`: an outlet may have something to read. `end`: it is to be ended, for
+        """`said`: see spawning.spawn_alone. `due`: an outlet may have something to read. `end`: it is to be ended, for
         this reason. `forget`: nobody needs it any more. Raises OSError."""
         self.id, self.rank, self.pid = ident, rank, pid
         self.request = request

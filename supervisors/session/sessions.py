@@ -41,7 +41,7 @@ class Sessions:
         containment: Containment,
         beside: Callable[[Rank], ProcessSpec],
     ) -> None:
-        """`beside`: how what runs beside a rank is born; it raises OSError and NotStartable."""
+        """`beside`: spawns what runs beside a rank; raises OSError and NotStartable."""
         self._loop, self._boot = loop, boot
         self._job, self._containment, self._beside = job, containment, beside
         self._all: dict[str, Session] = {}
@@ -111,7 +111,7 @@ class Sessions:
 
     def _begin(self, client: Client, body: bytes) -> None:
         try:
-            session = self._bear(SessionRequest.parse(body))
+            session = self._spawn(SessionRequest.parse(body))
         except SessionRefused as error:
             client.send({"op": "exec"} | _refusal(error))
             return
@@ -155,7 +155,7 @@ class Sessions:
 
     # --- start --------------------------------------------------------------------------------------------------------
 
-    def _bear(self, request: SessionRequest) -> Session:
+    def _spawn(self, request: SessionRequest) -> Session:
         """Raises SessionRefused, with no process left."""
         if sum(session.lives for session in self._all.values()) >= request.max_sessions:
             raise SessionRefused("TOO_MANY", f"the job has {request.max_sessions} sessions, the most that are allowed")

@@ -15,7 +15,7 @@ from muster.supervisors.system import scope
 #: The leaves of a scope.
 SUPERVISOR, RANKS = "supervisor", "ranks"
 #: Handed down to them always: so a supervisor has its share of the CPUs whatever the ranks fork, and the kernel counts
-#: whom it killed for want of memory (oom.py) where there is no limit, too.
+#: which processes it killed when out of memory (oom.py) where there is no limit, too.
 _CONTROLLERS = ("cpu", "memory")
 
 

@@ -28,7 +28,7 @@ def is_available() -> bool:
 
 
 def unit_of(root: Root, name: str) -> str:
-    """The unit's name. Of a root that is not the system's it bears a mark, so that two never meet."""
+    """The unit's name. Of a root that is not the system's it has a mark, so that two never meet."""
     mark = "" if root == Root.system() else f"{zlib.crc32(os.fsencode(root.state)):08x}-"
     return f"muster-{mark}{_PLAIN.sub('_', name)}.scope"
 

@@ -156,7 +156,7 @@ def _missing(was: Remembered, bus: Bus, shown: Iterable[int]) -> CheckResult:
 
 
 def _gone(cards: list[Remembered], kind: str, bus: Bus) -> list[CheckResult]:
-    """Cards of a kind of which no driver answers at all: which of them are there nobody can tell."""
+    """Cards of a kind without an answering driver: which of them exist is unknown."""
     if not cards:
         return []
     on_bus = [device for card in cards if (device := bus.find(card.bus_id)) is not None]

@@ -1,6 +1,8 @@
-"""The hand-written pages use the field's words: none of those that the glossary replaces."""
+"""Pages, and the words of supervisors and probes, are the field's: none of those that the glossary replaces."""
 
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -55,5 +57,29 @@ def test_a_page_has_no_replaced_word(page: str) -> None:
         for number, line in enumerate(prose((ROOT / page).read_text()).splitlines(), 1)
         for pattern, instead in REPLACED.items()
         for match in re.finditer(rf"\b({pattern})\b", line, re.I)
+    ]
+    assert not found, "\n".join(found)
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+ROOMS = ("supervisors", "probes")
+
+
+def words_of_code(path: Path) -> list[tuple[int, str]]:
+    """Comments and strings (docstrings and messages), with the number of their first line."""
+    kinds = (tokenize.COMMENT, tokenize.STRING)
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+    return [(token.start[0], re.sub(r"`[^`]*`", "", token.string)) for token in tokens if token.type in kinds]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_code_has_no_replaced_word(room: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {match[0]!r}: write {instead}"
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for line, text in words_of_code(path)
+        for pattern, instead in REPLACED.items()
+        for match in re.finditer(rf"\b({pattern})\b", text, re.I)
     ]
     assert not found, "\n".join(found)
