@@ -45,7 +45,7 @@ class Exhausted(SupervisionError):
 
 class Untrusted(SupervisionError, PermissionError):
     """Raised when somebody else than root and muster's own user could have put a file or folder there, or changed it.
-    An OSError, so that whoever cannot work with a file says this like any other reason."""
+    An OSError, so that callers report it like any other reason."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(errno.EACCES, why, path)

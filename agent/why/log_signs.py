@@ -1,6 +1,6 @@
 """What the ends of a job's logs hold: known signs of errors, with when they were written.
 
-Reading is bounded in bytes, ranks and time, and done in a thread that nobody depends on: the disk may hang, and what a
+Reading is bounded in bytes, ranks and time, and done in a thread that nothing waits for: the disk may hang, and what a
 job wrote is searched by regular expressions.
 """
 

@@ -1,4 +1,4 @@
-"""Threads for calls that may hang: one serves all, and whoever hangs keeps his thread for himself.
+"""Threads for calls that may hang: one thread serves all calls, and a call that hangs keeps its thread.
 
 A call has a key, the thing that it asks (a card). One call at a time is made for a key, so that a thing which hangs
 holds one thread, however often it is asked; and as long as all answer, one thread makes all calls, one after another.
@@ -120,7 +120,7 @@ class CallThreads:
             try:
                 loop.call_soon_threadsafe(done.set)
             except RuntimeError:
-                pass  # the loop is closed: whoever asked is long gone
+                pass  # the loop is closed: the caller has exited
 
         made = self._calls(calls, limit_s, over)
         if made:
@@ -152,7 +152,7 @@ class CallThreads:
         return self._outcomes(calls, made, limit_s)
 
     def close(self) -> None:
-        """Sends the threads away; one that hangs goes when its call returns."""
+        """Ends the threads; a hanging thread ends when its call returns."""
         with self._lock:
             self._closed = True
             self._wake.notify_all()

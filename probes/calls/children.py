@@ -42,7 +42,7 @@ def wait(pid: int) -> int:
 
 
 def any_ended() -> bool:
-    """Whether a child has ended and nobody has waited for it."""
+    """Whether a child has ended and was not reaped."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

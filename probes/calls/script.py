@@ -108,7 +108,7 @@ class Script:
                     setsigmask=[],
                     setsigdef=_SIGNALS,
                 )
-        # The daemon's is for the daemon. Nobody has waited for it, so that the number is its own.
+        # The daemon's is for the daemon. It was not reaped, so the number is still its own.
         with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
             file.write("0")
         with self._lock:
@@ -148,7 +148,7 @@ def _usual_priority() -> Iterator[None]:
 
 
 def _inheritable() -> list[int]:
-    """Descriptors that would leak into a script: not Python's own, but those of libraries and of whoever started us."""
+    """Descriptors that would leak into a script: not Python's own, but those of libraries and of our parent."""
     found = []
     for fd in map(int, os.listdir("/proc/self/fd")):
         try:

@@ -1,4 +1,4 @@
-"""Calls that may hang for ever (a dead NFS server, a resolver, a sick driver), each in a thread that nobody depends on.
+"""Calls that may hang for ever (a dead NFS server, a resolver, a sick driver), each in a thread that nothing waits for.
 
 anyio's worker threads do not serve here: an abandoned one keeps its place in the limiter that the rest of the daemon
 shares, and being no daemon thread it would keep the process from ending. A thread of this module can do neither.
@@ -52,7 +52,7 @@ class _Call(Generic[T]):
         try:
             self.loop.call_soon_threadsafe(self.done.set)
         except RuntimeError:
-            pass  # the loop is closed: whoever asked is long gone
+            pass  # the loop is closed: the caller has exited
 
     def abandon(self) -> None:
         with _lock:

@@ -87,7 +87,7 @@ class Driver:
         #: Counts openings, so that what was asked before one is not taken for an answer after it.
         self._generation = 0
         self._tried_at = -math.inf
-        #: What an opening found that nobody had the time to wait for.
+        #: The result of an opening that took too long to wait for.
         self._found: FoundDriver | None = None
         self._ledger = CardTroubles()
         #: The numbers of the cards as the driver listed them last.

@@ -11,7 +11,7 @@ from muster.probes.cards.accelerator import Backend, CardEvent, DriverError, Tro
 #: In seconds: so long one call waits, which is as long as a close takes; so long nothing is said where nothing happens;
 #: and the pause after a driver did not let us wait, and has nothing to wait for.
 _WAIT_S, _QUIET_S, _FAILED_S, _NOT_TOLD_S = 0.5, 60.0, 5.0, 60.0
-#: Events that nobody fetched are forgotten from the oldest on.
+#: muster drops events that were not fetched, oldest first.
 _KEPT = 4096
 
 

@@ -152,7 +152,7 @@ class Sampler:
             self._on_look(look)
 
     def _ready(self) -> bool:
-        """Sees to it that there is a reader that nobody uses; whether there is one. Raises OSError."""
+        """Makes sure that there is an idle reader; returns whether there is one. Raises OSError."""
         self._tidy()
         if self._reader.busy:  # the look before was cancelled in the middle
             self._leave_behind()
@@ -206,7 +206,7 @@ class Sampler:
         return f"{_pids(self._stuck)}: a read takes longer than {STUCK_S:g} s: no reports of it until it answers"
 
     def _tidy(self) -> None:
-        """Forgets readers that have come back: what they hung at can be read again, or is gone."""
+        """Forgets readers that have come back: what they hung at can be read again, or was removed."""
         for reader in [reader for reader in self._left_behind if not reader.busy]:
             reader.procfs.close()
             self._left_behind.remove(reader)

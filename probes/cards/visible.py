@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, Trouble
 from muster.probes.cards.view import Sick
 
-#: How CUDA counts where it counts as NVML does; muster sets it where nobody else did.
+#: Makes CUDA count like NVML; muster sets it unless the job does.
 ORDER, PCI_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 
 

@@ -122,7 +122,7 @@ def judge(kind: str, answers: Mapping[int, CardAnswer]) -> CheckResult:
     observed = f"{kind}: {len(good)} of {_count(answers)} {'answers' if len(answers) == 1 else 'answer'}"
     if good:
         observed += f" ({', '.join(f'{index} {text}' for index, text in good.items())})"
-    # Cards with the same trouble are told of together: without a driver that is all of them.
+    # Reports cards with the same trouble together: without a driver these are all cards.
     troubles: dict[CardAnswer, list[int]] = {}
     for index, answer in answers.items():
         if answer.code is not Code.CARDS_OK:
@@ -146,7 +146,7 @@ def _not_wanted(view: View) -> CheckResult:
 
 
 def _unlisted(kind: str, answer: CardAnswer) -> CheckResult:
-    """Nobody can say which cards there are: why not is the news."""
+    """Which cards exist is unknown: the result says why."""
     sure = answer.code not in _UNCERTAIN
     return CheckResult(
         ITEM,

@@ -39,7 +39,7 @@ def records_of(files: Sequence[tuple[Iterable[bytes], Bad]]) -> Iterator[Record]
 
 
 def parsed(lines: Iterable[bytes], bad: Bad) -> Iterator[Record]:
-    """Lines that are no records are told to `bad` and left out, empty ones silently."""
+    """Reports lines that are no records to `bad` and skips them; skips empty lines silently."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from muster.probes.hang.hang_records import Record
 
-#: So many jobs are kept at a time; of more, the one that was heard of least lately is closed.
+#: Jobs that are kept at a time; beyond that the least recently seen one is closed.
 MAX_JOBS = 1000
 #: Seconds between two records of a node, until it is known.
 _USUAL_S = 15.0

@@ -1,4 +1,4 @@
-"""What is said of a job, and why."""
+"""The verdict about a job, and the reasons."""
 
 import enum
 from collections.abc import Mapping

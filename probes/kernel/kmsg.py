@@ -1,7 +1,7 @@
 """The kernel's log, record by record (/dev/kmsg, Documentation/ABI/testing/dev-kmsg of Linux).
 
 A record is "priority,number,microseconds,flags[,more];text", then lines " KEY=value". Numbers go on by one from the
-boot on, so that whoever remembers boot and number reads no record twice.
+boot on, so a reader that remembers boot and number reads no record twice.
 """
 
 import errno

@@ -2,7 +2,7 @@
 
 Measured on Linux 6.18: a file opened relative to a descriptor of /proc, read once and closed costs 5 to 8 us, half of
 what Python's `open` costs. Everything here blocks, and a file of a process whose memory is being torn down or replaced
-can block for long: the callers do it in a thread that nobody depends on, and `reading` tells which process it is.
+can block for long: the callers do it in a thread that nothing waits for, and `reading` tells which process it is.
 
 A process may vanish between any two reads, which is no error: then there is None. Want of descriptors or memory is
 raised: it says nothing of a process.
@@ -114,7 +114,7 @@ class Procfs:
             self.reads += 1
 
     def _read(self, path: str, size: int = _LARGE) -> bytes:
-        """Nothing where it cannot be read. seq_file gives a page at most to each read: whoever wants more reads on."""
+        """Nothing if it cannot be read. seq_file returns at most a page per read: read on for more."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd)
         except OSError as error:

@@ -11,7 +11,7 @@ A process is (pid, start time), as everywhere. The rules:
 - *session*: what somebody runs in the job by hand (`muster exec`), with all that descends from it. It is not of the
   training at all: who looks into a dead job does not bring it to life.
 
-A process that has been seen belongs to its job for as long as it lives, whoever its parent becomes. The job's own
+A process that has been seen belongs to its job for as long as it lives, whatever its parent becomes. The job's own
 supervisor is not of the job.
 """
 

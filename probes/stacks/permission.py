@@ -39,7 +39,7 @@ def read(proc: Path, pid: int | str) -> Rights | None:
         )
         uid = int(fields["Uid"].split()[1])
         permitted, ambient, bounding = (int(fields[name], 16) for name in ("CapPrm", "CapAmb", "CapBnd"))
-        # The files of a process that is not dumpable are root's, whoever it runs as.
+        # The files of a process that is not dumpable belong to root, whatever its user.
         dumpable = uid == 0 or (folder / "environ").stat().st_uid == uid
     except (OSError, KeyError, ValueError, IndexError):
         return None

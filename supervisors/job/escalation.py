@@ -148,7 +148,7 @@ class Escalation:
     def _kill(self) -> None:
         job, contained = self._context.job, self._context.containment
         # Looked before: whom the cgroup's kill reaches may be gone by the time that `kill` looks. Of ranks whose ends
-        # are known and only cannot be written yet nobody is left to be killed.
+        # are known and only cannot be written yet, no process is left to be killed.
         needed = any(r.outcome is None for r in job.processes()) or bool(contained.members())
         left = contained.kill()
         if (needed or left) and not job.killed:
@@ -172,7 +172,7 @@ class Escalation:
         self._remains.look()
 
     def _record(self, name: str, processes: int) -> None:
-        """From here on whoever ends was ended by us."""
+        """From here on muster has ended every rank that ends."""
         self._ledger.owe({"kind": Kind.ESCALATED, "signal": name, "processes": processes}, sync=False)
         self._keep()
 

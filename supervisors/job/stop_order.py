@@ -105,6 +105,6 @@ def read(path: Path, nonce: str, begins: bool = False) -> StopOrder | None:
 
 
 def remove(path: Path) -> None:
-    """It was carried out and recorded. Best effort: one that stays is of a job that has ended."""
+    """The order was carried out and recorded. Best effort: an order that stays belongs to an ended job."""
     with contextlib.suppress(OSError):
         path.unlink()

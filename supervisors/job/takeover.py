@@ -39,7 +39,7 @@ class Takeover:
         self._deadline = 0.0
 
     def begin(self) -> None:
-        """What the disk or the node refuses is said, and tried again: a successor would meet the same."""
+        """Reports what disk or node refuses, and tries again: a successor would meet the same."""
         context, job = self._context, self._context.job
         adopted = job.was_taken
         taken = {"kind": Kind.TAKEN, "pid": os.getpid(), "takeover": adopted}

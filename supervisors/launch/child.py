@@ -226,7 +226,7 @@ def open_unborn(path: Path, ranks: int) -> int:
 
 
 def read_unborn(path: Path) -> dict[int, dict[str, Any]]:
-    """Lines of the `unborn` file by pid. A torn line is passed over; no file means nobody was unborn."""
+    """Lines of the `unborn` file by pid. Skips a torn line; without the file, no child gave up."""
     found: dict[int, dict[str, Any]] = {}
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_bytes().splitlines():

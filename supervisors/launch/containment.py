@@ -181,7 +181,7 @@ class Containment:
 
 
 def _raise_if_full(error: OSError) -> None:
-    """Without a descriptor nothing was looked at: that must not read as "there is nobody"."""
+    """Without a descriptor nothing was read: this must not look like "no process is left"."""
     if error.errno in FULL:
         raise error
 

@@ -87,7 +87,7 @@ class ProcessBuilder:
         return unusual
 
     def make_private(self, path: Path) -> None:
-        """An empty file of the job's user, for nobody else to read. Raises OSError."""
+        """An empty private file of the job's user. Raises OSError."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.fchown(fd, self.account.uid, self.account.gid)

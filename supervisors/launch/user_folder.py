@@ -109,7 +109,7 @@ def _rename(old: str, new: str, around: int) -> bool:
 
 def _refuse_another(folder: Path, there: os.stat_result, account: Account, around: int) -> None:
     """Raises NotStartable, OSError."""
-    if not stat.S_ISDIR(there.st_mode):  # a file of muster's own, say, which nobody is to be given
+    if not stat.S_ISDIR(there.st_mode):  # one of muster's own files, say, which must not change its owner
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
     if there.st_uid == account.uid or (account.uid == os.geteuid() and there.st_uid == _uid_of_new(folder, around)):
         return

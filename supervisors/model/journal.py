@@ -2,8 +2,8 @@
 
 A record is a line: eight hexadecimal digits of CRC-32 over the rest, a space, a JSON object with the keys `n` (number
 of the record, from 0), `t` (seconds since the epoch), `kind` and what belongs to the kind (see replay.py). Only
-one process writes at a time: whoever holds the job's lock. A last line that is torn (a crash in the middle of a write)
-is dropped, since nobody can have relied on it; any other damage is reported.
+one process writes at a time: the holder of the job's lock. A last line that is torn (a crash in the middle of a write)
+is dropped, since no process can have relied on it; any other damage is reported.
 """
 
 import contextlib

@@ -18,7 +18,7 @@ MAX_SECRET = 4096
 
 def webhook_problem(url: str) -> str:
     """What is wrong with the URL of a webhook, in one sentence without its secret parts; empty: nothing is."""
-    # Late: whoever is forked for a job imports these rules and never asks.
+    # Late: supervisors import these rules and never use them.
     from urllib.parse import urlsplit
 
     if len(url) > MAX_URL:

@@ -50,7 +50,7 @@ class StopCause(enum.StrEnum):
 
 
 class Kind(enum.StrEnum):
-    """Kinds of records. What each carries is told at `Job.apply`'s handlers."""
+    """Kinds of records. The handlers of `Job.apply` describe the content of each."""
 
     ACCEPTED = "accepted"
     CHECKING = "checking"

@@ -10,7 +10,7 @@ from muster.probes.kernel import endings, process
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
 from muster.supervisors.model.states import Outcome, State, StopCause
 
-#: Of muster's own failure and of an outcome that nobody knows (docker's convention for the former).
+#: Of muster's own failure and of an unknown outcome (docker's convention for the former).
 OWN_FAILURE = 125
 #: Of a rank that hung and then, asked to end, ended well: the job did not do what it was started for.
 HUNG_CODE = 128 + signal.SIGTERM
@@ -63,7 +63,7 @@ def ended_by_signal(status: int) -> bool:
 def signalled_all(job: Job) -> bool:
     """Whether ranks ended by a signal that was meant for everybody: the job was stopped, and no rank failed.
 
-    A SIGTERM to a whole step of Slurm, container or group reaches ranks, supervisor and whoever orders the stop in any
+    A SIGTERM to a whole step of Slurm, container or group reaches ranks, supervisor and the sender of the stop in any
     order. That it did is known where the supervisor got it too, or where the first rank that ended badly did so by such
     a signal; and the stop must come at nearly the same time. What such a signal cannot do to a rank (out of memory, an
     end that is lost) stays a failure.

@@ -106,7 +106,7 @@ class Nursery:
             self._step_aside("it did not answer", named=False)
 
     def _step_aside(self, why: str, *, named: bool = True) -> None:
-        """Gives up the name, so that a daemon starts a nursery with better limits, and only looks after what is there
+        """Gives up the name, so that a daemon starts a nursery with better limits, and only watches what it has
         (retired.py). `named`: the name is still ours."""
         if self._retired is not None:
             return
@@ -185,7 +185,7 @@ def main() -> int:
     os.close(write)
     nursery = Nursery(root, listener, at, held, args.owned)
     gc.collect()
-    gc.freeze()  # what is there now is shared with every supervisor: the collector must not touch and so copy it
+    gc.freeze()  # every supervisor shares the present objects: the collector must not touch and so copy them
     nursery.run()
     return 0
 

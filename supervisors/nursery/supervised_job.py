@@ -30,7 +30,7 @@ class SupervisedJob:
     done: bool = False
     ranks: set[int] = field(default_factory=set)
     told: set[int] = field(default_factory=set)
-    #: Ranks whose ends are in the journal: whoever is their parent may wait for them.
+    #: Ranks whose ends are in the journal: their parent may reap them.
     recorded: set[int] = field(default_factory=set)
     holds: list[int] = field(default_factory=list)
     fresh: list[int] = field(default_factory=list)

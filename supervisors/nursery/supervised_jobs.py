@@ -65,7 +65,7 @@ class SupervisedJobs:
         return len(self._jobs)
 
     def reap(self) -> None:
-        """Waits for orphans that are nobody's rank. Supervisors are seen through their pidfds."""
+        """Reaps orphans that are no rank. The pidfds of supervisors report their ends."""
         try:
             children = set(children_of_ours())
         except OSError as error:  # no descriptor to be had, say: they stay zombies for a while
@@ -117,7 +117,7 @@ class SupervisedJobs:
         return pid in job.recorded
 
     def tend(self, job_id: str, client: Client | None) -> None:
-        """Sees to it that the job has a living supervisor; `client` is told once that listens, or why there is none."""
+        """Makes sure that the job has a living supervisor; tells `client` when it listens, or why there is none."""
         job = self._jobs.get(job_id)
         if job is None:
             try:
@@ -271,7 +271,7 @@ class SupervisedJobs:
         for pid in (job.ranks & children) - job.told:
             status = process.peek_child(pid)
             if status is not None:
-                with contextlib.suppress(OSError):  # a supervisor that does not read is told again
+                with contextlib.suppress(OSError):  # a supervisor that does not read gets it again
                     job.sock.send(messages.encode({"op": "ended", "pid": pid, "status": status}))
                     job.told.add(pid)
 
@@ -281,7 +281,7 @@ class SupervisedJobs:
         job.waiting.clear()
 
     def _on_supervisor_end(self, job: SupervisedJob) -> None:
-        """A supervisor is gone. Its successor starts only now, when it is dead for sure: two must never write."""
+        """A supervisor has exited. Its successor starts only now: two must never write."""
         self._on_word(job)
         code = None
         if job.own:

@@ -47,7 +47,7 @@ class Session:
         forget: Callable[["Session"], None],
     ) -> None:
         """`said`: see spawning.spawn_alone. `due`: an outlet may have something to read. `end`: it is to be ended, for
-        this reason. `forget`: nobody needs it any more. Raises OSError."""
+        this reason. `forget`: it is no longer needed. Raises OSError."""
         self.id, self.rank, self.pid = ident, rank, pid
         self.request = request
         self.started_at = time.time()
@@ -231,7 +231,7 @@ class Session:
         self.pump()
 
     def cut_off(self, why: str) -> None:
-        """The supervisor ends: takes what is there, and tells the end, however it stands."""
+        """The supervisor ends: takes the output so far, and reports the end as it is now."""
         if self.lives:
             self.why = self.why or why
         self.inlet.close()

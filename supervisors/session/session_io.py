@@ -96,7 +96,7 @@ class Outlet:
     """One stream of output."""
 
     def __init__(self, loop: Loop, fd: int, is_due: Callable[["Outlet"], None]) -> None:
-        """`is_due` is told that `read` may find something. Raises OSError."""
+        """Calls `is_due` when `read` may find something. Raises OSError."""
         self._loop, self._fd, self._is_due = loop, fd, is_due
         self._kept = bytearray()
         self._start = 0
@@ -152,7 +152,7 @@ class Outlet:
         return len(data)
 
     def finish(self) -> None:
-        """The command has ended: what is there is all that there is."""
+        """The command has ended: no more output follows."""
         self._last = LAST_BYTES
         self._watch()
 
@@ -198,7 +198,7 @@ class Outlet:
 
 
 class Inlet:
-    """The input. What nobody takes any more is thrown away, and counts as taken."""
+    """The input. muster discards input that the command no longer reads, and counts it as taken."""
 
     def __init__(self, loop: Loop, fd: int, terminal: bool, moved: Callable[[], None]) -> None:
         """`moved`: `taken` has grown, behind our back."""
@@ -241,7 +241,7 @@ class Inlet:
         self._write()
 
     def close(self) -> None:
-        """Nobody reads it any more."""
+        """The command no longer reads it."""
         if self._fd >= 0:
             self._loop.remove(self._fd)
             os.close(self._fd)
@@ -255,7 +255,7 @@ class Inlet:
                 written = os.write(self._fd, memoryview(self._queue)[:MAX_DATA])
             except BlockingIOError:
                 break
-            except OSError:  # nobody has it open any more
+            except OSError:  # no process has it open any more
                 self.close()
                 return
             del self._queue[:written]

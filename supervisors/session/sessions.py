@@ -87,7 +87,7 @@ class Sessions:
             self._loop.later(0, lambda: None)
 
     def close(self) -> None:
-        """The supervisor ends. Who is attached is told how the session ended."""
+        """The supervisor ends. Attached clients learn how their session ended."""
         self.reap()
         for session in self._all.values():
             session.cut_off(WITH_RANKS)
@@ -209,7 +209,7 @@ class Sessions:
             _give_memory_back()
 
     def _forget_oldest(self) -> None:
-        """Of those that nobody has had yet, and that nobody is attached to."""
+        """Ended sessions without a client, whose result no client has received."""
         kept = [s for s in self._all.values() if s.exited is not None and s.client is None]
         size = sum(s.kept for s in kept)
         for i, session in enumerate(kept):

@@ -59,7 +59,7 @@ def restore_limit() -> None:
 
 
 def close_all_but(kept: set[int]) -> None:
-    """Closes every descriptor that is open and not named. By what is there: the limit may be a billion."""
+    """Closes every open descriptor that is not named. It lists the open ones: the limit may be a billion."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
             with contextlib.suppress(OSError):  # the listing's own

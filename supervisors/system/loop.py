@@ -72,7 +72,7 @@ class Loop:
     everything that had happened by then was seen."""
 
     def __init__(self, on_trouble: Callable[[OSError], None]) -> None:
-        """`on_trouble` is told of an OSError that a timer's work ran into."""
+        """`on_trouble` gets an OSError that a timer's work raised."""
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callback] = {}
         self._timers: list[tuple[float, int, Timer]] = []

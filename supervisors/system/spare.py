@@ -18,7 +18,7 @@ def _nothing(_: object = None) -> None:
 
 
 class Spare:
-    """Holds descriptors that lead nowhere. Nobody is to rely on their numbers."""
+    """Holds unused descriptors. Do not rely on their numbers."""
 
     def __init__(self, count: int, say: Callable[[str], object] = _nothing) -> None:
         """`say` is given a sentence when a limit was raised again."""

@@ -201,7 +201,7 @@ def _who_else(path: str, fd: int, found: os.stat_result) -> tuple[str, str] | No
     if not (_is_ours(found.st_uid) or _is_unmapped(found.st_uid)):
         return _of_another(path, found.st_uid)
     if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:
-        return None  # nobody replaces what is another's
+        return None  # only the owner can replace a file there
     if not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or os.fstatvfs(fd).f_flag & os.ST_RDONLY:
         return None
     if found.st_mode & stat.S_IWOTH:
@@ -231,11 +231,11 @@ def _listed(fd: int, gid: int) -> tuple[list[int], list[int]]:
 
 
 def is_our_group(path: str, gid: int) -> bool:
-    """Whether nobody but root and we is in it, as far as this node knows."""
+    """Whether only root and our own user are in the group, as far as this node knows."""
     if gid == 0:
         return True
     name = _group_name(gid)
-    # Debian gives /usr/local to `staff`, and with that what root finds in its $PATH: whoever is in it is root already.
+    # Debian gives /usr/local to `staff`, and with it programs in root's $PATH: its members are as good as root already.
     # Ubuntu gives /var/log to its syslog daemon, which could make muster's logs its own and no more.
     if (gid, name) == (50, "staff") or (path, name) == ("/var/log", "syslog"):
         return True
@@ -247,7 +247,7 @@ def is_our_group(path: str, gid: int) -> bool:
     try:
         members = set(grp.getgrgid(gid).gr_mem)
     except KeyError:
-        return True  # a container's number for its volumes (fsGroup), which we were given and nobody else
+        return True  # a container's number for its volumes (fsGroup), which only we were given
     with contextlib.suppress(KeyError):
         mine = pwd.getpwuid(me)
         # A directory service may keep the members to itself: then not even we are among them.
@@ -263,7 +263,7 @@ def _group_name(gid: int) -> str:
 
 
 def _is_unmapped(uid: int) -> bool:
-    """Whether this stands for users whom our user namespace does not know: whoever made it answers for them."""
+    """Whether this stands for users outside our user namespace: the creator of the namespace answers for them."""
     try:
         with open("/proc/sys/kernel/overflowuid", "rb") as file:
             if int(file.read()) != uid:

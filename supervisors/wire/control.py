@@ -18,7 +18,7 @@ from muster.supervisors.wire import messages as wire
 
 #: A client that lets so many bytes pile up does not read; it is dropped.
 MAX_BACKLOG = 65536
-#: How long nobody is accepted after there was no descriptor for it, in seconds.
+#: How long the socket accepts no connection after descriptors ran out, in seconds.
 REST_S = 1.0
 #: How long all clients together have for what is still to be sent to them when a server closes, in seconds.
 CLOSE_S = 1.0

@@ -71,7 +71,7 @@ class NurseryLink:
                 return
             except OSError:
                 data = b""
-            if not data:  # the nursery is gone
+            if not data:  # the nursery has exited
                 self.is_up = False
                 while self.queue:
                     self._drop()
@@ -87,7 +87,7 @@ class NurseryLink:
         self._want(bool(self.queue))
 
     def _send(self, data: bytes, fds: list[int]) -> bool:
-        """False where it must wait. To a nursery that is gone everything has been said."""
+        """False if data must wait. True also if the nursery has exited."""
         try:
             socket.send_fds(self._sock, [data], fds)
         except BlockingIOError:

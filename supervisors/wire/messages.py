@@ -17,7 +17,7 @@ Both ends first say `hello` with the protocol's number. What a supervisor unders
     {"op": "attach", "session": id, "stdout": n | null, "stderr": n | null}
                                               -> {"op": "exec" | "attach", "ok": true, "session": id, "rank": r, "pid":
                                                  p, "tty": b, "input": n, "stdout": n, "stderr": n}; from then on both
-                                                 sides speak frames (frames.py), unless nobody is to be attached
+                                                 sides send frames (frames.py), unless no client attaches
 
 and the nursery:
 

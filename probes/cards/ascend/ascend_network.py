@@ -17,7 +17,7 @@ from muster.probes.cards.ascend.dcmi_codes import FOR_GOOD
 _FOLDERS = "/usr/local/Ascend/driver/tools"
 #: How long somebody waits for an answer that was no slower at the last time, in seconds: cards are asked one by one.
 WAIT_S = 0.3
-#: How old an answer may be that came too late for whoever asked.
+#: How old an answer may be that came too late for its caller.
 _SERVES_S = 60.0
 #: The program is run this often for each card, and given so long; what it said is forgotten after two more turns.
 _LINK_S, _LINK_LIMIT_S = 60.0, 5.0

@@ -42,5 +42,5 @@ def _load(name: str, mode: int, tried: set[str]) -> ctypes.CDLL:
             if not path or path in tried or path == name:
                 raise
             tried.add(path)
-            # The loader keeps it under its name: whoever needs it finds it there.
+            # The loader keeps it under its name, where its users find it.
             _load(path, ctypes.RTLD_GLOBAL, tried)

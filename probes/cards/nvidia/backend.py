@@ -77,7 +77,7 @@ class _Session:
                     raise
                 if self.nodes:
                     raise _elsewhere(index) from None
-                # Not one reading is kept from us but the whole card, from whoever runs here.
+                # Not one reading is refused but the whole card, to every user of this container.
                 text = f"{error}: is its device node in the container, and may this user open it?"
                 raise DriverError(Trouble.FAILED, text, error.number) from None
             self.handles[index] = handle
@@ -129,7 +129,7 @@ class Nvidia(Backend):
                 try:
                     session.nvml.ask("nvmlShutdown")
                 except DriverError:
-                    pass  # a driver that is gone has nothing that could be given back
+                    pass  # a driver that was removed has nothing to free
 
     def version(self) -> str:
         return self._open().nvml.maybe("nvmlSystemGetDriverVersion") or ""

@@ -138,7 +138,7 @@ class Listener:
         try:
             self._nvml.ask(name, *args)
         except DriverError:
-            pass  # a driver that is gone has nothing that could be given back
+            pass  # a driver that was removed has nothing to free
 
 
 def _address(handle: Any) -> int:

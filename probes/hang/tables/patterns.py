@@ -1,4 +1,4 @@
-"""Table 3, patterns: what is said of a job, and about whom. The first row of its scene that holds decides.
+"""Table 3, patterns: the verdict about a job, and the ranks that it names. The first row that holds decides.
 
 The rows of the scenes STARTING and IDLE are in `patterns_start.py` and `patterns_idle.py`; they stand behind these.
 """

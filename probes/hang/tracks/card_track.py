@@ -151,7 +151,7 @@ class CardTrack(msgspec.Struct):
         return None if before is None or count < before else (count - before) * s.period_s / (now - at)
 
     def _guess(self, card: CardReading, works: bool, s: HangSettings) -> None:
-        """Without a limit nobody knows what a power means, until it falls: what was twice as high was that of work."""
+        """Without a limit a power means nothing until it falls: a power twice as high was that of work."""
         if not card.power_w or card.util is None or works or self.active_power(s) is not None:
             return
         if self.perhaps_level.weight >= s.level_samples and (
@@ -191,7 +191,7 @@ class CardTrack(msgspec.Struct):
         # Of what is thought to wait, at no less than half of its power, nothing becomes usual.
         if self.relaxed_since is not None:
             return
-        # What is slow becomes usual by and by, but not so fast that nobody hears of it.
+        # Slowness becomes usual in time, but not before it was reported.
         self.slow_readings = self.slow_readings + 1 if self.slow else 0
         if self.slow_readings % _SLOW_LEARNS:
             return

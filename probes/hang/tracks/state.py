@@ -46,7 +46,7 @@ class JobState(msgspec.Struct):
     #: Nodes of the job without records.
     others: int = 0
     has_log: bool = False
-    #: When processes that count were told last: without any there is nobody who could hang.
+    #: When the records last named processes that count: without any, nothing can hang.
     procs_at: float = NEVER
     #: The longest silence that ended by itself.
     survived_s: float = 0.0

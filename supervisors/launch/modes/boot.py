@@ -19,7 +19,7 @@ CLUSTER_TIME_OUT_S = 600
 SSHD_PORT = 22
 #: ModelArts gives TensorFlow's tasks ports in this range, both ends included.
 TF_PORTS = (5000, 10000)
-#: What ModelArts gives to mpirun; each of the variables takes the place of its default, or follows what is there.
+#: What ModelArts gives to mpirun; each variable replaces its default, or is appended to it.
 OPENMPI = {
     "OPENMPI_BIND_ARGS": "-bind-to none -map-by slot",
     "OPENMPI_X_ARGS": "-x LD_LIBRARY_PATH -x HOROVOD_MPI_THREADS_DISABLE=1 -x NCCL_DEBUG=INFO"
@@ -297,7 +297,7 @@ def _openmpi(name: str, env: Mapping[str, str]) -> list[str]:
 
 
 def _is_told(name: str) -> bool:
-    """Whether mpirun is told to hand a variable on: none that is for mpirun or us, or in the environment file."""
+    """Whether mpirun passes a variable on: not if it is for mpirun or muster, or in the environment file."""
     ours = name in _OF_THIS_NODE or name.startswith(("OPENMPI_", "OMPI_"))
     return not ours and not IN_ENV_FILE.match(name) and _PLAIN_NAME.fullmatch(name) is not None
 

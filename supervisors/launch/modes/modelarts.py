@@ -110,7 +110,7 @@ def variables(spec: JobSpec, job: Job) -> dict[str, str]:
 def job_name(job_id: str, env: Mapping[str, str]) -> str:
     """JOB_ID of the ranks, and name of the folder of their further logs: from MA_VJ_NAME, if that can be a job's id.
 
-    It becomes part of paths, and whoever started the job chose it.
+    It becomes part of paths, and the user who started the job chose it.
     """
     return platform_name(env) or job_id
 

@@ -28,7 +28,7 @@ def env_lines(env: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def write_private(path: str, lines: list[str]) -> None:
-    """A file for nobody else to read, whole or not at all. Raises NotReady."""
+    """Writes a private file atomically. Raises NotReady."""
     new = f"{path}.{os.getpid()}.new"
     try:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -172,7 +172,7 @@ class Lead:
         """The exit code for all nodes, and what there is to say of it."""
         self._gone = 0  # all are here
         env = dict(os.environ)
-        if os.geteuid() == 0:  # mpirun does not run as root unless it is told twice
+        if os.geteuid() == 0:  # mpirun runs as root only with both variables
             env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         say(f"starts {shlex.join(self._command)}")
         self._handle()
@@ -193,7 +193,8 @@ class Lead:
         return code, f"mpirun ended with code {code}"
 
     def _follow(self, child: "subprocess.Popen[bytes]") -> None:
-        """Until it has ended: hands a signal on, ends it when a node is gone, and kills it where that does not help."""
+        """Until mpirun has ended: forwards a signal, ends mpirun when a node is lost, and kills it if that does not"
+        " help."""
         term = kill = None
         while child.poll() is None:
             now = time.monotonic()

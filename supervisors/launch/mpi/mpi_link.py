@@ -6,7 +6,7 @@ Lines over one TCP connection per waiting node, which node 0 accepts at the job'
     lead -> wait    welcome  |  no REASON           a stranger is refused, and not counted
     lead -> wait    end CODE REASON                 when mpirun has ended, or could not be started
 
-The connection is also how each notices that the other is gone.
+Each side notices by the connection that the other has exited.
 """
 
 import contextlib
