@@ -1,4 +1,4 @@
-"""Output that could not be written: gaps, and the small files in which they outlive their supervisor."""
+"""Gaps: output that could not be written, and the small files that keep the gaps when a supervisor dies."""
 
 import contextlib
 import errno

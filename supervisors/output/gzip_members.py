@@ -1,7 +1,7 @@
 """Compressed segments of logs: gzip files (zcat reads them) with a member for each MiB of output.
 
-An extra field `MU` in each member's header holds the member's size in the file, so that a reader hops to the member
-that it needs.
+The extra field `MU` in the header of each member holds the member's size in the file, so a reader can skip to the
+member that it needs.
 """
 
 import errno

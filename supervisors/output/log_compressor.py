@@ -1,4 +1,4 @@
-"""Compression of what was rotated away from a log, under the eyes of its readers."""
+"""Compression of rotated segments of a log, while readers read them."""
 
 import contextlib
 import errno

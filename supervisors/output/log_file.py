@@ -1,13 +1,13 @@
 """The destination of a log: its live file, or the reason why there is none at the moment.
 
-A start, a takeover, a rotation, and a file that somebody deleted, moved or cut all go through `LogFile.open`: first the
-file under the log's name is opened, then what is missing of the output is recorded, then the old file is released. If
-any of that fails, the old file stays in use as long as it has a name; otherwise the log is closed, its output is
-counted in a gap (tee.py), and `open` is tried again.
+A start, a takeover, a rotation, and a file that was deleted, moved or truncated all go through `LogFile.open`: it opens
+the file under the log's name, then records which output is missing, then releases the old file. If a step fails, the
+old file stays in use as long as it has a name; otherwise the log is closed, its output is counted in a gap (tee.py),
+and `open` is tried again.
 
-The file is written at an offset that we keep (splice refuses O_APPEND). Offsets are those of all output ever
-(log_segments.py); so a file that somebody emptied goes on at its beginning, and its next byte has the offset that it
-would have had.
+The supervisor writes at an offset that it keeps itself (splice refuses O_APPEND). Offsets count all output ever
+(log_segments.py): a file that was emptied continues at its beginning, and its next byte has the offset that it would
+have had.
 """
 
 import contextlib
@@ -124,7 +124,7 @@ class LogFile:
         found = os.fstat(fd)
         other = self._claims.get((found.st_dev, found.st_ino), self.path)
         if other != self.path:
-            what = f"is another name of {other.name}, which is written, too: remove this name"
+            what = f"is another name of {other.name}, which muster writes, too: remove this name"
             raise OSError(errno.EMLINK, what, str(self.path))
         if found.st_nlink > 1 and self.inode not in (0, found.st_ino & _LOW):
             raise OSError(

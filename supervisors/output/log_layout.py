@@ -1,5 +1,5 @@
-"""What is kept of a log, in which files: its layout, as the names in the log folder and the records of what was removed
-tell it."""
+"""The layout of a log: which output is kept in which file. It follows from the names in the log folder and from the
+records of removals."""
 
 import bisect
 import contextlib

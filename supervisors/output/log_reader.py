@@ -1,4 +1,4 @@
-"""Reading logs at offsets of all their output, in whatever files it lies."""
+"""Reads a log at offsets of all its output, whatever files hold it."""
 
 import errno
 import os

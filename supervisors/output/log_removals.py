@@ -1,4 +1,4 @@
-"""What is not kept of a log any more: its records, in `<name>.removed` beside it (log_segments.py)."""
+"""Records of removed output, in `<name>.removed` beside the log (log_segments.py)."""
 
 import contextlib
 import errno

@@ -3,13 +3,13 @@
     <name>                          the live file, which the supervisor writes
     <name>.<start>-<end>            a segment: bytes [start, end) of all output ever, in 16 digits each or more
     <name>.<start>-<end>.gz         the same, compressed (gzip_members.py)
-    <name>.removed                  what is not kept any more: a JSON line {"start", "end", "at", "why"} each; with
-                                    "last", where what was removed last began
+    <name>.removed                  removed output: a JSON line {"start", "end", "at", "why"} each; with "last", the
+                                    start of the part that was removed last
 
-Offsets are those of all output of the log, whatever has become of it. The name of a segment counts, not its size: what
-is behind its end stands in the live file too. The live file begins at the largest end that names and records tell; a
-segment that a record covers is gone, though it may still be there for a moment. So no file tells what another has to
-agree with, and whoever is killed at whatever step leaves a whole log behind.
+Offsets count all output of the log, kept or removed. The name of a segment counts, not its size: the bytes after its
+end are in the live file too. The live file begins at the largest end in names and records. A segment that a record
+covers counts as removed, although its file may exist for another moment. So no two files must agree, and a process
+killed at any step leaves a whole log.
 """
 
 import os

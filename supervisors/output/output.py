@@ -1,7 +1,7 @@
 """The output of all ranks of a job, and the job's own log: their FIFOs, their files, and what was lost of it.
 
-The job's log is a file like a rank's, with a FIFO of its own: the steps before and after the ranks write into it, and
-what the supervisor has to say goes the same way, so that all of it stands in the order in which it was written.
+The job's log is a file like a rank's, with its own FIFO. The steps before and after the ranks write into the FIFO, and
+so does the supervisor, so all lines are in the order in which they were written.
 """
 
 import contextlib
@@ -227,11 +227,11 @@ class Output:
     def _displaced(self, number: int, log: tee.RankLog) -> str:
         """A sentence about a log that is written where nobody looks for it."""
         if not log.path.parent.exists():
-            return f"somebody moved the log folder {log.path.parent} away; output went on into the files in it"
+            return f"somebody moved the log folder {log.path.parent} away; output continued in its files"
         whose = "the job's own log" if number == JOB else f"the log of rank {number}"
         why = log.displaced.strerror if log.displaced is not None else ""
         return (
-            f"somebody moved {whose} away, and {log.path} could not be opened: {why}; output went on into the "
+            f"somebody moved {whose} away, and {log.path} could not be opened: {why}; output continued in the "
             "file that was moved"
         )
 

@@ -1,11 +1,11 @@
-"""Rotation of the file that a supervisor writes, so that whoever is killed at whatever step loses and doubles nothing.
+"""Rotation of the file that a supervisor writes. A kill at any step loses and duplicates nothing.
 
-    1  <name>.new is made with what is behind the cut           killed here: it is thrown away
-    2  <name> becomes <name>.<start>-<cut>                      killed here: it gets its name back (`take_over`)
-    3  <name>.new becomes <name>
-    4  what is behind the cut is cut off <name>.<start>-<cut>   until then its name tells that it does not count
+    1  create <name>.new with the bytes after the cut     killed here: the successor deletes it
+    2  rename <name> to <name>.<start>-<cut>              killed here: it gets its name back (`take_over`)
+    3  rename <name>.new to <name>
+    4  truncate <name>.<start>-<cut> at the cut           until then its name says that the rest does not count
 
-Between 2 and 3 there is no live file: readers find the rest behind the end of the segment (log_segments.py).
+Between 2 and 3 there is no live file: readers find the rest after the end of the segment (log_segments.py).
 """
 
 import contextlib

@@ -1,10 +1,11 @@
 """From a rank's FIFO into its file, by splice(2), without ever blocking or breaking the rank.
 
-The rank holds the FIFO read-write, so it never gets SIGPIPE, and what is in the FIFO stays while supervisors come and
-go. So do we, so that it never has an end: the output is complete when it is empty and all processes are gone.
+The rank opens the FIFO read-write, so it never gets SIGPIPE, and the content stays while supervisors come and go. The
+supervisor opens it read-write too, so it never sees an end of file: the output is complete when the FIFO is empty and
+all processes have exited.
 
-The file is a `LogFile`, the times of its bytes are in an `IndexWriter`. What cannot be written is read and counted in a
-gap (gaps.py) until the file can be written again.
+The file is a `LogFile`, an `IndexWriter` records the times of its bytes. The supervisor reads output that it cannot
+write and counts it in a gap (gaps.py) until the file can be written again.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """The time index beside a log: which bytes were written when.
 
 Records of 16 bytes, little endian, `u64 offset, u64 nanoseconds since the epoch`, at most one each 100 ms: "from this
-offset on, the bytes were written at this time". Reading by time and merging over ranks rest on it; it may be lost
-without harm to the output.
+offset on, the bytes were written at this time". Reading by time and merging of ranks use it; its loss does not harm the
+output.
 """
 
 import contextlib

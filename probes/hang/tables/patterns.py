@@ -25,13 +25,13 @@ def _going_on(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
         return "computes on the CPU" if m.is_recent(track.busy_at) else "gives signs of life"
 
     ranks = m.going_on
-    return tuple(t.rank for t in ranks), {t.rank: f"{does(t)}, and is waited for" for t in ranks}
+    return tuple(t.rank for t in ranks), {t.rank: f"{does(t)}, and the others wait for it" for t in ranks}
 
 
 def _not_spinning(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     """Ranks whose cards do not wait."""
     ranks = m.ranks_of(key for key in m.looks if key not in m.cards.spins)
-    return ranks, dict.fromkeys(ranks, "is waited for")
+    return ranks, dict.fromkeys(ranks, "the others wait for it")
 
 
 def _slow(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:

@@ -83,7 +83,7 @@ def _is_busy(m: JobMoment) -> bool:
 def _busy_for_others(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     """Ranks that compute and whose cards do not wait."""
     ranks = tuple(rank for rank in m.computing if rank not in m.spinning_ranks) or m.odd_ranks
-    return ranks, dict.fromkeys(ranks, "computes on the CPU, and is waited for")
+    return ranks, dict.fromkeys(ranks, "computes on the CPU, and the others wait for it")
 
 
 def _few_that_loop(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:

@@ -369,7 +369,7 @@ def test_a_log_that_was_moved_is_written_on_while_nothing_can_take_its_place(des
     desk.output.commit_gaps()
     (record,) = desk.records
     assert record["kind"] == "warning"
-    assert "output went on into the files in it" in record["text"]
+    assert "output continued in its files" in record["text"]
     away.rename(desk.root.log)
     desk.write(4, b"three\n")
     desk.drain()
