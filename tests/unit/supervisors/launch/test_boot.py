@@ -352,5 +352,5 @@ def test_no_mode_is_forgotten():
 def test_the_contract_names_every_boot_mode():
     proto = (Path(__file__).parents[4] / "proto/muster/v1/job.proto").read_text()
     words = " ".join(line.strip().removeprefix("//") for line in proto.splitlines())
-    comment = words[words.index("Who makes the ranks:") : words.index("string boot =")]
+    comment = words[words.index("Who spawns the ranks:") : words.index("string boot =")]
     assert set(re.findall(r'"([a-z]+)"', comment)) == {mode.value for mode in Boot}
