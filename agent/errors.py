@@ -1,8 +1,8 @@
 """The errors that the daemon raises on purpose.
 
 Each class carries the gRPC status (`code`, the name of a `grpc.StatusCode`) and the stable `reason` that a client sees;
-`boundary.py` is the one place that turns them into an answer. Codes are names, not gRPC's constants, so that whoever
-raises these needs no gRPC.
+`boundary.py` is the one place that turns them into an answer. Codes are names, not gRPC's constants, so that the code
+that raises these errors needs no gRPC.
 """
 
 import time
@@ -47,7 +47,7 @@ class JobNotFound(MusterError):
     reason = "JOB_NOT_FOUND"
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"no job {_shown(job_id)} on this node: see the list of all jobs for those that are there")
+        super().__init__(f"no job {_shown(job_id)} on this node: list its jobs with `muster ps --all`")
         self.job_id = job_id
 
     def metadata(self) -> dict[str, str]:
@@ -74,42 +74,42 @@ class JobIdConflict(MusterError):
 
 
 class CardBusy(MusterError):
-    """Raised when a card is held, or fewer are free than were asked for. The message says by whom."""
+    """Raised when a job holds a card, or fewer cards are free than a job needs. The message names the holder."""
 
     code = "FAILED_PRECONDITION"
     reason = "CARD_BUSY"
 
 
 class NoSuchCard(MusterError):
-    """Raised when the node does not have a card, or not as many, as were asked for. The message says what it has."""
+    """Raised when the node lacks a card, or has fewer cards than a job needs. The message says what it has."""
 
     code = "FAILED_PRECONDITION"
     reason = "NO_SUCH_CARD"
 
 
 class PortInUse(MusterError):
-    """Raised when the port at which the ranks are to meet is taken on this node. The message says by whom."""
+    """Raised when a process uses the port of the rendezvous on this node. The message names the process."""
 
     code = "FAILED_PRECONDITION"
     reason = "PORT_IN_USE"
 
 
 class NodeUnhealthy(MusterError):
-    """Raised when a CRITICAL condition of the node, or of a card that a job is to have, refuses the job."""
+    """Raised when the node, or a card for a job, has a CRITICAL condition."""
 
     code = "FAILED_PRECONDITION"
     reason = "NODE_UNHEALTHY"
 
     def __init__(self, text: str) -> None:
-        """`text`: which condition, as it says itself, and what was wanted."""
+        """`text`: the condition in its own words, and what the job wanted."""
         super().__init__(
-            f"{text}: no new job is taken there; `muster node` shows all that is wrong, and `muster check explain` and "
-            "the code what to do"
+            f"{text}: muster starts no job there; `muster node` lists all conditions, "
+            "`muster check explain CODE` prints the remedy"
         )
 
 
 class NodeDraining(MusterError):
-    """Raised when the node was taken out of service. The message says why, by whom and since when."""
+    """Raised while the node is drained. The message says who drained it, when and why."""
 
     code = "FAILED_PRECONDITION"
     reason = "NODE_DRAINING"
@@ -117,8 +117,8 @@ class NodeDraining(MusterError):
     def __init__(self, drained_by: str, why: str, since: float) -> None:
         """`since` in seconds since the epoch."""
         super().__init__(
-            f"the node was drained at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))} by {drained_by}: "
-            f"{why}; `muster node undrain` takes it into service again"
+            f"{drained_by} drained the node at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}: "
+            f"{why}; return it to service with `muster node undrain`"
         )
         self._told = {"by": drained_by, "drain_reason": why}
 
@@ -135,28 +135,28 @@ class ConditionNotFound(MusterError):
     def __init__(self, code: str, device: str, there: list[str]) -> None:
         whose = f" of {_shown(device)}" if device else ""
         has = f"it has {', '.join(there[:8])}{', ...' if len(there) > 8 else ''}" if there else "it has none"
-        super().__init__(f"no condition {_shown(code)}{whose} on this node: {has}; see `muster node`")
+        super().__init__(f"no condition {_shown(code)}{whose} on this node: {has}; list them with `muster node`")
 
 
 class NothingToAccept(MusterError):
-    """Raised when a card is to be accepted that is as it was, or that nobody knows."""
+    """Raised when a card to accept has not changed, or the node does not know it."""
 
     code = "NOT_FOUND"
     reason = "NOTHING_TO_ACCEPT"
 
     def __init__(self, card: str, there: list[str]) -> None:
-        has = f"there are {', '.join(there[:8])}{', ...' if len(there) > 8 else ''}" if there else "there is nothing"
-        super().__init__(f"card {_shown(card)}: there is nothing about it to accept; {has} to accept on this node")
+        has = f"to accept are {', '.join(there[:8])}{', ...' if len(there) > 8 else ''}" if there else "no card differs"
+        super().__init__(f"card {_shown(card)}: nothing to accept: {has} on this node; see `muster node`")
 
 
 class JobNotEnded(MusterError):
-    """Raised when something is asked that only a job that has ended allows."""
+    """Raised for a call that needs a job that has ended."""
 
     code = "FAILED_PRECONDITION"
     reason = "JOB_NOT_ENDED"
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"job {_shown(job_id)} has not ended: stop it first")
+        super().__init__(f"job {_shown(job_id)} has not ended: stop it first with `muster stop`")
         self.job_id = job_id
 
     def metadata(self) -> dict[str, str]:
@@ -164,18 +164,18 @@ class JobNotEnded(MusterError):
 
 
 class JobAlive(JobNotEnded):
-    """Raised when a job is to be removed of which a process lives, whatever its journal says. `ended`: the job has
-    ended, so that a stop would do nothing."""
+    """Raised when a process of a job to remove still runs, whatever the journal says. `ended`: the job has ended, so
+    that a stop would do nothing."""
 
     def __init__(self, job_id: str, processes: str, ended: bool) -> None:
         shown = _shown(job_id)
-        advice = "the job has ended: try again, or end what is left with `kill -9`" if ended else "stop the job first"
-        MusterError.__init__(self, f"job {shown}: still runs: {processes}: {advice}")
+        advice = "the job has ended; try again, or end them with `kill -9 PID`" if ended else "stop the job first"
+        MusterError.__init__(self, f"job {shown}: processes still run: {processes}: {advice}")
         self.job_id = job_id
 
 
 class TooMany(MusterError):
-    """Raised when a limit of the daemon is reached: `what` ("jobs", ...) and how many are allowed."""
+    """Raised when the daemon reaches a limit: `what` ("jobs", ...) and the limit."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "TOO_MANY_STREAMS"
@@ -193,8 +193,8 @@ class TooMany(MusterError):
 
 
 class NoSlot(MusterError):
-    """Raised when a listener has as many calls of a kind at once as are allowed: `what` ("readers of logs"), how many
-    may be, where, and the setting that says so (empty: none does)."""
+    """Raised when a listener reaches its limit of calls of one kind at once: `what` ("readers of logs"), the limit, the
+    listener, and the setting of the limit (empty: it has none)."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "TOO_MANY_STREAMS"
@@ -220,7 +220,7 @@ class NoRoom(MusterError):
 
 
 class ShuttingDown(MusterError):
-    """Raised when the daemon is ending. Jobs go on, unless they end with it; the next daemon answers."""
+    """Raised while the daemon stops. Jobs continue, unless it stops them; the next daemon answers."""
 
     code = "UNAVAILABLE"
     reason = "STOPPING"
@@ -229,11 +229,11 @@ class ShuttingDown(MusterError):
     def __init__(self, *, with_jobs: bool = False) -> None:
         """`with_jobs`: it stops its jobs first, and answers until they have ended."""
         text = (
-            "the daemon stops its jobs, then ends, and takes no new one"
+            "the daemon is stopping its jobs and then exits; it starts no new job"
             if with_jobs
-            else ("the daemon is stopping (jobs go on)")
+            else "the daemon is stopping; its jobs continue"
         )
-        super().__init__(f"{text}: try again when it is back")
+        super().__init__(f"{text}: try again when a daemon runs again")
 
 
 class SupervisorUnreachable(MusterError):
@@ -245,7 +245,7 @@ class SupervisorUnreachable(MusterError):
 
 
 class JournalUnreadable(MusterError):
-    """Raised when what is on disk of a job cannot be trusted. `text` names file and line."""
+    """Raised when the files of a job are damaged. `text` names file and line."""
 
     code = "DATA_LOSS"
     reason = "JOURNAL_DAMAGED"
@@ -259,13 +259,13 @@ class JournalUnreadable(MusterError):
 
 
 class LogUnreadable(MusterError):
-    """Raised when a rank's file is there and cannot be read. `error` names it."""
+    """Raised when the daemon cannot read a rank's log. `error` names the file."""
 
     code = "DATA_LOSS"
     reason = "LOG_UNREADABLE"
 
     def __init__(self, job_id: str, error: OSError) -> None:
-        super().__init__(f"job {_shown(job_id)}: {error.filename or 'its log'}: {error.strerror}")
+        super().__init__(f"job {_shown(job_id)}: cannot read {error.filename or 'its log'}: {error.strerror}")
         self.job_id = job_id
 
     def metadata(self) -> dict[str, str]:
@@ -279,7 +279,7 @@ class CursorTooOld(MusterError):
     reason = "CURSOR_TOO_OLD"
 
     def __init__(self, oldest: str) -> None:
-        super().__init__(f"the history no longer reaches back to this cursor; the oldest is {oldest}")
+        super().__init__(f"the event history no longer reaches back to this cursor: begin at the oldest, {oldest}")
         self.oldest = oldest
 
     def metadata(self) -> dict[str, str]:
@@ -287,7 +287,7 @@ class CursorTooOld(MusterError):
 
 
 class OffsetOutOfRange(MusterError):
-    """Raised when a log is to be read from beyond its end, or from before what is kept. Offsets in bytes."""
+    """Raised for a read beyond the end of a log, or before its first stored byte. Offsets in bytes."""
 
     code = "OUT_OF_RANGE"
     reason = "OFFSET_OUT_OF_RANGE"
@@ -295,9 +295,9 @@ class OffsetOutOfRange(MusterError):
     def __init__(self, rank: int, offset: int, end: int, begin: int = 0) -> None:
         whose = "the job's own log" if rank < 0 else f"rank {rank}"
         if offset > end:
-            what = f"offset {offset} is beyond the end of its log, which is at {end}"
+            what = f"offset {offset} is beyond the end of the log at byte {end}"
         else:
-            what = f"offset {offset} is before what is kept of its log, which is from {begin} to {end}"
+            what = f"offset {offset} is before the first stored byte: the log holds bytes {begin} to {end}"
         super().__init__(f"{whose}: {what}")
         self.rank = rank
         self.begin, self.end = begin, end
@@ -307,7 +307,7 @@ class OffsetOutOfRange(MusterError):
 
 
 class RankNotRunning(MusterError):
-    """Raised when a command is to run in a job or rank that does not run yet, or has ended. The message says which."""
+    """Raised for a command in a job or rank that has not started, or has ended. The message says which."""
 
     code = "FAILED_PRECONDITION"
     reason = "RANK_NOT_RUNNING"
@@ -316,11 +316,11 @@ class RankNotRunning(MusterError):
     def of_job(cls, job_id: str, state: State) -> Self:
         """Because the job is in this state."""
         what = f"has ended ({state})" if state.final else f"is {state}"
-        return cls(f"job {job_id} {what}: commands run in a job that is RUNNING")
+        return cls(f"job {job_id} {what}: `exec` needs a RUNNING job")
 
 
 class SessionNotFound(MusterError):
-    """Raised when a job has no such session, or none any more. The message says why."""
+    """Raised when a job has no such session, or the session has ended. The message says which."""
 
     code = "NOT_FOUND"
     reason = "SESSION_NOT_FOUND"
@@ -334,7 +334,7 @@ class SessionNotFound(MusterError):
 
 
 class TooManySessions(MusterError):
-    """Raised when a job has as many sessions as are allowed, or one more cannot be made. The message says which."""
+    """Raised when a job has reached its limit of sessions, or a new one cannot start. The message says which."""
 
     code = "RESOURCE_EXHAUSTED"
     reason = "TOO_MANY"
@@ -350,13 +350,13 @@ class HistoryUnreadable(MusterError):
 
 
 class StartupError(MusterError):
-    """Raised when the daemon cannot start; never the answer to a call. The message is what the operator is shown."""
+    """Raised when the daemon cannot start; never the answer to a call. The operator sees the message."""
 
     reason = "STARTUP"
 
 
 def _shown(text: str) -> str:
-    """An id as a message may show it: one that is no id can be long or hold anything."""
+    """An id, safe to print: text from a caller can be long and hold any character."""
     return repr(text) if len(text) <= 130 else f"{text[:40]!r}... ({len(text)} characters)"
 
 
@@ -367,7 +367,7 @@ class NotAllowed(MusterError):
     reason = "ROLE_NOT_ALLOWED"
 
     def __init__(self, method: str, who: str) -> None:
-        super().__init__(f"{method} needs the role operator, and {who} is a reader")
+        super().__init__(f"{method} needs the role operator; {who} has the role reader")
 
 
 class NotKnown(MusterError):
@@ -377,4 +377,4 @@ class NotKnown(MusterError):
     reason = "NO_ROLE"
 
     def __init__(self, who: str) -> None:
-        super().__init__(f"{who} has no role here: [tls] operators and readers in the daemon's configuration name them")
+        super().__init__(f"{who} has no role: name it in operators or readers of [tls] in the daemon's configuration")

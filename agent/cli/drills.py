@@ -1,4 +1,4 @@
-"""The mark of a drill: wherever a condition that somebody injected is shown, it must not pass for a real one."""
+"""The mark of a drill: an injected condition must never look like a real one."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 #: Behind the health of a card, which leaves no room for words; FOOT says what it stands for.
 STAR = "*"
-FOOT = "* of a condition injected for a drill\n"
+FOOT = "* from a condition injected for a drill\n"
 
 
 def reason(condition: "node_pb2.Condition") -> str:
@@ -17,6 +17,6 @@ def reason(condition: "node_pb2.Condition") -> str:
 
 
 def health(card: "node_pb2.Card", conditions: "Sequence[node_pb2.Condition]") -> str:
-    """Of a card, starred where it is what it is by drills alone."""
+    """Of a card, starred if only drills cause it."""
     same = [c.injected for c in conditions if c.HasField("card") and c.card == card.index and c.status == card.health]
     return card.health + (STAR if same and all(same) else "")

@@ -33,16 +33,16 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "2": "wrong usage, or a wrong spec: one line per field",
         "3": "no such job",
         "4": "no daemon answers",
-        "5": "refused: a card is held, the node is drained or unhealthy, the id is in use, the job has not ended, "
-        "a limit is reached",
-        "124": "`wait --timeout`: the time is over",
-        "125": "`run`, `wait`, `exec`: muster itself failed once the job existed, or the outcome is lost",
+        "5": "refused: a job holds a card, the node is drained or unhealthy, the id is in use, the job has not "
+        "ended, or a limit is reached",
+        "124": "`wait --timeout`: timeout",
+        "125": "`run`, `wait`, `exec`: muster itself failed after the job existed, or the outcome is lost",
         "126, 127": "`run`, `wait`, `exec`: the command is not executable, was not found",
         "128+n": "`run`, `wait`: signal n ended the job; `exec`: signal n ended the command",
-        "130": "the command was interrupted",
-        "141": "nobody reads the command's output any more",
-        "others": "`run`, `wait`: the exit code of the job, of several ranks that of the first that failed. A job may "
-        "itself end with 2 to 5: stderr and `muster wait -o json` tell the two apart. `check` ends with 0 OK, 1 WARN, "
+        "130": "the user interrupted the command",
+        "141": "the reader of the command's output has exited",
+        "others": "`run`, `wait`: the exit code of the job; of several ranks, that of the first failed rank. A job may "
+        "itself exit with 2 to 5: stderr and `muster wait -o json` show which it was. `check` exits with 0 OK, 1 WARN, "
         "2 CRITICAL, 3 UNKNOWN",
     }
 )
@@ -107,7 +107,7 @@ class CallFailed(Failure):
 
 
 class StdoutFailed(Failure):
-    """Raised when stdout takes nothing more: nobody reads it (exit code 141, as by SIGPIPE), or its disk is full."""
+    """Raised when stdout takes no more: its reader has exited (exit code 141, as by SIGPIPE), or its disk is full."""
 
 
 class BadSpec(Failure):
@@ -127,13 +127,13 @@ class NoDaemon(Failure):
 
 def not_started(number: int) -> Failure:
     """For a job that a signal has stopped before there was one."""
-    return Failure(f"{end_signals.name(number)}: stopped before the job was started", 128 + number)
+    return Failure(f"{end_signals.name(number)}: stopped before the job started", 128 + number)
 
 
 class Why(enum.Enum):
     """Why there is no daemon."""
 
     ABSENT = enum.auto()  # there is not even a socket
-    REFUSED = enum.auto()  # a socket that nobody listens on: a daemon was there, and may be back in a moment
+    REFUSED = enum.auto()  # a socket without a listener: a daemon ran there, and may be back in a moment
     FORBIDDEN = enum.auto()  # there may be one, but not for this user
     OTHER = enum.auto()

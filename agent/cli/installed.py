@@ -1,7 +1,7 @@
-"""Files that a command puts into the system: all of them or none, and nothing lost that somebody changed by hand.
+"""Files that a command installs into the system: all of them or none, without losing changes made by hand.
 
-What was put there is kept in a record beside them, so that a file of ours is told from one that was changed since or
-that never was ours, also by another version with other files.
+A record beside them holds their digests, so that any version of muster can tell an installed file from a changed or
+foreign one.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ class _Record(msgspec.Struct):
 
 @contextmanager
 def alone(record: Path) -> Iterator["Installed"]:
-    """What is installed, while nobody else changes it. Raises Failure where somebody does, OSError."""
+    """The installed files, locked against other commands. Raises Failure if another command has the lock, OSError."""
     folder = record.parent
     folder.mkdir(parents=True, exist_ok=True)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -37,7 +37,9 @@ def alone(record: Path) -> Iterator["Installed"]:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield Installed(record)
     except BlockingIOError:
-        raise Failure(f"{folder}: another `muster service` is at it", Exit.REFUSED) from None
+        raise Failure(
+            f"{folder}: another `muster service` command is running: wait for its end", Exit.REFUSED
+        ) from None
     finally:
         with suppress(OSError):  # something is in it
             folder.rmdir()
@@ -58,8 +60,8 @@ class Installed:
             self._ours = {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Failure(
-                f"{record}: says what is installed, and cannot be read: {error}: once it is removed, what is installed "
-                "counts as somebody else's"
+                f"cannot read {record}, the record of installed files: {error}: remove it; muster then leaves the "
+                "installed files alone, as files of others"
             ) from None
 
     def __contains__(self, path: Path) -> bool:
@@ -69,7 +71,7 @@ class Installed:
         return bool(self._ours)
 
     def put(self, wanted: Mapping[Path, Content], *, force: bool) -> list[Path]:
-        """Sees to it that there is just this, and returns what had to be changed.
+        """Makes these the installed files, and returns what it changed.
 
         A file that is neither as recorded nor as wanted is left as it is; with `force` it is put aside. Raises OSError.
         """
@@ -84,7 +86,7 @@ class Installed:
         return changed
 
     def add(self, path: Path, content: Content, mode: int) -> bool:
-        """Puts it there unless something is, and forgets it: from then on it is the user's. Raises OSError."""
+        """Writes it unless the path exists, without recording it: it belongs to the user. Raises OSError."""
         if _there(path) is not None:
             return False
         self._before.append((path, None))
@@ -92,7 +94,7 @@ class Installed:
         return True
 
     def remove(self) -> None:
-        """Takes away all that is recorded. Raises OSError."""
+        """Removes all recorded files. Raises OSError."""
         for path in [*self._ours]:
             self._take(path)
         self._ours = {}
@@ -114,8 +116,8 @@ class Installed:
         there = _there(path)
         if there is None or there == wanted or self._is_ours(path, there):
             return True
-        what = "was changed by hand" if path in self._ours else "was there before"
-        note(f"{path}: {what}, and is left as it is; --force replaces it and keeps a copy")
+        what = "was changed by hand" if path in self._ours else "existed before"
+        note(f"{path} {what}: leaving it unchanged; --force replaces it and keeps a copy")
         return False
 
     def _replace(self, path: Path, wanted: Content) -> bool:
@@ -143,7 +145,7 @@ class Installed:
     def _put_aside(self, path: Path) -> None:
         aside = path.with_name(f"{path.name}.by-hand-{time.strftime('%Y%m%dT%H%M%S')}")
         path.rename(aside)
-        note(f"{path}: was not as muster had put it there: kept as {aside}")
+        note(f"{path} was not as muster installed it: kept as {aside}")
 
     def _save(self, ours: dict[Path, list[str]]) -> None:
         record = msgspec.json.encode(_Record({str(path): digests for path, digests in ours.items()}))

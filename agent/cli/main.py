@@ -20,10 +20,10 @@ from muster.agent.host.pid_one import is_init, leave_when_asked
 @click.version_option(build.FULL, prog_name="muster", message="%(prog)s %(version)s")
 @address_options
 def cli() -> None:
-    """Run training jobs on this node: one process per card, kept, watched and explained.
+    """Run, watch and explain training jobs on this node, one process per card.
 
-    Exit codes: 0 done, 1 failure, 2 usage, 3 no such job, 4 no daemon, 5 refused; `run` and `wait` end with the job's,
-    `exec` with the command's.
+    Exit codes: 0 done, 1 failure, 2 usage, 3 no such job, 4 no daemon, 5 refused. `run` and `wait` exit with the job's
+    code, `exec` with the command's.
     """
 
 
@@ -59,13 +59,28 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         failure.show()
         return failure.exit_code
     except click.ClickException as error:
-        error.show()
+        show(error)
         return error.exit_code
     except click.Abort:  # Ctrl-C; the shell's own sign is enough
         return Exit.INTERRUPTED
     except click.exceptions.Exit as ending:
         return ending.exit_code
     return code if isinstance(code, int) else 0
+
+
+def show(error: click.ClickException) -> None:
+    """Writes an error of click's to stderr as an error of muster's, after the usage."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # not an error: the help of a group
+        error.show()
+        return
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        hint = f"Try '{context.command_path} {context.help_option_names[0]}' for help."
+        click.echo(f"{context.get_usage()}\n{hint}\n", err=True)
+    text = error.format_message().rstrip(".")
+    if text[1:2].islower():
+        text = text[:1].lower() + text[1:]
+    Failure(text).show()
 
 
 def main() -> None:

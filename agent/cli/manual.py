@@ -20,7 +20,7 @@ def pages(command: click.Command, name: str, section: int = 1) -> Iterator[tuple
 
 
 def _page(command: click.Command, context: click.Context, section: int) -> str:
-    # Of the build; in a tree of sources there is no such day.
+    # Of the build; a tree of sources has no such day.
     day = re.search(r"\d{4}-\d\d-\d\d", build.BUILD)
     title = (context.info_name or "").replace(" ", "-")
     lines = [f'.TH "{title.upper()}" "{section}" "{day[0] if day else ""}" "muster {_plain(build.FULL)}" "muster"']

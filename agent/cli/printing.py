@@ -28,7 +28,7 @@ def format_option(command: F) -> F:
         default="table",
         show_default=True,
         callback=lambda _context, _option, value: value == "json",
-        help="A table for people, or JSON with the names of the API.",
+        help="Print a table, or JSON with the names of the API.",
     )(command)
 
 
@@ -39,7 +39,7 @@ def write(data: bytes, fd: int = 1) -> None:
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # somebody who shares the pipe made it non-blocking
+        except BlockingIOError:  # another user of the pipe made it non-blocking
             select.select([], [fd], [])
         except BrokenPipeError:
             raise StdoutFailed(f"{name} is closed", Exit.PIPE_CLOSED) from None
@@ -48,7 +48,7 @@ def write(data: bytes, fd: int = 1) -> None:
 
 
 def emit(text: str) -> None:
-    """Writes text of a command that only shows something. Where nobody reads it ends quietly, as if by SIGPIPE."""
+    """Writes text of a command that only shows something. Without a reader it ends quietly, as if by SIGPIPE."""
     try:
         write(text.encode("utf-8", "surrogateescape"))
     except StdoutFailed as failure:
@@ -85,7 +85,7 @@ def note(text: str) -> None:
     try:
         os.write(2, f"muster: {clean(text)}\n".encode("utf-8", "replace"))
     except OSError:
-        pass  # nobody listens; that is no reason to end
+        pass  # stderr has no reader; that is no reason to end
 
 
 def on_terminal() -> bool:

@@ -7,7 +7,7 @@ from muster.agent.cli.exits import CallFailed, Failure, NoDaemon
 from muster.agent.cli.printing import note
 from muster.v1 import event_pb2, job_pb2
 
-#: Told as they come; acceptance and end are told by the command itself.
+#: Printed as they come; the command itself prints acceptance and end.
 _TOLD = frozenset(
     {
         "job.waiting",
@@ -27,7 +27,7 @@ _TOLD = frozenset(
         "rank.exited",
     }
 )
-#: Outcomes of ranks that say nothing new: all went well, or it follows from what was told before.
+#: Outcomes of ranks without news: success, or a consequence of an event printed before.
 _QUIET = frozenset({"GANG_VICTIM", "STOPPED"})
 
 
@@ -49,7 +49,7 @@ class Progress:
         patience = Patience()
         while True:
             try:
-                # Whoever reads the output waits for a slot as well, and says so.
+                # The reader of the output waits for a slot as well, and says so.
                 for message in self._connection.stream(self._connection.events.Watch, request, quiet=True):
                     patience = Patience()
                     request.cursor = message.cursor
@@ -60,7 +60,7 @@ class Progress:
                 try:
                     patience.wait_or_raise(failure)
                 except Failure:
-                    return  # whoever reads the output has the same trouble, and says so
+                    return  # the reader of the output has the same trouble, and says so
             except (Failure, ValueError):
                 return  # the same; ValueError: the channel was closed because the command is over
 

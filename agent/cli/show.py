@@ -60,9 +60,9 @@ def stuck(job: job_pb2.Job) -> str:
 
 
 def living(job: job_pb2.Job) -> str:
-    """What lives of a job whose record cannot be trusted."""
+    """Living processes of a job whose journal is damaged."""
     count = len(job.living)
-    return f"{count} process{'es' if count != 1 else ''} of it live{'s' if count == 1 else ''}" if count else ""
+    return f"{count} process{'es' if count != 1 else ''} still run{'s' if count == 1 else ''}" if count else ""
 
 
 def seconds(stamp: Timestamp) -> float:

@@ -11,7 +11,7 @@ _MAX_KEYS = 16
 
 
 class Terminal:
-    """Raw between `raw` and `restore`, which may alternate; whoever makes it raw restores it in a `finally`."""
+    """Raw between `raw` and `restore`, which may alternate; the caller of `raw` restores it in a `finally`."""
 
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
@@ -37,7 +37,7 @@ class Terminal:
             self._set(lambda: termios.tcsetattr(self._fd, termios.TCSANOW, before))
 
     def size(self) -> tuple[int, int]:
-        """Rows and columns; zeros where nobody knows."""
+        """Rows and columns; zeros if unknown."""
         try:
             columns, rows = os.get_terminal_size(self._fd)
         except OSError:
@@ -51,7 +51,7 @@ class Terminal:
             if os.tcgetpgrp(self._fd) == os.getpgrp():
                 change()
         except (OSError, termios.error):
-            pass  # it has gone
+            pass  # it was closed
 
 
 def keys(written: str) -> bytes:
@@ -66,7 +66,7 @@ def keys(written: str) -> bytes:
         else:
             raise ValueError(f"{key!r}: must be ctrl- and a letter or one of @[\\]^_, or one character")
     if len(typed) > _MAX_KEYS:
-        raise ValueError(f"{written!r}: more than {_MAX_KEYS} bytes")
+        raise ValueError(f"{written!r}: must be at most {_MAX_KEYS} bytes")
     return typed
 
 

@@ -140,7 +140,9 @@ def _goes_on(run: Run, plan: Plan, told: str) -> None:
     code, out, err = run.end()
     text = "\n".join(err)
     early = plan.moment is not None
-    if early and ((code == 143 and plan.asked) or (code == 125 and "its own daemon was killed by SIGKILL" in text)):
+    if early and (
+        (code == 143 and plan.asked) or (code == 125 and "the daemon of this job was killed by SIGKILL" in text)
+    ):
         return  # there was no job yet
     if plan.asked:
         assert code in (3, 137, 143), (told, code, text)

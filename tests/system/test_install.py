@@ -26,7 +26,7 @@ def version(node: Machine) -> str:
 def test_twice_is_once(node: Machine) -> None:
     before = main_pid(node)
     said = service(node, "install")
-    assert said == "musterd is installed and runs: nothing had to be changed"
+    assert said == "musterd is installed and runs: no changes were necessary"
     assert main_pid(node) == before
 
 
@@ -59,7 +59,7 @@ def test_upgrade_and_rollback(node: Machine) -> None:
     ranks = start(node, "upgraded-over")
     old, unit = version(node), node.sh(f"cat {UNIT}")
     said = service(node, "install", venv=NEWER, code=1)
-    assert "all is put back as it was" in said and "systemctl restart musterd" in said
+    assert "restoring the previous files" in said and "systemctl restart musterd" in said
     wait_up(node)
     assert node.sh(f"cat {UNIT}") == unit
     assert node.sh("readlink /usr/local/bin/musterd") == f"{VENV}/bin/musterd"
@@ -99,7 +99,7 @@ def test_uninstall(node: Machine) -> None:
     assert "jobs run: outlives" in service(node, "uninstall", code=5)
     assert "jobs run: outlives" in service(node, "uninstall", "--purge", "--force", "--yes", code=5)
     assert node.sh(f"ls {UNIT} /var/lib/muster/jobs/outlives/journal")
-    assert "nobody watches them: outlives" in service(node, "uninstall", "--force")
+    assert "jobs continue without a daemon: outlives" in service(node, "uninstall", "--force")
     node.sh(f"test ! -e {UNIT}; test ! -e /usr/local/bin/muster; kill -0 {' '.join(map(str, ranks))}")
     service(node, "install", "--no-start")
     assert node.show("musterd", "ActiveState") == "inactive"

@@ -22,7 +22,7 @@ _UCRED = struct.Struct("iII")
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What it takes to be known over TCP: files in PEM. `authority` signed the daemon's certificate."""
+    """Credentials for TCP: files in PEM. `authority` signed the daemon's certificate."""
 
     authority: Path
     certificate: Path
@@ -31,7 +31,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Path of the daemon's unix socket; or `host` and `port`, with `tls`. `explicit`: somebody named just this one
+    """Path of the daemon's unix socket; or `host` and `port`, with `tls`. `explicit`: the user named it
     (--address, MUSTER_ADDRESS)."""
 
     path: Path | None
@@ -46,7 +46,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def probe(self, timeout: float = 5.0) -> None:
-        """Connects once and hangs up. Raises NoDaemon, which says what is wrong with the address and what to do."""
+        """Connects once and hangs up. Raises NoDaemon with the problem and the remedy."""
         if self.path is None:
             self._probe_tcp(timeout)
             return
@@ -56,17 +56,17 @@ class Address:
                 sock.connect(os.fspath(self.path))
         except FileNotFoundError:
             raise NoDaemon(
-                f"no daemon at {self}: there is no such socket; start musterd, or say where with --root or --address",
+                f"no daemon at {self}: no such socket: start musterd, or give --root or --address",
                 Why.ABSENT,
             ) from None
         except PermissionError:
             raise NoDaemon(
-                f"no access to {self}: permission denied; its owner and group may use it (see ls -l {self.path})",
+                f"no access to {self}: permission denied: only its owner and group may use it, see `ls -l {self.path}`",
                 Why.FORBIDDEN,
             ) from None
         except OSError as error:
             if error.errno == errno.ECONNREFUSED:
-                what = "a socket is there but nobody listens; start musterd again"
+                what = "no process listens on the socket: start musterd"
                 raise NoDaemon(f"no daemon at {self}: {what}", Why.REFUSED) from None
             what = error.strerror or str(error)  # a timeout has no number
             raise NoDaemon(f"no daemon at {self}: {what}", Why.OTHER) from None
@@ -83,7 +83,7 @@ class Address:
         return int(pid)
 
     def _probe_tcp(self, timeout: float) -> None:
-        import ssl  # 10 ms that no command on the node itself is to pay
+        import ssl  # costs 10 ms, which commands on the node itself save
 
         assert self.tls is not None  # no address over TCP is made without
         try:
@@ -93,7 +93,7 @@ class Address:
             context.set_alpn_protocols(["h2"])
         except (OSError, ValueError) as error:
             where = f"{self.tls.authority}, {self.tls.certificate} and {self.tls.key}"
-            raise NoDaemon(f"{where} cannot be used together: {error}", Why.FORBIDDEN) from None
+            raise NoDaemon(f"{where} do not work together: {error}", Why.FORBIDDEN) from None
         try:
             with (
                 socket.create_connection((self.host, self.port), timeout) as plain,
@@ -103,16 +103,14 @@ class Address:
                 if not sock.recv(1):
                     raise ConnectionResetError
         except ssl.SSLCertVerificationError as error:
-            what = f"its certificate is not trusted: {error.verify_message} (authority: {self.tls.authority})"
+            what = f"cannot verify its certificate: {error.verify_message} (authority: {self.tls.authority})"
             raise NoDaemon(f"no daemon at {self}: {what}", Why.FORBIDDEN) from None
         except (ssl.SSLError, ConnectionResetError) as error:
-            why = getattr(error, "reason", "") or "it hangs up"
-            what = (
-                f"it does not take the certificate {self.tls.certificate} ({why}): is it valid, and of its authority?"
-            )
+            why = getattr(error, "reason", "") or "it closed the connection"
+            what = f"it rejected the certificate {self.tls.certificate} ({why}): check its dates and its authority"
             raise NoDaemon(f"no access to {self}: {what}", Why.FORBIDDEN) from None
         except ConnectionRefusedError:
-            what = "nobody listens; musterd does where [tls] listen in its configuration says so"
+            what = "no process listens there: set `listen` in [tls] of the daemon's configuration"
             raise NoDaemon(f"no daemon at {self}: {what}", Why.REFUSED) from None
         except OSError as error:
             raise NoDaemon(f"no daemon at {self}: {error.strerror or error}", Why.OTHER) from None
@@ -120,7 +118,7 @@ class Address:
 
 def _no_password() -> str:
     """Else OpenSSL would ask for it on the terminal."""
-    raise ValueError("the key has a password: give one without, that only you can read")
+    raise ValueError("the key has a password: use a key without one, readable by you only")
 
 
 def parse(text: str) -> Path | tuple[str, int]:
@@ -128,7 +126,9 @@ def parse(text: str) -> Path | tuple[str, int]:
     if text.startswith("unix://"):
         path = text.removeprefix("unix://")
         if not path.startswith("/"):
-            raise ValueError(f"{text!r}: after unix:// comes an absolute path, as in unix:///run/muster/muster.sock")
+            raise ValueError(
+                f"{text!r}: must have an absolute path after unix://, as in unix:///run/muster/muster.sock"
+            )
     elif text.startswith("unix:"):
         path = text.removeprefix("unix:")
     elif "/" in text:
@@ -137,23 +137,25 @@ def parse(text: str) -> Path | tuple[str, int]:
         host, _, port = text.rpartition(":")
         if host and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535:
             return host.removeprefix("[").removesuffix("]"), int(port)
-        raise ValueError(f"{text!r}: is neither a unix socket, as in unix:/run/muster/muster.sock, nor HOST:PORT")
+        raise ValueError(f"{text!r}: must be a unix socket, as in unix:/run/muster/muster.sock, or HOST:PORT")
     # Two slashes at the beginning stay two in POSIX; here they are a slip.
     return _fitting(Path(os.path.abspath(path)))
 
 
 def _fitting(path: Path) -> Path:
     if not path.name or "\0" in os.fspath(path):
-        raise ValueError(f"{os.fspath(path)!r}: is no path of a socket")
+        raise ValueError(f"{os.fspath(path)!r}: is not the path of a socket")
     length = len(os.fsencode(path))
     if length > _MAX_PATH:
-        raise ValueError(f"{path}: has {length} bytes, the path of a socket at most {_MAX_PATH}: use a shorter --root")
+        raise ValueError(
+            f"{path}: has {length} bytes, the path of a socket has at most {_MAX_PATH}: use a shorter --root"
+        )
     return path
 
 
 def _under(root: str) -> Path:
     if not root:
-        raise ValueError("the folder's name is empty")
+        raise ValueError("the folder's name is empty: name a folder")
     return _fitting(Root.under(Path(os.path.abspath(root))).socket)
 
 
@@ -166,10 +168,10 @@ def _named(text: str, files: dict[str, str]) -> Address:
     for name in _TLS:
         path = files.get(name) or os.environ.get(f"MUSTER_{name.upper()}")
         if not path:
-            raise ValueError(f"{text}: over TCP both ends need certificates: --{name.replace('_', '-')} is missing")
+            raise ValueError(f"{text}: TCP needs a certificate: give --{name.replace('_', '-')}")
         if not os.access(path, os.R_OK):
             raise ValueError(
-                f"--{name.replace('_', '-')}: {path}: {'cannot be read' if os.path.exists(path) else 'does not exist'}"
+                f"--{name.replace('_', '-')}: {path}: {'is not readable' if os.path.exists(path) else 'does not exist'}"
             )
         paths.append(Path(path))
     return Address(None, True, *where, Tls(*paths))
@@ -181,7 +183,7 @@ def _resolve(context: click.Context) -> Address:
     address, root = named.get("address"), named.get("root")
     try:
         if address is not None and root is not None:
-            raise ValueError("--address and --root: give one of the two")
+            raise ValueError("--address and --root: give only one of them")
         if address is not None:
             return _named(address, named)
         if root is not None:
@@ -205,7 +207,7 @@ _META = "muster.address"
 #: Options for TCP, in the order of `Tls`.
 _TLS = {
     "tls_ca": "Authority that signed the daemon's certificate, for HOST:PORT.",
-    "tls_cert": "Certificate to be known by, for HOST:PORT.",
+    "tls_cert": "Certificate of this client, for HOST:PORT.",
     "tls_key": "Key of that certificate, for HOST:PORT.",
 }
 
@@ -223,7 +225,7 @@ def address_options(command: F) -> F:
         metavar="DIR",
         expose_value=False,
         callback=keep,
-        help="Folder that the daemon was given with --root.  [env: MUSTER_ROOT]",
+        help="Folder of the daemon, as in its --root.  [env: MUSTER_ROOT]",
     )
     address = click.option(
         "--address",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Seconds within which a call that waits for nothing must be answered.
 ANSWER_S = 30.0
-#: Seconds for which a command that follows or waits looks for a daemon that has gone (it is being restarted). A session
+#: Seconds for which a command that follows or waits looks for a daemon that has exited (it may restart). A session
 #: holds its output for longer (LOST_S in supervisors/session/session.py).
 PATIENCE_S = 60.0
 _MAX_MESSAGE = 64 << 20
@@ -117,8 +117,8 @@ class DaemonConnection:
     def patiently(
         self, method: Callable[..., Response], request: Any, timeout: float | None = ANSWER_S, *, aloud: bool = False
     ) -> Response:
-        """As `call`, for a call that is safe to repeat: looks for a daemon that has gone for PATIENCE_S. `aloud`: says
-        so after a second."""
+        """As `call`, for a call that is safe to repeat: looks for a daemon that has exited for PATIENCE_S. `aloud`:
+        says so after a second."""
         say = self.say_search if aloud else _mute
         patience = Patience(say=say)
         while True:
@@ -155,7 +155,7 @@ class DaemonConnection:
     def say_search(self, why: str) -> None:
         """Says that there is a wait for a daemon, and `why`."""
         if not self.quiet:
-            note(f"waiting for the next daemon at {self.address}, at most {PATIENCE_S:g} s: {why}")
+            note(f"waiting up to {PATIENCE_S:g} s for a daemon at {self.address}: {why}")
 
     def slot_wait(self, seconds: float | None, *, quiet: bool = False) -> SlotWait:
         """For one call; see there."""
@@ -177,8 +177,8 @@ class DaemonConnection:
                 return failure
             # Nothing was sent to anybody then, so that it can be tried again, whatever the call does.
             if known.message.startswith("failed to connect") and (facts := self._full()):
-                limit = f"it serves {facts['limit']} connections, its limit" if facts["limit"] else "it is at its limit"
-                text = f"{facts['listener']} takes no more connections: {limit} ({facts['setting']})"
+                limit = f"it is at its limit of {facts['limit']}" if facts["limit"] else "it is at its limit"
+                text = f"{facts['listener']} takes no more connections: {limit}: try again, or raise {facts['setting']}"
                 return CallFailed("RESOURCE_EXHAUSTED", text, "TOO_MANY_CONNECTIONS", 1.0, facts)
             if why := self._silence():
                 return CallFailed(status, f"no answer from the daemon at {self.address}: {why}")
@@ -250,7 +250,7 @@ def _credentials(address: Address) -> grpc.ChannelCredentials | None:
             path.read_bytes() for path in (address.tls.authority, address.tls.certificate, address.tls.key)
         )
     except OSError as error:
-        raise Failure(f"{error.filename}: cannot be read: {error.strerror}", Exit.USAGE) from None
+        raise Failure(f"cannot read {error.filename}: {error.strerror}", Exit.USAGE) from None
     return grpc.ssl_channel_credentials(authority, key, certificate)
 
 
@@ -264,7 +264,7 @@ def utf8(text: str, name: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Failure(f"{name}: {text!r} is not UTF-8, which is all that the daemon's API takes", Exit.USAGE) from None
+        raise Failure(f"{name}: {text!r} is not UTF-8: the API of the daemon takes only UTF-8", Exit.USAGE) from None
     return text
 
 
@@ -276,11 +276,11 @@ def proto_duration(seconds: float) -> Duration:
 
 
 def _mute(_: str) -> None:
-    """For those who want to hear of errors only."""
+    """For callers that print errors only."""
 
 
 def _caller() -> str:
-    """Who is shown as the one that asked, in journal and events."""
+    """The caller, as journal and events name it."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a number without a name, as in containers

@@ -1,4 +1,4 @@
-"""Is a listener of the daemon full? It hangs up on who comes beyond its `max_connections`, without a word."""
+"""Is a listener of the daemon full? Beyond its `max_connections` it closes each connection without an answer."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from muster.agent.config.schema import LEAST_CONNECTIONS
 
 #: The setting, as errors name it.
 SETTING = "max_connections in [limits]"
-#: Seconds within which a daemon that has room greets who connects, as HTTP/2 wants it. It may be busy.
+#: Seconds within which a daemon with room sends the greeting of HTTP/2. It may be busy.
 GREETING_S = 2.0
 GREETS, HANGS_UP = "greets", "hangs up"
 #: The connections are counted so often, with so many seconds between.
@@ -20,9 +20,9 @@ _CONNECTED = "03"
 
 
 def full(address: Address, waiting: bool) -> dict[str, str] | None:
-    """What a refusal for want of a slot would tell (`listener`, `what`, `limit`, `setting`), where the listener, to
-    which a call could not connect, hangs up on this caller, or, if that is `waiting` for it, has room again. None where
-    it is silent, or was only being started; and over TCP, where a refusal may have other reasons."""
+    """The facts of a refusal by a full listener (`listener`, `what`, `limit`, `setting`), after a call could not
+    connect: the listener closes the connection or, for a `waiting` caller, has room again. None if the listener is
+    silent, or was only starting; and over TCP, where a refusal may have other reasons."""
     path = address.path
     if path is None or _answer(path) is None:
         return None
@@ -48,13 +48,13 @@ def _answer(path: Path) -> str | None:
             return GREETS if sock.recv(1) else HANGS_UP
     except ConnectionResetError:
         return HANGS_UP
-    except OSError:  # nobody listens any more, or nobody takes the connection up
+    except OSError:  # no process listens any more, or accepts the connection
         return None
 
 
 def _fewest(path: Path) -> int:
-    """How many connections the listener serves; 0 where the kernel does not show them. Those that it is about to hang
-    up on are there for a moment."""
+    """How many connections the listener serves; 0 where the kernel does not show them. Those that it
+    is about to close count for a moment."""
     counts = [_connections(path)]
     for _ in range(_LOOKS - 1):
         time.sleep(_BETWEEN_S)
@@ -63,7 +63,7 @@ def _fewest(path: Path) -> int:
 
 
 def _connections(path: Path) -> int:
-    """How many there are now; 0 where the kernel shows them to nobody (another network namespace)."""
+    """How many there are now; 0 where the kernel does not show them (another network namespace)."""
     try:
         with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as lines:
             # Num RefCount Protocol Flags Type St Inode Path

@@ -148,8 +148,8 @@ class ExecClient:
             if not isinstance(failure, CallFailed | NoDaemon):
                 raise failure
             if not lost:
-                why = "the daemon has gone" if isinstance(failure, NoDaemon) else failure.message
-                self._say(f"{why}; looking for session {self._id} again")
+                why = "the daemon has exited" if isinstance(failure, NoDaemon) else failure.message
+                self._say(f"{why}; attaching to session {self._id} again")
                 lost = True
             patience = patience or Patience()
             try:
@@ -194,7 +194,7 @@ class ExecClient:
             self._received = [started.stdout_offset, started.stderr_offset]
             self._acknowledged = sum(self._received)
             if self._acknowledged and not started.tty:  # a screen is drawn anew, and needs no more than its last part
-                self._say(f"its first {self._acknowledged} bytes of output were shown before, or are not kept any more")
+                self._say(f"skipping the first {self._acknowledged} bytes of output: shown before, or no longer stored")
             self._stdin = self._stdin or (started.tty and self.terminal.there)
             self._tty = started.tty
             self._raw = started.tty and self.terminal.there
@@ -261,7 +261,7 @@ class ExecClient:
                 await self._next(call)
 
     async def _send(self, request: exec_pb2.ExecRequest) -> None:
-        """On the present stream. Where there is none, or it breaks, nothing happens: whoever reads it will see."""
+        """On the present stream. Without one, or when it breaks, nothing happens: its reader finds out."""
         call = self._call
         async with self._writing:
             if call is None or call is not self._call:
@@ -332,11 +332,11 @@ class ExecClient:
             self._received[which] = offset
             if not self._mute:  # what nobody reads any more was not written, and did not count as received
                 self._missing += missing
-                self._say(f"{missing} bytes of output were not kept while we were not attached")
+                self._say(f"{missing} bytes of output were lost while no client was attached")
 
     def _end(self, code: int) -> int:
-        """Our exit code for the command's. Whoever reads a pipe must not take for all of it what is not; a screen is
-        drawn anew."""
+        """Our exit code for the command's. A reader of a pipe must not take a part of the output for all of it; a
+        screen is drawn anew."""
         if not self._missing or self._tty:
             return code
         self._say(f"the command ended with code {code}, but {self._missing} bytes of its output are missing")
@@ -374,7 +374,7 @@ class ExecClient:
         tasks.cancel_scope.cancel()
 
     def _give_back(self) -> None:
-        """The terminal, for good: while signals are still heeded, since behind that the next would end us as we are."""
+        """The terminal, for good: while signals are still handled: after that, the next would end us as we are."""
         self.terminal.restore()
         self._raw = False
 
@@ -384,11 +384,11 @@ class ExecClient:
 
     def _goes_on(self) -> str:
         job_id = self._first.start.job_id or self._first.attach.job_id
-        return f"session {self._id} goes on: attach to it with `muster exec --attach {self._id} {job_id}`"
+        return f"session {self._id} continues: attach to it with `muster exec --attach {self._id} {job_id}`"
 
     def _not_begun(self, failure: Failure) -> Failure:
         if isinstance(failure, CallFailed) and failure.transient and self._first.HasField("start"):
-            text = "it is not known whether the command was started: see `muster exec --list`"
+            text = "the command may have started: check with `muster exec --list`"
             return Failure(f"{failure.message}\n{text}", Exit.MUSTER_FAILED)
         return failure
 
@@ -401,7 +401,7 @@ class ExecClient:
 
 
 def _read(most: int) -> bytes:
-    """From stdin; nothing when it has ended, or its terminal has gone."""
+    """From stdin; nothing when it has ended, or its terminal was closed."""
     try:
         return os.read(0, most)
     except OSError:
@@ -409,7 +409,7 @@ def _read(most: int) -> bytes:
 
 
 async def _apart(function: Callable[[], T]) -> T:
-    """Runs what may block for ever in a thread that nobody waits for at the end, as for a worker's thread."""
+    """Runs what may block for ever in a thread that does not delay the exit, unlike a worker's thread."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

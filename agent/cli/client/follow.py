@@ -91,7 +91,7 @@ def _patiently(
         patience = patience or Patience(say=connection.say_search)
         try:
             if isinstance(failure, NoDaemon) and not connection.met:
-                raise failure  # there was none to begin with: whoever asks is to know that now
+                raise failure  # there was none to begin with: tell the user now
             patience.wait_or_raise(failure)
         except (CallFailed, NoDaemon):
             sink.finish()
@@ -118,12 +118,12 @@ def _take(
     assert place is not None  # only an event is nobody's
     if message.truncated:
         whose = "the job's own log" if source == "job" else f"{source}: its log"
-        note(f"{whose} was cut to {message.offset} bytes by somebody; going on there")
+        note(f"{whose} was truncated to {message.offset} bytes; continuing there")
         sink.cut(source)
         _remember(place, message, message.offset)
     behind = _known(request, place, message)
     if message.offset > behind:
-        note(f"{source}: bytes {behind} to {message.offset} are not kept any more")
+        note(f"{source}: bytes {behind} to {message.offset} are no longer stored")
         sink.cut(source)
     if data := message.data[max(0, behind - message.offset) :]:
         sink.feed(source, data, when)

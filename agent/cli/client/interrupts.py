@@ -47,7 +47,7 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Who was signalled once may be again, until the process has ended with the exit code that it has by now.
+        # A second signal may follow the first, until the process has ended with the exit code that it has by now.
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_IGN if self.first else handler)
 

@@ -10,19 +10,19 @@ from pathlib import Path
 
 from muster.agent.cli.exits import Exit, Failure
 
-#: Seconds that the file system has to lock a file: that of a node that is gone may never answer.
+#: Seconds that the file system has to lock a file: a server that is down may never answer.
 ANSWER_S = 5.0
 _MAX_WORDS = 500
 
 
 class LogClaim:
-    """A lock on the names of a job's logs. Whoever inherits `fd` holds it, too; -1 where nobody can lock them."""
+    """A lock on the names of a job's logs. A process that inherits `fd` holds it, too; -1 if they cannot be locked."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path, self.fd = path, fd
 
     def close(self, *, over: bool) -> None:
-        """`over`: nobody else holds it any more, so that the file can go."""
+        """`over`: nobody else holds it any more, so that the file can be removed."""
         if self.fd >= 0:
             with contextlib.suppress(OSError):
                 if over:
@@ -37,13 +37,13 @@ def claim(log_dir: Path, job_id: str, node_rank: int) -> LogClaim:
     try:
         fd = _locked(path)
     except BlockingIOError:
-        words = path.read_text("utf-8", "replace")[:_MAX_WORDS].strip() or "of which nothing is known"
+        words = path.read_text("utf-8", "replace")[:_MAX_WORDS].strip() or "an unknown process"
         raise Failure(
-            f"job {job_id}: another run writes logs of this name into {log_dir}: {words}: wait for its end, or give "
-            "this one another --job-id or --log-dir",
+            f"job {job_id}: another run ({words}) writes logs of this name into {log_dir}: wait for its end, or give "
+            "another --job-id or --log-dir",
             Exit.REFUSED,
         ) from None
-    except OSError:  # another user's folder, a file system without locks: what is there is set aside, as ever
+    except OSError:  # another user's folder, a file system without locks: existing logs are set aside, as ever
         return LogClaim(path, -1)
     when = time.strftime("%Y-%m-%d %H:%M:%S")
     with contextlib.suppress(OSError):

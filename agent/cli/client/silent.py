@@ -1,4 +1,4 @@
-"""Why a daemon that holds its socket does not answer, and what to do: told by the kernel, not by the daemon."""
+"""Why a daemon that holds its socket does not answer, and the remedy: from the kernel, not from the daemon."""
 
 import contextlib
 import os
@@ -12,11 +12,11 @@ from muster.probes.kernel import process
 _SPARE_FILES = 4
 #: A daemon with less memory to spare, in bytes, makes no thread.
 _SPARE_MEMORY = 64 << 20
-_ON = "Its jobs run on meanwhile"
+_ON = "Its jobs continue"
 
 
 def why(address: Address, timeout: float = 1.0) -> str:
-    """A sentence about the process that listens there, with the remedy; empty where nobody tells which one it is.
+    """A sentence about the listening process, with the remedy; empty if the process is unknown.
     Blocks for at most `timeout` seconds."""
     try:
         pid = address.listener(timeout)
@@ -35,7 +35,7 @@ def why(address: Address, timeout: float = 1.0) -> str:
         return f"{who} {limit}. {_ON}"
     return (
         f"{who} does not answer: restart it with `systemctl restart musterd`, or with `kill -9 {pid}` and a new start. "
-        f"{_ON}, and the next daemon goes on with them"
+        f"{_ON}, and the next daemon takes them over"
     )
 
 
@@ -46,7 +46,7 @@ def _reached(pid: int) -> str:
         used = len(os.listdir(f"/proc/{pid}/fd"))
         if files != resource.RLIM_INFINITY and used > files - _SPARE_FILES:
             return (
-                f"has {used} files open, and its limit is {files}: raise that with "
+                f"has {used} files open and its limit is {files}: raise the limit with "
                 f"`prlimit --pid {pid} --nofile=65536:65536` (as root) and LimitNOFILE= of its service, or restart it"
             )
     with contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ def _reached(pid: int) -> str:
         used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
         if memory != resource.RLIM_INFINITY and used > memory - _SPARE_MEMORY:
             return (
-                f"has {used >> 20} MiB of address space, and its limit is {memory >> 20} MiB: raise that with "
+                f"has {used >> 20} MiB of address space and its limit is {memory >> 20} MiB: raise it with "
                 f"`prlimit --pid {pid} --as=unlimited:unlimited` (as root) and LimitAS= of its service, or restart it"
             )
     return ""

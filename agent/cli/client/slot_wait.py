@@ -48,12 +48,12 @@ class SlotWait:
             setting = f" ({facts['setting']})" if "setting" in facts else ""
             count = f"{facts['limit']} " if facts.get("limit") else ""
             full = f"{facts['listener']} serves {count}{facts.get('what', 'calls')}, its limit{setting}"
-            self._say(f"waiting for a free slot: {full}; goes on by itself")
+            self._say(f"waiting for a free slot: {full}; no action needed")
             self._said, self._say_at = True, self._say_at + SAY_AGAIN_S
         time.sleep(max(0.0, until - time.monotonic()))
 
     def over(self) -> None:
         """The call has its slot."""
         if self._said and self._began is not None:
-            self._say(f"has a slot after {span(time.monotonic() - self._began)}")
+            self._say(f"got a slot after {span(time.monotonic() - self._began)}")
         self._began, self._said = None, False

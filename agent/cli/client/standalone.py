@@ -33,10 +33,10 @@ START_S = 30.0
 END_S = 90.0
 #: Seconds between two starts of a daemon that ends again and again.
 AGAIN_S = 1.0
-#: Seconds that a daemon without a job may take to end; for so long nothing disturbs us.
+#: Seconds that a daemon without a job may take to end; for so long no signal ends the wait.
 TIDY_S = 5.0
 LOOK_S = 0.2
-#: What a service's daemon on this node would be told is true for ours too.
+#: The configuration of this node's service applies to our daemon too.
 _SYSTEM_CONFIG = Path("/etc/muster/musterd.toml")
 #: Bytes that `Root.socket` and what is beside it need below the folder, and the limit for a socket's path.
 _SOCKET_BYTES = len("/run/nursery-12345678.sock")
@@ -47,7 +47,7 @@ _FOLDERS = ("/tmp", "/var/tmp")
 
 @dataclass(frozen=True, slots=True)
 class _OwnAddress(Address):
-    """Whoever asks whether the daemon is there has it looked after first."""
+    """Each probe restarts a daemon that was killed, first."""
 
     look_after: Callable[[], None] = lambda: None
 
@@ -58,7 +58,7 @@ class _OwnAddress(Address):
 
 
 class Standalone:
-    """The daemon and its folder. Set `keep_logs` for a job whose logs somebody will want to read."""
+    """The daemon and its folder. Set `keep_logs` to keep the job's logs."""
 
     def __init__(self, root: Path, owner_fd: int, interrupts: Interrupts, claim_fd: int = -1) -> None:
         """Starts it; `owner_fd` is the end of the pipe that it reads, `claim_fd` of the claim on the names of its logs
@@ -93,10 +93,10 @@ class Standalone:
                 if -code in process.END_SIGNALS:
                     raise not_started(-code)
                 raise Failure(
-                    f"its own daemon {endings.describe_code(code)}:\n{self._last_words()}", Exit.MUSTER_FAILED
+                    f"the daemon of this job {endings.describe_code(code)}:\n{self._last_words()}", Exit.MUSTER_FAILED
                 )
             if time.monotonic() > end:
-                raise Failure(f"its own daemon does not answer:\n{self._last_words()}", Exit.MUSTER_FAILED)
+                raise Failure(f"the daemon of this job does not answer:\n{self._last_words()}", Exit.MUSTER_FAILED)
             time.sleep(0.01)
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class Standalone:
             if time.monotonic() - self._revived_at < AGAIN_S:
                 return
             self._revived_at = time.monotonic()
-            note(f"its own daemon (pid {self.process.pid}) {endings.describe_code(code)}: starting another one")
+            note(f"the daemon of this job (pid {self.process.pid}) {endings.describe_code(code)}: starting another")
             self.process = _spawn(self.root, self._owner_fd, self._claim_fd)
 
     def _last_words(self) -> str:
@@ -194,7 +194,7 @@ def _new_root() -> Path:
     trouble = ""
     for folder in dict.fromkeys((tempfile.gettempdir(), *_FOLDERS)):
         if len(os.fsencode(folder)) + len("/muster-12345678") + _SOCKET_BYTES > _MAX_PATH:
-            trouble = trouble or f"{folder}: the name is too long for sockets below it"
+            trouble = trouble or f"{folder}: the path is too long for a socket in it"
             continue
         try:
             trust.check(Path(folder))
@@ -205,16 +205,20 @@ def _new_root() -> Path:
             continue
         except OSError as error:
             raise Failure(f"{folder}: {error.strerror}: set TMPDIR to a folder with room", Exit.MUSTER_FAILED) from None
-    raise Failure(f"no folder for temporary files serves: {trouble}; or set TMPDIR", Exit.MUSTER_FAILED)
+    raise Failure(
+        f"no usable folder for temporary files: {trouble}; or set TMPDIR to another folder", Exit.MUSTER_FAILED
+    )
 
 
 def _link_logs(root: Path, log_dir: Path) -> None:
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
-        # Not resolved: ranks are told paths below it, in the words of whoever named it.
+        # Not resolved: ranks get paths below it, as the user wrote it.
         Root.under(root).log.symlink_to(log_dir.absolute(), target_is_directory=True)
     except OSError as error:
-        raise Failure(f"folder for logs {log_dir}: {error.strerror}; name another with --log-dir", Exit.USAGE) from None
+        raise Failure(
+            f"cannot use {log_dir} for logs: {error.strerror}: name another folder with --log-dir", Exit.USAGE
+        ) from None
 
 
 def _spawn(root: Path, owner_fd: int, claim_fd: int) -> subprocess.Popen[bytes]:
@@ -225,7 +229,7 @@ def _spawn(root: Path, owner_fd: int, claim_fd: int) -> subprocess.Popen[bytes]:
     if os.access(_SYSTEM_CONFIG, os.R_OK):
         command += ["--config", str(_SYSTEM_CONFIG)]
     else:
-        # A container or a laptop is what it is: its shortcomings are told, and keep nobody from trying.
+        # In a container or on a laptop a finding is a warning and refuses no job.
         (root / "musterd.toml").write_text('[checks]\npolicy = "warn"\n[health]\npolicy = "warn"\n')
     # A service manager that started us must not hear of this one.
     env = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
@@ -248,16 +252,16 @@ def _end(daemon: "subprocess.Popen[bytes]", grace_s: float, interrupts: Interrup
     with contextlib.suppress(subprocess.TimeoutExpired):
         daemon.wait(TIDY_S)
         return True
-    note(f"waiting for its own daemon (pid {daemon.pid}) to end")
+    note(f"waiting for the daemon of this job (pid {daemon.pid}) to exit")
     asked, end = interrupts.asked, time.monotonic() + grace_s + END_S
     while time.monotonic() < end:
         with contextlib.suppress(subprocess.TimeoutExpired):
             daemon.wait(LOOK_S)
             return True
         if interrupts.asked > asked:
-            note(f"not waiting any longer: its own daemon (pid {daemon.pid}) stops the job if need be, and ends")
+            note(f"no longer waiting: the daemon of this job (pid {daemon.pid}) stops the job and exits")
             return False
-    note(f"its own daemon (pid {daemon.pid}) did not end within {grace_s + END_S:g} s: killing it")
+    note(f"the daemon of this job (pid {daemon.pid}) did not exit within {grace_s + END_S:g} s: killing it")
     daemon.kill()
     daemon.wait()
     return True

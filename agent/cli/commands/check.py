@@ -32,7 +32,7 @@ def _names(written: str) -> tuple[str, ...]:
 
 
 class _Words(click.Group):
-    """Takes what is none of its words for the names of checks."""
+    """Takes any word that is no command for the name of a check."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ("-h", "--help")):
@@ -44,15 +44,15 @@ class _Words(click.Group):
 def check() -> None:
     """Check this node, with or without a daemon.
 
-    `muster check [ITEM]...` runs all checks, or those that are named; `muster check run --help` tells its options.
+    `muster check [ITEM]...` runs all checks, or the named ones; `muster check run --help` lists the options.
     """
 
 
 @check.command()
 @pass_address
 @click.argument("items", nargs=-1, metavar="[ITEM]...")
-@click.option("--list", "only_list", is_flag=True, help="Show which checks there are.")
-@click.option("--all", "everything", is_flag=True, help="Show those too that do not apply to this node.")
+@click.option("--list", "only_list", is_flag=True, help="List all checks.")
+@click.option("--all", "everything", is_flag=True, help="Also show checks that do not apply to this node.")
 @click.option("--config", "file", metavar="FILE", help="Take the thresholds from this file instead of musterd's own.")
 @click.option(
     "--set",
@@ -68,18 +68,18 @@ def check() -> None:
     metavar="A,B",
     type=Parsed("names", _names),
     default=(),
-    help="Names that must resolve, over those of the .host files.",
+    help="Names that must resolve, in addition to those of the .host files.",
 )
 @click.option(
     "--cards",
     metavar="N|I,J",
     type=Parsed("cards", spec_values.cards),
-    help="Ask for so many cards, or just these (3, is card 3 alone); default: all that there are.",
+    help="Check N cards, or the cards with these numbers (3, is card 3 alone); default: all cards.",
 )
 @click.option(
     "--gate", is_flag=True, help="Say whether the node is fit, by the exit code: 0 fit, 1 not fit, 2 unknown."
 )
-@click.option("--user", metavar="NAME", default="", help="Whom the ranks would run as; default: the daemon's user.")
+@click.option("--user", metavar="NAME", default="", help="User of the ranks; default: the daemon's user.")
 @format_option
 @click.pass_context
 def run(
@@ -98,12 +98,12 @@ def run(
 ) -> None:
     """Check this node, with or without a daemon: `muster check [ITEM]...`.
 
-    Limits are those that ranks of the daemon get; where there is none, those that this shell would give them. What a
-    check has to see several times in a row (a port that flaps, a clock that is slowed down) only a daemon finds.
+    The limits checked are those that the daemon's ranks get; without a daemon, those of this shell. Only a daemon finds
+    what a check must see several times in a row, such as a flapping port or a throttled clock.
 
-    Exit code: 0 OK, 1 WARN, 2 CRITICAL, 3 UNKNOWN, of several the gravest in the order CRITICAL, UNKNOWN, WARN, OK.
-    (Wrong usage is 2 too, with a line on stderr that begins with `Error:` or `muster:`.) With --gate, for a scheduler's
-    health check: 0 fit (OK, WARN), 1 not fit (CRITICAL), 2 unknown, also for wrong usage.
+    Exit code: 0 OK, 1 WARN, 2 CRITICAL, 3 UNKNOWN; the worst of several, in the order CRITICAL, UNKNOWN, WARN, OK.
+    Wrong usage also exits with 2, with a line on stderr that begins with `muster:`. With --gate, for a scheduler's
+    health check: 0 fit (OK, WARN), 1 not fit (CRITICAL), 2 unknown or wrong usage.
     """
     import anyio
 
@@ -141,7 +141,7 @@ def run(
         emit(table(["ITEM", "WHERE", "STATUS", "CODE", "TOOK", "REASON"], rows))
         left_out = sum(r.status is result.Status.NOT_APPLICABLE for r in results)
         if left_out and not everything:
-            note(f"{left_out} checks do not apply here: --all shows why")
+            note(f"{left_out} checks do not apply to this node: show the reasons with --all")
     raise click.exceptions.Exit(_GATE.get(worst, 0) if gate else worst.exit_code)
 
 
@@ -206,7 +206,7 @@ async def _checked(settings: "Config", asked: _Asked) -> "list[CheckResult]":
 
 
 def _remembered(root: "Root") -> "Inventory":
-    """What the daemon of this root has written of its cards; nothing where there is none, or none that may be read."""
+    """The cards that the daemon of this root has recorded; none without a readable record."""
     from muster.agent.node.node_file import read_inventory
     from muster.probes.node.node_checks import Inventory
 
@@ -215,7 +215,7 @@ def _remembered(root: "Root") -> "Inventory":
         return Inventory(read_inventory(path))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        note(f"{path}: cannot be read ({why}): whether a card is missing that the node had is not checked")
+        note(f"cannot read {path}: {why}: missing cards are not checked")
         return Inventory()
 
 
@@ -246,28 +246,28 @@ def _has_ulimit(items: tuple[str, ...]) -> bool:
 def _parents(address: Address) -> tuple[int, int]:
     """The pids of daemon and nursery, from which ranks inherit their limits; 0 where there is none, or none to see.
 
-    Who named an address wants the daemon there to count, and hears so when there is none.
+    A user who named an address expects that daemon, and gets a note if it does not answer.
     """
     from muster.agent.cli.client.calls import connect
     from muster.v1 import node_pb2
 
     if address.path is None:
-        note(f"{address} is another node: limits are those of this shell")
+        note(f"{address} is another node: using the limits of this shell")
         return 0, 0
     try:
         pid = address.listener(_ANSWER_S)
     except OSError as error:
         if address.explicit or not isinstance(error, FileNotFoundError):
-            note(f"no daemon at {address} ({error.strerror or error}): limits are those of this shell")
+            note(f"no daemon at {address} ({error.strerror or error}): using the limits of this shell")
         return 0, 0
     try:
         with connect(address) as connection:
             node: Any = connection.call(connection.nodes.GetNode, node_pb2.GetNodeRequest(), timeout=_ANSWER_S).node
     except Failure as failure:
-        note(f"{failure.message}: limits are those of this shell")
+        note(f"{failure.message}: using the limits of this shell")
         return 0, 0
     # From another PID namespace its numbers mean nothing here.
     if node.daemon_pid != pid:
-        note("the daemon runs in another PID namespace: limits are those of this shell")
+        note("the daemon runs in another PID namespace: using the limits of this shell")
         return 0, 0
     return node.daemon_pid, node.nursery_pid

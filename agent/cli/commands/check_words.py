@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @click.argument("code", metavar="CODE")
 @format_option
 def explain(code: str, as_json: bool) -> None:
-    """Say what a finding means, how it goes away, and what to do.
+    """Explain a finding: what it means, how it clears, and what to do.
 
-    CODE is as `muster check`, `muster node` and the events show it: GPU_LOST, DISK_SPACE_LOW, ...
+    CODE is a code from `muster check`, `muster node` or the events: GPU_LOST, DISK_SPACE_LOW, ...
     """
     from muster.probes.checks import codes
 
@@ -28,9 +28,9 @@ def explain(code: str, as_json: bool) -> None:
         known, found = codes.explain(code)
     except ValueError as error:
         raise Failure(str(error), Exit.USAGE) from None
-    age = f"{span(found.age_s)} after it was seen last" if found.age_s else ""
+    age = f"{span(found.age_s)} after the last sighting" if found.age_s else ""
     clears = {
-        codes.Clears.READING: "when it is looked at again and normal",
+        codes.Clears.READING: "when the next look finds it normal",
         codes.Clears.REBOOT: "with a reboot, or by `muster check clear`",
         codes.Clears.OPERATOR: "by `muster check clear`",
         codes.Clears.AGE: f"{age}, or by `muster check clear`",
@@ -39,13 +39,13 @@ def explain(code: str, as_json: bool) -> None:
         ("code", str(known)),
         ("means", found.what),
         ("status", str(found.status)),
-        ("is", "a condition of the node: it stays until it goes away" if found.condition else "told, and nothing more"),
+        ("is", "a condition of the node: it stays until it clears" if found.condition else "an event only"),
         ("goes", clears[found.clears] if found.condition else ""),
         ("action", str(found.action)),
         ("remedy", found.remedy),
     ]
     if found.presence:
-        facts[4] = ("goes", "when the cards are as they were again, or by `muster node accept`")
+        facts[4] = ("goes", "when the cards match the remembered ones again, or by `muster node accept`")
     if as_json:
         emit_json({name: value for name, value in facts if value} | {"clears": str(found.clears)})
     else:
@@ -58,9 +58,9 @@ def explain(code: str, as_json: bool) -> None:
 @click.argument("device", required=False, default="", metavar="[DEVICE]")
 @format_option
 def clear(address: Address, code: str, device: str, as_json: bool) -> None:
-    """Take conditions with this code away, of one device ("card 3") or of all.
+    """Clear conditions with this code, of one device ("card 3") or of all.
 
-    What is still so comes back with the next look.
+    The next look reports again what still applies.
     """
     from muster.agent.cli.client.calls import connect, utf8
     from muster.v1 import probe_pb2
@@ -73,13 +73,13 @@ def clear(address: Address, code: str, device: str, as_json: bool) -> None:
 @click.command()
 @pass_address
 @click.argument("code", metavar="CODE")
-@click.option("--card", type=click.IntRange(min=0), help="The card that it is about; default: the node.")
-@click.option("--reason", default="", metavar="TEXT", help="What it says. [default: that it is a drill]")
+@click.option("--card", type=click.IntRange(min=0), help="Card of the condition; default: the node.")
+@click.option("--reason", default="", metavar="TEXT", help="Text of the condition. [default: that it is a drill]")
 @format_option
 def inject(address: Address, code: str, card: int | None, reason: str, as_json: bool) -> None:
-    """Make a condition for a drill: it acts as a real one, and is marked as injected everywhere.
+    """Inject a condition for a drill: it acts like a real one, and every output marks it as injected.
 
-    A CRITICAL one refuses jobs. It goes with `muster check clear`, or by itself after an hour (health.inject_s).
+    A CRITICAL condition refuses jobs. `muster check clear` removes it; it expires after an hour (health.inject_s).
     """
     from muster.agent.cli.client.calls import connect, utf8
     from muster.v1 import probe_pb2

@@ -1,4 +1,4 @@
-"""`muster debug bundle`: what a report of a defect needs, in one file, and nothing that is a secret."""
+"""`muster debug bundle`: the data for a bug report in one file, without secrets."""
 
 import io
 import json
@@ -51,18 +51,18 @@ _SYSTEM = (
 
 @click.group()
 def debug() -> None:
-    """For reports of defects."""
+    """Collect data for a bug report."""
 
 
 @debug.command()
 @pass_address
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
 def bundle(address: Address, file: Path | None) -> None:
-    """Gather what a report of a defect needs into FILE (default: muster-debug-<host>-<time>.tar.gz).
+    """Collect the data for a bug report in FILE (default: muster-debug-<host>-<time>.tar.gz).
 
-    Versions, configuration, conditions, events, journals and status of the newest jobs, the daemon's and the nursery's
-    log, system facts. Never in it: environments of jobs, their output, what is in files of secrets; of URLs only scheme
-    and host. Works without a daemon, too: what cannot be had is said in errors.txt.
+    It holds versions, configuration, conditions, events, journals and status of the newest jobs, the logs of daemon and
+    nursery, and system facts. It never holds environments or output of jobs, or the contents of secret files. Of URLs
+    it keeps scheme and host only. It works without a daemon, too: errors.txt lists what could not be collected.
     """
     import tarfile
 
@@ -107,15 +107,15 @@ def _host_only(url: re.Match[bytes]) -> bytes:
 
 
 def told_journal(data: bytes) -> bytes:
-    """Without what ranks printed, and without the digest, by which an environment could be guessed. A record that is
-    not as it was written is told by its length alone, since nobody knows what is in it."""
+    """Without the output of ranks, and without the digest, which would help to guess an environment. Of a damaged
+    record it keeps the length only, since its contents are unknown."""
     from muster.supervisors.model import journal
 
     told = []
     for line in data.splitlines(keepends=True):
         record = journal.decode(line)
         if record is None:
-            told.append(b"# damaged or cut, and left out: %d bytes\n" % len(line))
+            told.append(b"# damaged or cut record left out: %d bytes\n" % len(line))
             continue
         record.pop("digest", None)
         if isinstance(verdict := record.get("verdict"), dict):

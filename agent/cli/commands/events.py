@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 @click.command()
 @pass_address
 @click.argument("job", metavar="[JOB]", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on.")
-@click.option("--cursor", metavar="C", help="Begin behind this event: its cursor, from `-o json`.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new events.")
+@click.option("--cursor", metavar="C", help="Begin after the event with this cursor (from `-o json`).")
 @format_option
 def events(address: Address, job: str | None, follow: bool, cursor: str | None, as_json: bool) -> None:
-    """Show what happened, oldest first.
+    """Show events, oldest first.
 
-    With `-o json` every line is an object with an event and its cursor; who remembers the last cursor and gives it with
-    --cursor misses nothing and sees nothing twice, over restarts of the daemon too.
+    With `-o json` every line is an object with an event and its cursor. A program that saves the last cursor and passes
+    it to --cursor gets every event exactly once, even over restarts of the daemon.
     """
     from muster.agent.cli.client.calls import Patience, connect, utf8
     from muster.v1 import event_pb2

@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     name="exec", short_help="Run a command in a rank of a job.", context_settings={"allow_interspersed_args": False}
 )
 @pass_address
-@click.option("-i", "--interactive", is_flag=True, help="Pass stdin on; else the command's is empty.")
-@click.option("-t", "--tty", is_flag=True, help="Give the command a terminal of its own, with this one in front.")
-@click.option("-r", "--rank", metavar="RANK", type=WHOLE, help="In this rank; default: the first of this node.")
+@click.option("-i", "--interactive", is_flag=True, help="Pass stdin to the command; otherwise its stdin is empty.")
+@click.option("-t", "--tty", is_flag=True, help="Give the command a terminal, connected to this one.")
+@click.option("-r", "--rank", metavar="RANK", type=WHOLE, help="Rank to run in; default: the first of this node.")
 @click.option(
     "-e",
     "--env",
     metavar="NAME=VALUE",
     type=Parsed("variable", pair),
     multiple=True,
-    help="Set a variable over those of the rank. Repeatable.",
+    help="Set a variable, over the rank's own. Repeatable.",
 )
 @click.option("-w", "--workdir", metavar="DIR", help="Working folder; default: the rank's.")
 @click.option("--time-limit", metavar="DURATION", type=DURATION, help="End the command after this time.")
-@click.option("-d", "--detach", is_flag=True, help="Print the session's id and leave it to itself.")
+@click.option("-d", "--detach", is_flag=True, help="Print the session's id and return while it runs.")
 @click.option(
     "--detach-keys",
     metavar="KEYS",
     type=Parsed("keys", keys),
     default=b"",
-    help="With -t: leave the session when these are typed, as in ctrl-p,ctrl-q; default: none.",
+    help="With -t: keys that leave the session, as in ctrl-p,ctrl-q; default: none.",
 )
-@click.option("--attach", metavar="SESSION", help="Go on with this session, in the place of whoever has it.")
+@click.option("--attach", metavar="SESSION", help="Attach to this session; a client that is attached is detached.")
 @click.option("--list", "listing", is_flag=True, help="Show the sessions of the job, or of all jobs.")
 @click.option("--end", metavar="SESSION", help="End this session.")
 @format_option
@@ -73,25 +73,25 @@ def exec_(
     muster exec -it -r 3 JOB -- bash
     muster exec --attach SESSION JOB
 
-    A session goes on where its client or the daemon is gone; the command looks for it again for a minute. It ends with
-    the job, and when nobody has been attached for ten minutes (exec.abandoned_s).
+    A session continues without its client and without the daemon; `exec` tries for a minute to attach again. A session
+    ends with its job, and after ten minutes without a client (exec.abandoned_s).
 
-    Exit code: the command's (128+n for a signal, 126 not executable, 127 not found), 125 muster itself failed; before
-    the command runs 2 wrong usage, 3 no such job or session, 4 no daemon, 5 refused.
+    Exit code: the command's (128+n for a signal, 126 not executable, 127 not found), 125 if muster itself failed.
+    Before the command runs: 2 wrong usage, 3 no such job or session, 4 no daemon, 5 refused.
     """
     modes = [name for name, given in (("--attach", attach), ("--list", listing), ("--end", end)) if given]
     command = command[1:] if command[:1] == ("--",) else command
     if len(modes) > 1:
-        raise click.UsageError(f"{' and '.join(modes)}: give one of them")
+        raise click.UsageError(f"{' and '.join(modes)}: give only one of them")
     if modes:
         if command or tty or detach or env or workdir or rank is not None or time_limit is not None:
-            raise click.UsageError(f"{modes[0]} goes without a command and without what is about one")
+            raise click.UsageError(f"{modes[0]} takes neither a command nor options of a command")
         if job is None and not listing:
-            raise click.UsageError(f"which job? muster exec {modes[0]} SESSION JOB")
+            raise click.UsageError(f"{modes[0]}: JOB is missing: muster exec {modes[0]} SESSION JOB")
     elif job is None or not command:
-        raise click.UsageError("what is to run? muster exec [OPTIONS] JOB -- COMMAND...")
+        raise click.UsageError("JOB or COMMAND is missing: muster exec [OPTIONS] JOB -- COMMAND...")
     elif command[0].startswith("-"):
-        raise click.UsageError(f"{command[0]}: options come before the job, the command behind it and --")
+        raise click.UsageError(f"{command[0]}: put options before JOB, and the command after `JOB --`")
 
     from muster.agent.cli.client.calls import connect, proto_duration, utf8
     from muster.v1 import exec_pb2
@@ -109,10 +109,10 @@ def exec_(
             _converse(connection, exec_pb2.ExecRequest(attach=first), interactive, detach_keys)
         else:
             if tty and not interactive:
-                raise click.UsageError("-t without -i: a terminal is typed at; give -it")
+                raise click.UsageError("-t needs -i: give -it")
             terminal = Terminal()
             if tty and not detach and not terminal.there:
-                raise Failure("the input is no terminal: leave out -t, which is for people at one", Exit.USAGE)
+                raise Failure("stdin is not a terminal: leave out -t", Exit.USAGE)
             variables = dict(env)
             if tty and "TERM" in os.environ:
                 variables = {"TERM": os.environ["TERM"]} | variables

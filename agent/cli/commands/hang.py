@@ -1,4 +1,4 @@
-"""`muster hang replay`: what the hang rule says of recorded telemetry."""
+"""`muster hang replay`: the verdicts of the hang rule on recorded telemetry."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ _GZIP = b"\x1f\x8b"
 
 @click.group()
 def hang() -> None:
-    """The hang rule: try it on recorded telemetry."""
+    """Try the hang rule on recorded telemetry."""
 
 
 @hang.command()
@@ -35,21 +35,20 @@ def hang() -> None:
     metavar="KEY=VALUE",
     type=Parsed("setting", pair),
     multiple=True,
-    help="Try another number, as in --set hung_s=900. Repeatable. docs/concepts/hang.md has them all.",
+    help="Change a setting of the rule, as in --set hung_s=900. Repeatable. docs/concepts/hang.md lists them.",
 )
-@click.option("--rule", type=click.Choice(["full", "plain"]), help="plain: ModelArts' two stages alone.")
+@click.option("--rule", type=click.Choice(["full", "plain"]), help="plain: only ModelArts' two stages.")
 @format_option
 def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: str | None, as_json: bool) -> None:
     """Run the hang rule over the telemetry in FILE and print each change of verdict, with its evidence.
 
-    FILE is what `musterd` records: a JSON object per line, of one job or of several; - is standard input, and it may be
-    compressed by gzip. No daemon is needed.
+    FILE is telemetry recorded by `musterd`: one JSON object per line, of one or several jobs; - is standard input. FILE
+    may be compressed with gzip. The command needs no daemon.
 
-    Of a job that ran on several nodes give the file of each node: what they say of the job at the same time is judged
-    as a whole, so that a rank of any node is found to be the odd one out. The nodes' clocks should agree to a second or
-    so.
+    For a job on several nodes, give the file of each node: the rule judges the records of all nodes together, so that
+    it finds the odd rank on any node. The nodes' clocks should agree within about a second.
 
-    Exit code: 0, or 1 where lines were no records; these are named on stderr and left out.
+    Exit code: 0, or 1 if some lines were no records; the command names these on stderr and skips them.
     """
     from muster.probes.hang import HangSettings
     from muster.probes.hang.hang_replay import records_of
@@ -60,12 +59,12 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
     except ValueError as error:
         raise Failure(f"--set {error}", Exit.USAGE) from None
     if files.count("-") > 1:
-        raise Failure("-: standard input is there once", Exit.USAGE)
+        raise Failure("-: give standard input only once", Exit.USAGE)
     bad = dict.fromkeys(files, 0)
 
     def name(file: str, number: int, why: str) -> None:
         bad[file] += 1
-        note(f"{file}: line {number}: {why}; left out")
+        note(f"{file}: line {number}: {why}; skipped")
 
     records = records_of([(_lines(file), functools.partial(name, file)) for file in files])
     for change in run(records, settings):
@@ -74,7 +73,7 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
         else:
             emit(_text(change))
     for file in [file for file in bad if bad[file]]:
-        note(f"{file}: {bad[file]} {'line was' if bad[file] == 1 else 'lines were'} no telemetry records")
+        note(f"{file}: skipped {bad[file]} {'line' if bad[file] == 1 else 'lines'} without a telemetry record")
     if any(bad.values()):
         raise click.exceptions.Exit(Exit.FAILURE)
 
@@ -91,9 +90,9 @@ def _lines(file: str) -> Iterator[bytes]:
                 while len(line) > MAX_LINE and not line.endswith(b"\n"):
                     line = stream.readline(MAX_LINE + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise Failure(f"{file}: the compressed data are damaged or cut off: {error}") from None
+        raise Failure(f"{file}: the gzip data is damaged or truncated: {error}") from None
     except OSError as error:
-        raise Failure(f"{file}: cannot be read: {error.strerror or error}") from None
+        raise Failure(f"cannot read {file}: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager
@@ -159,6 +158,6 @@ def _rank(rank: str, did: Mapping[str, Any]) -> str:
         return "unknown" if did[name] is None else size(did[name])
 
     cpu = "unknown" if did["cpu_s_per_min"] is None else f"{did['cpu_s_per_min']:g} s"
-    who = "processes of no rank" if rank == "-1" else f"rank {rank}"
+    who = "processes outside the ranks" if rank == "-1" else f"rank {rank}"
     words = f"{who}: a minute: written {told('write_bytes_per_min')}, read {told('read_bytes_per_min')}, CPU {cpu}"
     return f"{words}, log {told('log_bytes_per_min')}"

@@ -35,8 +35,9 @@ _AT_ONCE = 64
 def start(address: Address, draft: Draft, as_json: bool) -> None:
     """Start a job and print its id.
 
-    The ranks get a small default environment and what --env names, and run in folders of their own unless --workdir
-    is given. The same id with the same spec again is the same job; with another spec it is refused (exit code 5).
+    The ranks get a small default environment and the variables from --env. Each rank runs in a folder of its own unless
+    --workdir names one. With an id that exists and the same spec, `start` prints the existing job; with another spec it
+    fails with exit code 5.
     """
     spec = draft.spec()
     from muster.agent.cli.client.calls import connect
@@ -45,7 +46,7 @@ def start(address: Address, draft: Draft, as_json: bool) -> None:
     with connect(address) as connection:
         answer = submit(connection, spec)
     if answer.already_existed and on_terminal():
-        note(f"job {answer.job.job_id} is there already, with this very spec")
+        note(f"job {answer.job.job_id} exists already, with the same spec")
     if as_json:
         emit_json(as_dict(answer.job))
     else:
@@ -55,10 +56,10 @@ def start(address: Address, draft: Draft, as_json: bool) -> None:
 @click.command()
 @pass_address
 @click.argument("jobs", nargs=-1, metavar="JOB...")
-@click.option("--all", "every", is_flag=True, help="All jobs of the node, at the same time.")
-@click.option("--grace", metavar="DURATION", type=DURATION, help="From SIGTERM to SIGKILL; 0 kills at once.")
-@click.option("--timeout", metavar="DURATION", type=DURATION, help="Wait so long for the end; default: grace + 30s.")
-@click.option("--reason", metavar="TEXT", default="", help="Shown in events and by `muster why`.")
+@click.option("--all", "every", is_flag=True, help="Stop all jobs of the node, in parallel.")
+@click.option("--grace", metavar="DURATION", type=DURATION, help="Time from SIGTERM to SIGKILL; 0 kills at once.")
+@click.option("--timeout", metavar="DURATION", type=DURATION, help="Wait this long for the end; default: grace + 30s.")
+@click.option("--reason", metavar="TEXT", default="", help="Reason, for events and `muster why`.")
 @format_option
 def stop(
     address: Address,
@@ -71,15 +72,15 @@ def stop(
 ) -> None:
     """Stop jobs and everything that they started.
 
-    Returns when they have ended and their cards are free, and prints their states; one that has not ended in time, or
-    whose cards somebody still holds, is exit code 1. A job that has ended before is left as it is. Where the disk does
-    not take the record of the end, the command returns once the job's processes are gone, and says so.
+    Returns when the jobs have ended and their cards are free, and prints their states. The exit code is 1 if a job has
+    not ended in time, or a process still holds its cards. A job that has already ended does not change. If the disk
+    cannot store the record of the end, the command returns once no process of the job is left, and says so.
     """
     from muster.agent.cli.client.calls import connect, proto_duration, utf8
     from muster.v1 import job_pb2
 
     if bool(jobs) == every:
-        raise click.UsageError("Name the jobs, or say --all.")
+        raise click.UsageError("name the jobs, or give --all")
     with connect(address) as connection:
         stopped: list[job_pb2.Job] = []
         if every:
@@ -111,12 +112,12 @@ def stop(
 @click.command(short_help="Wait for a job's end.")
 @pass_address
 @click.argument("job", metavar="JOB")
-@click.option("--timeout", metavar="DURATION", type=DURATION, help="Give up after this time, with exit code 124.")
+@click.option("--timeout", metavar="DURATION", type=DURATION, help="Give up after this time with exit code 124.")
 @format_option
 def wait(address: Address, job: str, timeout: float | None, as_json: bool) -> None:
-    """Wait for a job's end, print its state and end with its exit code.
+    """Wait for a job's end, print its state and exit with its exit code.
 
-    Exit codes else: 124 the time is over, 3 no such job, 4 no daemon, 125 muster itself failed.
+    Other exit codes: 124 timeout, 3 no such job, 4 no daemon, 125 muster itself failed.
     """
     from muster.agent.cli.client.calls import connect, proto_duration, utf8
     from muster.v1 import job_pb2
@@ -144,18 +145,18 @@ def wait(address: Address, job: str, timeout: float | None, as_json: bool) -> No
     raise click.exceptions.Exit(answer.job.verdict.exit_code)
 
 
-@click.command(short_help="Forget ended jobs.")
+@click.command(short_help="Remove ended jobs.")
 @pass_address
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-@click.option("--keep-logs", is_flag=True, help="Leave the files with the ranks' output where they are.")
+@click.option("--keep-logs", is_flag=True, help="Keep the log files of the ranks.")
 @click.option(
     "-f",
     "--force",
     is_flag=True,
-    help="Stop a job that has not ended first, and remove whatever is left on disk of one whose record is damaged.",
+    help="Stop a running job first; also remove the files of a job whose journal is damaged.",
 )
 def rm(address: Address, jobs: tuple[str, ...], keep_logs: bool, force: bool) -> None:
-    """Forget ended jobs: their record, their workspace and their logs."""
+    """Remove ended jobs: their journal, their workspace and their logs."""
     from muster.agent.cli.client.calls import connect, utf8
     from muster.v1 import job_pb2
 
@@ -190,10 +191,10 @@ def rm(address: Address, jobs: tuple[str, ...], keep_logs: bool, force: bool) ->
 
 @click.command()
 @pass_address
-@click.option("-a", "--all", "ended_too", is_flag=True, help="Also jobs that have ended.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the ids.")
+@click.option("-a", "--all", "ended_too", is_flag=True, help="Also list jobs that have ended.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the ids.")
 @click.option(
-    "--label", metavar="KEY=VALUE", type=Parsed("label", pair), multiple=True, help="Only jobs with this label."
+    "--label", metavar="KEY=VALUE", type=Parsed("label", pair), multiple=True, help="List only jobs with this label."
 )
 @format_option
 def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, str], ...], as_json: bool) -> None:
@@ -202,7 +203,7 @@ def ps(address: Address, ended_too: bool, quiet: bool, label: tuple[tuple[str, s
 
     with connect(address) as connection:
         pages = list_pages(connection, ended_too, dict(label))
-        # Each page is shown when it is there: of thousands of jobs nobody waits for the last one.
+        # Each page is shown when it is there: a user does not wait for the last of thousands of jobs.
         if as_json:
             emit_json_list("jobs", (as_dict(job) for page in pages for job in page))
         elif quiet:
@@ -288,12 +289,12 @@ def _each(jobs: tuple[str, ...], one: Callable[[str], None], at_once: int = 1) -
 def _not_ended(job: "job_pb2.Job") -> Failure:
     lines = [f"job {job.job_id} has not ended: it is {_state(job)}", *job.warnings]
     if job.living:
-        lines.append(f"these processes of it live: {', '.join(job.living)}")
+        lines.append(f"its processes still run: {', '.join(job.living)}")
     return Failure("\n".join(lines))
 
 
 def _cards_held(job: "job_pb2.Job") -> Failure:
-    return Failure("\n".join([f"job {job.job_id} has ended, and its cards are not free", *job.held_by]))
+    return Failure("\n".join([f"job {job.job_id} has ended, but its cards are not free", *job.held_by]))
 
 
 def _state(job: "job_pb2.Job") -> str:

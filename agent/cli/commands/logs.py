@@ -24,20 +24,20 @@ _TIME = Parsed("time", lambda text: moment(text, time.time()))
     metavar="RANK",
     type=WHOLE,
     multiple=True,
-    help="Only this rank. Repeatable.",
+    help="Show only this rank. Repeatable.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-@click.option("--since", metavar="TIME", type=_TIME, help="From this time on: 10m (ago), or 2030-01-31T08:00:00Z.")
-@click.option("--until", metavar="TIME", type=_TIME, help="Up to this time; with --follow until it has come.")
-@click.option("--tail", metavar="N", type=WHOLE, help="The last N lines of each rank.")
-@click.option("--grep", metavar="REGEX", help="Only lines in which this is found: a regular expression of Python's.")
-@click.option("--ignore-case", is_flag=True, help="With --grep: capital or not makes no difference.")
-@click.option("--timestamps", is_flag=True, help="Begin each line with the time when it was written (to 100 ms).")
-@click.option("--attempt", metavar="N", type=WHOLE, help="Only the output of this attempt, from 0.")
-@click.option("--job", "own", is_flag=True, help="Only the job's own log: what muster did for it.")
-@click.option("--node", is_flag=True, help="All jobs of the node, each line behind `[JOB/RANK] `.")
-@click.option("--no-label", is_flag=True, help="No `[rank N] ` before the lines of several ranks.")
-@click.option("--no-events", is_flag=True, help="No lines behind `[muster] ` among those of several ranks.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the job has ended.")
+@click.option("--since", metavar="TIME", type=_TIME, help="Begin at this time: 10m (ago), or 2030-01-31T08:00:00Z.")
+@click.option("--until", metavar="TIME", type=_TIME, help="End at this time; with --follow, wait for it.")
+@click.option("--tail", metavar="N", type=WHOLE, help="Show the last N lines of each rank.")
+@click.option("--grep", metavar="REGEX", help="Show only lines that match this Python regular expression.")
+@click.option("--ignore-case", is_flag=True, help="With --grep: ignore case.")
+@click.option("--timestamps", is_flag=True, help="Begin each line with its time (to 100 ms).")
+@click.option("--attempt", metavar="N", type=WHOLE, help="Show only this attempt, counted from 0.")
+@click.option("--job", "own", is_flag=True, help="Show only the job's own log: what muster did for the job.")
+@click.option("--node", is_flag=True, help="Show all jobs of the node, each line after `[JOB/RANK] `.")
+@click.option("--no-label", is_flag=True, help="Omit `[rank N] ` before the lines of several ranks.")
+@click.option("--no-events", is_flag=True, help="Omit the `[muster] ` lines from the output of several ranks.")
 def logs(
     address: Address,
     job: str | None,
@@ -57,13 +57,13 @@ def logs(
 ) -> None:
     """Show the output of a job's ranks, or of all jobs of the node.
 
-    Of several ranks it shows whole lines in the order of time, each behind `[rank N] `; what muster did for the job
-    (checks, what ran before the ranks, restarts, the end) behind `[job] `, and what else happened to it (gaps, hangs, a
-    supervisor that was replaced) behind `[muster] `. Of one rank it shows the bytes as they are.
+    Of several ranks it prints whole lines in order of time, each after `[rank N] `. Lines after `[job] ` are muster's
+    work for the job: checks, steps, restarts, the end. Lines after `[muster] ` are other events of the job: gaps,
+    hangs, a replaced supervisor. Of one rank it prints the bytes unchanged.
 
-    What somebody deleted, moved or truncated is named on stderr at the end, with the number of bytes.
+    If a log was deleted, moved or truncated, a line on stderr at the end names it and the missing bytes.
 
-    The exit code says whether the output could be read, not how the job ended: 1 if some of it is missing.
+    The exit code says whether the output is complete, not how the job ended: 1 if some output is missing.
     """
     from muster.agent.cli.client import follow as following
     from muster.agent.cli.client.calls import connect, get_job, utf8
@@ -73,9 +73,9 @@ def logs(
     if node == bool(job):
         raise click.UsageError("give a JOB, or --node for all jobs of the node" + (", not both" if node else ""))
     if node and (ranks or own or attempt is not None):
-        raise click.UsageError("--node goes with neither --rank, --job nor --attempt: it is all jobs of the node")
+        raise click.UsageError("--node shows all jobs of the node: leave out --rank, --job and --attempt")
     if own and (ranks or attempt is not None):
-        raise click.UsageError("--job goes with neither --rank nor --attempt: it is one log for all of them")
+        raise click.UsageError("--job shows one log for all ranks and attempts: leave out --rank and --attempt")
     pattern = _pattern(grep, ignore_case)
     request: log_pb2.ReadLogsRequest | log_pb2.ReadNodeLogsRequest
     if node:
@@ -123,9 +123,9 @@ def _pattern(grep: str | None, ignore_case: bool) -> "re.Pattern[str] | None":
     """Raises UsageError."""
     if grep is None:
         if ignore_case:
-            raise click.UsageError("--ignore-case goes with --grep")
+            raise click.UsageError("--ignore-case needs --grep")
         return None
     try:
         return re.compile(grep, re.IGNORECASE if ignore_case else 0)
     except (re.error, RecursionError, OverflowError) as error:
-        raise click.UsageError(f"--grep {grep!r} is no regular expression: {error}") from None
+        raise click.UsageError(f"--grep {grep!r}: not a regular expression: {error}") from None

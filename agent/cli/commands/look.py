@@ -84,7 +84,7 @@ def _use(connection: "DaemonConnection", job: "job_pb2.Job") -> str:
         return ""
     for found in answer.jobs:
         if found.HasField("card_utilization"):
-            low = ": its cards could do much more" if found.underused else ""
+            low = ": its cards are underused" if found.underused else ""
             return f"cards average {found.card_utilization:.0f}% since the start{low} (muster top {job.job_id})"
     return ""
 

@@ -1,4 +1,4 @@
-"""`muster node`: the daemon, its node, and whether that is in service."""
+"""`muster node`: the daemon, its node, and whether the node takes jobs."""
 
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,8 @@ _COLOURS = {"CRITICAL": "red", "UNKNOWN": "magenta", "WARN": "yellow", "OK": "gr
 def node(context: click.Context, address: Address, as_json: bool) -> None:
     """Show the node: daemon, conditions, cards; or take it out of service.
 
-    A CRITICAL condition keeps new jobs away from the node, or from the card that it is about; `muster check explain
-    CODE` says what it means and how it goes away.
+    A CRITICAL condition of the node, or of a card, refuses new jobs there. `muster check explain CODE` prints what it
+    means and how it clears.
     """
     if context.invoked_subcommand is not None:
         return
@@ -39,9 +39,9 @@ def node(context: click.Context, address: Address, as_json: bool) -> None:
 @click.argument("reason", nargs=-1, required=True, metavar="REASON")
 @format_option
 def drain(address: Address, reason: tuple[str, ...], as_json: bool) -> None:
-    """Take the node out of service: no new jobs; those that are there run on.
+    """Take the node out of service: it refuses new jobs; running jobs continue.
 
-    The reason is for those who find it so. It stays so over restarts and reboots.
+    REASON is shown to the users of the node. The node stays drained over restarts and reboots.
     """
     from muster.agent.cli.client.calls import connect, utf8
     from muster.v1 import node_pb2
@@ -55,7 +55,7 @@ def drain(address: Address, reason: tuple[str, ...], as_json: bool) -> None:
 @pass_address
 @format_option
 def undrain(address: Address, as_json: bool) -> None:
-    """Take the node into service again. Conditions stay what they are."""
+    """Return the node to service. Its conditions stay."""
     from muster.agent.cli.client.calls import connect
     from muster.v1 import node_pb2
 
@@ -66,14 +66,14 @@ def undrain(address: Address, as_json: bool) -> None:
 @node.command()
 @pass_address
 @click.argument("cards", nargs=-1, metavar="[CARD]...")
-@click.option("--all", "everything", is_flag=True, help="All cards that differ from what is remembered.")
+@click.option("--all", "everything", is_flag=True, help="Accept all cards that differ from the remembered ones.")
 @format_option
 def accept(address: Address, cards: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Take the node's cards as they are now for how they are to be.
+    """Accept the node's present cards as the expected ones.
 
-    The daemon remembers the cards over restarts and reboots. One that is missing, new, replaced, in another place, or
-    on the PCI bus alone is a condition until it is accepted here. CARD is a number, a UUID, a serial number or a bus
-    id.
+    The daemon remembers the cards over restarts and reboots. A card that is missing, new, replaced, in another place,
+    or visible only on the PCI bus is a condition until you accept it here. CARD is a number, a UUID, a serial number or
+    a bus id.
     """
     from muster.agent.cli.client.calls import connect, utf8
     from muster.v1 import node_pb2
@@ -88,7 +88,7 @@ def accept(address: Address, cards: tuple[str, ...], everything: bool, as_json: 
         return
     rows = [[one.device or "node", one.code, one.reason] for one in answer.accepted]
     if not rows:
-        note("there is nothing to accept: the cards are those that are remembered")
+        note("nothing to accept: the cards match the remembered ones")
     else:
         emit(table(["WHERE", "CODE", "REASON"], rows))
 

@@ -32,34 +32,34 @@ RESTART_S = 5.0
 @click.command(context_settings={"allow_interspersed_args": False})
 @pass_address
 @spec_options
-@click.option("--standalone", "alone", is_flag=True, help="Bring a daemon for the time of the job.")
+@click.option("--standalone", "alone", is_flag=True, help="Start a daemon for this job only.")
 @click.option("--log-dir", metavar="DIR", help="With --standalone: keep the ranks' logs here.")
 @click.option(
     "--no-label",
     is_flag=True,
-    help="The output of several ranks as it is: no `[rank N] `, no waiting for whole lines.",
+    help="Print the output of several ranks unchanged: no `[rank N] `, no wait for whole lines.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show progress on stderr even if it is no terminal.")
-@click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors of muster itself.")
+@click.option("-v", "--verbose", is_flag=True, help="Show progress on stderr even if it is not a terminal.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors of muster itself on stderr.")
 def run(
     address: Address, draft: Draft, alone: bool, log_dir: str | None, no_label: bool, verbose: bool, quiet: bool
 ) -> None:
-    """Run a job and show its output; end with its exit code.
+    """Run a job, show its output, and exit with its exit code.
 
-    The output of the ranks goes to stdout, line by line behind `[rank N] ` when there are several. Ctrl-C and SIGTERM
-    stop the job, with its grace. A second Ctrl-C kills it, and so does a SIGTERM that comes more than 4 s after the
-    first: until then it counts as the same one, since schedulers send it twice.
+    The output of the ranks goes to stdout; with several ranks, each line begins with `[rank N] `. Ctrl-C and SIGTERM
+    stop the job, with its grace. A second Ctrl-C kills it, and so does a second SIGTERM that comes more than 4 s after
+    the first. An earlier one counts as the first, since schedulers send SIGTERM twice.
 
-    The ranks get a small default environment and what --env names. Where there is no daemon, or with --standalone,
-    muster brings one of its own for the time of the job; the ranks then get the whole environment from here and run
-    in this folder, as with `torchrun --standalone`. In a container of ModelArts it takes the place of its launcher:
-    with the rank table, the job's name, and the folders for logs and work that this would take.
+    The ranks get a small default environment and the variables from --env. Without a daemon, or with --standalone,
+    muster starts a daemon for this job only. The ranks then get the whole environment of this command and run in this
+    folder, as with `torchrun --standalone`. In a ModelArts container muster replaces the ModelArts launcher: it uses
+    the launcher's rank table, job name, log folder and working folder.
 
-    Exit code: the job's (128+n for a signal; the first failure's of several ranks), 126 not executable, 127 not
-    found, 125 muster itself failed; before the job is accepted 2 wrong usage or spec, 4 no daemon, 5 refused.
+    Exit code: the job's (128+n for a signal; of several ranks, the first failure's), 126 not executable, 127 not found,
+    125 if muster itself failed. Before the job is accepted: 2 wrong usage or spec, 4 no daemon, 5 refused.
     """
     if log_dir is not None and not alone:
-        raise click.UsageError("--log-dir goes with --standalone: another daemon has a log folder of its own")
+        raise click.UsageError("--log-dir needs --standalone: any other daemon has its own log folder")
     show = (verbose or on_terminal()) and not quiet
     if alone or not _answers(address, quiet):
         log_dir = _as_launcher(draft, log_dir)
@@ -90,7 +90,7 @@ def _answers(address: Address, quiet: bool) -> bool:
             if address.explicit or failure.why not in (Why.ABSENT, Why.REFUSED):
                 raise
         if not quiet:
-            note(f"no daemon at {address}: bringing one for the time of this job")
+            note(f"no daemon at {address}: starting one for this job only")
         return False
 
 
@@ -125,7 +125,7 @@ def _environment() -> dict[str, str]:
         if (name + value).isascii() or is_utf8(name + value):
             env[name] = value
         else:
-            note(f"environment: {name!a} is left out: its value is not UTF-8")
+            note(f"environment: leaving out {name!a}: its value is not UTF-8")
     return env
 
 
@@ -133,7 +133,7 @@ def _here() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise Failure("this folder was removed: go to another, or give --workdir", Exit.USAGE) from None
+        raise Failure("the current folder was removed: change to another, or give --workdir", Exit.USAGE) from None
 
 
 def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, label: bool) -> int:
@@ -154,7 +154,7 @@ def _standalone(spec: JobSpec, log_dir: str | None, show: bool, quiet: bool, lab
         # msrun leaves a file of each worker, too, whatever the end was.
         own.keep_logs = not job.succeeded or spec.boot == Boot.MSRUN
         if own.keep_logs and (log_dir is None or interrupts.first) and not quiet:
-            note(f"the logs of the ranks are kept in {own.log_dir.resolve()}")
+            note(f"the logs of the ranks are in {own.log_dir.resolve()}")
     return code
 
 
@@ -224,7 +224,7 @@ class _Attached:
             raise
         with self._interrupts.calling(self._stop):
             if self._show:
-                note(f"job {answer.job.job_id} {'is there already' if answer.already_existed else 'accepted'}")
+                note(f"job {answer.job.job_id} {'exists already' if answer.already_existed else 'accepted'}")
             try:
                 return self._follow(answer.job)
             except StdoutFailed as failure:
@@ -232,7 +232,7 @@ class _Attached:
             except (CallFailed, NoDaemon) as failure:
                 raise Failure(f"{failure.message}\n{self._goes_on()}", Exit.MUSTER_FAILED) from None
             except KeyboardInterrupt:
-                note(f"not waiting any longer; {self._goes_on()}")
+                note(f"no longer waiting; {self._goes_on()}")
                 return 128 + self._interrupts.first
 
     def _follow(self, job: "job_pb2.Job") -> int:
@@ -284,8 +284,8 @@ class _Attached:
     def _goes_on(self) -> str:
         job_id = self._spec.job_id
         if self._own:
-            return f"job {job_id} was stopped with its daemon"
-        return f"job {job_id} goes on: see `muster logs -f {job_id}`, end it with `muster stop {job_id}`"
+            return f"job {job_id} stopped with its daemon"
+        return f"job {job_id} continues: follow it with `muster logs -f {job_id}`, end it with `muster stop {job_id}`"
 
     def _stop(self, ask: Ask, number: int) -> None:
         """Called in the thread of `Interrupts`."""
@@ -312,4 +312,4 @@ class _Attached:
         try:
             self._connection.patiently(self._connection.jobs.Stop, request, None)
         except Failure as failure:
-            note(f"the job could not be stopped: {failure.message}")
+            note(f"cannot stop the job: {failure.message}")

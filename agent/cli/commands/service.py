@@ -38,24 +38,24 @@ _PROGRAM_S = 600.0
 def service() -> None:
     """Install or remove the systemd service of this node.
 
-    The service runs from the virtual environment that this command belongs to. Upgrade: `pip install` there, or make
-    another environment, and `muster service install` again; back again likewise. Jobs run on meanwhile.
+    The service runs from the virtual environment of this command. To upgrade, run `pip install` there, or create
+    another environment, then run `muster service install` again. To go back, do the same. Jobs continue meanwhile.
     """
 
 
 @service.command()
-@click.option("--no-start", is_flag=True, help="Neither enable nor start nor restart it.")
+@click.option("--no-start", is_flag=True, help="Do not enable, start or restart the service.")
 @click.option(
     "--force",
     is_flag=True,
-    help="Replace files that were changed by hand, with a copy beside them; take an environment that others than root "
+    help="Replace files that were changed by hand, and keep copies; accept an environment that users other than root "
     "can change.",
 )
 def install(no_start: bool, force: bool) -> None:
     """Set up units, groups, folders, configuration, man pages and completions, and start the daemon.
 
-    May be repeated: what is there and right is left alone, and so are a configuration and what was changed by hand. The
-    daemon is restarted if anything was changed. Where it does not start, all is put back as it was.
+    You can repeat it: it does not touch files that are right, the configuration, or files that were changed by hand. It
+    restarts the daemon if anything changed. If the daemon does not start, it restores everything.
     """
     from muster.agent.config.commented import commented
 
@@ -86,21 +86,21 @@ def install(no_start: bool, force: bool) -> None:
         except BaseException:
             _take_back(files, was_active and not no_start, was_enabled)
             raise
-    done = "" if changed else ": nothing had to be changed"
+    done = "" if changed else ": no changes were necessary"
     emit(f"musterd is installed{'' if no_start else ' and runs'}{done}\n")
     if no_start and was_active and changed:
-        note("what runs is what was there before: `systemctl restart musterd` when it suits")
+        note("the previous version still runs: restart it with `systemctl restart musterd`")
 
 
 @service.command()
-@click.option("--purge", is_flag=True, help="Remove state, logs and configuration, too. Asks, or needs --yes.")
-@click.option("--force", is_flag=True, help="Although jobs run: they run on, and nobody watches them any more.")
-@click.option("--yes", is_flag=True, help="Purge without a question.")
+@click.option("--purge", is_flag=True, help="Also remove state, logs and configuration. Asks first, or needs --yes.")
+@click.option("--force", is_flag=True, help="Uninstall while jobs run: they continue without a daemon.")
+@click.option("--yes", is_flag=True, help="Purge without asking.")
 def uninstall(purge: bool, force: bool, yes: bool) -> None:
-    """Stop the daemon and remove what `install` put there.
+    """Stop the daemon and remove the files of `install`.
 
-    Refused while jobs run. A file that was changed by hand is kept beside its place. State, logs and configuration
-    stay, unless --purge, which is refused while jobs run even with --force.
+    Fails while jobs run. A file that was changed by hand stays as a copy beside its place. State, logs and
+    configuration stay, unless you give --purge, which fails while jobs run even with --force.
     """
     _need_systemd()
     root = Root.system()
@@ -121,7 +121,7 @@ def uninstall(purge: bool, force: bool, yes: bool) -> None:
         if was:
             _run("systemctl", "daemon-reload")
     if jobs := _living(root):
-        note(f"jobs run on, and nobody watches them: {_few(jobs)}")
+        note(f"jobs continue without a daemon: {_few(jobs)}")
     else:
         # With a dash: of a release before.
         _run("systemctl", "stop", "muster-nursery:*.scope", "muster-nursery-*.scope")
@@ -129,7 +129,7 @@ def uninstall(purge: bool, force: bool, yes: bool) -> None:
     for folder in folders if purge else ():
         _remove(folder)
     if (_UNITS / "musterd.service.d").exists():
-        note(f"{_UNITS / 'musterd.service.d'} is not muster's, and stays")
+        note(f"{_UNITS / 'musterd.service.d'} does not belong to muster: it stays")
     emit("musterd is no longer installed\n" if was else "musterd was not installed by `muster service install`\n")
 
 
@@ -145,14 +145,14 @@ def _installed() -> "Iterator[Installed]":
 
 
 def _take_back(files: "Installed", restart: bool, was_enabled: bool) -> None:
-    """Whatever of it fails, the first error is the one that is told."""
-    note("it failed: all is put back as it was")
+    """If this fails too, the user still sees the first error."""
+    note("the installation failed: restoring the previous files")
     if not was_enabled:
         subprocess.run(["systemctl", "disable", "-q", "--now", "musterd"], check=False, timeout=_PROGRAM_S)
     try:
         files.take_back()
     except OSError as error:
-        note(f"{error.filename}: could not be put back: {error.strerror}")
+        note(f"cannot restore {error.filename}: {error.strerror}")
     subprocess.run(["systemctl", "daemon-reload"], check=False, timeout=_PROGRAM_S)
     if restart:
         subprocess.run(["systemctl", "restart", "musterd"], check=False, timeout=_PROGRAM_S)
@@ -169,7 +169,7 @@ def _refuse_jobs(root: Root, force: bool) -> None:
     jobs = _living(root)
     if jobs and not force:
         raise Failure(
-            f"jobs run: {_few(jobs)}: stop them first (`muster stop --all`); --force alone lets them run on",
+            f"jobs run: {_few(jobs)}: stop them first with `muster stop --all`; or let them continue with --force",
             Exit.REFUSED,
         )
 
@@ -195,8 +195,8 @@ def _ask(folders: tuple[Path, ...]) -> None:
     """Raises Failure where there is nobody to ask."""
     names = ", ".join(map(str, folders))
     if not sys.stdin.isatty():
-        raise Failure(f"--purge removes {names}, and with them all that is known of every job: add --yes", Exit.REFUSED)
-    click.confirm(f"Remove {names}, and with them all that is known of every job?", abort=True, err=True)
+        raise Failure(f"--purge removes {names}, with the history of every job: add --yes", Exit.REFUSED)
+    click.confirm(f"Remove {names}, with the history of every job?", abort=True, err=True)
 
 
 def _remove(folder: Path) -> None:
@@ -250,19 +250,19 @@ def checked_programs(force: bool) -> Path:
     run what somebody else can change."""
     folder = programs()
     if not (folder / "musterd").exists():
-        raise Failure(f"{folder}/musterd is not there: install muster-agent into a virtual environment with pip")
+        raise Failure(f"{folder}/musterd does not exist: install muster-agent into a virtual environment with pip")
     if not _PLAIN.fullmatch(str(folder)):
-        raise Failure(f"{folder}: a unit takes letters, digits and /_.+@- only: make an environment of another name")
+        raise Failure(f"{folder}: a unit file takes letters, digits and /_.+@- only: rename the environment")
     if (trouble := environment_of_others()) and not force:
-        raise Failure(f"{trouble}. {OWN_ENVIRONMENT}, or take it with --force", Exit.REFUSED)
+        raise Failure(f"{trouble}. {OWN_ENVIRONMENT}, or accept it with --force", Exit.REFUSED)
     return folder
 
 
 def _need_systemd() -> None:
     if os.geteuid() != 0:
-        raise Failure("the service of a node is installed by root", Exit.REFUSED)
+        raise Failure("`muster service` needs root: run it with sudo", Exit.REFUSED)
     if not scope.is_available():
-        raise Failure("systemd does not run here: start musterd in another way (`musterd --root DIR`)", Exit.REFUSED)
+        raise Failure("systemd does not run on this node: start the daemon with `musterd --root DIR`", Exit.REFUSED)
 
 
 def _is(state: str) -> bool:

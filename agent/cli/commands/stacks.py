@@ -22,16 +22,16 @@ _SHOWN = 8
 @click.command()
 @pass_address
 @click.argument("job", metavar="JOB")
-@click.option("-r", "--rank", "ranks", metavar="RANK", type=WHOLE, multiple=True, help="Only this rank. Repeatable.")
 @click.option(
-    "--kept", is_flag=True, help="Those that were taken last (when the job seemed to hang, say); no new ones."
+    "-r", "--rank", "ranks", metavar="RANK", type=WHOLE, multiple=True, help="Show only this rank. Repeatable."
 )
+@click.option("--kept", is_flag=True, help="Show the stored stacks (as of a suspected hang); take no new ones.")
 @format_option
 def stacks(address: Address, job: str, ranks: tuple[int, ...], kept: bool, as_json: bool) -> None:
-    """Show where each rank of a job is: Python frames, or what it waits for in the kernel.
+    """Show the stack of each rank of a job: Python frames, or its wait in the kernel.
 
-    Processes that are at the same place are shown together, the smallest group first: where one rank of many is
-    elsewhere, it is the first. Looking does not stop or slow the ranks.
+    Processes with the same stack form a group; the smallest group comes first, so that a single odd rank is on top.
+    Taking stacks does not stop or slow the ranks.
     """
     from muster.agent.cli.client.calls import connect, utf8
     from muster.v1 import job_pb2

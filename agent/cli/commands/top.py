@@ -35,22 +35,22 @@ _Sparks = dict[int, deque[float | None]]
 @pass_address
 @click.argument("job", required=False, default="", metavar="[JOB]")
 @click.option(
-    "--interval", metavar="DURATION", type=DURATION, default="1s", show_default=True, help="Between two looks."
+    "--interval", metavar="DURATION", type=DURATION, default="1s", show_default=True, help="Time between two readings."
 )
 @click.option(
-    "-n", "--count", type=click.IntRange(min=1), help="End after so many looks. [default: 1 if not on a terminal]"
+    "-n", "--count", type=click.IntRange(min=1), help="Exit after N readings. [default: 1 if stdout is not a terminal]"
 )
 @click.option(
     "--record",
     metavar="FILE",
-    help="Show nothing; append telemetry records to FILE as they are taken, for `muster hang replay`. - is stdout.",
+    help="Show nothing; append telemetry records to FILE, for `muster hang replay`. - is stdout.",
 )
 @format_option
 def top(address: Address, job: str, interval: float, count: int | None, record: str | None, as_json: bool) -> None:
-    """Show what cards and ranks are doing, live; Ctrl-C ends it.
+    """Show the activity of cards and ranks, live; Ctrl-C exits.
 
-    Of a card: utilization, now and in the looks before, memory, power, temperature, and the job that holds it. Of a
-    rank: CPU, memory and input/output of its process with all descendants. `-` is a reading that is not told.
+    Of a card it shows utilization (now and before), memory, power, temperature, and the job that holds it. Of a rank it
+    shows CPU, memory and input/output of its process and all descendants. `-` marks a reading that is not available.
     """
     from muster.agent.cli.client.calls import connect, utf8
 

@@ -16,7 +16,7 @@ REPORT_S = 60.0
 @click.argument("job", metavar="JOB")
 @format_option
 def why(address: Address, job: str, as_json: bool) -> None:
-    """Show why a job ended, with the evidence and what to do; of one that runs, what is wrong with it."""
+    """Show why a job ended, with evidence and remedy; of a running job, show what is wrong."""
     from muster.agent.cli.client.calls import connect, utf8
     from muster.v1 import job_pb2
 

@@ -49,7 +49,9 @@ class Draft:
         """
         asked = self.asked
         if not asked.command:
-            raise Failure("no command: give it behind --, as in `muster run --ranks 2 -- python train.py`", Exit.USAGE)
+            raise Failure(
+                "COMMAND is missing: give it after --, as in `muster run --ranks 2 -- python train.py`", Exit.USAGE
+            )
         found = [
             Violation(self._name(name) + part, text)
             for name in _HOW_MANY
@@ -57,7 +59,7 @@ class Draft:
             for part, text in FIELDS[name].problems(getattr(asked, name))
         ]
         if len(asked.nodes) > 1 and "node_rank" not in self.written:
-            text = f"is not set: say which of the {len(asked.nodes)} nodes this is, from 0"
+            text = f"is not set: give the number of this node, 0 to {len(asked.nodes) - 1}"
             found.append(Violation(self._name("node_rank"), text))
         said: dict[str, Any] = {"node_count": len(asked.nodes) or 1}
         if "job_id" not in self.written:
@@ -92,7 +94,7 @@ class Draft:
                 texts = {f"[{i}]": word for i, word in enumerate(value)}
             for part, text in texts.items():
                 if isinstance(text, str) and not is_utf8(text):
-                    yield Violation(self._name(name) + part, "is not UTF-8, which is all that the daemon's API takes")
+                    yield Violation(self._name(name) + part, "is not UTF-8: the API of the daemon takes only UTF-8")
 
 
 def new_id(command: tuple[str, ...]) -> str:
@@ -127,7 +129,7 @@ def read_file(path: str) -> Draft:
             with open(path, "rb") as file:
                 raw = file.read(_MAX_FILE + 1)
         if len(raw) > _MAX_FILE:
-            raise Failure(f"{shown}: is larger than {_MAX_FILE >> 20} MiB; that is no spec of a job", Exit.USAGE)
+            raise Failure(f"{shown}: is larger than {_MAX_FILE >> 20} MiB: give the spec of a job", Exit.USAGE)
         return from_table(tomllib.loads(raw.decode()), shown)
     except OSError as error:
         raise Failure(f"{shown}: {error.strerror}", Exit.USAGE) from None
@@ -146,9 +148,9 @@ def from_table(table: Mapping[str, Any], file: str = "job.toml") -> Draft:
 
             near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"unknown key {written!r}: {hint}known are {', '.join(sorted(KEYS))}")
+            raise ValueError(f"unknown key {written!r}: {hint}the known keys are {', '.join(sorted(KEYS))}")
         if key in seen:
-            raise ValueError(f"{written!r} and {seen[key]!r} are the same key: give one of the two")
+            raise ValueError(f"{written!r} and {seen[key]!r} are the same key: give only one of them")
         seen[key] = written
         try:
             draft.say(KEYS[key], spec_values.from_toml(KEYS[key], value), f"{file}: {written}")

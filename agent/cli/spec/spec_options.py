@@ -88,6 +88,6 @@ def spec_options(command: F) -> F:
     for field in reversed(_OPTIONS.values()):
         wrapped = _option(field)(wrapped)
     wrapped = click.option(
-        "-f", "--file", "file", metavar="FILE", help="Read the spec from a TOML file (- is stdin); options win."
+        "-f", "--file", "file", metavar="FILE", help="Read the spec from a TOML file (- is stdin); options override it."
     )(wrapped)
     return wrapped  # type: ignore[return-value]  # takes `draft`'s parts in its place

@@ -45,7 +45,7 @@ def _variable(written: str) -> tuple[str, str]:
     if "=" in written:
         return pair(written)
     if written not in os.environ:
-        raise ValueError(f"{written!r} is not set here: give NAME=VALUE, or set it")
+        raise ValueError(f"{written!r} is not set in this environment: give NAME=VALUE, or set it")
     return written, os.environ[written]
 
 
@@ -150,7 +150,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 def _words(field: Field, value: object) -> tuple[str, ...]:
     if isinstance(value, str):
-        raise ValueError(f'{value!r}: must be a list of words, as in ["python", "train.py"]: there is no shell')
+        raise ValueError(f'{value!r}: must be a list of words, as in ["python", "train.py"]: muster uses no shell')
     return _texts(value)
 
 
@@ -173,9 +173,9 @@ def _secret(field: Field, value: object) -> str:
     """@FILE with the secret as its only line: the command reads it, so that no command line has it."""
     written = _text(value)
     if not written.startswith("@"):
-        raise ValueError("must be @FILE, a file with the secret: others can read what is written here")
+        raise ValueError("must be @FILE, a file with the secret: other users can read a command line")
     if not (secret := _only_line(written[1:], "the secret")):
-        raise ValueError(f"{written[1:]}: is empty: write the secret into it")
+        raise ValueError(f"{written[1:]}: is empty: write the secret into the file")
     return secret
 
 

@@ -358,13 +358,13 @@ def test_what_the_command_line_says_of_certificates(listening: Listening, tmp_pa
         assert done.returncode == 4 and not done.stdout, done
         return str(done.stderr)
 
-    assert "does not take the certificate" in said(authority.pair("scheduler.example", days=-1))
-    assert "does not take the certificate" in said(other.pair("scheduler.example"))
+    assert "rejected the certificate" in said(authority.pair("scheduler.example", days=-1))
+    assert "rejected the certificate" in said(other.pair("scheduler.example"))
     assert "not trusted" in said(listening.operator, authority=other.file)
     assert "127.0.0.1" in said(listening.operator, address=f"127.0.0.1:{listening.port}")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        assert "nobody listens" in said(listening.operator, address=f"localhost:{free.getsockname()[1]}")
+        assert "no process listens" in said(listening.operator, address=f"localhost:{free.getsockname()[1]}")
     mixed = Pair(listening.operator.certificate, listening.own.key)
     assert "cannot be used together" in said(mixed)
     missing = listening.cli(Pair(tmp_path / "none", listening.own.key), "node")

@@ -176,11 +176,11 @@ def test_a_command_that_waits_for_a_slot_says_so_and_goes_on(make_daemon: Callab
                 what: stack.enter_context(muster(daemon.root.socket, *command)) for what, command in commands.items()
             }
             for what, process in waiting.items():
-                told = f"waiting for a free slot: {daemon.root.socket} serves 1 {what}, its limit; goes on by itself"
+                told = f"waiting for a free slot: {daemon.root.socket} serves 1 {what}, its limit; no action needed"
                 assert line(process.stderr) == f"muster: {told}\n"
             assert all(process.poll() is None for process in waiting.values())
         for what, process in waiting.items():
-            assert line(process.stderr).startswith("muster: has a slot after "), what
+            assert line(process.stderr).startswith("muster: got a slot after "), what
             assert line(process.stdout).strip(), what
 
 
@@ -366,12 +366,12 @@ def test_a_command_that_gets_no_connection_says_so_and_goes_on(
             waiting = stack.enter_context(muster(path, *command))
             assert line(waiting.stderr) == (
                 f"muster: waiting for a free slot: {path} serves 6 connections, its limit (max_connections in "
-                "[limits]); goes on by itself\n"
+                "[limits]); no action needed\n"
             )
             assert waiting.poll() is None
             # The operators' socket has connections of its own.
             assert "x" in daemon.cli("ps").stdout
-        assert line(waiting.stderr).startswith("muster: has a slot after ")
+        assert line(waiting.stderr).startswith("muster: got a slot after ")
         assert line(waiting.stdout).strip()
 
 
@@ -385,5 +385,5 @@ def test_who_is_refused_a_connection_for_good_is_told_the_limit(make_daemon: Cal
         with muster(path, "ps") as refused:
             told = refused.communicate(timeout=90)[1]
             assert refused.returncode == 5, told
-        assert "8 connections, its limit (max_connections in [limits])" in told.splitlines()[-1]
+        assert "it is at its limit of 8: try again, or raise max_connections in [limits]" in told.splitlines()[-1]
         assert "broke" not in told and "kill" not in told

@@ -155,7 +155,7 @@ def test_when_nobody_reads_the_job_goes_on(daemon):
         process.stdout.close()
         err = process.stderr.read()
         assert process.wait(60) == 141
-    assert b"goes on" in err
+    assert b"continues" in err
     assert daemon.cli("ps", "-q").stdout == "x\n"
 
 

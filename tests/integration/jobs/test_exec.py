@@ -424,12 +424,12 @@ def test_a_job_or_a_rank_that_does_not_run_is_refused(daemon):
     ("args", "said"),
     [
         (["-t", "j", "--", "sh"], "-it"),
-        (["-it", "j", "--", "sh"], "no terminal"),
-        (["j"], "what is to run"),
-        (["j", "-i", "--", "sh"], "options come before"),
+        (["-it", "j", "--", "sh"], "not a terminal"),
+        (["j"], "JOB or COMMAND is missing"),
+        (["j", "-i", "--", "sh"], "put options before"),
         (["j", "--", ""], "argv[0]"),
         (["--attach", "s", "--end", "s", "j"], "one of them"),
-        (["--end", "s"], "which job"),
+        (["--end", "s"], "JOB is missing"),
         (["--detach-keys", "ctrl-ü", "j", "--", "sh"], "ctrl-"),
         (["-w", "here", "j", "--", "sh"], "workdir"),
     ],
@@ -458,7 +458,7 @@ def test_detach_attach_list_end(node):
     done = muster(node, "--attach", ident, "j")
     gone = 3_000_000 - len(done.stdout)
     assert (done.returncode, gone) == (6, 3_000_000 - (1 << 20))
-    assert f"its first {gone} bytes of output were shown before, or are not kept any more" in done.stderr.decode()
+    assert f"skipping the first {gone} bytes of output: shown before, or no longer stored" in done.stderr.decode()
     ident = muster(node, "--detach", "j", "--", *FOREVER).stdout.decode().strip()
     with background(node, "--attach", ident, "j") as process:
         eventually(lambda: [one for one in sessions(node) if one.session_id == ident and one.attached])
@@ -621,7 +621,7 @@ def test_20_megabytes_both_ways_over_ends_of_the_daemon(daemon, tmp_path, number
     assert process.returncode == 0, said
     assert out.stat().st_size == len(data)
     assert out.read_bytes() == data
-    assert said.count("looking for session") == said.count("attached to session") == 2
+    assert said.count("attaching to session") == said.count("attached to session") == 2
 
 
 def test_nobody_waits_for_a_daemon_that_is_gone_longer_than_he_wants(daemon):

@@ -200,7 +200,7 @@ def test_the_terminal_is_restored_when_the_daemon_is_gone(daemon):
     with at(daemon, "-it", "j", "--", "sh", "-c", "echo ready; cat") as terminal:
         terminal.expect(b"ready\r\n")
         daemon.kill()
-        terminal.expect(b"looking for session")
+        terminal.expect(b"attaching to session")
         eventually(lambda: terminal.is_raw)
         terminal.type(b"\x03")  # which nobody else could take
         assert terminal.ended() == 130
@@ -215,7 +215,7 @@ def test_a_terminal_goes_on_over_a_restart_of_the_daemon(daemon):
         terminal.type(b"one\r")
         terminal.expect(b"one\r\n")
         daemon.kill()
-        terminal.expect(b"looking for session")
+        terminal.expect(b"attaching to session")
         terminal.type(b"two\r")
         terminal.resize(30, 90)
         daemon.restart()

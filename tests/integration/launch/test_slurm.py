@@ -84,7 +84,7 @@ def test_scancel_leaves_a_verdict(cluster: Cluster, script: str, code: int, more
     assert sum("saved" in line for line in out.splitlines()) == (2 if script == SAVES else 0)
     (verdict,) = (line for line in err.splitlines() if "job x " in line)
     assert verdict.startswith("muster: job x STOPPED: stopped by ") and verdict.endswith(more)
-    assert "the logs of the ranks are kept in" in err
+    assert "the logs of the ranks are in" in err
     assert "Ctrl-C" not in err
     assert "STOPPED: stopped by" in log
 

@@ -146,7 +146,7 @@ def test_one_rank_is_followed_byte_for_byte_over_kills_of_the_daemon(rotating, t
     [written] = writing.end()
     assert reading.end() == written
     # Nothing but that it waits, where a daemon is away for more than a second.
-    assert all(line.startswith("muster: waiting for the next daemon at ") for line in reading.stderr.splitlines())
+    assert all(line.startswith("muster: waiting up to 60 s for a daemon at ") for line in reading.stderr.splitlines())
     assert len(written) > 500_000
     assert list(rotating.root.log.glob("x-proc-rank-0-*.txt.*")), "it was rotated meanwhile"
 
@@ -286,10 +286,10 @@ def test_following_up_to_a_time_ends_before_the_job(daemon):
     [
         ([], "give a JOB, or --node"),
         (["two", "--node"], "not both"),
-        (["--node", "-r", "0"], "--node goes with neither"),
-        (["--node", "--job"], "--node goes with neither"),
-        (["two", "--grep", "("], "is no regular expression"),
-        (["two", "--ignore-case"], "goes with --grep"),
+        (["--node", "-r", "0"], "--node shows all jobs"),
+        (["--node", "--job"], "--node shows all jobs"),
+        (["two", "--grep", "("], "not a regular expression"),
+        (["two", "--ignore-case"], "needs --grep"),
         (["two", "--until", "soon"], "neither a duration"),
         (["two", "--since", "1m", "--until", "2m"], "is before `since`"),
         (["two", "-r", "7"], "the ranks of this job on this node are 0 to 1"),

@@ -158,7 +158,7 @@ def test_what_was_removed_or_cut_while_nobody_was_connected_is_told_and_reading_
     assert daemon.asked[-1] == {0: 10, 1: 2}
     told = capfd.readouterr().err
     assert "rank 0: bytes 3 to 10 are not kept any more" in told
-    assert "rank 1: its log was cut to 2 bytes by somebody" in told
+    assert "rank 1: its log was truncated to 2 bytes" in told
 
 
 def test_patience_has_an_end(monkeypatch):

@@ -41,9 +41,9 @@ def test_it_says_so_after_a_second_and_then_each_minute(clock: Clock) -> None:
     wait.over()
     assert [round(when) for when, _ in said[:-1]] == [1, 61]
     assert said[0][1] == (
-        "waiting for a free slot: /run/muster/reader.sock serves 256 readers of logs, its limit; goes on by itself"
+        "waiting for a free slot: /run/muster/reader.sock serves 256 readers of logs, its limit; no action needed"
     )
-    assert said[-1][1].startswith("has a slot after ")
+    assert said[-1][1].startswith("got a slot after ")
 
 
 def test_a_slot_within_a_second_is_not_worth_a_word(clock: Clock) -> None:

@@ -239,7 +239,7 @@ def test_all_that_is_wrong_is_said_at_once():
         draft_of(job_id="a/b", ranks=0, nodes=["a", "b"]).spec()
     fields = [line.rpartition(": must")[0] for line in caught.value.message.splitlines()]
     assert fields == ["job.toml: ranks: 0", "", "job.toml: job_id: 'a/b'", ""]
-    assert "--node-rank: is not set: say which of the 2 nodes this is, from 0" in caught.value.message
+    assert "--node-rank: is not set: give the number of this node, 0 to 1" in caught.value.message
     assert "--master-addr: a job of several nodes needs master_addr and master_port" in caught.value.message
     assert caught.value.exit_code == 2
 

@@ -223,5 +223,5 @@ def test_files_that_cannot_be_joined(tmp_path: Path):
     (tmp_path / "a").touch()
     with pytest.raises(Failure, match="nowhere: cannot be read"):
         call(tmp_path / "a", tmp_path / "nowhere")
-    with pytest.raises(Failure, match="standard input is there once"):
+    with pytest.raises(Failure, match="give standard input only once"):
         call("-", "-")
