@@ -51,7 +51,7 @@ def test_the_health_of_a_card_is_starred_where_only_a_drill_makes_it_so(capfd: p
     lines = capfd.readouterr().out.splitlines()
     row = next(line for line in lines if line.startswith("1 "))
     assert "CRITICAL*" in row and len(row) <= 80
-    assert lines[-1] == "* of a condition injected for a drill"
+    assert lines[-1] == "* from a condition injected for a drill"
     del found.conditions[:2]
     node.print_node(found, as_json=False)
     assert "*" not in capfd.readouterr().out

@@ -128,7 +128,7 @@ def test_a_log_that_was_cut_is_read_on(capfd):
     read(Daemon([chunk(0, 0, b"abcd"), chunk(0, 1, b"xy", truncated=True), END]), sink)
     assert sink.data == {"rank 0": b"abcdxy"}
     assert sink.cuts == ["rank 0"]
-    assert "cut to 1 bytes" in capfd.readouterr().err
+    assert "truncated to 1 bytes" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("status", ["NOT_FOUND", "DATA_LOSS", "RESOURCE_EXHAUSTED", "OUT_OF_RANGE"])
@@ -157,7 +157,7 @@ def test_what_was_removed_or_cut_while_nobody_was_connected_is_told_and_reading_
     assert sink.cuts == ["rank 0", "rank 1"]
     assert daemon.asked[-1] == {0: 10, 1: 2}
     told = capfd.readouterr().err
-    assert "rank 0: bytes 3 to 10 are not kept any more" in told
+    assert "rank 0: bytes 3 to 10 are no longer stored" in told
     assert "rank 1: its log was truncated to 2 bytes" in told
 
 
@@ -242,12 +242,12 @@ def test_output_that_is_not_kept_is_told(capfd):
     assert sink.cuts == ["rank 0"] * 3
     told = capfd.readouterr().err
     for gap in ("0 to 10", "12 to 20", "21 to 30"):
-        assert f"rank 0: bytes {gap} are not kept any more" in told
+        assert f"rank 0: bytes {gap} are no longer stored" in told
 
 
 def test_output_of_which_nothing_is_kept_is_told(capfd):
     read(Daemon([chunk(0, 10, b""), END]), Sink())
-    assert "rank 0: bytes 0 to 10 are not kept any more" in capfd.readouterr().err
+    assert "rank 0: bytes 0 to 10 are no longer stored" in capfd.readouterr().err
 
 
 def test_where_reading_was_to_begin_is_no_gap(capfd):

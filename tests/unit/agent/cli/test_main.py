@@ -39,6 +39,23 @@ def test_help_completion_and_usage_errors_load_nothing_heavy(arguments):
 
 
 @pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("ps --nope", "muster: no such option '--nope'"),
+        ("why", "muster: missing argument 'JOB'"),
+        ("stop", "muster: name the jobs, or give --all"),
+        ("nonsense", "muster: no such command 'nonsense'"),
+    ],
+)
+def test_a_usage_error_is_an_error_of_muster_behind_the_usage(command, line, capfd):
+    assert main.execute(command.split()) == Exit.USAGE
+    told = capfd.readouterr()
+    usage, hint, empty, said = told.err.splitlines()
+    assert (told.out, empty) == ("", "")
+    assert usage.startswith("Usage: muster") and hint.startswith("Try 'muster") and said.startswith(line)
+
+
+@pytest.mark.parametrize(
     "command", ["ps", "node", "status x", "why x", "stop x", "wait x", "rm x", "logs x", "events", "exec x -- y"]
 )
 def test_no_daemon(command, capfd):

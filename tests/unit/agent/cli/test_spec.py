@@ -150,8 +150,8 @@ def test_the_platforms_variables_fill_up_what_is_not_said():
     [
         ({"comand": ["x"]}, "unknown key 'comand': did you mean 'command'"),
         ({"label": {}}, "did you mean 'labels'"),
-        ({"zzz": 1}, "known are boot, cards, command"),
-        ({"command": "a b"}, "there is no shell"),
+        ({"zzz": 1}, "known keys are boot, cards, command"),
+        ({"command": "a b"}, "muster uses no shell"),
         ({"command": ["a", 1]}, "list of texts"),
         ({"ranks": "2"}, "whole number"),
         ({"ranks": True}, "whole number"),
@@ -229,7 +229,7 @@ def test_options_win_over_the_file():
 
 
 def test_no_command_is_wrong_usage():
-    with pytest.raises(Failure, match="no command") as caught:
+    with pytest.raises(Failure, match="COMMAND is missing") as caught:
         job_spec.from_table({"command": []}).spec()
     assert caught.value.exit_code == 2
 

@@ -217,7 +217,7 @@ async def test_where_reading_begins(tmp_path):
     assert await log_reading.starts(files, sizes, {1: 5}, 1, None) == {0: 4, 1: 5, 2: 4}
     assert await log_reading.starts(files, sizes, {}, 3, 2 * SECOND) == {0: 2, 1: 2, 2: 2}
     assert await log_reading.starts(files, sizes, {}, None, None) == {0: 0, 1: 0, 2: 0}
-    with pytest.raises(OffsetOutOfRange, match=r"rank 2: offset 7 .* at 6"):
+    with pytest.raises(OffsetOutOfRange, match=r"rank 2: offset 7 .* at byte 6"):
         await log_reading.starts(files, sizes, {2: 7}, None, None)
 
 

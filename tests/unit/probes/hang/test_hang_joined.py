@@ -216,12 +216,12 @@ def test_a_bad_line_is_named_with_its_file(tmp_path: Path, capfd: pytest.Capture
     assert call(tmp_path / "a", tmp_path / "b") == 1
     err = capfd.readouterr().err
     assert f"{tmp_path}/a: line 1: no JSON" in err and f"{tmp_path}/b: line 2: a record" in err
-    assert f"{tmp_path}/a: 1 line was" in err and f"{tmp_path}/b: 2 lines were" in err
+    assert f"{tmp_path}/a: skipped 1 line " in err and f"{tmp_path}/b: skipped 2 lines " in err
 
 
 def test_files_that_cannot_be_joined(tmp_path: Path):
     (tmp_path / "a").touch()
-    with pytest.raises(Failure, match="nowhere: cannot be read"):
+    with pytest.raises(Failure, match=r"cannot read .*nowhere"):
         call(tmp_path / "a", tmp_path / "nowhere")
     with pytest.raises(Failure, match="give standard input only once"):
         call("-", "-")
