@@ -111,4 +111,4 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(path)
     done = subprocess.run([*COMMAND, str(path)], capture_output=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert b"is no file" in done.stderr
+    assert b"is not a regular file" in done.stderr
