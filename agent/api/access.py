@@ -86,7 +86,7 @@ def of_certificate(names: Callable[[], tuple[Collection[str], Collection[str]]])
         found = certified(context)
         if found and time.time() > (end := _expires(context)):
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end))
-            return Caller(None, f"certificate {found[0]}, which was good until {when}, from {context.peer()}")
+            return Caller(None, f"certificate {found[0]}, which expired at {when}, from {context.peer()}")
         operators, readers = names()
         for role, known in ((Role.OPERATOR, operators), (Role.READER, readers)):
             for name in found:

@@ -67,12 +67,12 @@ class Audit:
                 at = os.path.join(self._path.parent, error.filename or self._path.name)
                 if data or not self.trouble:
                     _log.error("audit.unwritten", path=at, error=error.strerror, **line)
-                self.trouble = f"{at}: cannot be written: {explain(OSError(error.errno, error.strerror))}; "
+                self.trouble = f"cannot write {at}: {explain(OSError(error.errno, error.strerror))}; "
                 since = time.strftime("%H:%M:%S", time.localtime(self._since))
                 self.trouble += (
                     f"the audit log lacks {self._untold} line(s) since {since}; the daemon's log has them"
                     if self._untold
-                    else "calls are written into the daemon's log alone"
+                    else "the daemon writes calls into its own log only"
                 )
             else:
                 self.trouble, self._untold, self._since = "", 0, 0.0

@@ -57,7 +57,7 @@ class Defect(MusterError):
     """Raised for an exception that no handler expected; carries nothing of it but a number to find it in the log."""
 
     def __init__(self, incident: str) -> None:
-        super().__init__(f"a defect of muster; the daemon's log has the details under incident {incident}")
+        super().__init__(f"a defect of muster: see incident {incident} in the daemon's log")
         self.incident = incident
 
     def metadata(self) -> dict[str, str]:
@@ -208,7 +208,7 @@ def _reading(deserialize: Callable[[bytes], Any] | None, streams: bool) -> Calla
         try:
             return deserialize(data)
         except DecodeError:
-            error = InvalidRequest([Violation("request", "its bytes are no message of this call")])
+            error = InvalidRequest([Violation("request", "its bytes are not a message of this call")])
         if streams:
             raise error
         return error

@@ -31,7 +31,7 @@ def start(asked: exec_pb2.ExecStart, entry: Entry, settings: ExecTable, by: str)
     """A session. Raises InvalidRequest, RankNotRunning."""
     found = _problems(asked, entry)
     if asked.tty and not asked.stdin:
-        found.append(Violation("tty", "without stdin: a terminal is typed at; set both"))
+        found.append(Violation("tty", "needs stdin: set both"))
     found += window_problems(asked.window, "window")
     limit = None
     if asked.HasField("time_limit"):
@@ -53,9 +53,9 @@ def command(asked: exec_pb2.RunCommandRequest, entry: Entry, settings: ExecTable
     RankNotRunning."""
     found = _problems(asked, entry)
     if len(asked.input) > 1 << 20:
-        found.append(Violation("input", f"{len(asked.input)} bytes: allowed are {1 << 20}; use Exec for more"))
+        found.append(Violation("input", f"{len(asked.input)} bytes: at most {1 << 20} are allowed; use Exec for more"))
     if asked.output_limit > 1 << 20:
-        found.append(Violation("output_limit", f"{asked.output_limit}: allowed are 0 to {1 << 20}; use Exec for more"))
+        found.append(Violation("output_limit", f"{asked.output_limit}: must be 0 to {1 << 20}; use Exec for more"))
     limit = _time(asked.time_limit, MAX_COMMAND_S, found) if asked.HasField("time_limit") else COMMAND_S
     more = {
         "tty": False,
@@ -72,7 +72,7 @@ def command(asked: exec_pb2.RunCommandRequest, entry: Entry, settings: ExecTable
 def window_problems(window: exec_pb2.WindowSize, name: str) -> list[Violation]:
     """What is wrong with a size: a terminal's has 16 bits each way."""
     sizes = (("rows", window.rows), ("columns", window.columns))
-    return [Violation(f"{name}.{which}", f"{n}: allowed are 0 to {_MAX_SIZE}") for which, n in sizes if n > _MAX_SIZE]
+    return [Violation(f"{name}.{which}", f"{n}: must be 0 to {_MAX_SIZE}") for which, n in sizes if n > _MAX_SIZE]
 
 
 def _problems(asked: _Asked, entry: Entry) -> list[Violation]:
@@ -80,7 +80,7 @@ def _problems(asked: _Asked, entry: Entry) -> list[Violation]:
     like = JobSpec("exec", tuple(asked.argv), env=dict(asked.env), workdir=asked.workdir)
     found = violations(like, lambda field: "argv" if field == "command" else field)
     found += [
-        Violation(f"env[{name}]", "is muster's own: it says which job a process belongs to")
+        Violation(f"env[{name}]", "is reserved: muster marks the processes of a job with it")
         for name in asked.env
         if name.startswith("MUSTER_")
     ]
@@ -89,7 +89,7 @@ def _problems(asked: _Asked, entry: Entry) -> list[Violation]:
         ("env", sum(len(f"{key}={value}".encode()) + 1 for key, value in asked.env.items()), MAX_ENV),
     ):
         if size > most:
-            found.append(Violation(name, f"has {size} bytes: allowed are {most}"))
+            found.append(Violation(name, f"has {size} bytes: at most {most} are allowed"))
     ranks = [rank.rank for rank in entry.job.ranks]
     # Where a launcher makes the ranks, it alone is known here: the supervisor looks for the rank itself.
     launched = entry.spec.boot != Boot.RANKS
@@ -120,7 +120,7 @@ def _order(
     }
     encoded = json.dumps(body, ensure_ascii=False).encode()
     if not found and len(encoded) > MAX_BODY:
-        found.append(Violation("argv", f"with env has {len(encoded)} bytes as JSON: allowed are {MAX_BODY}"))
+        found.append(Violation("argv", f"with env has {len(encoded)} bytes as JSON: at most {MAX_BODY} are allowed"))
     if found:
         raise InvalidRequest(found)
     if entry.job.state != State.RUNNING:

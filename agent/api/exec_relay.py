@@ -41,7 +41,7 @@ async def first_request(context: "_Context") -> exec_pb2.ExecRequest:
         request = await _read(context)
         if request is not None and request.WhichOneof("message") in ("start", "attach"):
             return request
-    raise _invalid("start", "neither it nor attach is the first message of the stream")
+    raise _invalid("start", "the first message of the stream must have start or attach")
 
 
 class Relay:
@@ -131,25 +131,25 @@ class Relay:
             await send(frames.SIZE, request.window.rows, request.window.columns)
         elif kind == "signal":
             if not 1 <= request.signal <= _MAX_SIGNAL:
-                raise _invalid("signal", f"{request.signal}: allowed are 1 to {_MAX_SIGNAL}")
+                raise _invalid("signal", f"{request.signal}: must be 1 to {_MAX_SIGNAL}")
             await send(frames.SIGNAL, request.signal)
         elif kind == "ack":
             acks = (request.ack.stdout_offset, request.ack.stderr_offset)
             for name, had, sent in zip(("stdout", "stderr"), acks, self._sent.values(), strict=True):
                 if had > sent:
-                    raise _invalid(f"ack.{name}_offset", f"{had}: is beyond what was sent, which ends at {sent}")
+                    raise _invalid(f"ack.{name}_offset", f"{had}: is beyond the sent output, which ends at {sent}")
             await send(frames.ACK, *acks)
         elif kind == "detach":
             await send(frames.DETACH)
         else:
-            raise _invalid(kind or "message", "is nothing that may come here: a stream has one session")
+            raise _invalid(kind or "message", "must not come here: a stream has one session")
 
     async def _input(self, given: exec_pb2.ExecInput) -> None:
         end = given.offset + len(given.data)
         if self._closed and end > self._given:
             raise _invalid("input", "comes after the input was closed")
         if len(given.data) > frames.MAX_DATA:
-            raise _invalid("input.data", f"{len(given.data)} bytes: allowed are {frames.MAX_DATA}")
+            raise _invalid("input.data", f"{len(given.data)} bytes: at most {frames.MAX_DATA} are allowed")
         if given.offset > self._given:
             raise _invalid("input.offset", f"{given.offset}: the input before it ends at {self._given}")
         if end > self._taken + frames.WINDOW:
@@ -180,7 +180,7 @@ async def _read(context: "_Context") -> exec_pb2.ExecRequest | None:
     try:
         request: object = await context.read()
     except DecodeError:
-        raise _invalid("message", "is no ExecRequest") from None
+        raise _invalid("message", "is not an ExecRequest") from None
     return request if isinstance(request, exec_pb2.ExecRequest) else None  # EOF
 
 

@@ -74,7 +74,8 @@ class OwnLogs:
         lost, now = self._audit.lost, time.monotonic()
         if lost > self._told and now - self._told_at >= EVENT_S:
             what = (
-                self._audit.trouble or f"{self._root.audit_log}: lines of the audit log were lost; it is written again"
+                self._audit.trouble
+                or f"{self._root.audit_log}: lines of the audit log were lost; the daemon writes it again"
             )
             attributes = {"lines": str(lost - self._told), "total": str(lost)}
             self._events.append([(None, Event(time.time(), "node.audit_lost", message=what, attributes=attributes))])

@@ -218,7 +218,7 @@ def _bind_tls(server: aio.Server, listen: str, credentials: Credentials) -> None
     try:
         server.add_secure_port(listen, credentials.server())
     except RuntimeError as error:
-        raise StartupError(f"tls.listen: {listen}: cannot be listened on: {error}") from error
+        raise StartupError(f"tls.listen: cannot listen on {listen}: {error}") from error
 
 
 def _bind(server: aio.Server, path: Path, mode: int, group: str, default_group: str) -> None:

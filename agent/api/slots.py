@@ -34,7 +34,7 @@ USED = OWN.gauge("muster_streams", "Calls that hold a slot now, by listener and 
 MOST = OWN.gauge("muster_streams_limit", "Slots of a listener, by kind.", "listener", "kind")
 WAITING = OWN.gauge(
     "muster_streams_waiting",
-    "Clients that were refused a slot and ask again, by listener and kind.",
+    "Clients that found no free slot and ask again, by listener and kind.",
     "listener",
     "kind",
 )
@@ -224,7 +224,7 @@ class Slots:
             raise NoSlot(f"{what} of {caller.client}", share, self._where, "client_percent in [limits]", reason)
         left = max(1, most - math.ceil(most * limits.reserved_percent / 100))
         if self._shared and caller.role is not Role.OPERATOR and count.readers >= left:
-            raise NoSlot(f"{what} that are no operators", left, self._where, remedy, reason)
+            raise NoSlot(f"{what} with the role reader", left, self._where, remedy, reason)
         if count.total >= most:
             raise NoSlot(what, most, self._where, remedy, reason)
 

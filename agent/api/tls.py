@@ -43,11 +43,15 @@ class Credentials:
     @property
     def trouble(self) -> list[str]:
         """Sentences for an operator: files that were not taken, a certificate that no client takes, or soon none."""
-        found = [f"tls: those before stay in force: {self._refused}"] if self._refused else []
+        found = [f"tls: the previous certificate stays in use: {self._refused}"] if self._refused else []
         if self._until is not None and (left := self._until - time.time()) < SOON_S:
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._until))
-            how = f"ends in {left / 86400:.1f} days, at {when}" if left > 0 else f"ended at {when}: no client takes it"
-            found.append(f"tls: {self._certificate}: the certificate {how}; put a new one with its key in its place")
+            how = (
+                f"expires in {left / 86400:.1f} days, at {when}"
+                if left > 0
+                else f"expired at {when}: clients reject it"
+            )
+            found.append(f"tls: {self._certificate}: the certificate {how}: replace certificate and key")
         return found
 
     def server(self) -> grpc.ServerCredentials:
@@ -80,12 +84,12 @@ class Credentials:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
         except ssl.SSLError as error:
-            why = f"is no certificate for the key {self._key}, or one of the two is no PEM: {error.reason or error}"
+            why = f"does not match the key {self._key}, or one of the two is not PEM: {error.reason or error}"
             raise OSError(error.errno, why, str(self._certificate)) from error
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self._authority)
         except ssl.SSLError as error:
-            why = f"holds no certificate in PEM: {error.reason or error}"
+            why = f"holds no PEM certificate: {error.reason or error}"
             raise OSError(error.errno, why, str(self._authority)) from error
         self._until = _end_of(chain)
         return grpc.ssl_server_certificate_configuration([(key, chain)], authority)

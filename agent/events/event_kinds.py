@@ -42,7 +42,7 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "`attempt` (the next), `exit_code` (of the attempt that failed)",
         ),
         "job.ended": EventKind("the job has ended", "`state`, `exit_code`, `first_failed_rank`"),
-        "job.warning": EventKind("somebody should look"),
+        "job.warning": EventKind("the job has a problem that an operator should look at"),
         "job.output_lost": EventKind(
             "output cannot be written: at the first lost byte, while it lasts (after 1, 2, 4, ... minutes), and at the "
             "end",
@@ -87,7 +87,7 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
         "node.card_accepted": EventKind(
             "an operator accepted that the cards differ from those that the node had", "`code`, `device`, `by`"
         ),
-        "node.drained": EventKind("an operator took the node out of service", "`by`, `reason`"),
-        "node.undrained": EventKind("an operator took the node into service again", "`by`, `reason`"),
+        "node.drained": EventKind("an operator drained the node", "`by`, `reason`"),
+        "node.undrained": EventKind("an operator returned the node to service", "`by`, `reason`"),
     }
 )

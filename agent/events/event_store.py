@@ -99,7 +99,7 @@ class EventStore:
         self._grown, self._dirty = Changes(), Changes()
         self._limiter = anyio.CapacityLimiter(4)
         #: Sentences for an operator: what is damaged, what cannot be written.
-        self.damage = [f"{s.path}: {s.damaged} damaged line(s) were left out" for s in found if s.damaged]
+        self.damage = [f"{s.path}: {s.damaged} damaged line(s) skipped" for s in found if s.damaged]
         self._unwritten = read.trouble
 
     @classmethod
@@ -179,7 +179,7 @@ class EventStore:
             active.unnote(active.size)
             del self._pending[:-MAX_PENDING]
             many = len(self._pending)
-            self._unwritten = f"{active.path}: events cannot be written: {error.strerror}; {many} wait in memory"
+            self._unwritten = f"cannot write events to {active.path}: {error.strerror}; {many} wait in memory"
             return
         self._unwritten = ""
         active.size = offset
@@ -251,7 +251,7 @@ class EventStore:
     def _number(self, cursor: str) -> int:
         match = _CURSOR.fullmatch(cursor)
         if match is None:
-            raise InvalidRequest([Violation("cursor", "is none that this service gave: begin again without a cursor")])
+            raise InvalidRequest([Violation("cursor", "is not from this service: begin again without a cursor")])
         number = int(match[2])
         if match[1] != self._epoch or number < self._segments[0].first - 1:
             raise CursorTooOld(self.oldest_cursor())
@@ -273,7 +273,7 @@ class EventStore:
                 await self._sync()
                 await self._keep_bound()
             except OSError as error:
-                self._unwritten = f"{self._folder}: events cannot be put onto the disk: {error.strerror}"
+                self._unwritten = f"cannot sync events in {self._folder} to the disk: {error.strerror}"
                 _log.warning("events.unwritten", error=str(error))
                 self._dirty.tell()
             if self._pending:
@@ -347,7 +347,7 @@ def _load(folder: Path, boot: str) -> _Read:
     except OSError as error:
         if error.errno not in DEGRADES:
             raise
-        trouble = f"{folder}: events cannot be written: {error.strerror}; new ones wait in memory"
+        trouble = f"cannot write events to {folder}: {error.strerror}; new events wait in memory"
         return replace(_open(folder, boot, write=False), trouble=trouble)
 
 

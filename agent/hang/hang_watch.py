@@ -256,7 +256,7 @@ class HangWatch:
         text = sentence(change)
         if kind == "job.recovered" and watched.found is not None:
             how = (change.evidence.get("recovered") or {}).get("how", "")
-            text = f"gets on again ({how or change.verdict})"
+            text = f"works again ({how or change.verdict})"
         self._events.append([(None, Event(time.time(), kind, change.job, message=text, attributes=attributes))])
 
     async def _follow_up(self, watched: _Watched, change: Change) -> None:
@@ -274,7 +274,7 @@ class HangWatch:
             return  # it got on while the stacks were taken
         least = watched.detector.settings.action_confidence
         if change.confidence < least:
-            text = f"{action} is not done: confidence {change.confidence:g} is below action_confidence, {least:g}"
+            text = f"action {action} skipped: confidence {change.confidence:g} is below action_confidence, {least:g}"
             told = {"action": str(action), "confidence": f"{change.confidence:g}", "action_confidence": f"{least:g}"}
             self._events.append(
                 [(None, Event(time.time(), "job.hang_not_acted", change.job, message=text, attributes=told))]

@@ -99,7 +99,7 @@ class Stacks:
         wanted = _wanted(entry, ranks)
         found = await self.history(job_id)
         if not found:
-            return JobStacks(0.0, "", 0, (), ("none were taken of this job so far",))
+            return JobStacks(0.0, "", 0, (), ("no stacks of this job are stored",))
         last = found[-1]
         return replace(last, processes=tuple(one for one in last.processes if wanted is None or one.rank in wanted))
 
@@ -119,13 +119,13 @@ class Stacks:
         found = JobStacks(time.time(), occasion, entry.job.attempt, (), ())
         if entry.job.state.final or not entry.job.spawned:
             what = "has ended" if entry.job.state.final else "has no process yet"
-            return replace(found, notes=(f"the job {what} ({entry.job.state}): there is nothing to look at",))
+            return replace(found, notes=(f"the job {what} ({entry.job.state}): it has no stacks",))
         targets, notes = await self._targets(entry, ranks)
         settings = self._settings()
         native = NATIVE_GROUPS if occasion in settings.native else 0
         taken = await stacks.take(targets, deadline_s=settings.deadline_s, native=native)
         if not taken.processes and not notes:
-            notes = ["its processes have ended: there is nothing to look at"]
+            notes = ["its processes have ended: it has no stacks"]
         return replace(found, at=taken.at, processes=taken.processes, notes=(*notes, *taken.notes))
 
     async def _targets(self, entry: Entry, ranks: frozenset[int] | None) -> tuple[list[StackTarget], list[str]]:
@@ -140,12 +140,12 @@ class Stacks:
                 _log.warning("stacks.no_tree", job=entry.job_id, error=str(error))
         if procs is None:
             own = [StackTarget(root.rank, root.pid, root.start) for root in roots.roots if _is_in(root.rank, ranks)]
-            return own, [f"/proc does not answer within {FIND_S:g} s: only what muster itself started is looked at"]
+            return own, [
+                f"/proc does not answer within {FIND_S:g} s: showing only the processes that muster itself started"
+            ]
         found = targets(procs, roots, ranks)
         if len(found) > MAX_PROCESSES:
-            note = (
-                f"the job has {len(found)} processes, of which {MAX_PROCESSES} are looked at: ask for some ranks only"
-            )
+            note = f"the job has {len(found)} processes: showing {MAX_PROCESSES} of them; select ranks with --rank"
             return found[:MAX_PROCESSES], [note]
         return found, []
 
@@ -160,7 +160,7 @@ class Stacks:
             except (OSError, watched.StillHanging) as error:
                 trouble = f"{folder}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         _log.warning("stacks.not_kept", job=entry.job_id, error=trouble)
-        return replace(taken, notes=(*taken.notes, f"these stacks are not kept: {trouble}"))
+        return replace(taken, notes=(*taken.notes, f"these stacks are not stored: {trouble}"))
 
     @asynccontextmanager
     async def _turn(self, job_id: str, limiter: anyio.CapacityLimiter) -> AsyncIterator[None]:
@@ -212,7 +212,7 @@ def message(taken: JobStacks) -> job_pb2.GetStacksResponse:
         size += one.ByteSize() + 8
         if size > _MAX_ANSWER:
             answer.notes.append(
-                f"{len(groups) - number} more groups do not fit into an answer: ask for some ranks only"
+                f"{len(groups) - number} more groups do not fit into an answer: select ranks with --rank"
             )
             break
         answer.groups.append(one)

@@ -89,7 +89,7 @@ def encoded(taken: JobStacks, most: int = MAX_BYTES) -> bytes:
     count = len(taken.processes)
     while len(data) > most and taken.processes:
         kept = taken.processes[: len(taken.processes) // 2]
-        note = f"{count - len(kept)} of {count} processes are left out here, since all together were too large"
+        note = f"{count - len(kept)} of {count} processes left out: all stacks together were too large"
         taken = replace(taken, processes=kept, notes=(*taken.notes[:16], note))
         data = msgspec.json.encode(taken)
     return data

@@ -218,7 +218,7 @@ class Metrics:
         try:
             sock = scrape_server.bind(where)
         except OSError as error:
-            text = f"{where}: metrics cannot be shown here: {os.strerror(error.errno or 0)}; it is tried again; "
+            text = f"cannot serve metrics at {where}: {os.strerror(error.errno or 0)}; the daemon tries again; "
             text += "see listen in [metrics]"
             if text != self._unbound:
                 _log.warning("metrics.not_bound", where=str(where), error=str(error))

@@ -34,7 +34,7 @@ WARNINGS = OWN.gauge("muster_warnings", "What is wrong with the daemon: warnings
 
 JOBS = OWN.gauge("muster_jobs", "Jobs that the daemon knows, by state; ended ones until they are deleted.", "state")
 RANKS = OWN.gauge("muster_ranks_running", "Ranks of all jobs that have been started and have not ended.")
-UNDERUSED = OWN.gauge("muster_jobs_underused", "Jobs that are pointed out because their cards are hardly used.")
+UNDERUSED = OWN.gauge("muster_jobs_underused", "Jobs with underused cards.")
 
 CHECK = OWN.gauge(
     "muster_check_status", "Newest result of a check: 0 OK, 1 WARN, 2 CRITICAL, 3 UNKNOWN.", "item", "device"
@@ -43,9 +43,9 @@ CONDITIONS = OWN.gauge("muster_conditions", "Conditions that the node has now, b
 CONDITION = OWN.gauge(
     "muster_condition", "1 for each condition that the node has now.", "item", "code", "device", "status", "injected"
 )
-DRAINED = OWN.gauge("muster_node_drained", "1 while the node is drained, which somebody asked for.")
+DRAINED = OWN.gauge("muster_node_drained", "1 while the node is drained by an operator.")
 ACCEPTS = OWN.gauge(
-    "muster_node_accepts_jobs", "0 while new jobs are refused: the node is drained, or a condition of the node says so."
+    "muster_node_accepts_jobs", "0 while the daemon refuses new jobs: the node is drained, or a condition refuses them."
 )
 
 

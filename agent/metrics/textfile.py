@@ -57,7 +57,7 @@ class Textfile:
             self.trouble = ""
 
     def _failed(self, why: str) -> None:
-        text = f"{self._path}: metrics cannot be written: {why}; it is tried again; see textfile in [metrics]"
+        text = f"cannot write metrics to {self._path}: {why}; the daemon tries again; see textfile in [metrics]"
         if text != self.trouble:
             _log.warning("metrics.not_written", path=str(self._path), error=why)
         self.trouble = text

@@ -37,7 +37,7 @@ def chosen(found: Collection[Pair], cards: Sequence[str], names_of: Callable[[st
         if not mine:
             raise NothingToAccept(card, sorted({device or "the node" for _, device in found}))
         if len(devices) > 1:
-            text = f"{card!r}: may be {' or '.join(devices)}: name it so"
+            text = f"{card!r}: is ambiguous: name {' or '.join(devices)}"
             raise InvalidRequest([Violation("cards", text)])
         wanted |= dict.fromkeys(mine)
     return list(wanted)

@@ -221,7 +221,7 @@ class Conditions:
                 latched.seen_up = now.up - max(0.0, now.at - condition.seen_at)
                 latched.misses, latched.missed_up = 0, 0.0
                 if clears == REBOOT or condition.injected:
-                    changes.append(self._drop(condition, "the node was booted anew"))
+                    changes.append(self._drop(condition, "the node has rebooted"))
         self._sorted = None
         return changes
 

@@ -21,12 +21,14 @@ def drill(
     known, meaning = explained(code)
     wrong = []
     if not meaning.condition:
-        wrong.append(Violation("code", f"{known}: makes no condition: name a code of something that can be wrong"))
+        wrong.append(
+            Violation("code", f"{known}: is not the code of a condition: give the code of something that can be wrong")
+        )
     if card is not None and card not in cards:
         have = f"cards {', '.join(str(i) for i in sorted(cards))}" if cards else "no cards"
         wrong.append(Violation("card", f"{card}: this node has {have}"))
     if len(reason) > MAX_REASON:
-        wrong.append(Violation("reason", f"has {len(reason)} characters: allowed are {MAX_REASON}"))
+        wrong.append(Violation("reason", f"has {len(reason)} characters: at most {MAX_REASON} are allowed"))
     if wrong:
         raise InvalidRequest(wrong)
     finders: list[tuple[str, Sequence[str]]] = [(check.item, check.codes) for check in catalogue]

@@ -122,7 +122,7 @@ class FaultsFile:
                 self.trouble = ""
             except OSError as error:
                 self.trouble = (
-                    f"{self._path}: cannot be written: {error.strerror or error}; verdicts of jobs do not know what is "
+                    f"{self._path}: cannot be written: {error.strerror or error}; verdicts of jobs do not see what is "
                     "wrong with the cards"
                 )
                 _log.warning("faults_file.unwritten", path=str(self._path), error=str(error))

@@ -122,7 +122,7 @@ class NodeHealth:
         return [
             *self._file.trouble,
             *([self._faults.trouble] if self._faults.trouble else []),
-            *([f"{many} conditions are not kept: there are too many at once; see the events"] if many else []),
+            *([f"too many conditions at once: {many} are not stored; see `muster events`"] if many else []),
         ]
 
     def checks(self) -> list[tuple[NodeCheck, str]]:
@@ -181,7 +181,7 @@ class NodeHealth:
         """
         known, _ = explained(code)
         there = [f"{c.code} of {c.device or 'the node'}" for c in self._conditions.all]
-        changes = self._conditions.clear(code, device, f"it was cleared by {by}")
+        changes = self._conditions.clear(code, device, f"{by} cleared it")
         if not changes:
             raise ConditionNotFound(code, device, there)
         _, looker = self._ready()
@@ -207,13 +207,13 @@ class NodeHealth:
         changes: list[ConditionChange] = []
         for code, device in pairs:
             await looker.accept(code, device)
-            gone = self._conditions.clear(str(code), device, f"it was accepted by {by}")
+            gone = self._conditions.clear(str(code), device, f"{by} accepted it")
             changes += gone
             self._notes.accepted(str(code), device, found[code, device], by, self._clock.moment())
         if pairs:
             here = shown.keys() | {card.index for card in looker.inventory.cards}
             for old in [c for c in self._conditions.all if c.card is not None and c.card not in here]:
-                changes += self._conditions.clear(old.code, old.device, f"{by} accepted that the card is gone")
+                changes += self._conditions.clear(old.code, old.device, f"{by} accepted the removal of the card")
             self._changed(changes, by)
             self._remember()
             await self.look([INVENTORY])

@@ -52,7 +52,7 @@ class Notes:
             condition = change.condition
             attributes = self._attributes(condition)
             if change.gone:
-                kind, message = CLEARED, f"{condition.finding}: is gone: {change.gone}"
+                kind, message = CLEARED, f"{condition.finding}: cleared: {change.gone}"
             else:
                 kind, message = CONDITION, f"{condition.finding} ({condition.status})"
                 if change.was is not None:
@@ -93,12 +93,12 @@ class Notes:
 
     def drained(self, drain: DrainState, now: Moment) -> None:
         """The node was taken out of service, or the reason changed."""
-        message = f"the node was drained by {drain.by}: {drain.reason}"
+        message = f"{drain.by} drained the node: {drain.reason}"
         self._append(Event(now.at, DRAINED, message=message, attributes={"by": drain.by, "reason": drain.reason}))
 
     def undrained(self, drain: DrainState, by: str, now: Moment) -> None:
         """The node was taken into service again."""
-        message = f"the node was taken into service again by {by}; it had been drained for: {drain.reason}"
+        message = f"{by} returned the node to service; it was drained because of: {drain.reason}"
         self._append(Event(now.at, UNDRAINED, message=message, attributes={"by": by, "reason": drain.reason}))
 
     def accepted(self, code: str, device: str, reason: str, by: str, now: Moment) -> None:

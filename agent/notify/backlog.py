@@ -80,8 +80,8 @@ class Outbox:
             _Saved,
             self._snapshot,
             version=VERSION,
-            forgotten="notifications that waited in it are not sent",
-            unwritten="what waits would be lost, or sent twice, if musterd was started again",
+            forgotten="its waiting notifications are lost",
+            unwritten="a restart of musterd would lose waiting notifications, or send them twice",
             save_s=SAVE_S,
         )
         self._saved_cursor = self.cursor = ""
@@ -110,7 +110,7 @@ class Outbox:
         the longest queue pays: a dead receiver does not push out what waits for the others."""
         queue = self._queues.setdefault(key, Queue())
         queue.items.append(item)
-        why = f"over {keep} waited (keep in [notify]); the oldest went"
+        why = f"over {keep} waited (keep in [notify]); the oldest were dropped"
         if key in (COMMAND, WEBHOOK):
             while len(queue) > keep and queue.items:
                 self._drop(key, queue, why)

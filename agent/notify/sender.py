@@ -109,7 +109,7 @@ class Notifier:
             first = next(iter(failing.values()))
             waiting = sum(map(len, failing.values()))
             found.append(
-                f"notify: {len(failing)} webhook(s) of jobs take nothing, {waiting} event(s) wait; one of them: "
+                f"notify: {len(failing)} webhook(s) of jobs accept nothing, {waiting} event(s) wait; one of them: "
                 f"{first.why}"
             )
         return found
@@ -153,7 +153,7 @@ class Notifier:
             try:
                 batch = await self._events.read(self._outbox.cursor, _PAGE)
             except CursorTooOld as error:
-                self._missed = f"notify: events were dropped before they could be told: {error}"
+                self._missed = f"notify: events were dropped before they were sent: {error}"
                 _log.warning("notify.events_missed", error=str(error))
                 self._outbox.cursor = error.oldest
                 continue

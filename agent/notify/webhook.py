@@ -83,10 +83,12 @@ def read_secret(path: str) -> bytes:
         with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise NotTaken(f"secret_file: {path}: is no regular file")
+                raise NotTaken(f"secret_file: {path}: is not a regular file")
             if status.st_mode & (stat.S_IROTH | stat.S_IWOTH):
                 mode = stat.S_IMODE(status.st_mode)
-                raise NotTaken(f"secret_file: {path}: mode {mode:04o} lets everybody read or write it; chmod o= {path}")
+                raise NotTaken(
+                    f"secret_file: {path}: mode {mode:04o} lets every user read or write it: run `chmod o= {path}`"
+                )
             secret = file.read(MAX_SECRET + 1)
     except OSError as error:
         raise NotTaken(f"secret_file: {path}: cannot be read: {error.strerror}") from None
@@ -107,7 +109,7 @@ def _trusted(ca_file: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:
-        raise NotTaken(f"ca_file: {ca_file or 'of the system'}: cannot be used: {error.strerror or error}") from None
+        raise NotTaken(f"ca_file: cannot use {ca_file or 'that of the system'}: {error.strerror or error}") from None
 
 
 def _judge(where: str, answer: "_Request") -> None:
@@ -155,10 +157,10 @@ class _Request:
         except OSError:  # some are ValueErrors as well: a certificate that is not trusted
             raise
         except UnicodeError:
-            raise OSError("it is no name that a host can have") from None
+            raise OSError("it is not a valid host name") from None
         except (HTTPException, ValueError) as error:
             raise OSError(f"it does not speak HTTP: {type(error).__name__}") from error
-        self.status, self.problem = status, f"there are more than {MAX_REDIRECTS} redirects in a row"
+        self.status, self.problem = status, f"it sent more than {MAX_REDIRECTS} redirects in a row"
 
     def abort(self) -> None:
         """Makes `run` return soon."""
@@ -203,14 +205,14 @@ class _Request:
 
         if not 300 <= status < 400:
             return ""
-        self.problem = "such a redirect does not take a POST along: write the final URL"
+        self.problem = "this kind of redirect drops the POST: configure the final URL"
         if status not in _REDIRECTS or not location:
             return ""
         onward = urljoin(url, location)
         if problem := webhook_problem(onward):
-            self.problem = f"it redirects to what is no URL of a webhook: {problem}"
+            self.problem = f"it redirects to an invalid webhook URL: {problem}"
         elif onward.split(":", 1)[0] != url.split(":", 1)[0]:
-            self.problem = f"it redirects to {shown(onward)}, another scheme: write the final URL"
+            self.problem = f"it redirects to {shown(onward)}, another scheme: configure the final URL"
         else:
             self.problem = ""
             return onward

@@ -188,7 +188,7 @@ class ExecService(ExecServiceServicer):
             return SupervisorUnreachable(f"job {entry.job_id}: {lost}")
         ended = f"job {entry.job_id} has ended ({entry.job.state})"
         if session:
-            return SessionNotFound(session, f"{ended}, and session {session} with it")
+            return SessionNotFound(session, f"{ended}; session {session} ended with it")
         return RankNotRunning.of_job(entry.job_id, entry.job.state)
 
     async def _what_became(self, entry: Entry, link: SessionLink) -> MusterError:
@@ -204,8 +204,10 @@ class ExecService(ExecServiceServicer):
                     await anyio.sleep(pause.next())
                     continue
                 if pid != link.started.supervisor:
-                    return SessionNotFound(session, f"job {entry.job_id}: {session}: it died with its supervisor")
-                return SupervisorUnreachable(f"job {entry.job_id}: session {session} was cut off: attach to it again")
+                    return SessionNotFound(session, f"job {entry.job_id}: session {session} ended with its supervisor")
+                return SupervisorUnreachable(
+                    f"job {entry.job_id}: session {session} lost its connection: attach to it again"
+                )
         return self._unreachable(entry, session, LinkLost(problem))
 
     async def _sessions(self, entry: Entry) -> list[exec_pb2.Session]:
@@ -251,7 +253,7 @@ class ExecService(ExecServiceServicer):
         if lost is not None:
             raise lost
         if answer.timed_out:
-            answer.exited.message = f"its time limit of {limit:g} s has passed"
+            answer.exited.message = f"it reached its time limit of {limit:g} s"
         answer.stdout, answer.stderr = bytes(kept[frames.STDOUT]), bytes(kept[frames.STDERR])
         answer.stdout_cut = ends[frames.STDOUT] - len(answer.stdout)
         answer.stderr_cut = ends[frames.STDERR] - len(answer.stderr)
@@ -298,7 +300,7 @@ class _Told:
 def _checked(session_id: str) -> str:
     """What may be the id of a session. Raises SessionNotFound."""
     if not (session_id.isascii() and session_id.isalnum() and len(session_id) <= _MAX_ID):
-        raise SessionNotFound(session_id, f"session {session_id[:_MAX_ID]!r}: an id has letters and digits alone")
+        raise SessionNotFound(session_id, f"session {session_id[:_MAX_ID]!r}: an id has only letters and digits")
     return session_id
 
 

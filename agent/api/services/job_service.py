@@ -50,7 +50,7 @@ RECORD_S = 30.0
 #: Seconds more for a job whose processes must be found first; and that the record of an end is waited for, once nothing
 #: of the job lives.
 LOOK_MARGIN_S, RECORDED_S = 4.0, 3.0
-UNRECORDED = "nothing of the job lives; its end is not recorded yet, and is as soon as its journal takes a record"
+UNRECORDED = "no process of the job is left; muster records its end as soon as its journal takes a record"
 _MAX_TIMEOUT_S = 24 * 3600.0
 _MAX_REASON = 1024
 
@@ -67,7 +67,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
     async def Start(self, request: job_pb2.StartRequest, context: "_Context") -> job_pb2.StartResponse:
         """See job.proto. Raises InvalidRequest and what Registry.start raises."""
         if not request.HasField("spec"):
-            raise InvalidRequest([Violation("spec", "is not set: say what to run")])
+            raise InvalidRequest([Violation("spec", "is not set: give the spec of a job")])
         spec = convert.spec_from(request.spec)
         entry, existed = await self._server.registry.start(spec, caller(context))
         return job_pb2.StartResponse(job=self._message(entry), already_existed=existed)
@@ -82,7 +82,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
     async def List(self, request: job_pb2.ListRequest, context: "_Context") -> job_pb2.ListResponse:
         """See job.proto. Raises InvalidRequest."""
         known = set(job_pb2.JobState.values()) - {job_pb2.JOB_STATE_UNSPECIFIED}
-        bad = [Violation("states", f"{state}: is no state") for state in request.states if state not in known]
+        bad = [Violation("states", f"{state}: is not a state") for state in request.states if state not in known]
         if bad:
             raise InvalidRequest(bad)
         names = {job_pb2.JobState.Name(state).removeprefix("JOB_STATE_") for state in request.states}
@@ -155,7 +155,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             timeout = protobuf_times.bounded(request.timeout, "timeout", _MAX_TIMEOUT_S)
         if len(request.reason) > _MAX_REASON:
             raise InvalidRequest(
-                [Violation("reason", f"has {len(request.reason)} characters: allowed are {_MAX_REASON}")]
+                [Violation("reason", f"has {len(request.reason)} characters: at most {_MAX_REASON} are allowed")]
             )
         began = anyio.current_time()
         registry = self._server.registry
@@ -166,7 +166,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             with anyio.move_on_after(RECORD_S) as recording:
                 entry = await registry.stop(request.job_id, steps, by, request.reason)
             if recording.cancelled_caught:
-                text = f"job {request.job_id}: its supervisor did not take the stop in {RECORD_S:g} s"
+                text = f"job {request.job_id}: its supervisor did not accept the stop within {RECORD_S:g} s"
                 raise SupervisorUnreachable(text)
         if timeout is None:
             default = self._server.config().jobs.grace_steps
@@ -177,7 +177,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         if not entry.damaged:
             entry = await self._stopped(entry, deadline)
             if entry.damaged:  # since then, and maybe ended by the order that was given already
-                remarks = [f"how its ranks ended is not known: {entry.damaged}"]
+                remarks = [f"the outcome of its ranks is unknown: {entry.damaged}"]
         if entry.damaged:
             try:
                 with anyio.CancelScope(deadline=deadline + LOOK_MARGIN_S):
@@ -268,7 +268,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         if living := [*map(plain, self._server.registry.damaged.living(entry.job_id))]:
             message.living.extend(living)
             message.warnings.append(
-                f"processes of it live: {', '.join(living)}; `muster stop {entry.job_id}` ends them"
+                f"its processes still run: {', '.join(living)}: end them with `muster stop {entry.job_id}`"
             )
         return message
 
@@ -290,7 +290,7 @@ def _read_token(request: job_pb2.ListRequest) -> _Key:
             raise ValueError("not a key")
     except (binascii.Error, ValueError, TypeError):
         raise InvalidRequest(
-            [Violation("page_token", "is not one that this daemon gave: begin again without a token")]
+            [Violation("page_token", "is not from this daemon: begin again without a token")]
         ) from None
     if digest != _filter_digest(request):
         raise InvalidRequest(

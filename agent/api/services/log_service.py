@@ -127,7 +127,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         job_log = files.pop(JOB)
         if request.job_log == log_pb2.JOB_LOG_ONLY:
             if request.offsets:
-                raise InvalidRequest([Violation("offsets", "no rank is read with JOB_LOG_ONLY: give job_offset")])
+                raise InvalidRequest([Violation("offsets", "JOB_LOG_ONLY reads no rank: give job_offset")])
             return [job_log]
         found: list[Violation] = []
         for rank in request.ranks:
@@ -137,7 +137,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         if not found:
             for rank in request.offsets:
                 if rank not in chosen:
-                    found.append(Violation(f"offsets[{rank}]", "this rank is not among those that are read"))
+                    found.append(Violation(f"offsets[{rank}]", "the request does not read this rank"))
         if found:
             raise InvalidRequest(found)
         return [*chosen.values(), *([job_log] if request.job_log == log_pb2.JOB_LOG_INCLUDED else [])]

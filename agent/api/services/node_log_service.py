@@ -151,8 +151,8 @@ class NodeReading:
         self._finish(_key(job) for job in left)
         if not left:
             return ""
-        text = f"{len(left)} jobs that have ended are left out, {left[0].job_id} and those accepted before it"
-        return f"{text}: at most {MAX_FILES} files are read at once; see `muster logs JOB`\n"
+        text = f"left out {len(left)} ended jobs: {left[0].job_id} and those accepted before it"
+        return f"{text}: the daemon reads at most {MAX_FILES} files at once; read one with `muster logs JOB`\n"
 
     async def _begin(self, jobs: list[Entry | Ended]) -> _Round:
         entries = []
@@ -212,7 +212,9 @@ class NodeReading:
             named = str(error.filename)
             if named in (str(file.path), str(file.index)) or named.startswith(f"{file.path}."):  # a segment
                 self._finish([_key(entry)])
-                await self._note(f"job {entry.job_id} is left out: {error.filename}: {error.strerror}\n", context)
+                await self._note(
+                    f"left out job {entry.job_id}: cannot read {error.filename}: {error.strerror}\n", context
+                )
                 return
         raise error
 

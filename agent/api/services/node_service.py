@@ -42,9 +42,11 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         """See node.proto. Raises InvalidRequest."""
         reason = request.reason.strip()
         if not reason:
-            raise InvalidRequest([Violation("reason", "is empty: say why, for those who find the node drained")])
+            raise InvalidRequest([Violation("reason", "is empty: give the reason, for the users of the node")])
         if len(reason) > MAX_REASON:
-            raise InvalidRequest([Violation("reason", f"has {len(reason)} characters: allowed are {MAX_REASON}")])
+            raise InvalidRequest(
+                [Violation("reason", f"has {len(reason)} characters: at most {MAX_REASON} are allowed")]
+            )
         await self._server.health.set_drain(reason, caller(context))
         return node_pb2.DrainResponse(node=await self._node())
 
@@ -58,9 +60,9 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
     ) -> node_pb2.AcceptCardsResponse:
         """See node.proto. Raises InvalidRequest, NothingToAccept, NoRoom."""
         if bool(request.cards) is request.all:
-            raise InvalidRequest([Violation("cards", "name the cards, or set `all`, and not both")])
+            raise InvalidRequest([Violation("cards", "name the cards, or set `all`, not both")])
         if len(request.cards) > MAX_CARDS:
-            raise InvalidRequest([Violation("cards", f"{len(request.cards)} of them: allowed are {MAX_CARDS}")])
+            raise InvalidRequest([Violation("cards", f"{len(request.cards)} cards: at most {MAX_CARDS} are allowed")])
         done = await self._server.health.accept(list(request.cards), caller(context))
         accepted = [
             node_pb2.AcceptedCard(code=code, device=plain(device), reason=plain(reason))

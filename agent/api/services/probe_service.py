@@ -57,7 +57,7 @@ class ProbeService(probe_pb2_grpc.ProbeServiceServicer):
     async def RunChecks(self, request: probe_pb2.RunChecksRequest, context: "_Context") -> probe_pb2.RunChecksResponse:
         """See probe.proto. Raises InvalidRequest."""
         if len(request.items) > MAX_ITEMS:
-            raise InvalidRequest([Violation("items", f"{len(request.items)} of them: allowed are {MAX_ITEMS}")])
+            raise InvalidRequest([Violation("items", f"{len(request.items)} items: at most {MAX_ITEMS} are allowed")])
         server = self._server
         # As for a job that wants every card.
         cards = precheck.CardsWanted(every=True)

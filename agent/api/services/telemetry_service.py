@@ -99,7 +99,9 @@ class TelemetryService(TelemetryServiceServicer):
                 points += len(series.points)
                 answer.series.append(series)
         if points > MAX_TOGETHER:
-            what = f"{step:g} s gives {points} points in {len(answer.series)} series, and {MAX_TOGETHER} are the most"
+            what = (
+                f"{step:g} s gives {points} points in {len(answer.series)} series: at most {MAX_TOGETHER} are allowed"
+            )
             raise InvalidRequest([Violation("step", f"{what}: ask for longer steps, a shorter time, or fewer metrics")])
         return answer
 
@@ -121,7 +123,7 @@ class TelemetryService(TelemetryServiceServicer):
         found: list[Violation] = []
         unknown = [name for name in request.metrics if name not in NAMES]
         if unknown:
-            found.append(Violation("metrics", f"{unknown[0]!r}: known are {', '.join(NAMES)}"))
+            found.append(Violation("metrics", f"{unknown[0]!r}: is not a metric: the metrics are {', '.join(NAMES)}"))
         if request.job_id and request.HasField("card"):
             found.append(Violation("card", "together with job_id: a job's history has all its cards; leave one out"))
         now = time.time()
@@ -140,7 +142,7 @@ class TelemetryService(TelemetryServiceServicer):
                 found.append(Violation("step", f"{step:g} s: must be over 0"))
             elif length / step > MAX_POINTS:
                 found.append(
-                    Violation("step", f"{step:g} s gives {length / step:.0f} points, and {MAX_POINTS} are the most")
+                    Violation("step", f"{step:g} s gives {length / step:.0f} points: at most {MAX_POINTS} are allowed")
                 )
         else:
             step = _default_step(length, settings.readings_s, start >= now - _HOUR_S)
@@ -158,7 +160,9 @@ def _default_step(length: float, readings_s: float, fresh: bool) -> float:
 def _seconds(stamp: "Timestamp", field: str, found: list[Violation]) -> float:
     """Since the epoch. What protobuf itself does not allow is added to `found`."""
     if not (-62_135_596_800 <= stamp.seconds <= 253_402_300_799 and 0 <= stamp.nanos <= 999_999_999):
-        found.append(Violation(field, f"{stamp.seconds} s and {stamp.nanos} ns: is no valid google.protobuf.Timestamp"))
+        found.append(
+            Violation(field, f"{stamp.seconds} s and {stamp.nanos} ns: is not a valid google.protobuf.Timestamp")
+        )
         return 0.0
     return stamp.seconds + stamp.nanos / 1e9
 

@@ -426,7 +426,7 @@ def test_a_connection_that_outlives_its_certificate_has_no_role_any_more(listeni
         eventually(lambda: outcome(channel, "/muster.v1.NodeService/GetNode") != ("OK", ""), 60)
         assert outcome(channel, "/muster.v1.NodeService/GetNode") == ("PERMISSION_DENIED", "NO_ROLE")
     assert datetime.now(UTC) >= until.replace(microsecond=0)
-    assert f"which was good until {until:%Y-%m-%dT%H:%M:%SZ}" in audit(listening.daemon)[-1]["who"]
+    assert f"which expired at {until:%Y-%m-%dT%H:%M:%SZ}" in audit(listening.daemon)[-1]["who"]
 
 
 def _future(authority: Authority) -> Pair:
@@ -512,7 +512,7 @@ def test_trouble_with_the_daemons_certificate_is_a_warning(listening: Listening)
     assert f"tls: {own.certificate}: the certificate ends in 1.0 days, at 20" in said()
     own.key.write_text("no key")
     listening.handshake(context)
-    assert f"tls: those before stay in force: {own.certificate}: is no certificate for the key {own.key}" in said()
+    assert f"tls: the previous certificate stays in use: {own.certificate}: does not match the key {own.key}" in said()
     authority.pair("localhost", days=-1, into=own)
     with pytest.raises(ssl.SSLError, match="expired"):
         listening.handshake(context)

@@ -196,7 +196,7 @@ def test_ranks_that_a_launcher_makes_are_found(node: Daemon, tmp_path: Path):
 
 
 def test_bad_questions_are_refused_by_field(node: Daemon):
-    assert "'gpuutil': known are cpuUsage" in refused(node, metrics=["gpuutil"])
+    assert "'gpuutil': is not a metric: the metrics are cpuUsage" in refused(node, metrics=["gpuutil"])
     assert "card: 9: the cards of this node are: 0, 1, 2, 3" in refused(node, card=9)
     assert "card: together with job_id" in refused(node, job_id="a", card=1)
     ask = telemetry_pb2.GetHistoryRequest()

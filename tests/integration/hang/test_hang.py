@@ -206,7 +206,7 @@ def test_of_little_confidence_nobody_is_stopped_and_that_is_told(
     spin(cards)
     eventually(lambda: "job.hang_not_acted" in kinds(daemon, "j"), 120)
     (told,) = [event for event in daemon.event_list("j") if event.kind == "job.hang_not_acted"]
-    assert told.message.startswith("stop is not done: confidence 0.")
+    assert told.message.startswith("action stop skipped: confidence 0.")
     assert told.message.endswith(f"is below action_confidence, {least}")
     assert (daemon.get("j").state, verdict(daemon, "j")) == (job_pb2.JOB_STATE_RUNNING, "HUNG")
 

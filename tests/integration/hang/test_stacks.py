@@ -138,13 +138,13 @@ async def test_a_job_without_processes_says_so_and_nothing_is_kept(tmp_path: Pat
     job = entry(tmp_path, started().pid)
     it = Stacks(Jobs(job), Cards())
     job.job.state = State.FAILED
-    assert "has ended (FAILED): there is nothing to look at" in (await it.take("a")).notes[0]
+    assert "has ended (FAILED): it has no stacks" in (await it.take("a")).notes[0]
     job.job.state, job.job.spawned = State.PREPARING, False
     assert "has no process yet (PREPARING)" in (await it.take("a")).notes[0]
     job.job.state, job.job.spawned = State.RUNNING, True
     job.job.ranks[0].start += 1
-    assert (await it.take("a")).notes == ("its processes have ended: there is nothing to look at",)
-    assert (await it.kept("a")).notes == ("none were taken of this job so far",)
+    assert (await it.take("a")).notes == ("its processes have ended: it has no stacks",)
+    assert (await it.kept("a")).notes == ("no stacks of this job are stored",)
     assert list(job.paths.folder.iterdir()) == []
 
 
@@ -153,7 +153,7 @@ async def test_stacks_that_cannot_be_kept_are_given_all_the_same(tmp_path: Path,
     job.paths.folder.rmdir()
     taken = await Stacks(Jobs(job), Cards()).take("a")
     assert len(taken.processes) == 2
-    assert f"these stacks are not kept: {job.paths.folder}: No such file or directory" in taken.notes
+    assert f"these stacks are not stored: {job.paths.folder}: No such file or directory" in taken.notes
 
 
 async def test_native_frames_are_for_the_occasions_that_were_chosen(
@@ -254,7 +254,7 @@ async def test_a_job_of_very_many_processes_is_cut(tmp_path: Path, started: Star
     monkeypatch.setattr(muster.probes.stacks, "take", take)
     taken = await Stacks(Jobs(entry(tmp_path, started().pid)), Cards()).take("a")
     assert asked == [MAX_PROCESSES]
-    assert taken.notes == ("the job has 999 processes, of which 256 are looked at: ask for some ranks only",)
+    assert taken.notes == ("the job has 999 processes: showing 256 of them; select ranks with --rank",)
 
 
 def test_an_answer_fits_into_a_message():

@@ -245,7 +245,7 @@ async def test_too_many_files_leave_the_oldest_ended_jobs_out(world, monkeypatch
     context = await world.read()
     assert [line for line in context.shown if line.startswith("j")] == ["j0/0 0", "j3/0 3", "j4/0 4"]
     [note] = [m.output.data.decode() for m in context.messages if m.output.event_cursor]
-    assert note.startswith("2 jobs that have ended are left out, j2 and those accepted before it: at most 6 files")
+    assert note.startswith("left out 2 ended jobs: j2 and those accepted before it: the daemon reads at most 6 files")
 
 
 async def test_a_job_with_more_files_than_that_is_shown(world, monkeypatch):

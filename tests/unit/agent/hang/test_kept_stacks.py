@@ -88,7 +88,7 @@ def test_what_is_too_much_is_thinned_out_from_what_tells_least(tmp_path: Path, m
     assert found.processes[0].python[0].frames == ("f (a.py:1)",) * 4
     assert found.processes[0].main is not None
     if len(found.processes) < 50:
-        assert f"{50 - len(found.processes)} of 50 processes are left out here" in found.notes[-1]
+        assert f"{50 - len(found.processes)} of 50 processes left out" in found.notes[-1]
 
 
 def test_a_file_is_bounded(tmp_path: Path):

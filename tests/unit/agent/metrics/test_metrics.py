@@ -664,7 +664,7 @@ async def test_a_port_in_use_is_said_and_tried_again(tmp_path: Path, monkeypatch
         async with made(tmp_path, parts) as (mine, _), anyio.create_task_group() as tasks:
             await tasks.start(mine.run)
             await until(lambda: mine.trouble)
-            assert mine.trouble[0].startswith(f"127.0.0.1:{port}: metrics cannot be shown here: Address already in use")
+            assert mine.trouble[0].startswith(f"cannot serve metrics at 127.0.0.1:{port}: Address already in use")
             taken.close()
             await until(lambda: not mine.trouble)
             stream = await anyio.connect_tcp("127.0.0.1", port)

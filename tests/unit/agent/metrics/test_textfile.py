@@ -60,7 +60,7 @@ async def test_a_folder_that_is_not_there_is_said_and_tried_again(tmp_path: Path
     path = tmp_path / "later" / "muster.prom"
     file = Textfile(path, page)
     await file.write()
-    assert file.trouble.startswith(f"{path}: metrics cannot be written: No such file or directory")
+    assert file.trouble.startswith(f"cannot write metrics to {path}: No such file or directory")
     path.parent.mkdir()
     await file.write()
     assert file.trouble == "" and path.read_bytes() == b"up 1\n"

@@ -204,7 +204,7 @@ def test_a_reboot_takes_away_what_a_reboot_clears_and_nothing_else():
     booted = conditions()
     now = Moment(at(1000).at, 20.0)  # the new boot's clock begins anew
     (change,) = booted.restore(known.kept(), False, now)
-    assert (change.condition.code, change.gone) == ("GPU_ROW_REMAP_PENDING", "the node was booted anew")
+    assert (change.condition.code, change.gone) == ("GPU_ROW_REMAP_PENDING", "the node has rebooted")
     assert set(codes(booted)) == {"GPU_ROW_REMAP_FAILED", "KERNEL_HUNG_TASK", "GPU_TEMPERATURE"}
     assert booted.expire(Moment(now.at + 2500, now.up + 2500)) == []
     (change,) = booted.expire(Moment(now.at + 2600, now.up + 2600))

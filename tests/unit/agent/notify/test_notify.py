@@ -215,7 +215,7 @@ async def test_many_dead_webhooks_of_jobs_take_turns(
             await until(lambda: {*"012345"} <= set(receiver.messages))
             await until(lambda: len({got.path for got in dead.got}) == 6)
             await until(
-                lambda: any(t.startswith("notify: 6 webhook(s) of jobs take nothing") for t in notifier.trouble)
+                lambda: any(t.startswith("notify: 6 webhook(s) of jobs accept nothing") for t in notifier.trouble)
             )
             assert "letmein" not in str(notifier.trouble)
             assert "letmein" not in str(logged) and "a job's webhook http://127.0.0.1" in str(logged)
@@ -368,7 +368,7 @@ async def test_a_history_that_is_gone_is_told_of(root: Root, receiver: Receiver)
     for path in root.events.iterdir():
         path.unlink()
     async with daemon(root, parts) as (store, notifier):
-        assert "events were dropped before they could be told" in notifier.trouble[0]
+        assert "events were dropped before they were sent" in notifier.trouble[0]
         tell(store, ended("two"))
         await until(lambda: len(receiver.got) >= 2)
     assert receiver.messages == ["one", "two"]

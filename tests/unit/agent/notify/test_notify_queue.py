@@ -74,7 +74,7 @@ def test_the_oldest_go_first_but_not_the_one_on_its_way(tmp_path: Path) -> None:
     outbox.put(WEBHOOK, item(7), 3)
     assert ids(outbox, WEBHOOK) == [5, 6, 7]
     assert outbox.trouble == [
-        "notify: 4 event(s) for the webhook were dropped: over 3 waited (keep in [notify]); the oldest went"
+        "notify: 4 event(s) for the webhook were dropped: over 3 waited (keep in [notify]); the oldest were dropped"
     ]
 
 

@@ -108,7 +108,7 @@ async def test_without_its_secret_nothing_is_sent(receiver: Receiver, tmp_path: 
     file.write_text("letmein")
     file.chmod(0o644)
     error = await not_taken(receiver.url, secret_file=str(file))
-    assert str(error) == f"secret_file: {file}: mode 0644 lets everybody read or write it; chmod o= {file}"
+    assert str(error) == f"secret_file: {file}: mode 0644 lets every user read or write it: run `chmod o= {file}`"
     file.chmod(0o600)
     file.write_text("letmein" * 1000)
     assert "over 4096 bytes" in str(await not_taken(receiver.url, secret_file=str(file)))
@@ -129,7 +129,7 @@ async def test_nobody_is_there() -> None:
 
 async def test_a_name_that_is_none() -> None:
     assert str(await not_taken("http://no-such-host.invalid/letmein")).startswith("http://no-such-host.invalid: ")
-    assert "no name that a host can have" in str(await not_taken(f"http://{'x' * 64}.invalid/letmein"))
+    assert "not a valid host name" in str(await not_taken(f"http://{'x' * 64}.invalid/letmein"))
 
 
 async def test_who_does_not_answer_is_given_up(receiver: Receiver) -> None:
@@ -244,7 +244,7 @@ async def test_a_redirect_that_keeps_the_method_is_followed(receiver: Receiver, 
         ("https://127.0.0.1/letmein", "redirects to https://127.0.0.1, another scheme"),
         ("file:///etc/letmein", "no URL of a webhook"),
         ("http://[letmein", "does not speak HTTP"),
-        ("", "does not take a POST along"),
+        ("", "drops the POST"),
     ],
 )
 async def test_redirects_that_are_not_followed(receiver: Receiver, location: str, said: str) -> None:
