@@ -204,7 +204,7 @@ class ExecService(ExecServiceServicer):
                     await anyio.sleep(pause.next())
                     continue
                 if pid != link.started.supervisor:
-                    return SessionNotFound(session, f"job {entry.job_id}: session {session} ended with its supervisor")
+                    return SessionNotFound(session, f"job {entry.job_id}: session {session} died with its supervisor")
                 return SupervisorUnreachable(
                     f"job {entry.job_id}: session {session} lost its connection: attach to it again"
                 )

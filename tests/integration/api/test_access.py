@@ -360,7 +360,7 @@ def test_what_the_command_line_says_of_certificates(listening: Listening, tmp_pa
 
     assert "rejected the certificate" in said(authority.pair("scheduler.example", days=-1))
     assert "rejected the certificate" in said(other.pair("scheduler.example"))
-    assert "not trusted" in said(listening.operator, authority=other.file)
+    assert "cannot verify its certificate" in said(listening.operator, authority=other.file)
     assert "127.0.0.1" in said(listening.operator, address=f"127.0.0.1:{listening.port}")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

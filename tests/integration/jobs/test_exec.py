@@ -630,7 +630,7 @@ def test_nobody_waits_for_a_daemon_that_is_gone_longer_than_he_wants(daemon):
     with background(daemon, "j", "--", "sh", "-c", "echo $$; exec sleep 1000") as process:
         pid = int(process.stdout.readline())
         daemon.kill()
-        assert b"looking for" in process.stderr.readline()
+        assert b"attaching to" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
         assert b"--attach" in process.stderr.read()

@@ -263,7 +263,7 @@ async def test_a_file_that_cannot_be_read_keeps_nobody_from_the_others(world):
     context = await world.read()
     assert [line for line in context.shown if line.startswith("b/0")] == ["b/0 x"]
     told = [m.output.data.decode() for m in context.messages if m.output.event_cursor and m.output.data]
-    assert told and told[0].startswith("job a is left out: ")
+    assert told and told[0].startswith("left out job a: ")
 
 
 # --- of one job -------------------------------------------------------------------------------------------------------

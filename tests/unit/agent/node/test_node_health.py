@@ -611,8 +611,8 @@ async def test_a_drill_that_cannot_be_is_refused_with_the_reason(house: House):
     health = await house.load()
     for code, card, reason, field_, text in (
         ("GPU_LSOT", 3, "", "code", "GPU_LOST"),
-        ("NODE_OK", 3, "", "code", "no condition"),
-        ("GPU_XID_APPLICATION", 3, "", "code", "no condition"),
+        ("NODE_OK", 3, "", "code", "not the code of a condition"),
+        ("GPU_XID_APPLICATION", 3, "", "code", "not the code of a condition"),
         ("GPU_LOST", 9, "", "card", "9: this node has cards 0, 3"),
         ("GPU_LOST", 3, "x" * 500, "reason", "500 characters"),
     ):
