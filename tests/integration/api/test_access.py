@@ -366,7 +366,7 @@ def test_what_the_command_line_says_of_certificates(listening: Listening, tmp_pa
         free.bind(("127.0.0.1", 0))
         assert "no process listens" in said(listening.operator, address=f"localhost:{free.getsockname()[1]}")
     mixed = Pair(listening.operator.certificate, listening.own.key)
-    assert "cannot be used together" in said(mixed)
+    assert "do not work together" in said(mixed)
     missing = listening.cli(Pair(tmp_path / "none", listening.own.key), "node")
     assert missing.returncode == 2 and "--tls-cert" in missing.stderr and "does not exist" in missing.stderr
     bare = listening.daemon.cli("node", "--address", listening.address)
@@ -509,7 +509,7 @@ def test_trouble_with_the_daemons_certificate_is_a_warning(listening: Listening)
         assert done.returncode == 0, done.stderr
         return " ".join(done.stdout.split())
 
-    assert f"tls: {own.certificate}: the certificate ends in 1.0 days, at 20" in said()
+    assert f"tls: {own.certificate}: the certificate expires in 1.0 days, at 20" in said()
     own.key.write_text("no key")
     listening.handshake(context)
     assert f"tls: the previous certificate stays in use: {own.certificate}: does not match the key {own.key}" in said()
