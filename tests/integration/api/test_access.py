@@ -516,7 +516,7 @@ def test_trouble_with_the_daemons_certificate_is_a_warning(listening: Listening)
     authority.pair("localhost", days=-1, into=own)
     with pytest.raises(ssl.SSLError, match="expired"):
         listening.handshake(context)
-    assert "in force" not in said() and f"tls: {own.certificate}: the certificate ended at 20" in said()
+    assert "stays in use" not in said() and f"tls: {own.certificate}: the certificate expired at 20" in said()
     authority.pair("localhost", days=8, into=own)
     own.certificate.write_bytes(own.certificate.read_bytes() + authority.file.read_bytes())  # a chain
     listening.handshake(context)
