@@ -25,7 +25,7 @@ _EVENTS = ("failed", "hung", "suspected_hang", "recovered", "output_lost", "node
 class DaemonTable(Settings):
     """The daemon itself."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "The least level that musterd logs.")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "The lowest level that musterd logs.")
     log_format: Literal["auto", "json", "console"] = setting(
         "auto",
         "`json`: one line per event. `console`: for reading. `auto`: console on a terminal, entries with fields in "
@@ -44,11 +44,11 @@ class DaemonTable(Settings):
 class JobsTable(Settings):
     """Jobs and their records."""
 
-    max_jobs: int = rules.count(256, "Jobs that have not ended, at most. One more is refused with TOO_MANY_JOBS.")
+    max_jobs: int = rules.count(256, "Jobs that have not ended, at most. musterd refuses one more with TOO_MANY_JOBS.")
     max_ranks: int = setting(MAX_RANKS, "Ranks of one job on this node, at most.", least=1, most=MAX_RANKS)
     grace_steps: tuple[float, ...] = setting(
         DEFAULT_GRACE_STEPS,
-        "How a stop goes, for jobs that do not say it themselves: SIGTERM, a look after each of these times, then "
+        "The steps of a stop, for jobs without their own: SIGTERM, a look after each of these times, then "
         "SIGKILL. It applies before a restart as well. A job keeps the steps that were in force when it was accepted.",
         what=f"1 to 64 numbers (seconds), together at most {MAX_GRACE_S:.0f}",
         rule=rules.grace_steps,
@@ -83,8 +83,8 @@ class LimitsTable(Settings):
     )
     client_percent: int = setting(
         50,
-        "Share of the slots of each kind that one client may have. A client is a certificate: on unix sockets nothing "
-        "tells one client from another.",
+        "Share of the slots of each kind that one client may have. A client is a certificate: on unix sockets musterd "
+        "cannot tell clients apart.",
         least=1,
         most=100,
     )
@@ -97,7 +97,7 @@ class LimitsTable(Settings):
         256,
         "Connections of the readers' socket, and of TCP; the operators' socket takes four times as many. Together they "
         "take at most half of the daemon's descriptors (`LimitNOFILE=`; musterd raises its soft limit to the hard one, "
-        "and needs 64). One more is closed at once; one without a call is closed after a minute.",
+        "and needs 64). musterd closes one more at once, and one without a call after a minute.",
         restart=True,
     )
     # Below the least gRPC could not even carry an error; a message above the most would not fit into memory.
@@ -114,14 +114,14 @@ class ExecTable(Settings):
     max_streams: int = rules.count(
         256,
         "Clients of sessions, and commands of schedulers, at the same time, per listener. `client_percent` and "
-        "`reserved_percent` of `[limits]` apply here, too. One more is refused with TOO_MANY.",
+        "`reserved_percent` of `[limits]` apply here, too. musterd refuses one more with TOO_MANY.",
     )
     abandoned_s: float = rules.seconds(
         600.0,
-        "muster ends a session that nobody is attached to, and that nobody detached from on purpose, after this "
-        "time. It keeps the end of a session for as long.",
+        "muster ends a session after this time without a client, unless its client detached on purpose. It keeps the "
+        "end of a session for as long.",
     )
-    grace_s: float = setting(5.0, "From SIGHUP or SIGTERM to SIGKILL when a session is ended.", most=600)
+    grace_s: float = setting(5.0, "From SIGHUP or SIGTERM to SIGKILL when muster ends a session.", most=600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class LogsTable(Settings):
     """Logs of jobs. [logs-keeping.md](guides/logs-keeping.md) describes what becomes of the files."""
 
     max_file_bytes: int = setting(
-        LogSettings().max_file_bytes, "A rank's file is rotated when it is larger. 0: no limit.", most=1 << 50
+        LogSettings().max_file_bytes, "muster rotates a rank's file that is larger. 0: no limit.", most=1 << 50
     )
     max_job_bytes: int = setting(
         LogSettings().max_job_bytes,
@@ -137,14 +137,16 @@ class LogsTable(Settings):
         most=1 << 60,
     )
     max_node_bytes: int = setting(
-        0, "All logs of the node. Files of ended jobs are removed, oldest first. 0: no limit.", most=1 << 60
+        0,
+        "Size of all logs of the node. Above it muster removes files of ended jobs, oldest first. 0: no limit.",
+        most=1 << 60,
     )
     keep_days: float = setting(
-        30.0, "Files of a job are removed this long after its end. 0: never.", most=rules.MAX_DAYS
+        30.0, "muster removes the files of a job this long after its end. 0: never.", most=rules.MAX_DAYS
     )
     min_free_percent: float = setting(
         5.0,
-        "While less of the log folder's file system is free, files of ended jobs are removed, oldest first. 0: never.",
+        "muster removes files of ended jobs, oldest first, while the log folder's file system has less room. 0: never.",
         most=99,
     )
     compress: Literal["gzip", "off"] = setting("gzip", "How rotated segments are compressed.")
@@ -153,7 +155,8 @@ class LogsTable(Settings):
         "Whether each job has one more file, with the lines of all ranks. `labelled`: with the rank in each line.",
     )
     upload: tuple[str, ...] = rules.command(
-        (), "Program that is handed the files of ended jobs and rotated segments. Nothing is removed before it took it."
+        (),
+        "Program that gets the files of ended jobs and rotated segments. muster removes a file only after that.",
     )
     upload_timeout_s: float = setting(
         3600.0, "musterd kills that program after this time, and tries again.", above=0, most=rules.DAY_S
@@ -190,9 +193,9 @@ class ChecksTable(CheckSettings):
 
     policy: Literal["enforce", "warn", "off"] = setting(
         "enforce",
-        "`enforce`: a CRITICAL finding ends the job as FAILED with RETRY_ELSEWHERE before anything is started; with "
-        "`--max-restarts` the node is checked again first, so many times. `warn`: findings are recorded and the job "
-        "starts. `off`: nothing is checked.",
+        "`enforce`: a CRITICAL finding ends the job as FAILED with RETRY_ELSEWHERE before anything starts; with "
+        "`--max-restarts` muster checks the node again first, so many times. `warn`: muster records findings and "
+        "starts the job. `off`: no checks.",
     )
 
 
@@ -204,7 +207,7 @@ class HealthTable(NodeSettings):
     policy: Literal["enforce", "warn", "off"] = setting(
         "enforce",
         "`enforce`: a CRITICAL condition refuses new jobs on the node, or on its card (NODE_UNHEALTHY); one about all "
-        "cards refuses jobs that want cards. `warn`: it is reported, and refuses nothing. `off`: nothing is checked.",
+        "cards refuses jobs that want cards. `warn`: muster reports it and refuses nothing. `off`: no checks.",
     )
     clear_looks: int = setting(
         2, "Looks in a row that must find nothing before a condition is cleared.", least=1, most=1000
@@ -238,13 +241,13 @@ class NotifyTable(Settings):
     )
     webhook: str = setting(
         "",
-        "URL to which each event is posted. Empty: none.",
+        "URL to which musterd posts each event. Empty: none.",
         what="an http or https URL, or empty",
         rule=rules.webhook,
         secret=True,
     )
     secret_file: str = rules.optional_path(
-        "File with the secret that signs what is posted. musterd reads it at each use; while it cannot read it, or "
+        "File with the secret that signs the posts. musterd reads it at each use; while it cannot read it, or "
         "others "
         "can, it posts nothing."
     )
@@ -278,7 +281,7 @@ class NotifyTable(Settings):
         most=100_000,
     )
     max_age_s: float = setting(
-        86_400.0, "An event that could not be sent for this long is dropped.", above=0, most=31 * rules.DAY_S
+        86_400.0, "musterd drops an event that it could not send for this long.", above=0, most=31 * rules.DAY_S
     )
 
 
@@ -298,7 +301,7 @@ class TelemetryTable(SamplerSettings):
     history_days: float = setting(3.0, "How far back the history goes.", above=0, most=366)
     history_bytes: int = setting(
         256 << 20,
-        "Disk space of the history. The history of the jobs that ended first is removed first.",
+        "Disk space of the history. musterd removes the history of the jobs that ended first.",
         least=1 << 20,
         most=1 << 40,
     )
@@ -337,7 +340,7 @@ class SocketTable(Settings):
 
     mode: FileMode = setting(
         FileMode(0o660),
-        "Mode of the operators' socket. Whoever may write to it may run commands as every user that the daemon can "
+        "Mode of the operators' socket. A user who may write to it may run commands as every user that the daemon can "
         "become.",
         restart=True,
     )
@@ -348,7 +351,7 @@ class SocketTable(Settings):
         restart=True,
     )
     reader: bool = setting(
-        True, "Whether there is a second socket, `reader.sock`, for those who may look and do nothing.", restart=True
+        True, "Whether musterd serves a second socket, `reader.sock`, with read-only access.", restart=True
     )
     reader_mode: FileMode = setting(FileMode(0o660), "Mode of the readers' socket.", restart=True)
     reader_group: str = setting("muster-readers", "Group of the readers' socket, as `group`.", restart=True)
@@ -365,18 +368,18 @@ class TlsTable(Settings):
         restart=True,
     )
     certificate: str = rules.restart_path(
-        "Absolute path of the daemon's certificate, PEM. It is read again when it changes."
+        "Absolute path of the daemon's certificate, PEM. musterd rereads it when it changes."
     )
     key: str = rules.restart_path(
-        "Absolute path of the key of that certificate, PEM. It is read again when it changes."
+        "Absolute path of the key of that certificate, PEM. musterd rereads it when it changes."
     )
     client_authority: str = rules.restart_path(
-        "Absolute path of the certificates that sign those of clients, PEM. It is read again when it changes."
+        "Absolute path of the certificates that sign those of clients, PEM. musterd rereads it when it changes."
     )
     operators: tuple[str, ...] = setting(
-        (), "Names in clients' certificates (subject alternative names, common name) that may do everything."
+        (), "Names in clients' certificates (subject alternative names, common name) with access to every call."
     )
-    readers: tuple[str, ...] = setting((), "Names in clients' certificates that may look and do nothing.")
+    readers: tuple[str, ...] = setting((), "Names in clients' certificates with read-only access.")
 
     def check_together(self) -> None:
         """Raises ValueError."""
@@ -390,9 +393,9 @@ class TlsTable(Settings):
             if not path.startswith("/"):
                 raise ValueError(f"{key}: {path!r}: must be an absolute path: TCP is served with mutual TLS only")
         if not self.operators and not self.readers:
-            raise ValueError("operators: []: name operators or readers: nobody could do anything over TCP")
+            raise ValueError("operators: []: name operators or readers: without them no client has access over TCP")
         if both := sorted(set(self.operators) & set(self.readers)):
-            raise ValueError(f"readers: {both[0]!r}: is among the operators, too: leave it in one of the lists")
+            raise ValueError(f"readers: {both[0]!r}: is among the operators, too: remove it from one of the lists")
 
 
 @dataclass(frozen=True, slots=True)
