@@ -275,7 +275,7 @@ def remove_folders(folders: Iterable[Path]) -> None:
     is not muster's. Raises OSError."""
     for folder in folders:
         if mounts := _mounts(folder):
-            raise OSError(errno.EBUSY, f"{mounts[0]} is mounted: unmount it, whose data that is stays", str(folder))
+            raise OSError(errno.EBUSY, f"{mounts[0]} is mounted: unmount it; its data stays", str(folder))
         # The option is for a mount that came just now; it alone takes a bind mount of the same disk for a plain folder.
         argv = ("-rf", "--one-file-system", "--", str(folder))
         ended = Script("/bin/rm", ENV, argv, patient=True).run()

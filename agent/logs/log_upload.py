@@ -110,7 +110,7 @@ class Uploads:
             return []
         worst = max(failing, key=lambda lot: lot.failures)
         return [
-            f"logs: upload: the files of {len(failing)} job(s) were not taken, and are kept; job "
+            f"logs: upload: the files of {len(failing)} job(s) were not taken and stay; job "
             f"{worst.job_id}: {worst.why}; tried {worst.failures} time(s)"
         ]
 

@@ -26,7 +26,7 @@ class Who:
 
     def __str__(self) -> str:
         if not self.start:
-            return f"process {self.pid} (not to be seen from here: it is gone, or in another PID namespace)"
+            return f"process {self.pid} (not visible from here: it has exited, or is in another PID namespace)"
         whose = f"of job {self.job_id}" if self.job_id else "of no job"
         return f"process {self.pid} ({self.command}) of user {self.user}, {whose}"
 

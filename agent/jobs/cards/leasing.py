@@ -153,7 +153,7 @@ class Leasing:
         view = self._driver.view
         missing = [i for i in spec.card_indices if i not in view.cards]
         if view.driver is not None and (missing or len(view.cards) < spec.card_count):
-            raise NodeUnhealthy(f"the driver of the cards does not say which there are: {view.driver.text}")
+            raise NodeUnhealthy(f"the driver does not report which cards exist: {view.driver.text}")
 
     def restore(self, entry: Entry) -> None:
         """Takes the lease of a job up again that has not ended."""
@@ -278,7 +278,7 @@ class Leasing:
         with contextlib.suppress(OSError):  # then the next daemon looks again
             await threads.run(entry.paths.cards_free.touch)
         if late:
-            self._note(entry, "job.cards_free", "nobody is on the job's cards any more")
+            self._note(entry, "job.cards_free", "no process is left on the job's cards")
 
     def _note(self, entry: Entry, kind: str, message: str) -> None:
         _log.warning(kind, job=entry.job_id, text=message)

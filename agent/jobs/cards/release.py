@@ -101,7 +101,7 @@ def _seen(
     for card in cards:
         sick = view.sick.get(card) or view.driver
         if sick is not None and sick.trouble is Trouble.HANG:
-            text = f"nobody can tell who is on it after the end of job {job_id}: {sick.text}"
+            text = f"its holder after the end of job {job_id} is unknown: {sick.text}"
             held[card] = _Held(str(Trouble.HANG), text)
         elif sick is not None and sick.trouble in _NOBODYS:
             pass  # nobody can use it; a condition keeps jobs away from it

@@ -186,7 +186,7 @@ class DamagedJob:
         sent = " and ".join(order.sent)
         done = f"musterd sent {sent}" if sent else "musterd sent no signal"
         self.remarks = [f"{who}; {done}; {'its processes have ended' if not left else 'not all of them have ended'}"]
-        self.remarks.append(f"how its ranks ended is not known: {self.entry.damaged}")
+        self.remarks.append(f"the outcome of its ranks is unknown: {self.entry.damaged}")
         if left:
             self.remarks.append(
                 f"these processes cannot be killed {KILL_WAIT_S:g} s after SIGKILL: {process.names(left)}"
@@ -359,7 +359,7 @@ class DamagedJobs:
     def trouble(self) -> list[str]:
         """Sentences for an operator."""
         return [f"job {name}: {job.trouble}" for name, job in self._jobs.items() if job.trouble] + [
-            f"job {name}: processes of it live, and its record on disk cannot be trusted: {', '.join(job.shown[:5])}; "
+            f"job {name}: its processes still run, and its journal is damaged: {', '.join(job.shown[:5])}; "
             f"`muster stop {name}` ends them"
             for name, job in self._jobs.items()
             if job.living

@@ -53,6 +53,6 @@ class JournalWatch:
         except OSError as error:
             return f"its record cannot be looked at: {explain(error)}"
         return (
-            f"{what}: the job runs on, but if its supervisor or musterd dies nobody can tell how it ended: {do}; "
+            f"{what}: the job runs on, but if its supervisor or musterd dies, its outcome is unknown: {do}; "
             "`muster stop` works"
         )

@@ -202,7 +202,7 @@ class LastResort:
                 break
             if not left:
                 self._all_gone()
-                self._say("its processes were ended by musterd; it is recorded as soon as a supervisor can")
+                self._say("musterd ended its processes; a supervisor records that as soon as it can")
                 if anyio.current_time() - since > REPLACE_S:
                     since = anyio.current_time()
                     await self._thread(_replace, self._entry.paths, self._entry.job.supervisor_pid)

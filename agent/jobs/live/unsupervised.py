@@ -222,7 +222,7 @@ class Unsupervised:
             "exit_code": OWN_FAILURE,
             "summary": f"{text}; nothing was started",
             "recommendation": "FAIL",
-            "recommendation_reason": "the job's place among the nodes is not known",
+            "recommendation_reason": "the place of the job among the nodes is unknown",
         }
         await self._say(f"FAILED: {text}")
         await self._write([{"kind": Kind.ENDED, "state": State.FAILED, "verdict": verdict}])
