@@ -72,7 +72,7 @@ def test_what_runs_is_shown_and_stopped(daemon: Daemon, name: str, spoil: Spoil,
     assert time.monotonic() - began < 36
     assert done.returncode == 0, done
     assert not any(map(alive, pids))
-    assert "how its ranks ended is not known" in done.stderr and name in done.stderr
+    assert "the outcome of its ranks is unknown" in done.stderr and name in done.stderr
     # From here on it is a damaged job that has ended, as any other.
     with pytest.raises(grpc.RpcError) as refused:
         daemon.stop("job")
