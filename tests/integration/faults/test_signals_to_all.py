@@ -193,7 +193,7 @@ def test_a_signal_before_there_is_a_job(folder: Path) -> None:
         finally:
             process.kill()
     assert (process.returncode, out) == (143, ""), err
-    assert "SIGTERM: stopped before the job was started" in err or "job x STOPPED" in err
+    assert "SIGTERM: stopped before the job started" in err or "job x STOPPED" in err
 
 
 @pytest.mark.slow

@@ -732,7 +732,7 @@ def test_run_command_cuts_output_and_counts_what_it_cut(node):
 def test_run_command_ends_what_takes_too_long(node):
     answer = command(node, "sh", "-c", "echo begun; exec sleep 1000", time_limit={"nanos": 300_000_000})
     assert (answer.stdout, answer.timed_out, answer.exited.signal) == (b"begun\n", True, signal.SIGTERM)
-    assert answer.exited.message == "its time limit of 0.3 s has passed"
+    assert answer.exited.message == "it reached its time limit of 0.3 s"
 
 
 def test_run_command_ends_with_its_call(node, tmp_path):
