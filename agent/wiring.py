@@ -40,6 +40,8 @@ from muster.agent.node.degraded import Degraded
 from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier
 from muster.agent.telemetry.sampling import Telemetry
+from muster.agent.why.explaining import Explaining
+from muster.agent.why.facts import Sources
 from muster.probes.cards.driver import Driver
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import explain
@@ -59,6 +61,7 @@ class Daemon(ServerContext):
     crashes: Crashes
     losses: OutputLosses
     collecting: Collecting
+    explaining: Explaining
     ending: Ending
     owner_fd: int | None
 
@@ -115,6 +118,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None) -> Daemon
     telemetry = Telemetry(root, config, driver, registry)
     stacks = Stacks(registry, driver)
     hangs = HangWatch(config, events, registry, telemetry.records, stacks.take)
+    explaining = Explaining(Sources(events, telemetry, health, config, root), registry)
     notifier = Notifier(root, config, events, registry)
     slots = Listeners(config)
     metrics = Metrics(config, registry, driver, telemetry, health, events, [slots, own_logs])
@@ -149,6 +153,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None) -> Daemon
         crashes=crashes,
         losses=losses,
         collecting=collecting,
+        explaining=explaining,
         ending=Ending(config, registry, notifier, stopping, owned=owner_fd is not None),
         owner_fd=owner_fd,
     )
@@ -178,6 +183,7 @@ async def _run(daemon: Daemon) -> None:
         await tasks.start(daemon.keeping.run)
         await tasks.start(daemon.registry.run)
         tasks.start_soon(daemon.collecting.run)
+        tasks.start_soon(daemon.explaining.run)
         # Not waited for: a driver may hang, and the daemon answers all the same.
         tasks.start_soon(_open_driver, daemon)
         await tasks.start(daemon.health.run)

@@ -88,6 +88,11 @@ class JobPaths:
         return self.folder / "packages"
 
     @property
+    def explained(self) -> Path:
+        """The explained verdict of an ended job; the daemon writes it."""
+        return self.folder / "explained.json"
+
+    @property
     def exports(self) -> Path:
         """The environment that pre_start left, each variable ended by NUL; belongs to the job's user, mode 0600."""
         return self.folder / "exports"

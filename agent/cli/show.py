@@ -2,7 +2,7 @@
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from muster.agent.text import local, numbers, size, span
+from muster.agent.text import clean, local, numbers, size, span
 from muster.v1 import job_pb2
 
 
@@ -13,6 +13,19 @@ def state(value: "job_pb2.JobState.ValueType") -> str:
     except ValueError:
         return str(value)
     return "UNKNOWN" if name == "UNSPECIFIED" else name
+
+
+def advice(job: job_pb2.Job) -> str:
+    """As `advice_of`, of a job that has ended; else ""."""
+    return advice_of(job.verdict) if job.HasField("ended_at") else ""
+
+
+def advice_of(verdict: job_pb2.Verdict) -> str:
+    """RETRY_ELSEWHERE: the node has a fault: isolate it. "" where there is nothing to do."""
+    name = job_pb2.Recommendation.Name(verdict.recommendation).removeprefix("RECOMMENDATION_")
+    if name in ("NONE", "UNSPECIFIED"):
+        return ""
+    return name + (f": {clean(verdict.recommendation_reason)}" if verdict.recommendation_reason else "")
 
 
 def hang(job: job_pb2.Job) -> str:

@@ -42,6 +42,10 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "`attempt` (the next), `exit_code` (of the attempt that failed)",
         ),
         "job.ended": EventKind("the job has ended", "`state`, `exit_code`, `first_failed_rank`"),
+        "job.explained": EventKind(
+            "muster knows the cause of a job's failure, seconds after its end; again if a later fact changes it",
+            "`state`, `recommendation`, `reason`, `cause_kind`, `confidence`, `signature`, `was` (before)",
+        ),
         "job.warning": EventKind("the job has a problem that an operator should look at"),
         "job.output_lost": EventKind(
             "output cannot be written: at the first lost byte, while it lasts (after 1, 2, 4, ... minutes), and at the "

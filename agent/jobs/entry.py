@@ -11,6 +11,8 @@ from pathlib import Path
 from muster.agent.changes import Changes
 from muster.agent.events.event_store import Event
 from muster.agent.events.story import Story
+from muster.agent.jobs import explained
+from muster.agent.jobs.explained import Explained
 from muster.supervisors.model import journal, verdict
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, OpenGap, Verdict
@@ -27,13 +29,15 @@ from muster.supervisors.supervision_errors import (
 )
 from muster.supervisors.system import trust
 
+#: States of a job whose verdict is explained soon after its end (explained.py).
+EXPLAINED = frozenset({State.FAILED, State.LOST})
 #: Of a file that does not exist, or whose folder does not.
 GONE = (FileNotFoundError, NotADirectoryError)
 #: Events with the numbers of the records that they were derived from.
 Told = list[tuple[int, Event]]
 _readings = itertools.count()
 #: Of an entry; only for comparing.
-Version = tuple[int, int, int, int, tuple[tuple[int, tuple[float, int]], ...]]
+Version = tuple[int, int, int, int, tuple[tuple[int, tuple[float, int]], ...], Explained | None]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -75,6 +79,13 @@ class Entry:
     notes: dict[str, str] | None = None
     #: Why its supervisor does nothing at this moment (stuck_supervisor.py); empty: as far as is known it works.
     stuck: str = ""
+    #: Its explained verdict, once it has ended and that is known.
+    explained: Explained | None = None
+
+    @property
+    def lacks_explanation(self) -> bool:
+        """Whether the job's verdict is still to be explained, or was not."""
+        return self.job.state in EXPLAINED and not self.damaged and self.explained is None
 
     def note(self, source: str, text: str) -> None:
         """Sets the sentence of a source, or (empty) takes it away."""
@@ -146,7 +157,9 @@ class Entry:
 
     def become(self, other: "Entry") -> None:
         """Takes what another reading of the same job has found, for all who have this object; see `wake`."""
-        for name in ("spec", "job", "damaged", "unread", "end", "records", "owed", "checked", "reading", "story"):
+        for name in (
+            "spec", "job", "damaged", "unread", "end", "records", "owed", "checked", "reading", "story", "explained",
+        ):  # fmt: skip
             setattr(self, name, getattr(other, name))
         self.known = other.known
 
@@ -160,7 +173,14 @@ class Entry:
     def version(self) -> Version:
         """Changes with all that is told of the job: with its journal, with what is owed to that, and while output is
         being lost."""
-        return (self.reading, self.records, len(self.owed), len(self.job.missing_lines), tuple(self.lost_now.items()))
+        return (
+            self.reading,
+            self.records,
+            len(self.owed),
+            len(self.job.missing_lines),
+            tuple(self.lost_now.items()),
+            self.explained,
+        )
 
     def gap(self, rank: int) -> OpenGap | None:
         """The open gap of a rank (JOB: of the job's own log), with what it has lost by now."""
@@ -285,6 +305,8 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
             entry.give_up(str(error))
         except OSError as error:
             _not_read(entry, paths.journal, error)
+    if entry.lacks_explanation:
+        entry.explained = explained.read(paths.explained)
     if entry.job.missing_lines and paths.lines_written.exists():
         entry.job.missing_lines.clear()
     if entry.damaged:

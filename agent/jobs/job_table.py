@@ -1,5 +1,6 @@
 """The jobs of this node by id: a cache of their journals."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,9 @@ from muster.agent.jobs.entry import Entry, Told
 from muster.supervisors.model.states import State
 from muster.supervisors.paths import Root
 from muster.supervisors.system.spare import Reserve
+
+#: Seconds behind a job's end for which its explained verdict is waited for.
+EXPLAIN_S = 3.0
 
 
 class JobTable:
@@ -77,6 +81,13 @@ class JobTable:
         while not entry.job.state.final:
             await entry.changed.next()
         return entry
+
+    async def wait_explained(self, entry: Entry) -> None:
+        """Returns when the verdict of an ended job is explained, EXPLAIN_S seconds after its end at the latest."""
+        left = entry.job.ended_at + EXPLAIN_S - time.time()
+        with anyio.move_on_after(min(max(left, 0.0), EXPLAIN_S)):
+            while entry.lacks_explanation:
+                await entry.changed.next()
 
     # --- changes ------------------------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
         accepted_at=timestamp(job.accepted_at),
         started_at=timestamp(job.started_at),
         ended_at=timestamp(job.ended_at),
-        verdict=verdict_of(job),
+        verdict=verdict_of(entry),
         supervisor_pid=job.supervisor_pid,
         takeovers=job.takeovers,
         warnings=[plain(text) for text in entry.warnings()],
@@ -182,12 +182,20 @@ def _usage(usage: lifecycle.Usage) -> job_pb2.Usage:
     )
 
 
-def verdict_of(job: lifecycle.Job) -> job_pb2.Verdict | None:
+def verdict_of(entry: Entry) -> job_pb2.Verdict | None:
     """Why a job ended; of one that is being ended what is known by now, of another None."""
+    job = entry.job
     known = verdict.so_far(job)
     if known is None:
         return None
-    return _verdict(known, verdict.unordered(job) if known.first_failed is not None else ())
+    message = _verdict(known, verdict.unordered(job) if known.first_failed is not None else ())
+    if (explained := entry.explained) is not None:
+        message.recommendation = job_pb2.Recommendation.Value(f"RECOMMENDATION_{explained.recommendation}")
+        message.recommendation_reason = plain(explained.reason)
+        message.cause, message.cause_kind = plain(explained.cause), explained.kind
+        message.cause_signature = explained.signature
+    message.explained = job.state.final and not entry.lacks_explanation
+    return message
 
 
 def _verdict(known: lifecycle.Verdict, unordered: Sequence[int] = ()) -> job_pb2.Verdict:

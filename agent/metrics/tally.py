@@ -15,7 +15,7 @@ import structlog
 from muster.agent.errors import CursorTooOld
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.exposition import Catalogue, Metric, Page
-from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.entry import EXPLAINED, Entry
 from muster.probes.hang.verdicts import HangKind, HangVerdict
 from muster.supervisors.model.states import JOB, Outcome, State
 
@@ -114,7 +114,10 @@ class Tally:
         """Counts one event; most are none that is counted."""
         said = event.attributes
         match event.kind:
-            case "job.ended":
+            # The recommendation of the others comes with the explanation; one that was changed is not counted again.
+            case "job.ended" if said.get("state") not in EXPLAINED:
+                self._add(ENDED, 1, said.get("state", ""), said.get("recommendation", ""))
+            case "job.explained" if "was" not in said:
                 self._add(ENDED, 1, said.get("state", ""), said.get("recommendation", ""))
             case "job.restarting":
                 self._add(RESTARTS, 1)

@@ -58,6 +58,8 @@ def names(event: Event) -> tuple[str, ...]:
     match event.kind:
         case "job.running":
             return ("started",)
+        case "job.explained":
+            return ("explained",)
         case "job.output_lost" if said.get("open") == "true":
             return ("output_lost",)
         case "job.ended":

@@ -81,6 +81,17 @@ class Known(Protocol):
     def root(self) -> Root: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """`Known`, of parts that are made one after the other."""
+
+    events: EventStore
+    telemetry: Telemetry
+    health: NodeHealth
+    config: Callable[[], Config]
+    root: Root
+
+
 async def gather(known: Known, entry: Entry, folder: Path | None) -> Facts:
     """Never raises. What cannot be had is said in the facts."""
     table, problems = await _table(folder)

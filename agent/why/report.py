@@ -1,7 +1,7 @@
 """The report of a job as data, made of its facts. docs/guides/why.md describes it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,13 @@ import msgspec
 
 from muster.agent.jobs.entry import Entry
 from muster.agent.text import plain
-from muster.agent.why import around, causes_said, curves
-from muster.agent.why import cause as why_cause
+from muster.agent.why import around, curves
 from muster.agent.why.around import Happening
+from muster.agent.why.causes import cause as why_cause
+from muster.agent.why.causes import causes_said
+from muster.agent.why.causes.advice import advise
+from muster.agent.why.causes.found import CERTAIN, LOW, NONE, Cause
 from muster.agent.why.facts import Facts, Known, gather
-from muster.agent.why.found import CERTAIN, LOW, NONE, Cause
 from muster.agent.why.words import of_this_attempt, shown
 from muster.probes.kernel import endings
 from muster.supervisors.model import verdict
@@ -151,7 +153,7 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
     main = causes[0] if causes else None
     also = [one for one in causes[1:] if main is not None and _adds(main, one)][:MAX_ALSO]
     steps = [step for one in (main, *also) if one is not None for step in one.steps]
-    reached, first = verdict.so_far(job), facts.first
+    reached, first = _reached(facts, causes), facts.first
     begin = max(job.started_at or (0.0 if entry.damaged else job.accepted_at), facts.zero - 3600.0)
     rows = around.chosen(facts.happenings, begin - 1.0, facts.zero, MAX_ROWS)
     ends = [rank.ended_at for rank in job.ranks]
@@ -187,6 +189,15 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
         end_of_ranks=max(ends) if ends and all(ends) else job.ended_at,
         max_restarts=entry.spec.max_restarts,
     )
+
+
+def _reached(facts: Facts, causes: Sequence[Cause]) -> Verdict | None:
+    """The verdict so far; of a job that has ended, with the recommendation that knows the cause."""
+    reached = verdict.so_far(facts.job)
+    if reached is None or not facts.job.state.final:
+        return reached
+    advice = advise(facts, causes)
+    return replace(reached, recommendation=advice.action, recommendation_reason=advice.reason)
 
 
 def _row(one: Happening, zero: float) -> Row:

@@ -31,8 +31,9 @@ _FRAME = re.compile(r'^ {2,}File "[^"]{1,900}", line [0-9]{1,9}, in ')
 _PREFIX = re.compile(r"^\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?")
 
 #: What is at fault: the program, what is installed, memory (of card or host), something that the card or its driver
-#: reports and that program or hardware may have caused, the node, the network, storage, or another rank.
-Kind = Literal["job", "environment", "memory", "device", "node", "network", "storage", "peer"]
+#: reports and that program or hardware may have caused, the node, the network, how processes find each other,
+#: storage, or another rank. What follows from it: agent/why/causes/advice.py.
+Kind = Literal["job", "environment", "memory", "device", "node", "network", "rendezvous", "storage", "peer"]
 #: A cause; what follows from a cause that stands elsewhere; or something that is worth knowing and ends no job.
 Role = Literal["root", "follow", "hint"]
 

@@ -84,7 +84,13 @@ def _is_there(program: str, env: Mapping[str, str]) -> bool:
 
 
 def environment_of_epilog(state: State, end: Verdict) -> dict[str, str]:
-    return {"MUSTER_STATE": state, "MUSTER_EXIT_CODE": str(end.exit_code), "MUSTER_SUMMARY": end.summary}
+    """`MUSTER_RECOMMENDATION` is the supervisor's own: the cause is sought once the job has ended."""
+    return {
+        "MUSTER_STATE": state,
+        "MUSTER_EXIT_CODE": str(end.exit_code),
+        "MUSTER_SUMMARY": end.summary,
+        "MUSTER_RECOMMENDATION": end.recommendation,
+    }
 
 
 def shown(name: str, spec: JobSpec) -> str:

@@ -6,7 +6,17 @@ The path and query of a webhook often act as a password, so no message of this f
 from collections.abc import Collection, Iterable
 
 #: Events of a job. "ended" is any end, "failed" and "stopped" are special ones of it; docs/guides/notify.md.
-JOB_EVENTS = ("started", "ended", "failed", "stopped", "suspected_hang", "hung", "recovered", "output_lost")
+JOB_EVENTS = (
+    "started",
+    "ended",
+    "failed",
+    "stopped",
+    "explained",
+    "suspected_hang",
+    "hung",
+    "recovered",
+    "output_lost",
+)
 #: Events of the node itself.
 NODE_EVENTS = ("node_condition", "node_drained")
 EVENTS = (*JOB_EVENTS, *NODE_EVENTS)

@@ -74,7 +74,7 @@ class Session:
         self.inlet = Inlet(loop, ends.input, request.tty, self.pump)
         if request.time_limit_s is not None:
             limit = request.time_limit_s
-            self._limit.set(limit, lambda: end(self, f"its time limit of {limit:g} s has passed"))
+            self._limit.set(limit, lambda: end(self, f"it reached its time limit of {limit:g} s"))
         if request.detached:
             self._hold(False)
 

@@ -179,7 +179,8 @@ def _is_cut(data: bytes, rank: int, lines: int) -> bool:
 
 
 def left_over(folder: Path) -> list[str]:
-    names = [p.name for p in folder.iterdir() if p.name not in ("spec.json", "journal", "lock", "workspace")]
+    kept = ("spec.json", "journal", "lock", "workspace", "explained.json")
+    names = [p.name for p in folder.iterdir() if p.name not in kept]
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             for fd in os.listdir(f"/proc/{pid}/fd"):

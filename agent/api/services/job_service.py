@@ -215,6 +215,9 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             timeout = protobuf_times.bounded(request.timeout, "timeout", protobuf_times.MAX_DURATION_S)
         began = anyio.current_time()
         entry = await self._ended(await self._server.readable(request.job_id), began + timeout)
+        if entry.job.state.final:
+            with anyio.CancelScope(deadline=began + timeout):
+                await self._server.registry.wait_explained(entry)
         return job_pb2.WaitResponse(job=self._message(entry), ended=entry.job.state.final)
 
     async def Delete(self, request: job_pb2.DeleteRequest, context: "_Context") -> job_pb2.DeleteResponse:

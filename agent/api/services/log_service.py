@@ -102,9 +102,11 @@ class LogService(log_pb2_grpc.LogServiceServicer):
                 seen, sizes = watcher.generation, await limits.cut(files, watcher.sizes)
         if any(at[rank] < size for rank, size in sizes.items()):
             self._refuse_removed(entry)
+        if request.follow:
+            await self._server.registry.wait_explained(entry)
         last = log_pb2.ReadLogsResponse(eof=True, state=convert.state_to(entry.job.state))
         last.missing.extend(await self._missing(entry, files, begun, sizes if limits.cuts else {}))
-        if entry.job.state.final and (verdict := convert.verdict_of(entry.job)) is not None:
+        if entry.job.state.final and (verdict := convert.verdict_of(entry)) is not None:
             last.verdict.CopyFrom(verdict)
         await context.write(last)
 

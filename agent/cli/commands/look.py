@@ -62,6 +62,8 @@ def status(address: Address, job: str, as_json: bool) -> None:
         ("supervisor", f"pid {found.supervisor_pid}" if found.supervisor_pid else ""),
         ("takeovers", str(found.takeovers) if found.takeovers else ""),
         ("verdict", clean(found.verdict.summary)),
+        ("cause", clean(found.verdict.cause)),
+        ("do", show.advice(found)),
         ("log", clean(found.log_path)),
         *(("warning", clean(text)) for text in found.warnings),
     ]

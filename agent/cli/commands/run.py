@@ -272,7 +272,16 @@ class _Attached:
         name = job_pb2.JobState.Name(state).removeprefix("JOB_STATE_")
         if self._show or ((not self.succeeded or self._interrupts.first) and not self._quiet):
             note(f"job {self._spec.job_id} {name}: {verdict.summary}")
+            self._say_cause(verdict)
         return verdict.exit_code
+
+    def _say_cause(self, verdict: "job_pb2.Verdict") -> None:
+        """Where the cause says more than the verdict."""
+        from muster.agent.cli import show
+
+        advice = show.advice_of(verdict)
+        if advice and (verdict.cause_signature or verdict.cause_kind in ("node", "memory", "hang")):
+            note(f"{verdict.cause} (muster why {self._spec.job_id}); {advice}")
 
     def _nobody_reads(self, failure: StdoutFailed) -> int:
         if self._own:

@@ -325,8 +325,8 @@ class JobSpec(_message.Message):
     """
     epilog: _builtins.str
     """Runs once after the end, whatever the end was, if anything of the job ran here: an executable, or a script as `pre_start`.
-    It has MUSTER_STATE, MUSTER_EXIT_CODE and MUSTER_SUMMARY in its environment; its result changes only the job's
-    warnings. Time limit by default 10 min.
+    It has MUSTER_STATE, MUSTER_EXIT_CODE, MUSTER_SUMMARY and MUSTER_RECOMMENDATION in its environment; its result
+    changes only the job's warnings. Time limit by default 10 min.
     """
     umask: _builtins.int
     """File mode creation mask of the ranks: 0 to 0777. Default 0022."""
@@ -473,7 +473,9 @@ class Notify(_message.Message):
     """Signs the posts, as the node's own secret does; muster never shows it. Empty: posts are not signed."""
     @_builtins.property
     def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """"started", "ended", "failed", "stopped", "suspected_hang", "hung", "recovered", "output_lost"; empty: all of them."""
+        """"started", "ended", "failed", "stopped", "explained", "suspected_hang", "hung", "recovered", "output_lost"; empty: all
+        of them.
+        """
 
     def __init__(
         self,
@@ -1077,6 +1079,10 @@ class Verdict(_message.Message):
     RECOMMENDATION_REASON_FIELD_NUMBER: _builtins.int
     STOPPED_BY_FIELD_NUMBER: _builtins.int
     UNORDERED_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    CAUSE_KIND_FIELD_NUMBER: _builtins.int
+    CAUSE_SIGNATURE_FIELD_NUMBER: _builtins.int
+    EXPLAINED_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """Exit code for a shell: the first failure's, 128+n for a signal, 127 not found, 126 not executable, 125 muster's
     own failure or a lost outcome, 0 success.
@@ -1089,6 +1095,13 @@ class Verdict(_message.Message):
     recommendation_reason: _builtins.str
     stopped_by: _builtins.str
     """Who asked for the stop, for a stopped job: "uid 1000 (pid 4711)", "max_runtime", ..."""
+    cause: _builtins.str
+    """The probable cause, a sentence, its kind, and the signature of the known error that the output shows. They follow
+    within seconds of the end of a job that failed, with a recommendation that knows them: `explained` is set then.
+    """
+    cause_kind: _builtins.str
+    cause_signature: _builtins.str
+    explained: _builtins.bool
     @_builtins.property
     def last_lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its last lines of output, at most 20 lines of at most 4 KiB in all."""
@@ -1115,10 +1128,14 @@ class Verdict(_message.Message):
         recommendation_reason: _builtins.str = ...,
         stopped_by: _builtins.str = ...,
         unordered: _abc.Iterable[_builtins.int] | None = ...,
+        cause: _builtins.str = ...,
+        cause_kind: _builtins.str = ...,
+        cause_signature: _builtins.str = ...,
+        explained: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "first_failed_rank", b"first_failed_rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "exit_code", b"exit_code", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "unordered", b"unordered", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "cause", b"cause", "cause_kind", b"cause_kind", "cause_signature", b"cause_signature", "exit_code", b"exit_code", "explained", b"explained", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "unordered", b"unordered", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__first_failed_rank: _TypeAlias = _typing.Literal["first_failed_rank"]  # noqa: Y015
     _WhichOneofArgType__first_failed_rank: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank"]  # noqa: Y015

@@ -283,6 +283,21 @@ def test_an_xid_right_before_the_end_enters_the_verdict(daemon: Daemon, cards: F
     assert any(e.kind == "node.event" and e.attributes["number"] == "79" for e in daemon.event_list())
 
 
+@pytest.mark.slow
+def test_an_xid_behind_the_end_changes_the_verdict(daemon: Daemon, cards: FakeCards):
+    start(daemon, "sleep", "100", job_id="j", indices=[6])
+    job = daemon.until_running("j")
+    os.kill(job.ranks[0].pid, signal.SIGABRT)
+    ended = daemon.wait("j")
+    assert ended.verdict.explained and ended.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
+    cards.xid(6, 79)
+    elsewhere = job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
+    verdict = eventually(lambda: (v := daemon.get("j").verdict).recommendation == elsewhere and v, 60)
+    assert "Xid 79" in verdict.cause
+    was = [e.attributes.get("was") for e in daemon.event_list("j") if e.kind == "job.explained"]
+    assert was == [None, "FAIL"]
+
+
 def test_an_xid_of_the_application_is_no_fault_of_the_node(daemon: Daemon, cards: FakeCards):
     start(daemon, "sleep", "100", job_id="j", indices=[6])
     job = daemon.until_running("j")

@@ -111,7 +111,7 @@ def test_a_drill_is_marked_wherever_it_is_shown(daemon: Daemon):
     shown = daemon.cli("node").stdout
     assert mark in shown
     assert "CRITICAL*" in row(shown, 1)
-    assert shown.splitlines()[-1] == "* of a condition injected for a drill"
+    assert shown.splitlines()[-1] == "* from a condition injected for a drill"
     cleared = daemon.cli("check", "clear", "GPU_ROW_REMAP_FAILED")
     assert cleared.returncode == 0 and mark in cleared.stdout
     assert "*" not in daemon.cli("node").stdout

@@ -348,7 +348,7 @@ async def test_many_that_hang_are_given_up(start: Start, tmp_path: Path, monkeyp
     taken = await take(targets, deadline_s=60, program=program(tmp_path, "exec sleep 1000"))
     assert len(starts(tmp_path)) < taking.MAX_HANGING + taking.AT_ONCE
     assert [found.threads for found in taken.processes] == [1] * 20
-    assert any("not asked, since 8 others hang" in note for note in taken.notes)
+    assert any("not tried, because 8 other attempts hang" in note for note in taken.notes)
 
 
 async def test_the_whole_ends_at_its_deadline(start: Start, tmp_path: Path):
@@ -357,7 +357,7 @@ async def test_the_whole_ends_at_its_deadline(start: Start, tmp_path: Path):
     taken = await take(targets, deadline_s=2.0, program=program(tmp_path, "exec sleep 1000"))
     assert time.monotonic() - began < 60
     assert len(taken.processes) == 12
-    assert taken.notes[0].startswith("not looked at, since 2 s were over: ranks 0-11")
+    assert taken.notes[0].startswith("not looked at, because 2 s had passed: ranks 0-11")
     assert not any(alive(pid) for pid in starts(tmp_path))
 
 

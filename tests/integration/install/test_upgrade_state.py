@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from muster.agent.host import state_folder
+from muster.agent.jobs import explained
 from muster.agent.node import node_file
 from muster.agent.notify import backlog
 from muster.agent.telemetry.history import history_db
@@ -124,7 +125,7 @@ def warnings(node: Node) -> list[str]:
 #: Whatever is in these can be done without: nothing of a job, of its output or of a drain.
 LESS = (
     "faults.json", "settings.json", "telemetry.db", "events/marks", "jobs/good/hang.json", "jobs/good/worker.json",
-    "jobs/good/uploaded", "jobs/good/stacks-1.json", "jobs/good/lost", "jobs/good/unborn",
+    "jobs/good/uploaded", "jobs/good/explained.json", "jobs/good/stacks-1.json", "jobs/good/lost", "jobs/good/unborn",
 )  # fmt: skip
 
 
@@ -287,6 +288,7 @@ def test_the_table_in_the_docs_is_that_of_the_code() -> None:
         "<state>/version": int(state_folder.VERSION.split()[1]),
         "jobs/<id>/journal": journal.FORMAT,
         "jobs/<id>/hang.json": resumable.VERSION,
+        "jobs/<id>/explained.json": explained.VERSION,
         "<state>/node.json": node_file.VERSION,
         "<state>/notify.json": backlog.VERSION,
         "<state>/telemetry.db": history_db.FORMAT,

@@ -31,7 +31,7 @@ def job_log(job: Any) -> str:
 
 def nothing_left(daemon: Daemon) -> bool:
     """The supervisor puts its last file away right behind the job's last record."""
-    kept = {"spec.json", "journal", "lock", "workspace", "packages"}
+    kept = {"spec.json", "journal", "lock", "workspace", "packages", "explained.json"}
     return bool(eventually(lambda: {p.name for p in daemon.root.job("x").folder.iterdir()} <= kept))
 
 

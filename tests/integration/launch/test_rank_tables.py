@@ -43,7 +43,12 @@ def looked_at(daemon: Daemon, job_id: str = "x") -> None:
 
 def left(daemon: Daemon, job_id: str = "x") -> set[str]:
     """What is in the folder of a job that was never started, over its record."""
-    names = {entry.name for entry in daemon.root.job(job_id).folder.iterdir()} - {"spec.json", "journal", "lock"}
+    names = {entry.name for entry in daemon.root.job(job_id).folder.iterdir()} - {
+        "spec.json",
+        "journal",
+        "lock",
+        "explained.json",
+    }
     return names | {entry.name for entry in daemon.root.log.iterdir() if "-proc-rank-" in entry.name}
 
 

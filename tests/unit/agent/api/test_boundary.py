@@ -119,6 +119,9 @@ class FakeRegistry:
     def known(self, job_id):
         return self.jobs.get(job_id)
 
+    async def wait_explained(self, entry):
+        pass
+
     def live(self):
         return sorted(self.jobs.values(), key=lambda e: (e.job.accepted_at, e.job_id), reverse=True)
 

@@ -56,6 +56,9 @@ class Registry:
     def known(self, job_id):
         return self.jobs.get(job_id)
 
+    async def wait_explained(self, entry):
+        pass
+
     def live(self):
         live = (entry for entry in self.jobs.values() if not entry.state.final)
         return sorted(live, key=lambda entry: entry.key, reverse=True)

@@ -476,6 +476,9 @@ class FakeRegistry:
         self.waits += 1
         await self.changed.next()
 
+    async def wait_explained(self, entry):
+        pass
+
     def move(self, state):
         self.entry.job.state = state
         if state.final:
@@ -504,7 +507,9 @@ def world(tmp_path):
     root = Root.under(tmp_path)
     root.log.mkdir()
     job = lifecycle.Job(state=State.RUNNING, accepted_at=1.0, ranks=[Rank(4 + i, i, i) for i in range(2)])
-    entry = SimpleNamespace(job_id="j", job=job, damaged="", paths=root.job("j"))
+    entry = SimpleNamespace(
+        job_id="j", job=job, damaged="", paths=root.job("j"), explained=None, lacks_explanation=False
+    )
     registry = FakeRegistry(entry)
     server: Any = SimpleNamespace(registry=registry, root=root)
     paths = {rank.rank: root.rank_log("j", rank.rank, rank.device) for rank in job.ranks}

@@ -256,7 +256,7 @@ def test_a_damaged_job_says_why(tmp_path):
 
 def test_a_job_that_is_being_stopped_says_what_is_known():
     job = lifecycle.Job(state=State.STOPPING, stop=lifecycle.Stop(StopCause.REQUESTED, "alice", "maintenance"))
-    verdict = convert.verdict_of(job)
+    verdict = convert.verdict_of(entry(job))
     assert verdict is not None
     assert verdict.stopped_by == "alice"
     assert "maintenance" in verdict.summary
@@ -270,15 +270,15 @@ def test_a_job_that_is_being_stopped_says_what_is_known():
     job.ends = [1, 0]
     for cause in StopCause:
         job.stop = lifecycle.Stop(cause)
-        verdict = convert.verdict_of(job)
+        verdict = convert.verdict_of(entry(job))
         assert verdict is not None
         assert (verdict.first_failed_rank, verdict.exit_code) == (1, 139)
         assert verdict.recommendation == job_pb2.RECOMMENDATION_UNSPECIFIED
     job.concluded = State.FAILED, lifecycle.Verdict(139, "rank 1 failed", 1, recommendation="FAIL")
-    verdict = convert.verdict_of(job)
+    verdict = convert.verdict_of(entry(job))
     assert verdict is not None
     assert (verdict.summary, verdict.first_failed_rank) == ("rank 1 failed", 1)
-    assert convert.verdict_of(lifecycle.Job(state=State.RUNNING)) is None
+    assert convert.verdict_of(entry(lifecycle.Job(state=State.RUNNING))) is None
 
 
 def test_every_state_and_outcome_has_its_number():

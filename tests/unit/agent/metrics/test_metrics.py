@@ -383,6 +383,8 @@ async def test_events_are_counted(tmp_path: Path):
         tmp_path,
         Parts(),
         event("job.ended", state="FAILED", recommendation="RETRY_ELSEWHERE", exit_code="1"),
+        event("job.explained", state="FAILED", recommendation="RETRY_ELSEWHERE"),
+        event("job.explained", state="FAILED", recommendation="FAIL", was="RETRY_ELSEWHERE"),
         event("job.restarting", attempt="1"),
         event("job.restarting", attempt="2"),
         event("rank.exited", outcome="SIGNALLED", pid="4711"),

@@ -24,6 +24,7 @@ def event(kind: str, **attributes: str) -> Event:
         ("job.ended", {"state": "STOPPED"}, ("stopped", "ended")),
         ("job.ended", {"state": "SOMETHING"}, ("ended",)),
         ("job.ended", {}, ("ended",)),
+        ("job.explained", {"state": "FAILED"}, ("explained",)),
         ("job.suspected_hang", {}, ("suspected_hang",)),
         ("job.driver_hang", {}, ("suspected_hang",)),
         ("job.hung", {}, ("hung",)),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.agent.why import signatures
-from muster.agent.why.causes_said import VAGUE
+from muster.agent.why.causes.causes_said import VAGUE
 from muster.agent.why.signature_patterns import MAX_WAYS, BadPattern, compiled
 from muster.agent.why.signatures import Hit, Scan
 

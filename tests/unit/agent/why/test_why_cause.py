@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from muster.agent.why.cause import causes
-from muster.agent.why.causes_said import repeated
+from muster.agent.why.causes.cause import causes
+from muster.agent.why.causes.causes_said import repeated
 from muster.agent.why.curves import Curve, Minutes
 from muster.agent.why.facts import Facts
 from muster.supervisors.model.lifecycle import Rank, Stop, Verdict
@@ -63,7 +63,7 @@ def test_a_command_that_cannot_be_run() -> None:
 def test_a_script_before_the_ranks_that_failed() -> None:
     step = Rank(STEP, 0, 0, 5, outcome=Outcome.EXITED, status=1 << 8, ended_at=ZERO, role="requirements")
     known = facts(ranks=[Rank(0, 0, 0)], step=step, step_name="requirements", signs=(sign("name-resolution", None),))
-    assert first(known) == ("network", "name-resolution", "high")
+    assert first(known) == ("rendezvous", "name-resolution", "high")
     assert causes(known)[0].text.startswith("requirements failed: a host's name")
     silent = facts(ranks=[Rank(0, 0, 0)], step=step, step_name="requirements")
     assert "muster logs j --job" in causes(silent)[0].steps[0]

@@ -86,7 +86,7 @@ def test_the_most_useful_stands_first(failed: Facts) -> None:
         "the memory of card 0 (rank 0) was full",
         "Also possible (medium confidence): a card of the job failed: card 3: Xid 79 (CRITICAL)",
         "attempt 0 ended in the same way",
-        "Recommendation: FAIL: the job ended by itself",
+        "Recommendation: RETRY_ELSEWHERE: a card of the job has a fault",
         "What to do:",
         "1. Take a smaller batch",
         "First failure: rank 0 on device 0 (pid 4000) exited with code 1 at ",

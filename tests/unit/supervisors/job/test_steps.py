@@ -265,11 +265,12 @@ def test_an_epilog_exports_nothing(tmp_path, suffix):
 
 
 def test_an_epilog_is_told_how_the_job_ended():
-    env = steps.environment_of_epilog(State.FAILED, Verdict(7, "rank 0 exited with code 7"))
+    env = steps.environment_of_epilog(State.FAILED, Verdict(7, "rank 0 exited with code 7", recommendation="FAIL"))
     assert env == {
         "MUSTER_STATE": "FAILED",
         "MUSTER_EXIT_CODE": "7",
         "MUSTER_SUMMARY": "rank 0 exited with code 7",
+        "MUSTER_RECOMMENDATION": "FAIL",
     }
     assert json.loads(json.dumps(env)) == env
     assert {type(value) for value in env.values()} <= {str, State}

@@ -444,7 +444,7 @@ def test_one_that_nobody_comes_back_to_is_ended(job, tmp_path):
 
 def test_a_time_limit(job):
     end = job.exec("sleep", "600", time_limit_s=0.05).finish()
-    assert end == {"exit_code": 143, "signal": 15, "message": "its time limit of 0.05 s has passed"}
+    assert end == {"exit_code": 143, "signal": 15, "message": "it reached its time limit of 0.05 s"}
 
 
 def test_one_is_ended_on_request_with_all_that_it_started(job):

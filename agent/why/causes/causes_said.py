@@ -6,8 +6,8 @@ from dataclasses import replace
 from muster.agent.telemetry.job_processes import LAUNCHERS
 from muster.agent.text import numbers
 from muster.agent.why import curves
+from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn
 from muster.agent.why.facts import Facts
-from muster.agent.why.found import HIGH, LOW, MEDIUM, Cause
 from muster.agent.why.log_signs import Sign
 from muster.supervisors.model.states import State
 
@@ -42,6 +42,7 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
         signature.id,
         sign,
         tuple(curves.remarks(facts.minutes)) if seen else (),
+        SeenIn.OUTPUT,
     )
 
 

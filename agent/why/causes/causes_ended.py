@@ -4,10 +4,11 @@ import os
 import signal
 
 from muster.agent.text import ranks
-from muster.agent.why import causes_said, curves
+from muster.agent.why import curves
 from muster.agent.why.around import OOM_KILL, near
+from muster.agent.why.causes import causes_said
+from muster.agent.why.causes.found import CERTAIN, LOW, NONE, Cause, SeenIn, remedy
 from muster.agent.why.facts import Facts
-from muster.agent.why.found import CERTAIN, LOW, NONE, Cause, remedy
 from muster.agent.why.words import of_this_attempt
 from muster.probes.kernel import endings
 from muster.supervisors.model.lifecycle import Rank
@@ -75,15 +76,17 @@ def out_of_memory(facts: Facts) -> Cause | None:
     text = f"the kernel killed {ranks([rank.rank for rank in killed])} for want of memory"
     told = [one.text for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
     lines = [line for line in told if any(f"process {rank.pid} " in line for rank in killed)]
+    seen_at = SeenIn.LIMIT if limit else SeenIn.RECORDS
     if lines:
         limited = any("memory cgroup" in line.lower() for line in lines)
         text += ": a limit was reached (the job's, or a container's)" if limited else ": the host had none left"
+        seen_at = SeenIn.LIMIT if limited else SeenIn.NODE
     text += f" (the job's limit is {limit / 2**30:.1f} GiB)" if limit else ""
     step = "Let it use less (data-loader workers, caches, pinned memory), or give it more (`--limit memory=`, the "
     step += "container's limit)."
     largest = max((rank.usage.max_rss or 0 for rank in killed), default=0)
     seen = (f"the largest of them had {largest / 2**30:.1f} GiB resident at its peak",) if largest else ()
-    return Cause(text, CERTAIN, "memory", (step,), evidence=(*seen, *curves.remarks(facts.minutes)))
+    return Cause(text, CERTAIN, "memory", (step,), evidence=(*seen, *curves.remarks(facts.minutes)), seen=seen_at)
 
 
 def lost(facts: Facts) -> Cause | None:

@@ -8,13 +8,13 @@ program wrote are both there, the card wins only if the program's error is of a 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from muster.agent.why import causes_ended, causes_hardware, causes_said
+from muster.agent.why.causes import causes_ended, causes_hardware, causes_said
+from muster.agent.why.causes.found import LOW, NONE, Cause
 from muster.agent.why.facts import LIVE_S, Facts, latest
-from muster.agent.why.found import LOW, NONE, Cause
 from muster.supervisors.model.states import State
 
 #: Kinds of errors in a log that a broken card, node or link makes as well.
-_HARDWARE_MAKES = frozenset({"device", "node", "network", "peer"})
+_HARDWARE_MAKES = frozenset({"device", "node", "network", "rendezvous", "peer"})
 
 
 def causes(facts: Facts) -> list[Cause]:

@@ -1,11 +1,26 @@
 """What a cause is, and how sure one is of it."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from muster.agent.why.log_signs import Sign
 from muster.probes.checks.codes import UnknownCode, explain
 
 CERTAIN, HIGH, MEDIUM, LOW, NONE = "certain", "high", "medium", "low", "none"
+
+
+class SeenIn(StrEnum):
+    """Where a cause was seen."""
+
+    #: What the job wrote.
+    OUTPUT = "output"
+    #: What a card's driver or the node reported.
+    CARD = "card"
+    NODE = "node"
+    #: A limit of the job was reached.
+    LIMIT = "limit"
+    #: What the records of the job say.
+    RECORDS = "records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +35,7 @@ class Cause:
     signature: str = ""
     sign: Sign | None = None
     evidence: tuple[str, ...] = ()
+    seen: SeenIn = SeenIn.RECORDS
 
     @property
     def is_root(self) -> bool:

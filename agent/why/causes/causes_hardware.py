@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from muster.agent.node.node_notes import CLEARED, CONDITION
 from muster.agent.why import curves
 from muster.agent.why.around import HANG, OOM_KILL, Happening, near
+from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn, remedy
 from muster.agent.why.facts import Facts
-from muster.agent.why.found import HIGH, LOW, MEDIUM, Cause, remedy
 from muster.supervisors.model.states import Outcome, StopCause
 
 #: What the hang rule tells that may be the reason of an end.
@@ -30,7 +30,7 @@ def card_failed(facts: Facts) -> Cause | None:
     steps = [*_remedies(told), "Start the job elsewhere, from its checkpoint."]
     evidence = tuple(one.text for one in told if one is not first)[:3]
     text = f"a card of the job failed: {first.text}"
-    return Cause(text, sure if own else less, "node", tuple(steps), evidence=evidence)
+    return Cause(text, sure if own else less, "node", tuple(steps), evidence=evidence, seen=SeenIn.CARD)
 
 
 def node_failed(facts: Facts) -> Cause | None:
@@ -38,7 +38,8 @@ def node_failed(facts: Facts) -> Cause | None:
     found = [one for one in facts.happenings if one.grave and one.card is None and near(one, facts.zero)]
     if not found:
         return None
-    return Cause(f"the node had a fault at that time: {found[0].text}", LOW, "node", tuple(_remedies(found)))
+    text = f"the node had a fault at that time: {found[0].text}"
+    return Cause(text, LOW, "node", tuple(_remedies(found)), seen=SeenIn.NODE)
 
 
 def killed_child(facts: Facts) -> Cause | None:

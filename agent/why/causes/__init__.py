@@ -1,0 +1,5 @@
+"""What the facts about a job amount to: its causes, the likeliest first, and what to do.
+
+`cause.causes` asks the modules `causes_said` (its output), `causes_hardware` (cards and node) and `causes_ended` (its
+records) in order; `found.Cause` is what they return. `advice.advise` is the one table from a cause to a recommendation.
+"""

@@ -1,0 +1,122 @@
+"""What to do about a job that failed, and why: the one table from a cause to a recommendation.
+
+The supervisor recommends at once, from what it knows: how the ranks ended, its checks, the cards
+(supervisors/model/verdict.py). This table adds the cause, which needs the output and the node's events.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, NONE, Cause, SeenIn
+from muster.agent.why.facts import Facts
+from muster.supervisors.model.lifecycle import Verdict
+from muster.supervisors.model.states import Outcome, State
+
+
+class Recommendation(StrEnum):
+    """What to do with a job, as in job.proto."""
+
+    NOTHING = "NONE"
+    HERE = "RETRY_HERE"
+    ELSEWHERE = "RETRY_ELSEWHERE"
+    FAIL = "FAIL"
+
+
+_NOTHING, _HERE, _ELSEWHERE, _FAIL = Recommendation
+
+
+class Advice(NamedTuple):
+    """An action, and a sentence that gives the reason."""
+
+    action: str
+    reason: str
+
+
+#: By the kind of the cause and where it was seen.
+TABLE: dict[tuple[str, SeenIn], Advice] = {
+    ("node", SeenIn.CARD): Advice(_ELSEWHERE, "a card of the job has a fault: isolate the node"),
+    ("node", SeenIn.NODE): Advice(_ELSEWHERE, "the node has a fault: isolate it"),
+    ("node", SeenIn.OUTPUT): Advice(_ELSEWHERE, "its output names a fault of a card or of the node: isolate the node"),
+    ("network", SeenIn.OUTPUT): Advice(_ELSEWHERE, "the fabric failed, or this node's link to it: isolate the node"),
+    ("storage", SeenIn.OUTPUT): Advice(_ELSEWHERE, "a file system failed on this node: isolate the node"),
+    ("memory", SeenIn.NODE): Advice(_ELSEWHERE, "this node had no memory left"),
+    ("memory", SeenIn.LIMIT): Advice(_FAIL, "it needs more memory than it may have; another try would, too"),
+    ("memory", SeenIn.OUTPUT): Advice(_FAIL, "it needs more memory than it has; another try would, too"),
+    ("rendezvous", SeenIn.OUTPUT): Advice(
+        _HERE, "its processes did not find each other, or an address was in use; that may pass"
+    ),
+    ("peer", SeenIn.OUTPUT): Advice(
+        _HERE,
+        "another rank or node went away; no fault of this node is known",
+    ),
+    ("device", SeenIn.OUTPUT): Advice(_FAIL, "the program failed on a card, and no fault of the card is known"),
+    ("environment", SeenIn.OUTPUT): Advice(_FAIL, "the program does not fit what it runs in"),
+    ("job", SeenIn.OUTPUT): Advice(_FAIL, "the program itself failed, and no fault of the node is known"),
+}
+
+#: Signatures whose action is not that of their kind.
+SIGNATURES: dict[str, Advice] = {
+    "no-space": Advice(_FAIL, "a file system is full: make room first"),
+    "read-only": Advice(_FAIL, "it writes to a file system that is read-only, and the kernel reports no fault of it"),
+    "nccl-system-error": Advice(_FAIL, "a call of NCCL to the system failed, and no fault of the node is known"),
+    "disk-quota": Advice(_FAIL, "the quota of the job's user is used up: make room first"),
+    "corrupt-checkpoint": Advice(_FAIL, "the file that it reads is damaged, on any node"),
+    "hccl-process-left": Advice(_HERE, "a process of an earlier job was still on the NPU; that passes"),
+    "keyboard-interrupt": Advice(
+        _HERE, "somebody interrupted it; neither the job nor the node is known to be at fault"
+    ),
+}
+#: Priority up to which a signature says only that there was an error: such a cause changes no recommendation.
+_VAGUE = 40
+
+
+def advise(facts: Facts, causes: Sequence[Cause]) -> Advice:
+    """The recommendation for an ended job, from its causes, the likeliest first. The supervisor's own where no cause
+    says more; UNSPECIFIED for a job that has not ended."""
+    early = facts.job.verdict
+    if early is None:
+        return Advice("UNSPECIFIED", "")
+    given = Advice(early.recommendation, early.recommendation_reason)
+    if not _is_open(facts, early):
+        return given
+    if causes and causes[0].kind == "storage" and any(cause.seen is SeenIn.NODE for cause in causes):
+        return TABLE["storage", SeenIn.OUTPUT]
+    # A fault of the hardware counts whatever else is wrong: the card must not get the next job.
+    hardware = [one for one in causes if one.kind == "node" and one.confidence in (HIGH, MEDIUM)]
+    for cause in (*hardware, *causes[:1]):
+        if (found := _of(cause)) is not None and _outweighs(cause, facts):
+            return found
+    return given
+
+
+def _is_open(facts: Facts, early: Verdict) -> bool:
+    """Whether a cause may change what the supervisor recommends: it knows a stop, a fault and a refusal for certain."""
+    if facts.job.state is not State.FAILED or early.recommendation in (
+        _NOTHING,
+        _ELSEWHERE,
+    ):
+        return False
+    first, step = facts.first, facts.job.step
+    if first is not None:
+        return first.outcome in (Outcome.EXITED, Outcome.SIGNALLED, Outcome.OUT_OF_MEMORY, Outcome.HUNG)
+    return step is not None and step.outcome is Outcome.EXITED and step.status != 0
+
+
+def _of(cause: Cause) -> Advice | None:
+    if cause.sign is not None and cause.sign.hit.signature.priority <= _VAGUE and cause.kind == "job":
+        return None
+    return SIGNATURES.get(cause.signature) or TABLE.get((cause.kind, cause.seen))
+
+
+def _outweighs(cause: Cause, facts: Facts) -> bool:
+    """Whether the cause counts more than how the first rank ended."""
+    if cause.seen in (SeenIn.CARD, SeenIn.NODE, SeenIn.LIMIT):
+        return cause.confidence not in (LOW, NONE) or cause.kind == "memory"
+    first = facts.first
+    if first is not None and first.outcome is Outcome.HUNG:
+        return False
+    if first is not None and first.outcome is Outcome.SIGNALLED and facts.job.verdict is not None:
+        by_somebody = facts.job.verdict.recommendation == _HERE
+        return cause.is_root and (not by_somebody or cause.confidence == HIGH)
+    return cause.confidence not in (LOW, NONE)

@@ -1,0 +1,141 @@
+"""Explains each job that failed, soon after its end, and again while facts may still come: an Xid, a kernel message."""
+
+import time
+from collections import deque
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from muster.agent import threads
+from muster.agent.changes import Changes
+from muster.agent.errors import JobNotFound
+from muster.agent.events.event_store import Event
+from muster.agent.jobs import explained
+from muster.agent.jobs.ended.ended_row import Ended
+from muster.agent.jobs.entry import EXPLAINED, Entry
+from muster.agent.jobs.explained import Explained
+from muster.agent.jobs.registry import Registry
+from muster.agent.why.causes import cause as why_cause
+from muster.agent.why.causes.advice import advise
+from muster.agent.why.facts import Known, gather
+from muster.agent.why.words import shown
+from muster.supervisors.supervision_errors import explain
+
+#: Seconds after its end at which a job is explained: a fact may come late.
+LOOKS_S = (0.0, 5.0, 20.0, 75.0)
+#: Seconds since the end of a job that no daemon has explained, after which it stays so.
+RECENT_S = 3600.0
+#: Jobs that are explained at the same time.
+AT_ONCE = 4
+
+_log = structlog.get_logger(__name__)
+
+
+class Explaining:
+    """Belongs to one event loop."""
+
+    def __init__(self, known: Known, registry: Registry) -> None:
+        self._known, self._registry = known, registry
+        self._ended: deque[Entry] = deque()
+        self._told = Changes()
+        self._limiter = anyio.CapacityLimiter(AT_ONCE)
+        #: Jobs that are explained now, again and again; and those whose explanation could not be written.
+        self._followed: set[str] = set()
+        self._unwritten: set[str] = set()
+        registry.ended.on_ended.append(self._one_ended)
+
+    async def run(self) -> None:
+        """Explains, for ever."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._resume, tasks)
+            while True:
+                told = self._told.count
+                while self._ended:
+                    self._begin(self._ended.popleft(), tasks)
+                await self._told.beyond(told)
+
+    def _one_ended(self, entry: Entry) -> None:
+        if entry.lacks_explanation:
+            self._ended.append(entry)
+            self._told.tell()
+
+    def _begin(self, entry: Entry, tasks: TaskGroup) -> None:
+        if entry.job_id in self._followed:
+            return
+        self._followed.add(entry.job_id)
+        tasks.start_soon(self._follow, entry, name=f"explain {entry.job_id}")
+
+    async def _resume(self, tasks: TaskGroup) -> None:
+        """Jobs that ended just before an earlier daemon did."""
+        await self._registry.ended.indexed.wait()
+        since = time.time() - RECENT_S
+        for row in [row for row in self._registry.ended.rows() if _is_recent(row, since)]:
+            try:
+                entry = await self._registry.get(row.job_id)
+            except JobNotFound:
+                continue
+            if entry.lacks_explanation:
+                self._begin(entry, tasks)
+
+    async def _follow(self, entry: Entry) -> None:
+        began = anyio.current_time()
+        try:
+            for after in LOOKS_S:
+                await anyio.sleep_until(began + after)
+                if self._registry.known(entry.job_id) is not entry:
+                    return
+                async with self._limiter:
+                    await self._explain(entry)
+        except Exception:  # a defect must not end the daemon
+            _log.exception("why.explaining_defect", job=entry.job_id)
+        finally:
+            self._followed.discard(entry.job_id)
+            self._unwritten.discard(entry.job_id)
+
+    async def _explain(self, entry: Entry) -> None:
+        folder = self._known.config().why.signatures_dir
+        facts = await gather(self._known, entry, Path(folder) if folder else None)
+        causes = why_cause.causes(facts)
+        advice = advise(facts, causes)
+        main = causes[0] if causes else None
+        found = Explained(advice.action, advice.reason, at=time.time())
+        if main is not None:
+            rank = main.sign.rank if main.sign is not None else None
+            found = Explained(
+                advice.action, advice.reason, shown(main.text, 1000), main.kind, main.confidence, main.signature, rank,
+                time.time(),
+            )  # fmt: skip
+        before = entry.explained
+        if found.says(before) and entry.job_id not in self._unwritten:
+            return
+        async with self._registry.alone(entry.job_id):
+            if self._registry.known(entry.job_id) is not entry:
+                return  # it was removed meanwhile
+            try:
+                await threads.run(explained.write, entry.paths.explained, found)
+                self._unwritten.discard(entry.job_id)
+            except OSError as error:  # the next look tries it again, and so does the next daemon
+                _log.warning("why.not_kept", job=entry.job_id, error=explain(error))
+                self._unwritten.add(entry.job_id)
+            if found.says(before):
+                return
+            entry.explained = found
+            self._registry.count_change()
+            self._known.events.append([(None, _event(entry, found, before))])
+            entry.wake()
+
+
+def _is_recent(row: Ended, since: float) -> bool:
+    return row.state in EXPLAINED and row.ended_at > since and not row.damaged
+
+
+def _event(entry: Entry, found: Explained, before: Explained | None) -> Event:
+    said = {"state": str(entry.job.state), "recommendation": found.recommendation, "reason": found.reason}
+    said |= {"cause_kind": found.kind, "confidence": found.confidence, "signature": found.signature}
+    if before is not None:
+        said["was"] = before.recommendation
+    said = {key: value for key, value in said.items() if value}
+    message = found.cause or found.reason
+    return Event(found.at, "job.explained", entry.job_id, rank=found.rank, message=message, attributes=said)

@@ -1,0 +1,80 @@
+"""What is recommended for which cause."""
+
+import signal
+from typing import get_args
+
+import pytest
+
+from muster.agent.why.causes.advice import SIGNATURES, TABLE, Advice, Recommendation, advise
+from muster.agent.why.causes.cause import causes
+from muster.agent.why.causes.found import SeenIn
+from muster.agent.why.facts import Facts
+from muster.agent.why.signatures import Kind, builtin
+from muster.supervisors.model.lifecycle import Verdict
+from muster.supervisors.model.states import Outcome, State
+from tests.unit.why_facts import facts, happening, rank, sign, victim
+
+EARLY = Verdict(1, "rank 0 exited with code 1", 0, recommendation="FAIL", recommendation_reason="early")
+FAILED = (rank(0, Outcome.EXITED, code=1), victim(1))
+XID = happening("node.condition", "card 0: Xid 79", card=0, code="GPU_OFF_BUS", grave=True)
+
+
+def advice(known: Facts) -> Advice:
+    return advise(known, causes(known))
+
+
+def test_each_kind_of_signature_has_a_row() -> None:
+    assert {kind for kind, seen in TABLE if seen is SeenIn.OUTPUT} == set(get_args(Kind))
+    assert SIGNATURES.keys() <= {one.id for one in builtin().signatures}
+
+
+@pytest.mark.parametrize("early", [Recommendation.ELSEWHERE, Recommendation.NOTHING])
+def test_what_the_supervisor_knows_for_certain_stays(early: str) -> None:
+    verdict = Verdict(1, "", 0, recommendation=early, recommendation_reason="early")
+    assert advice(facts(*FAILED, signs=(sign("python-import"),), verdict=verdict)) == (early, "early")
+
+
+def test_a_fault_of_a_card_wins_over_an_error_that_it_makes() -> None:
+    assert advice(facts(*FAILED, signs=(sign("nccl-timeout"),), verdict=EARLY)).action == Recommendation.HERE
+    known = facts(*FAILED, signs=(sign("nccl-timeout"),), happenings=(XID,), verdict=EARLY)
+    assert advice(known) == TABLE["node", SeenIn.CARD]
+    # The program's own error is the cause, but the card must not get the next job.
+    known = facts(*FAILED, signs=(sign("python-import"),), happenings=(XID,), verdict=EARLY)
+    assert advice(known) == TABLE["node", SeenIn.CARD]
+
+
+def test_a_vague_sign_changes_nothing() -> None:
+    assert advice(facts(*FAILED, signs=(sign("python-exception"),), verdict=EARLY)) == ("FAIL", "early")
+    assert advice(facts(*FAILED, verdict=EARLY)) == ("FAIL", "early")
+
+
+def test_a_rank_that_somebody_killed_is_tried_again_whatever_it_said_before() -> None:
+    verdict = Verdict(137, "", 0, recommendation="RETRY_HERE", recommendation_reason="early")
+    killed = (rank(0, Outcome.SIGNALLED, killed=signal.SIGKILL), victim(1))
+    old = sign("python-import", before=800.0, last=False)
+    assert advice(facts(*killed, signs=(old,), verdict=verdict)) == ("RETRY_HERE", "early")
+
+
+def test_a_full_file_system_of_the_node_is_the_nodes() -> None:
+    full = facts(*FAILED, signs=(sign("no-space"),), verdict=EARLY)
+    assert advice(full).action == Recommendation.FAIL
+    disk = happening("node.condition", "/data: 100 % full", code="DISK_FULL", grave=True)
+    assert (
+        advice(facts(*FAILED, signs=(sign("no-space"),), happenings=(disk,), verdict=EARLY)).action
+        == Recommendation.ELSEWHERE
+    )
+
+
+def test_memory() -> None:
+    verdict = Verdict(137, "", 0, recommendation="FAIL", recommendation_reason="early")
+    killed = (rank(0, Outcome.OUT_OF_MEMORY, killed=signal.SIGKILL),)
+    line = "Out of memory: Killed process 4000 (python)"
+    oom = happening("node.event", line, code="OOM_KILL")
+    assert advice(facts(*killed, happenings=(oom,), verdict=verdict)) == TABLE["memory", SeenIn.NODE]
+    limited = facts(*killed, happenings=(oom,), verdict=verdict, spec={"limits": {"memory": 1 << 30}})
+    assert advice(limited).action in (Recommendation.FAIL, Recommendation.ELSEWHERE)
+    assert advice(facts(*killed, verdict=verdict)) == ("FAIL", "early")
+
+
+def test_a_job_that_goes_on_has_no_recommendation() -> None:
+    assert advice(facts(rank(0), state=State.RUNNING)).action == "UNSPECIFIED"
