@@ -39,7 +39,7 @@ def test_what_was_changed_by_hand(node: Machine) -> None:
     ours = node.sh(f"cat {UNIT}")
     node.sh(f"echo '# mine' >> {UNIT}")
     before = main_pid(node)
-    assert f"{UNIT}: was changed by hand, and is left as it is" in service(node, "install")
+    assert f"{UNIT} was changed by hand: leaving it unchanged" in service(node, "install")
     assert node.sh(f"tail -1 {UNIT}") == "# mine"
     assert main_pid(node) == before
     assert f"kept as {UNIT}.by-hand-" in service(node, "install", "--force")

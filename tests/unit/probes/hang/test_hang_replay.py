@@ -110,7 +110,7 @@ def test_what_cannot_be_done_is_said(words: tuple[str, ...], says: str, code: in
 def test_a_file_that_is_cut_off_is_said_to_be(lines: list[str], tmp_path: Path) -> None:
     file = tmp_path / "f.gz"
     file.write_bytes(gzip.compress("\n".join(lines).encode())[:-200])
-    with pytest.raises(Failure, match="damaged or cut off"):
+    with pytest.raises(Failure, match="damaged or truncated"):
         call(file)
 
 
