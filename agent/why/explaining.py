@@ -1,5 +1,6 @@
 """Explains each job that failed, soon after its end, and again while facts may still come: an Xid, a kernel message."""
 
+import contextlib
 import time
 from collections import deque
 from pathlib import Path
@@ -27,6 +28,8 @@ from muster.supervisors.supervision_errors import explain
 LOOKS_S = (0.0, 5.0, 20.0, 75.0)
 #: Seconds since the end of a job that no daemon has explained, after which it stays so.
 RECENT_S = 3600.0
+#: How many of these are explained at a start.
+RESUMED = 64
 #: Jobs that are explained at the same time.
 AT_ONCE = 4
 
@@ -49,7 +52,7 @@ class Explaining:
     async def run(self) -> None:
         """Explains, for ever."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._resume, tasks)
+            tasks.start_soon(self._resume)
             while True:
                 told = self._told.count
                 while self._ended:
@@ -67,17 +70,15 @@ class Explaining:
         self._followed.add(entry.job_id)
         tasks.start_soon(self._follow, entry, name=f"explain {entry.job_id}")
 
-    async def _resume(self, tasks: TaskGroup) -> None:
-        """Jobs that ended just before an earlier daemon did."""
+    async def _resume(self) -> None:
+        """Jobs that ended just before an earlier daemon did, the newest: once, one after the other."""
         await self._registry.ended.indexed.wait()
         since = time.time() - RECENT_S
-        for row in [row for row in self._registry.ended.rows() if _is_recent(row, since)]:
-            try:
+        for row in [row for row in self._registry.ended.rows() if _is_recent(row, since)][:RESUMED]:
+            with contextlib.suppress(JobNotFound):
                 entry = await self._registry.get(row.job_id)
-            except JobNotFound:
-                continue
-            if entry.lacks_explanation:
-                self._begin(entry, tasks)
+                if entry.lacks_explanation and entry.job_id not in self._followed:
+                    await self._explain_safely(entry)
 
     async def _follow(self, entry: Entry) -> None:
         began = anyio.current_time()
@@ -86,13 +87,17 @@ class Explaining:
                 await anyio.sleep_until(began + after)
                 if self._registry.known(entry.job_id) is not entry:
                     return
-                async with self._limiter:
-                    await self._explain(entry)
-        except Exception:  # a defect must not end the daemon
-            _log.exception("why.explaining_defect", job=entry.job_id)
+                await self._explain_safely(entry)
         finally:
             self._followed.discard(entry.job_id)
             self._unwritten.discard(entry.job_id)
+
+    async def _explain_safely(self, entry: Entry) -> None:
+        try:
+            async with self._limiter:
+                await self._explain(entry)
+        except Exception:  # a defect must not end the daemon
+            _log.exception("why.explaining_defect", job=entry.job_id)
 
     async def _explain(self, entry: Entry) -> None:
         folder = self._known.config().why.signatures_dir

@@ -54,7 +54,7 @@ def test_a_failure_is_told_to_all_who_want_to_know(make_daemon: MakeDaemon, rece
         daemon.run("true", job_id="good", notify=notify(own.url, "started", "ended", secret="the job's own"))
         for job_id in ("bad", "good"):
             daemon.wait(job_id)
-        eventually(lambda: receiver.got and len(own.got) >= 4 and out.exists())
+        eventually(lambda: receiver.got and len(own.got) >= 5 and out.exists())
     (got,) = receiver.got
     assert (got.body["event"], got.body["job"]) == ("failed", "bad")
     assert got.body["attributes"]["exit_code"] == "7"
@@ -64,7 +64,7 @@ def test_a_failure_is_told_to_all_who_want_to_know(make_daemon: MakeDaemon, rece
         assert one.headers.get("X-Muster-Signature") == expected
     assert "the job's own" not in str(daemon.get("good")) and not daemon.get("good").spec.notify.secret
     told = [(body["job"], body["event"]) for body in own.bodies]
-    assert [event for job, event in told if job == "bad"][:2] == ["started", "failed"]
+    assert [event for job, event in told if job == "bad"] == ["started", "failed", "explained"]
     assert [event for job, event in told if job == "good"] == ["started", "ended"]
     assert out.read_text().endswith("failed\n")
     assert not any(b"not to be told" in got.raw for got in [*receiver.got, *own.got])
