@@ -12,7 +12,7 @@ from tests.conftest import Daemon
 def expect_remedy(daemon: Daemon, *words: str) -> None:
     done = daemon.cli("stop", "--grace", "1s", "job")
     assert done.returncode == 4, done
-    for text in (f"musterd (pid {daemon.pid})", "jobs run on", *words):
+    for text in (f"musterd (pid {daemon.pid})", "jobs continue", *words):
         assert text in done.stderr, done.stderr
 
 

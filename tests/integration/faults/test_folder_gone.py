@@ -152,7 +152,7 @@ def test_a_stop_while_all_folders_are_away_is_on_record_when_they_are_back(daemo
         aside.rename(jobs)
     # How its ranks ended may be known to nobody; that they were asked to end is.
     verdict = eventually(lambda: (found := listed(daemon, "-a").get("verdict", {})).get("stoppedBy") and found, 90)
-    assert "asked" in verdict["recommendationReason"], verdict
+    assert "requested" in verdict["recommendationReason"], verdict
     assert not daemon.root.stop_order("job").exists()
 
 

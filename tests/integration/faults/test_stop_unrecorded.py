@@ -50,7 +50,7 @@ def test_state_folder_read_only_and_no_supervisor(boxed: Boxed) -> None:
     assert done.returncode == 0, done
     assert not any(map(alive, pids))
     if journal.read_bytes() == before:
-        assert "not recorded yet" in done.stderr and "STOPPING" in done.stdout, done
+        assert "as soon as its journal takes a record" in done.stderr and "STOPPING" in done.stdout, done
         listed = json.loads(boxed.cli("ps", "-o", "json").stdout)["jobs"]
         assert [job["state"] for job in listed] == ["JOB_STATE_STOPPING"]
     mount(boxed, "umount", "-l", str(boxed.root.state))
@@ -89,7 +89,7 @@ def test_a_job_of_which_nothing_exists_yet(boxed: Boxed) -> None:
     boxed.start()
     done = boxed.cli("stop", "job")
     assert done.returncode == 0, done
-    assert "not recorded yet" in done.stderr and "STOPPING" in done.stdout, done
+    assert "as soon as its journal takes a record" in done.stderr and "STOPPING" in done.stdout, done
     mount(boxed, "umount", "-l", str(state))
     assert boxed.wait("job").state == job_pb2.JOB_STATE_STOPPED
 

@@ -71,7 +71,7 @@ def test_a_stop_sends_no_sigkill_to_ranks_that_have_ended(boxed: Boxed) -> None:
     pids = ranks(boxed)
     done = boxed.cli("stop", "--grace", "1s", "job")
     assert done.returncode == 0 and not any(map(alive, pids)), done
-    assert "not recorded yet" in done.stderr and sentence(boxed) in done.stderr, done
+    assert "as soon as its journal takes a record" in done.stderr and sentence(boxed) in done.stderr, done
     expect_warned(boxed)
     job = written(boxed)
     assert job.state == job_pb2.JOB_STATE_STOPPED
