@@ -310,7 +310,7 @@ def test_a_name_of_the_log_of_another_job(daemon: Daemon) -> None:
     other = daemon.root.log / "other-proc-rank-0-device-0.txt"
     job = Job(daemon)
     job.write(0)
-    eventually(lambda: job.log(0).exists() and job.log(0).stat().st_size and other.stat().st_size)
+    eventually(lambda: job.log(0).exists() and job.log(0).stat().st_size and other.exists() and other.stat().st_size)
     job.log(0).unlink()
     job.log(0).hardlink_to(other)
     eventually(lambda: (gap := job.gap_after_a_line(0)) and "another name of" in gap.error)
