@@ -79,7 +79,7 @@ def gap_lines(data: bytes) -> list[int]:
 def test_something_in_the_place_of_a_log(daemon: Daemon, what: str, killed: bool) -> None:
     job = Job(daemon)
     job.write(0)
-    eventually(lambda: job.log(0).read_bytes() == b"line 01\n")
+    eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == b"line 01\n")
     job.log(0).unlink()
     in_place(job.log(0), what)
     if killed:
@@ -213,7 +213,7 @@ def test_a_log_that_is_replaced_right_before_the_end(daemon: Daemon, what: str, 
     """Nothing is written afterwards: what was taken is told all the same."""
     job = Job(daemon)
     job.write(0)
-    eventually(lambda: job.log(0).read_bytes() == b"line 01\n")
+    eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == b"line 01\n")
     pid = daemon.supervisor_pid("job")
     os.kill(pid, signal.SIGSTOP)
     job.log(0).unlink()
@@ -236,7 +236,7 @@ def test_a_log_that_is_replaced_right_before_the_end(daemon: Daemon, what: str, 
 def test_the_log_folder_is_moved_away_and_back(daemon: Daemon) -> None:
     job = Job(daemon)
     job.write(0)
-    eventually(lambda: job.log(0).read_bytes() == b"line 01\n")
+    eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == b"line 01\n")
     away = daemon.root.log.with_name("away")
     daemon.root.log.rename(away)
 
@@ -248,7 +248,8 @@ def test_the_log_folder_is_moved_away_and_back(daemon: Daemon) -> None:
     away.rename(daemon.root.log)
     job.write(0)
     count = job.lines[0]
-    eventually(lambda: job.log(0).read_bytes() == b"".join(b"line %02d\n" % n for n in range(1, count + 1)))
+    expected = b"".join(b"line %02d\n" % n for n in range(1, count + 1))
+    eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == expected)
     ended = job.end()
     assert ended.ranks[0].lost_log_bytes == 0
 
