@@ -34,6 +34,8 @@ def encode(report: Report, entry: Entry, root: Root) -> str:
         "repeated": report.repeated,
         "nextSteps": report.next_steps,
         "failed": report.failed,
+        "workers": report.workers,
+        "workerWords": report.worker_words,
         "timeline": report.timeline,
         "telemetry": report.telemetry,
         "stacks": report.stacks,

@@ -44,7 +44,8 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
         "job.ended": EventKind("the job has ended", "`state`, `exit_code`, `first_failed_rank`"),
         "job.explained": EventKind(
             "muster knows the cause of a job's failure, seconds after its end; again if a later fact changes it",
-            "`state`, `recommendation`, `reason`, `cause_kind`, `confidence`, `signature`, `was` (before)",
+            "`state`, `recommendation`, `reason`, `cause_kind`, `confidence`, `signature`, "
+            "`worker` (of a launcher: how it ended), `was` (before)",
         ),
         "job.warning": EventKind("the job has a problem that an operator should look at"),
         "job.output_lost": EventKind(

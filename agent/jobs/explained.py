@@ -13,10 +13,24 @@ from muster.agent.host import state_file
 VERSION = 1
 
 
+class Worker(msgspec.Struct, frozen=True):
+    """The worker of a launcher that failed first, as `agent/why/launchers.py` has it; `launcher_rank`: the rank of the
+    job that the launcher is. `status`: "rank 1 exited with code 9"."""
+
+    launcher: str
+    launcher_rank: int
+    status: str
+    rank: int | None = None
+    local_rank: int | None = None
+    host: str = ""
+    pid: int | None = None
+    code: int | None = None
+
+
 class Explained(msgspec.Struct, frozen=True):
     """`recommendation` and `reason` replace those of the supervisor's verdict. `cause` is a sentence; `kind`,
-    `confidence` and `signature` are those of the cause (agent/why/causes/found.py); `rank` wrote it. `at`: seconds
-    since the epoch."""
+    `confidence` and `signature` are those of the cause (agent/why/causes/found.py); `rank` wrote it. `worker`:
+    where that is a launcher. `at`: seconds since the epoch."""
 
     recommendation: str
     reason: str
@@ -27,6 +41,7 @@ class Explained(msgspec.Struct, frozen=True):
     rank: int | None = None
     at: float = 0.0
     version: int = VERSION
+    worker: Worker | None = None
 
     def says(self, other: "Explained | None") -> bool:
         """Whether another one says the same, whenever that was."""

@@ -11,6 +11,7 @@ from muster.agent.events.event_store import Event
 from muster.agent.hang.hang_watch import CurrentHang
 from muster.agent.jobs.admission import new_job_id
 from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.explained import Worker
 from muster.agent.messages.spec_message import said_in, spec_to
 from muster.agent.protobuf_times import timestamp
 from muster.agent.text import plain
@@ -194,8 +195,25 @@ def verdict_of(entry: Entry) -> job_pb2.Verdict | None:
         message.recommendation_reason = plain(explained.reason)
         message.cause, message.cause_kind = plain(explained.cause), explained.kind
         message.cause_signature = explained.signature
+        if explained.worker is not None:
+            message.failed_worker.CopyFrom(_failed_worker(explained.worker))
     message.explained = job.state.final and not entry.lacks_explanation
     return message
+
+
+def _failed_worker(worker: Worker) -> job_pb2.FailedWorker:
+    code = worker.code
+    return job_pb2.FailedWorker(
+        launcher=worker.launcher,
+        launcher_rank=worker.launcher_rank,
+        rank=worker.rank,
+        local_rank=worker.local_rank,
+        host=plain(worker.host),
+        pid=worker.pid,
+        exit_code=code if code is not None and code >= 0 else None,
+        signal=-code if code is not None and code < 0 else None,
+        status=plain(worker.status),
+    )
 
 
 def _verdict(known: lifecycle.Verdict, unordered: Sequence[int] = ()) -> job_pb2.Verdict:

@@ -16,11 +16,11 @@ from muster.agent.events.event_store import Event
 from muster.agent.jobs import explained
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import EXPLAINED, Entry
-from muster.agent.jobs.explained import Explained
+from muster.agent.jobs.explained import Explained, Worker
 from muster.agent.jobs.registry import Registry
 from muster.agent.why.causes import cause as why_cause
 from muster.agent.why.causes.advice import advise
-from muster.agent.why.facts import Known, gather
+from muster.agent.why.facts import Facts, Known, gather
 from muster.agent.why.words import shown
 from muster.supervisors.supervision_errors import explain
 
@@ -110,7 +110,7 @@ class Explaining:
             rank = main.sign.rank if main.sign is not None else None
             found = Explained(
                 advice.action, advice.reason, shown(main.text, 1000), main.kind, main.confidence, main.signature, rank,
-                time.time(),
+                time.time(), worker=_worker(facts),
             )  # fmt: skip
         before = entry.explained
         if found.says(before) and entry.job_id not in self._unwritten:
@@ -136,9 +136,22 @@ def _is_recent(row: Ended, since: float) -> bool:
     return row.state in EXPLAINED and row.ended_at > since and not row.damaged
 
 
+def _worker(facts: Facts) -> Worker | None:
+    launched = facts.launched
+    if launched is None:
+        return None
+    one = launched.workers[0]
+    return Worker(
+        one.launcher, launched.rank, shown(f"{one.who} {one.ending}"), one.rank, one.local_rank, shown(one.host),
+        one.pid, one.code,
+    )  # fmt: skip
+
+
 def _event(entry: Entry, found: Explained, before: Explained | None) -> Event:
     said = {"state": str(entry.job.state), "recommendation": found.recommendation, "reason": found.reason}
     said |= {"cause_kind": found.kind, "confidence": found.confidence, "signature": found.signature}
+    if found.worker is not None:
+        said["worker"] = found.worker.status
     if before is not None:
         said["was"] = before.recommendation
     said = {key: value for key, value in said.items() if value}

@@ -18,7 +18,7 @@ from muster.agent.why import around as why_events
 from muster.agent.why import curves, log_signs, signatures
 from muster.agent.why.around import Events, Happening
 from muster.agent.why.curves import Minutes
-from muster.agent.why.log_signs import Searched, Sign, Wanted
+from muster.agent.why.log_signs import Launched, Searched, Sign, Wanted
 from muster.agent.why.signatures import Table
 from muster.probes.calls import watched
 from muster.supervisors.model import verdict
@@ -36,6 +36,8 @@ MAX_TRIES = 3
 TABLE_S = 5.0
 #: How long ago what is in the output of a job that runs is worth telling, in seconds.
 LIVE_S = 600.0
+#: Seconds before the end of a launcher within which its report is what it ended with.
+REPORT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,15 @@ class Facts:
     def signs(self) -> tuple[Sign, ...]:
         """What this attempt's logs show."""
         return self.searched.signs
+
+    @property
+    def launched(self) -> Launched | None:
+        """What the launcher reports of its workers, if the rank that failed first is one and ended with that."""
+        rank = self.first.rank if self.first is not None else None
+        found = next((one for one in self.searched.launched if one.rank == rank), None)
+        if found is None or (found.at is not None and self.zero - found.at > REPORT_S):
+            return None
+        return found
 
 
 class Known(Protocol):

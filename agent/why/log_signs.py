@@ -6,12 +6,14 @@ job wrote is searched by regular expressions.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 
 from muster.agent.host.log_folder import folder
 from muster.agent.logs.log_reading import RankLogFile, TimeIndex
+from muster.agent.why import launchers
+from muster.agent.why.launchers import LastWords, WorkerFailure
 from muster.agent.why.signatures import Hit, Table, scan
 from muster.probes.calls import watched
 from muster.supervisors.output.log_reader import Reader
@@ -20,6 +22,8 @@ from muster.supervisors.output.log_reader import Reader
 TAIL, SHORT_TAIL = 64 << 10, 16 << 10
 #: Seconds for all files of a report; and that one search may take.
 READ_S, SCAN_S = 10.0, 2.0
+#: What only repeats a launcher's report, where there is one (launchers.py).
+_ECHOES = frozenset({"elastic-child-failed"})
 #: Hits with more than so many bytes, or seconds, between them belong to different stories.
 APART_BYTES, APART_S = 16 << 10, 120.0
 
@@ -48,11 +52,23 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
+class Launched:
+    """What a launcher, which is rank `rank` of the job, reports in its log. `workers`: those that failed, the first of
+    them first, and its last `words`. `at` as in Sign."""
+
+    rank: int
+    workers: tuple[WorkerFailure, ...]
+    words: LastWords
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Searched:
     """What was found, in the order of the logs that were given, and what could not be looked at: sentences."""
 
     signs: tuple[Sign, ...] = ()
     missing: tuple[str, ...] = ()
+    launched: tuple[Launched, ...] = ()
 
 
 async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
@@ -80,7 +96,9 @@ async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
             found.append(Searched((), (f"the logs were not searched to their end: {folder} does not answer",)))
     done = tuple(found)
     return Searched(
-        tuple(sign for one in done for sign in one.signs), tuple(text for one in done for text in one.missing)
+        tuple(sign for one in done for sign in one.signs),
+        tuple(text for one in done for text in one.missing),
+        tuple(report for one in done for report in one.launched),
     )
 
 
@@ -95,8 +113,20 @@ def search_file(one: Wanted, table: Table) -> Searched:
         return Searched((), (f"{name}: cannot be read: {error.strerror}",))
     found = scan(data, table, until=time.monotonic() + SCAN_S)
     missing = () if found.whole else (f"{name}: was not searched to its end: that took over {SCAN_S:g} s",)
-    times = _times(one, start, [hit.at for hit in found.hits])
-    return Searched(tuple(_signs(one.rank, found.hits, times)), missing)
+    hits: Sequence[Hit] = found.hits
+    report = launchers.read(data) if one.rank is not None else None
+    launched: tuple[Launched, ...] = ()
+    if one.rank is not None and report is not None:
+        # A traceback in the report is the worker's, and its time that of the report.
+        said = "\n".join(report.first.said).encode()
+        told = scan(said, table, until=time.monotonic() + SCAN_S).hits
+        kept = [hit for hit in hits if not report.begin <= hit.at < report.end and hit.signature.id not in _ECHOES]
+        hits = [*kept, *(replace(hit, at=report.begin, worker=report.first.rank) for hit in told)]
+        hits.sort(key=lambda hit: (hit.at, -hit.signature.priority))
+        (at,) = _times(one, start, [report.begin])
+        launched = (Launched(one.rank, report.workers, launchers.last_words(data, report), at),)
+    times = _times(one, start, [hit.at for hit in hits])
+    return Searched(tuple(_signs(one.rank, hits, times)), missing, launched)
 
 
 def _tail(one: Wanted) -> tuple[bytes, int]:

@@ -14,6 +14,8 @@ MAX_ROWS, MAX_ATTEMPTS, MAX_CARDS, MAX_STACKS = 14, 10, 16, 40
 _LAST_LINES = 15
 #: Of a terminal, by state.
 _COLOURS = {State.SUCCEEDED: "32;", State.RUNNING: "32;", State.FAILED: "31;", State.LOST: "31;", State.STOPPED: "33;"}
+#: A launcher ends the other workers with SIGTERM when one has failed.
+_ENDED_BY_LAUNCHER = frozenset({-15})
 #: Rows that each job has.
 _ROUTINE = frozenset({"job.running", "rank.exited", "job.stopping", "job.ended"})
 
@@ -43,6 +45,7 @@ def _lines(report: Report, pen: Pen) -> Iterator[str]:
     yield from _cause(report, pen)
     yield from _what_to_do(report, pen)
     yield from _first_failure(report, pen)
+    yield from _workers(report, pen)
     yield from _last_lines(report, pen)
     yield from _victims(report, pen)
     yield from _around(report, pen)
@@ -134,9 +137,45 @@ def _first_failure(report: Report, pen: Pen) -> Iterator[str]:
         yield f"  then {len(others) - 4} more"
 
 
+def _workers(report: Report, pen: Pen) -> Iterator[str]:
+    """The workers of a launcher, and the last lines of the one that failed first."""
+    if not report.workers:
+        return
+    first = report.workers[0]
+    known = [
+        f"local rank {first.local_rank}" if first.local_rank is not None else "",
+        f"pid {first.pid}" if first.pid else "",
+        f"host {first.host}" if first.host else "",
+    ]
+    about = ", ".join(word for word in known if word)
+    at = f" at {local(first.at, report.now)}" if first.at else ""
+    yield f"  {first.launcher} reports: {first.status}{f' ({about})' if about else ''}{at}"
+    if first.error_file:
+        yield f"    error file: {first.error_file}"
+    others = [one for one in report.workers[1:] if one.code not in _ENDED_BY_LAUNCHER]
+    ended = len(report.workers) - 1 - len(others)
+    for other in others[:4]:
+        yield f"    then {other.status}"
+    if len(others) > 4:
+        yield f"    then {len(others) - 4} more"
+    if ended:
+        yield f"    {ended} other{'s were' if ended > 1 else ' was'} ended with SIGTERM after that"
+    words = report.worker_words
+    if words.lines:
+        title = f"Last lines of rank {first.rank}" if first.rank is not None else ""
+        title = title or "Last lines of the worker"
+        if words.whose == "all workers":
+            title = f"Last lines of the workers, before the report of {first.launcher}"
+        elif words.whose != "the worker":
+            title += f" ({words.whose})"
+        yield from _list(pen.title(title) + ":", [f"| {line}" for line in words.lines])
+
+
 def _last_lines(report: Report, pen: Pen) -> Iterator[str]:
     written = report.verdict.last_lines if report.verdict is not None else ()
     lines = of_this_attempt(written)[-_LAST_LINES:]
+    if report.worker_words.lines:
+        return  # these are the launcher's report, which is told above
     if not lines and report.ended_at and report.first is not None and report.first.pid:
         yield ""
         yield f"{pen.title('Last lines')}: there are none"

@@ -86,6 +86,30 @@ class FailedRank(msgspec.Struct, frozen=True, rename="camel"):
     seconds: float
 
 
+class FailedWorker(msgspec.Struct, frozen=True, rename="camel"):
+    """A worker that failed, as its launcher reports it: `launcher_rank` is the rank of the job that the launcher is.
+    `code`: the exit code, -9 for SIGKILL; null where the launcher does not say it, as the others."""
+
+    launcher: str
+    launcher_rank: int
+    rank: int | None
+    local_rank: int | None
+    host: str
+    pid: int | None
+    code: int | None
+    at: float | None
+    status: str
+    error_file: str
+
+
+class WorkerWords(msgspec.Struct, frozen=True, rename="camel"):
+    """The last lines of the worker that failed first. `whose`: "the worker"; "all workers", where nothing tells theirs
+    apart; or a file of it."""
+
+    lines: list[str] = []
+    whose: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class PastAttempt:
     """An attempt before this one, with what the log of the rank that failed says, where that is known."""
@@ -120,6 +144,8 @@ class Report:
     repeated: str
     next_steps: list[str]
     failed: list[FailedRank]
+    workers: list[FailedWorker]
+    worker_words: WorkerWords
     timeline: list[Row]
     telemetry: TelemetryExcerpt
     stacks: str
@@ -179,6 +205,8 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
             FailedRank(rank.rank, rank.device, shown(plain(_ending(rank))), rank.ended_at - facts.zero)
             for rank in facts.failed
         ],
+        workers=_workers(facts),
+        worker_words=_worker_words(facts),
         timeline=[_row(one, facts.zero) for one in rows],
         telemetry=_telemetry(facts),
         stacks=plain(stacks),
@@ -189,6 +217,26 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
         end_of_ranks=max(ends) if ends and all(ends) else job.ended_at,
         max_restarts=entry.spec.max_restarts,
     )
+
+
+def _workers(facts: Facts) -> list[FailedWorker]:
+    launched = facts.launched
+    if launched is None:
+        return []
+    return [
+        FailedWorker(
+            one.launcher, launched.rank, one.rank, one.local_rank, shown(plain(one.host)), one.pid, one.code, one.at,
+            shown(plain(f"{one.who} {one.ending}")), shown(plain(one.error_file), 1000),
+        )
+        for one in launched.workers
+    ]  # fmt: skip
+
+
+def _worker_words(facts: Facts) -> WorkerWords:
+    if facts.launched is None:
+        return WorkerWords()
+    words = facts.launched.words
+    return WorkerWords([shown(plain(line)) for line in words.lines], shown(plain(words.whose), 1000))
 
 
 def _reached(facts: Facts, causes: Sequence[Cause]) -> Verdict | None:
@@ -231,7 +279,9 @@ def _reported(cause: Cause, facts: Facts) -> ReportedCause:
 
 def _headline(facts: Facts, reached: Verdict | None, warnings: int) -> str:
     if reached is not None and reached.summary:
-        return shown(plain(reached.summary), 1000)
+        first = facts.launched.workers[0] if facts.launched is not None else None
+        reported = f"; {first.launcher} reports: {first.who} {first.ending}" if first is not None else ""
+        return shown(plain(reached.summary + reported), 1000)
     if facts.job.state is State.RESTARTING and facts.job.past:
         past = facts.job.past[-1]
         return shown(plain(f"attempt {past.number} failed: {past.summary}; it will be started again"), 1000)

@@ -280,7 +280,8 @@ class _Attached:
         from muster.agent.cli import show
 
         advice = show.advice_of(verdict)
-        if advice and (verdict.cause_signature or verdict.cause_kind in ("node", "memory", "hang")):
+        says_more = verdict.cause_signature or verdict.cause_kind in ("node", "memory", "hang")
+        if advice and (says_more or verdict.HasField("failed_worker")):
             note(f"{verdict.cause} (muster why {self._spec.job_id}); {advice}")
 
     def _nobody_reads(self, failure: StdoutFailed) -> int:

@@ -52,6 +52,10 @@ TABLE: dict[tuple[str, SeenIn], Advice] = {
     ),
     ("device", SeenIn.OUTPUT): Advice(_FAIL, "the program failed on a card, and no fault of the card is known"),
     ("environment", SeenIn.OUTPUT): Advice(_FAIL, "the program does not fit what it runs in"),
+    ("job", SeenIn.LAUNCHER): Advice(_FAIL, "a worker failed by itself, and no fault of the node is known"),
+    ("unknown", SeenIn.LAUNCHER): Advice(
+        _HERE, "a signal from outside the job ended a worker, and no fault of the job or the node is known"
+    ),
     ("job", SeenIn.OUTPUT): Advice(_FAIL, "the program itself failed, and no fault of the node is known"),
 }
 

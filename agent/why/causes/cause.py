@@ -8,7 +8,7 @@ program wrote are both there, the card wins only if the program's error is of a 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from muster.agent.why.causes import causes_ended, causes_hardware, causes_said
+from muster.agent.why.causes import causes_ended, causes_hardware, causes_launched, causes_said
 from muster.agent.why.causes.found import LOW, NONE, Cause
 from muster.agent.why.facts import LIVE_S, Facts, latest
 from muster.supervisors.model.states import State
@@ -41,6 +41,11 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
     yield causes_ended.out_of_memory(facts)
     card = causes_hardware.card_failed(facts)
     said = causes_said.best(facts.signs, facts)
+    worker = causes_launched.failed(facts)
+    if worker is not None and said is not None and causes_launched.outweighs(facts, said):
+        said = None
+    if said is not None:
+        said = causes_launched.of_worker(said, facts)
     if card is not None and (said is None or said.kind in _HARDWARE_MAKES or said.confidence == LOW):
         yield card
         card = None
@@ -51,6 +56,7 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
     yield causes_hardware.killed_child(facts)
     yield said
     yield card
+    yield worker
     yield causes_ended.lost(facts)
     yield causes_ended.by_signal(facts)
     yield causes_hardware.node_failed(facts)

@@ -119,11 +119,15 @@ def by_signal(facts: Facts) -> Cause | None:
     if number in _ASKED:
         step = "Look who sends it: a scheduler, a session that ended, a person."
         return Cause(f"somebody ended {who} with {name}{how}; it was not muster", LOW, "unknown", (step,))
-    meaning = _SIGNALS.get(signal.Signals(number)) if name.startswith("SIG") else None
-    if meaning is None:
+    if not (said := meaning(number)):
         return Cause(f"{who} died of {name}{how}", LOW, "unknown")
     step = "Set PYTHONFAULTHANDLER=1 to see where; `--limit core=unlimited` keeps a core dump."
-    return Cause(f"{who} died of {name}{how}: {meaning}", LOW, "job", (step,))
+    return Cause(f"{who} died of {name}{how}: {said}", LOW, "job", (step,))
+
+
+def meaning(number: int) -> str:
+    """What a signal says that comes of what a program does; empty for another one."""
+    return _SIGNALS.get(signal.Signals(number), "") if number in signal.valid_signals() and number < 32 else ""
 
 
 def _signal_of(rank: Rank) -> tuple[int | None, bool]:

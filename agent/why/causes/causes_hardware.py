@@ -1,5 +1,6 @@
 """Causes that the events tell: a card or node that failed at that time, a process that the kernel killed, a hang."""
 
+import signal
 from collections.abc import Iterator, Sequence
 
 from muster.agent.node.node_notes import CLEARED, CONDITION
@@ -47,6 +48,14 @@ def killed_child(facts: Facts) -> Cause | None:
     found = [one for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
     if not found or facts.first is None or facts.first.outcome is Outcome.OUT_OF_MEMORY:
         return None
+    worker = facts.launched.workers[0] if facts.launched is not None else None
+    if worker is not None and worker.killed_by == signal.SIGKILL:
+        # The pid of a container is none of the host's, so that the kernel may name another.
+        told = next((one for one in found if f"process {worker.pid} " in one.text), found[-1])
+        seen = SeenIn.LIMIT if "memory cgroup" in told.text.lower() else SeenIn.NODE
+        text = f"the kernel killed {worker.who} for want of memory, as {worker.launcher} and its log say: {told.text}"
+        step = "Let it use less (data-loader workers, caches, pinned memory), or give it more memory."
+        return Cause(text, HIGH, "memory", (step,), evidence=tuple(curves.remarks(facts.minutes)), seen=seen)
     text = f"the kernel killed a process for want of memory at that time: {found[-1].text}"
     step = "See whether it was one of the job's (a data-loader worker, say); let it use less, or give it more memory."
     return Cause(text, MEDIUM, "memory", (step,), evidence=tuple(curves.remarks(facts.minutes)))

@@ -68,6 +68,7 @@ def repeated(facts: Facts) -> str:
 def who(sign: Sign, facts: Facts) -> tuple[int | None, int | None]:
     """The rank whose words they are: below a launcher, whose output is that of all its workers, the worker."""
     launched = any(rank.rank == sign.rank and rank.role in LAUNCHERS for rank in facts.job.ranks)
+    launched |= facts.launched is not None and facts.launched.rank == sign.rank
     return sign.rank, sign.hit.worker if launched else None
 
 
@@ -89,6 +90,7 @@ def _order(
     first = facts.first.rank if facts.first is not None else None
     failed = sign.rank is None or any(rank.rank == sign.rank for rank in facts.failed)
     place = 0 if sign.rank in (None, first) else 1 if failed else 2
+    place = 3 * place + _doubt(sign, facts)
     vague = signature.priority <= VAGUE
     if signature.role == "hint":
         tier = 5
@@ -105,6 +107,15 @@ def _order(
         tier = 3
     at = sign.at if sign.at is not None else float("inf")
     return tier, not sign.last, place, -signature.priority, at, sign.hit.at
+
+
+def _doubt(sign: Sign, facts: Facts) -> int:
+    """Whether a launcher's output is of the worker that failed first: 0 it is, 1 that is not known, 2 it is not."""
+    if facts.launched is None or sign.rank != facts.launched.rank:
+        return 0
+    if sign.hit.worker is None:
+        return 1
+    return 0 if sign.hit.worker == facts.launched.workers[0].rank else 2
 
 
 def _confidence(sign: Sign, facts: Facts) -> str:

@@ -19,6 +19,8 @@ class SeenIn(StrEnum):
     NODE = "node"
     #: A limit of the job was reached.
     LIMIT = "limit"
+    #: What a launcher reports of a worker.
+    LAUNCHER = "launcher"
     #: What the records of the job say.
     RECORDS = "records"
 

@@ -1083,6 +1083,7 @@ class Verdict(_message.Message):
     CAUSE_KIND_FIELD_NUMBER: _builtins.int
     CAUSE_SIGNATURE_FIELD_NUMBER: _builtins.int
     EXPLAINED_FIELD_NUMBER: _builtins.int
+    FAILED_WORKER_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """Exit code for a shell: the first failure's, 128+n for a signal, 127 not found, 126 not executable, 125 muster's
     own failure or a lost outcome, 0 success.
@@ -1116,6 +1117,12 @@ class Verdict(_message.Message):
         known. Empty: first_failed_rank did.
         """
 
+    @_builtins.property
+    def failed_worker(self) -> Global___FailedWorker:
+        """Where the rank is a launcher (torchrun, mpirun, msrun): the worker that failed first, as the launcher reports it.
+        With `cause`.
+        """
+
     def __init__(
         self,
         *,
@@ -1132,16 +1139,85 @@ class Verdict(_message.Message):
         cause_kind: _builtins.str = ...,
         cause_signature: _builtins.str = ...,
         explained: _builtins.bool = ...,
+        failed_worker: Global___FailedWorker | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "first_failed_rank", b"first_failed_rank"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "failed_worker", b"failed_worker", "first_failed_rank", b"first_failed_rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "cause", b"cause", "cause_kind", b"cause_kind", "cause_signature", b"cause_signature", "exit_code", b"exit_code", "explained", b"explained", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "unordered", b"unordered", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "cause", b"cause", "cause_kind", b"cause_kind", "cause_signature", b"cause_signature", "exit_code", b"exit_code", "explained", b"explained", "failed_worker", b"failed_worker", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "unordered", b"unordered", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__first_failed_rank: _TypeAlias = _typing.Literal["first_failed_rank"]  # noqa: Y015
     _WhichOneofArgType__first_failed_rank: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__first_failed_rank) -> _WhichOneofReturnType__first_failed_rank | None: ...
 
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
+
+@_typing.final
+class FailedWorker(_message.Message):
+    """A worker of a launcher that failed. What the launcher does not report is not set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAUNCHER_FIELD_NUMBER: _builtins.int
+    LAUNCHER_RANK_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    LOCAL_RANK_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    launcher: _builtins.str
+    """torchrun, mpirun, msrun"""
+    launcher_rank: _builtins.int
+    """The rank of the job that the launcher is."""
+    rank: _builtins.int
+    """The worker's own, over all nodes of the job; and on its node."""
+    local_rank: _builtins.int
+    host: _builtins.str
+    pid: _builtins.int
+    exit_code: _builtins.int
+    signal: _builtins.int
+    status: _builtins.str
+    """"rank 1 exited with code 9"."""
+    def __init__(
+        self,
+        *,
+        launcher: _builtins.str = ...,
+        launcher_rank: _builtins.int = ...,
+        rank: _builtins.int | None = ...,
+        local_rank: _builtins.int | None = ...,
+        host: _builtins.str = ...,
+        pid: _builtins.int | None = ...,
+        exit_code: _builtins.int | None = ...,
+        signal: _builtins.int | None = ...,
+        status: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_local_rank", b"_local_rank", "_pid", b"_pid", "_rank", b"_rank", "_signal", b"_signal", "exit_code", b"exit_code", "local_rank", b"local_rank", "pid", b"pid", "rank", b"rank", "signal", b"signal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_local_rank", b"_local_rank", "_pid", b"_pid", "_rank", b"_rank", "_signal", b"_signal", "exit_code", b"exit_code", "host", b"host", "launcher", b"launcher", "launcher_rank", b"launcher_rank", "local_rank", b"local_rank", "pid", b"pid", "rank", b"rank", "signal", b"signal", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
+    _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
+    _WhichOneofReturnType__local_rank: _TypeAlias = _typing.Literal["local_rank"]  # noqa: Y015
+    _WhichOneofArgType__local_rank: _TypeAlias = _typing.Literal["_local_rank", b"_local_rank"]  # noqa: Y015
+    _WhichOneofReturnType__pid: _TypeAlias = _typing.Literal["pid"]  # noqa: Y015
+    _WhichOneofArgType__pid: _TypeAlias = _typing.Literal["_pid", b"_pid"]  # noqa: Y015
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    _WhichOneofReturnType__signal: _TypeAlias = _typing.Literal["signal"]  # noqa: Y015
+    _WhichOneofArgType__signal: _TypeAlias = _typing.Literal["_signal", b"_signal"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__local_rank) -> _WhichOneofReturnType__local_rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pid) -> _WhichOneofReturnType__pid | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__signal) -> _WhichOneofReturnType__signal | None: ...
+
+Global___FailedWorker: _TypeAlias = FailedWorker  # noqa: Y015
 
 @_typing.final
 class CheckResult(_message.Message):

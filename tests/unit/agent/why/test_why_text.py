@@ -140,7 +140,7 @@ def test_the_object_has_the_keys_that_it_always_had(failed: Facts) -> None:
     old = {"jobId", "state", "endedAt", "verdict", "firstFailure", "warnings", "pastAttempts", "checks"}
     new = {
         "headline", "zero", "zeroIs", "cause", "otherCauses", "repeated", "nextSteps", "failed", "timeline",
-        "telemetry", "stacks", "notes", "unknown", "damaged",
+        "telemetry", "stacks", "notes", "unknown", "damaged", "workers", "workerWords",
     }  # fmt: skip
     assert set(found) == old | new
     documented = (Path(__file__).parents[4] / "docs" / "guides/why.md").read_text()

@@ -1,0 +1,62 @@
+"""Causes that a launcher's report tells: which of its workers failed first, and how."""
+
+import signal
+from dataclasses import replace
+
+from muster.agent.why import curves
+from muster.agent.why.causes import causes_ended
+from muster.agent.why.causes.causes_said import VAGUE
+from muster.agent.why.causes.found import MEDIUM, Cause, SeenIn
+from muster.agent.why.facts import Facts
+from muster.agent.why.launchers import WorkerFailure
+from muster.probes.kernel import process
+
+#: Signals that others send, as people, schedulers and the kernel do.
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, *process.END_SIGNALS})
+
+
+def failed(facts: Facts) -> Cause | None:
+    """What the launcher itself says of the worker that failed first."""
+    launched = facts.launched
+    if launched is None:
+        return None
+    worker = launched.workers[0]
+    text = f"{worker.who} {worker.ending}, as {worker.launcher} reports"
+    steps = [f"Read what it wrote: `muster logs {facts.entry.job_id} -r {launched.rank} --tail 200`."]
+    kind = "job"
+    evidence: tuple[str, ...] = ()
+    if (number := worker.killed_by) is not None:
+        if number in _FROM_OUTSIDE:
+            kind = "unknown"
+            steps.insert(0, "Look who sent the signal: an administrator, a limit of memory, the kernel (`dmesg`).")
+            evidence = tuple(curves.remarks(facts.minutes))
+        elif meaning := causes_ended.meaning(number):
+            text += f": {meaning}"
+            steps.insert(0, "Set PYTHONFAULTHANDLER=1 to see where; `--limit core=unlimited` keeps a core dump.")
+    return Cause(text, MEDIUM, kind, tuple(steps), evidence=evidence, seen=SeenIn.LAUNCHER)
+
+
+def outweighs(facts: Facts, said: Cause) -> bool:
+    """Whether the launcher's report says more than what is in the output: a hint, or an exception that is not the
+    worker's, since a signal ended that. Who aborts has said why."""
+    worker = _first(facts)
+    if worker is None or said.sign is None:
+        return False
+    signature = said.sign.hit.signature
+    number = worker.killed_by
+    by_signal = number is not None and number != signal.SIGABRT
+    return signature.role == "hint" or (by_signal and signature.priority <= VAGUE)
+
+
+def of_worker(said: Cause, facts: Facts) -> Cause:
+    """A cause of the launcher's output, with the worker's end."""
+    worker, launched = _first(facts), facts.launched
+    if worker is None or launched is None or said.sign is None or said.sign.rank != launched.rank:
+        return said
+    if said.sign.hit.worker in (None, worker.rank):
+        return replace(said, text=f"{worker.who} {worker.ending}: {said.text}")
+    return replace(said, text=f"{said.text}; {worker.launcher} reports that {worker.who} failed first: {worker.ending}")
+
+
+def _first(facts: Facts) -> WorkerFailure | None:
+    return facts.launched.workers[0] if facts.launched is not None else None

@@ -1,0 +1,214 @@
+"""What a launcher's output says of its workers: which of them failed first, and how.
+
+torchrun, mpirun (Open MPI, PRRTE, and Hydra of MPICH and Intel MPI) and msrun each end with a report in a form of their
+own. Here it becomes one datum, `WorkerFailure`. Nothing is read here; what is searched was written by the job, so that
+each pattern has a bounded worst case.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from muster.probes.kernel import endings
+
+#: Lines of a worker that are kept, the last ones.
+MAX_LINES = 15
+#: Workers of one report that are kept.
+MAX_WORKERS = 64
+#: Bytes behind a report up to which it is what the launcher ended with.
+MAX_BEHIND = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailure:
+    """A worker's failure as its launcher reports it. None and "": the launcher does not say it.
+
+    `rank` counts over all nodes. `code` is the exit code, or -9 for SIGKILL, as `subprocess` has it. `at`: seconds
+    since the epoch. `error_file`: the file that the worker wrote its error to. `said`: the error that the launcher
+    shows of it. `detail`: how it failed where there is no code, the end of a sentence.
+    """
+
+    launcher: str
+    rank: int | None = None
+    local_rank: int | None = None
+    host: str = ""
+    pid: int | None = None
+    code: int | None = None
+    at: float | None = None
+    error_file: str = ""
+    said: tuple[str, ...] = ()
+    detail: str = ""
+
+    @property
+    def who(self) -> str:
+        """ "rank 1", or what else is known."""
+        if self.rank is not None:
+            return f"rank {self.rank}"
+        return f"a worker (pid {self.pid})" if self.pid else "a worker"
+
+    @property
+    def ending(self) -> str:
+        """ "exited with code 9", "was killed by SIGKILL"."""
+        if self.detail:
+            return self.detail
+        return "failed" if self.code is None else endings.describe_code(self.code)
+
+    @property
+    def killed_by(self) -> int | None:
+        """The signal that ended it."""
+        return -self.code if self.code is not None and self.code < 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherReport:
+    """Where in a text a launcher's report is, and the workers of which it tells: the one that failed first comes
+    first."""
+
+    begin: int
+    end: int
+    workers: tuple[WorkerFailure, ...]
+
+    @property
+    def first(self) -> WorkerFailure:
+        return self.workers[0]
+
+
+def read(text: bytes) -> LauncherReport | None:
+    """The last report in the end of a log; None where none stands near its end."""
+    found = [report for reader in _READERS if (report := reader(text)) is not None]
+    if not found:
+        return None
+    report = max(found, key=lambda one: one.end)
+    return report if len(text) - report.end <= MAX_BEHIND else None
+
+
+# --- torchrun ---------------------------------------------------------------------------------------------------------
+
+_ROOT = re.compile(rb"^Root Cause(?: \(first observed failure\))?:[ \t]{0,4}\r?$", re.MULTILINE)
+_CHILD_FAILED = b"multiprocessing.errors.ChildFailedError"
+_TRACEBACK = b"Traceback (most recent call last):"
+#: One worker of the table, without the text of its traceback. Versions before 1.10 write "time: ", and no host.
+_ENTRY = re.compile(
+    rb"^\[[0-9]{1,5}\]:[ \t]{0,4}\r?\n"
+    rb"[ \t]{1,8}time[ ]{0,8}: (?P<time>[^\n]{0,40})\n"
+    rb"(?:[ \t]{1,8}host[ ]{0,8}: (?P<host>[^\n]{0,300})\n)?"
+    rb"[ \t]{1,8}rank[ ]{0,8}: (?P<rank>[0-9]{1,7}) \(local_rank: (?P<local>[0-9]{1,5})\)[^\n]{0,20}\n"
+    rb"[ \t]{1,8}exitcode[ ]{0,8}: (?P<code>-?[0-9]{1,5}) \(pid: (?P<pid>[0-9]{1,9})\)[^\n]{0,40}\n"
+    rb"[ \t]{1,8}error_file[ ]{0,8}: (?P<file>[^\n]{0,4096})\n"
+    rb"[ \t]{1,8}(?:traceback|msg)[ ]{0,8}: ",
+    re.MULTILINE,
+)
+_BORDER = re.compile(rb"^(?:={5,200}|-{5,200}|\*{5,200})[ \t]{0,4}\r?$", re.MULTILINE)
+#: What stands in the place of a traceback where the worker left none.
+_NO_TRACEBACK = re.compile(r"To enable traceback see|Signal [0-9]{1,3} \(|\"?Process failed with exitcode")
+
+
+def _torchrun(text: bytes) -> LauncherReport | None:
+    root = None
+    for match in _ROOT.finditer(text):
+        root = match
+    if root is None:
+        return None
+    raised = text.rfind(_CHILD_FAILED, 0, root.start())
+    borders = [match.start() for match in _BORDER.finditer(text, max(raised, 0), root.start())]
+    begin = text.rfind(_TRACEBACK, 0, raised) if raised >= 0 else -1
+    if begin < 0:
+        begin = raised if raised >= 0 else min(borders, default=root.start())
+    begin = text.rfind(b"\n", 0, begin) + 1
+    first, others, end = None, [], root.end()
+    for match in _ENTRY.finditer(text, begin):
+        worker, stop = _torch_worker(text, match)
+        if match.start() > root.start() and first is None:
+            first = worker
+        else:
+            others.append(worker)
+        end = max(end, stop)
+    if first is None:
+        return None
+    last = _BORDER.match(text, end)
+    return LauncherReport(begin, last.end() if last else end, (first, *others[: MAX_WORKERS - 1]))
+
+
+def _torch_worker(text: bytes, match: re.Match[bytes]) -> tuple[WorkerFailure, int]:
+    """A worker of the table, and where its text ends."""
+    following, border = _ENTRY.search(text, match.end()), _BORDER.search(text, match.end())
+    stop = min((found.start() for found in (following, border) if found is not None), default=len(text))
+    said = text[match.end() : stop].decode("utf-8", "replace").rstrip()
+    lines = tuple(line.removeprefix("  ").rstrip() for line in said.splitlines())
+    if _NO_TRACEBACK.match(said) or said == "<N/A>":
+        lines = ()
+    file = _word(match["file"])
+    worker = WorkerFailure(
+        "torchrun",
+        int(match["rank"]),
+        int(match["local"]),
+        _word(match["host"] or b""),
+        int(match["pid"]),
+        int(match["code"]),
+        _moment(_word(match["time"])),
+        "" if file == "<N/A>" else file,
+        lines[-4 * MAX_LINES :],
+    )
+    return worker, stop
+
+
+def _moment(text: str) -> float | None:
+    """Of "2026-11-23_16:51:57", which is local time."""
+    try:
+        return datetime.fromisoformat(text.replace("_", "T")).timestamp()
+    except ValueError:
+        return None
+
+
+def _word(text: bytes) -> str:
+    return text.decode("utf-8", "replace").strip()
+
+
+_READERS: Sequence[Callable[[bytes], LauncherReport | None]] = (_torchrun,)
+
+
+# --- the worker's own words -------------------------------------------------------------------------------------------
+
+#: What torchrun writes in a log of its own.
+_LAUNCHERS_OWN = re.compile(
+    r"^(?:[IWE][0-9]{4} [0-9:.]{8,20} [0-9]{1,9} torch/distributed/"
+    r"|\[[0-9 :,.-]{10,40}\] torch\.distributed\."
+    r"|(?:INFO|WARNING|ERROR):torch\.distributed\.)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """Last lines of a worker. `whose`: "the worker", or "all workers" where the launcher's log does not tell them
+    apart, or the file that they are from."""
+
+    lines: tuple[str, ...] = ()
+    whose: str = ""
+
+
+def last_words(text: bytes, report: LauncherReport) -> LastWords:
+    """What the worker that failed first wrote last, as far as this text tells it."""
+    first = report.first
+    if first.said:
+        return LastWords(first.said[-MAX_LINES:], "the worker")
+    before = text[max(0, report.begin - (32 << 10)) : report.begin].decode("utf-8", "replace").splitlines()
+    lines = [line for line in before if line.strip() and not _LAUNCHERS_OWN.match(line)]
+    own = [bare for line in lines if (bare := _own(line, first)) is not None]
+    if own:
+        return LastWords(tuple(own[-MAX_LINES:]), "the worker")
+    return LastWords(tuple(lines[-MAX_LINES:]), "all workers")
+
+
+#: What launchers put before a line of a worker: of which rank, and of which local rank.
+_RANK_PREFIX = re.compile(r"^\[rank ?([0-9]{1,7})\] ?:? ?")
+_LOCAL_PREFIX = re.compile(r"^\[default([0-9]{1,5})\]: ?")
+
+
+def _own(line: str, worker: WorkerFailure) -> str | None:
+    """A line of this worker without its prefix; None for another line."""
+    for pattern, number in ((_RANK_PREFIX, worker.rank), (_LOCAL_PREFIX, worker.local_rank)):
+        match = pattern.match(line)
+        if match is not None:
+            return line[match.end() :] if number is not None and int(match[1]) == number else None
+    return None
