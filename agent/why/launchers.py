@@ -6,6 +6,7 @@ each pattern has a bounded worst case.
 """
 
 import re
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -165,16 +166,130 @@ def _word(text: bytes) -> str:
     return text.decode("utf-8", "replace").strip()
 
 
-_READERS: Sequence[Callable[[bytes], LauncherReport | None]] = (_torchrun,)
+# --- mpirun -----------------------------------------------------------------------------------------------------------
+
+#: Open MPI and, from its version 5 on, PRRTE. mpirun may be called mpiexec, orterun, prterun or prun.
+_OPEN_MPI = re.compile(
+    # A worker that exited: "[[2674,1],1]", or "[prterun-n0-2674@1,1]".
+    rb"detected that one or more processes exited with non-zero status,\s{1,4}thus causing\s{1,4}the job to be "
+    rb"terminated\. The first process to do so was:\s{1,8}Process name: \[[^\n]{0,200}?,(?P<exited>[0-9]{1,7})\]\s{1,8}"
+    rb"Exit code:[ ]{1,8}(?P<code>[0-9]{1,5})"
+    rb"|noticed that process rank (?P<killed>[0-9]{1,7})(?: with PID (?P<pid>[0-9]{1,10}))?"
+    rb"(?: on node (?P<host>\S{1,255}))?\s{1,4}exited\s{1,4}on\s{1,4}signal\s{1,4}(?P<signal>[0-9]{1,3})"
+    rb"|MPI_ABORT was invoked on rank (?P<aborted>[0-9]{1,7}) in communicator [^\n]{1,100}\n"
+    rb"(?:[^\n]{0,200}\n)?[ ]{0,8}(?:with errorcode|Errorcode:) (?P<errorcode>-?[0-9]{1,10})"
+    rb"|was unable to launch the specified application as it could not access\s{1,4}or execute an executable:"
+    rb"\s{1,8}Executable: (?P<program>[^\n]{1,1000})\s{1,8}Node: (?P<node>\S{1,255})"
+    rb"\s{1,8}while attempting to start process rank (?P<unborn>[0-9]{1,7})"
+    rb"|was unable to find the specified executable file[^*]{1,120}?rank (?P<missing>[0-9]{1,7});[^*]{1,500}?"
+    rb"Node:[ ]{1,20}(?P<where>\S{1,255})\s{1,8}Executable: (?P<nofile>[^\n]{1,1000})"
+)
+#: What it begins its report with; a line of its borders.
+_PRIMARY = re.compile(rb"^-{20,100}\r?\nPrimary job  terminated normally", re.MULTILINE)
+_RULE = re.compile(rb"-{20,100}\r?\n")
+#: Its handler in a worker that a signal ends.
+_HANDLER = re.compile(rb"^\[[^\]\n:]{1,255}:([0-9]{1,10})\] \*\*\* Process received signal", re.MULTILINE)
+
+
+def _open_mpi(text: bytes) -> LauncherReport | None:
+    return _together(text, [(match, _mpi_worker(text, match)) for match in _OPEN_MPI.finditer(text, _recent(text))])
+
+
+def _mpi_worker(text: bytes, match: re.Match[bytes]) -> WorkerFailure:
+    if match["exited"] is not None:
+        return WorkerFailure("mpirun", int(match["exited"]), code=int(match["code"]))
+    if match["killed"] is not None:
+        pid = int(match["pid"] or 0)
+        handled = set(_HANDLER.findall(text, 0, match.start()))
+        if not pid and len(handled) == 1:  # it does not know those of its own node
+            pid = int(handled.pop())
+        host = _word(match["host"] or b"")
+        return WorkerFailure("mpirun", int(match["killed"]), None, host, pid or None, -int(match["signal"]))
+    if match["aborted"] is not None:
+        code = int(match["errorcode"])
+        return WorkerFailure("mpirun", int(match["aborted"]), code=code, detail=f"called MPI_Abort with code {code}")
+    names = ("unborn", "program", "node") if match["unborn"] is not None else ("missing", "nofile", "where")
+    rank, program, node = (_word(match[name]) for name in names)
+    detail = f"could not be started: {program} cannot be found or executed"
+    return WorkerFailure("mpirun", int(rank), host=node, detail=detail)
+
+
+#: Hydra, the mpiexec of MPICH, MVAPICH2 and Intel MPI: a block for each worker.
+_HYDRA = re.compile(
+    rb"^={20,120}\r?\n=[ ]{1,8}BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES[^\n]{0,40}\n"
+    rb"=[ ]{1,8}(?:RANK (?P<rank>[0-9]{1,7}) )?PID (?P<pid>[0-9]{1,10}) RUNNING AT (?P<host>[^\n]{1,255})\n"
+    rb"=[ ]{1,8}(?:EXIT CODE: (?P<code>-?[0-9]{1,10})|KILLED BY SIGNAL: (?P<signal>[0-9]{1,3}))[^\n]{0,60}\n"
+    rb"(?:=[ ]{1,8}[^\n]{1,120}\n){0,4}={20,120}",
+    re.MULTILINE,
+)
+_EXIT_STRING = re.compile(rb"YOUR APPLICATION TERMINATED WITH THE EXIT STRING: [^\n]{1,80}\(signal ([0-9]{1,3})\)")
+#: MPICH's and Intel's line of a worker that calls MPI_Abort, before that.
+_MPICH_ABORT = re.compile(
+    rb"^Abort\((?P<code>-?[0-9]{1,10})\) on node [0-9]{1,7} \(rank (?P<rank>[0-9]{1,7}) in comm [0-9]{1,10}\): "
+    rb"(?P<what>[^\n]{0,300})|^application called MPI_Abort\([^\n]{1,60}, (?P<old>-?[0-9]{1,10})\) - process "
+    rb"(?P<by>[0-9]{1,7})",
+    re.MULTILINE,
+)
+
+
+def _hydra(text: bytes) -> LauncherReport | None:
+    said = _EXIT_STRING.search(text)
+    found = []
+    for match in _HYDRA.finditer(text, _recent(text)):
+        code, number = int(match["code"] or 0), int(match["signal"] or 0)
+        if not number and said is not None and code in (int(said[1]), 128 + int(said[1])):
+            number = int(said[1])
+        rank = int(match["rank"]) if match["rank"] is not None else None
+        code = -number if number else code
+        found.append((match, WorkerFailure("mpirun", rank, None, _word(match["host"]), int(match["pid"]), code)))
+    # When one has failed Hydra kills the others, and may tell of them first.
+    found.sort(key=lambda one: one[1].killed_by in (signal.SIGKILL, signal.SIGTERM))
+    for match in _MPICH_ABORT.finditer(text, _recent(text)):
+        code = int(match["code"] or match["old"])
+        worker = WorkerFailure(
+            "mpirun", int(match["rank"] or match["by"]), code=code, detail=f"called MPI_Abort with code {code}"
+        )
+        if not match["what"] or b"MPI_Abort" in match["what"]:
+            found.insert(0, (match, worker))
+            break
+    return _together(text, found)
+
+
+def _recent(text: bytes) -> int:
+    """Where the part of a text begins in which a report of mpirun can be."""
+    return max(0, len(text) - 2 * MAX_BEHIND)
+
+
+def _together(text: bytes, found: Sequence[tuple[re.Match[bytes], WorkerFailure]]) -> LauncherReport | None:
+    """A report whose parts stand at these places; of an earlier one, far before, nothing is taken."""
+    if not found:
+        return None
+    end = max(match.end() for match, _ in found)
+    near = [(match, worker) for match, worker in found if end - match.start() <= MAX_BEHIND]
+    workers: dict[tuple[int | None, int | None], WorkerFailure] = {}
+    for _, worker in near:
+        workers.setdefault((worker.rank, None if worker.rank is not None else worker.pid), worker)
+    begin = min(match.start() for match, _ in near)
+    begin = text.rfind(b"\n", 0, begin) + 1
+    opening = _PRIMARY.search(text, max(0, begin - 600), begin)
+    begin = opening.start() if opening is not None else begin
+    before = text.rfind(b"\n", 0, max(0, begin - 1)) + 1
+    if _RULE.fullmatch(text, before, begin):
+        begin = before
+    return LauncherReport(begin, end, tuple(workers.values())[:MAX_WORKERS])
+
+
+_READERS: Sequence[Callable[[bytes], LauncherReport | None]] = (_torchrun, _open_mpi, _hydra)
 
 
 # --- the worker's own words -------------------------------------------------------------------------------------------
 
-#: What torchrun writes in a log of its own.
+#: What torchrun writes in a log of its own, and the frames of a worker that Open MPI's handler of signals writes.
 _LAUNCHERS_OWN = re.compile(
     r"^(?:[IWE][0-9]{4} [0-9:.]{8,20} [0-9]{1,9} torch/distributed/"
     r"|\[[0-9 :,.-]{10,40}\] torch\.distributed\."
-    r"|(?:INFO|WARNING|ERROR):torch\.distributed\.)"
+    r"|(?:INFO|WARNING|ERROR):torch\.distributed\."
+    r"|\[[^\]:]{1,255}:[0-9]{1,10}\] (?:\[ ?[0-9]{1,3}\] |\*\*\* ))"
 )
 
 
@@ -200,8 +315,11 @@ def last_words(text: bytes, report: LauncherReport) -> LastWords:
     return LastWords(tuple(lines[-MAX_LINES:]), "all workers")
 
 
-#: What launchers put before a line of a worker: of which rank, and of which local rank.
-_RANK_PREFIX = re.compile(r"^\[rank ?([0-9]{1,7})\] ?:? ?")
+#: What launchers put before a line of a worker: of which rank ("[rank1]: ", "[1,1]<stderr>:", "[1] "), and of which
+#: local rank.
+_RANK_PREFIX = re.compile(
+    r"^\[(?:rank ?|(?:[A-Za-z0-9_.@-]{1,300},))?([0-9]{1,7})\](?:<std(?:out|err|diag)>)?(?:: ?| (?!\S{0,300}\())"
+)
 _LOCAL_PREFIX = re.compile(r"^\[default([0-9]{1,5})\]: ?")
 
 

@@ -4,6 +4,8 @@ The launchers here print what real ones printed (tests/fixtures/launchers/); mpi
 """
 
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,9 @@ def why(daemon: Daemon, job_id: str) -> dict[str, Any]:
     [
         ("torchrun-code", "rank 1 exited with code 9", "FAIL", "epoch 3: cannot go on"),
         ("torchrun-kill", "rank 1 was killed by SIGKILL", "RETRY_HERE", "epoch 3: cannot go on"),
+        ("mpirun-code", "rank 1 exited with code 9", "FAIL", "step 7: cannot go on"),
+        ("mpirun-kill", "rank 1 was killed by SIGKILL", "RETRY_HERE", "step 7: cannot go on"),
+        ("mpirun-abort", "rank 1 called MPI_Abort with code 7", "FAIL", "step 7: cannot go on"),
         ("torchrun-record", "rank 1 exited with code 1", "FAIL", "ValueError: bad shape (3, 4)"),
     ],
 )
@@ -54,3 +59,44 @@ def test_every_reader_names_the_worker(shared: Daemon, name: str, status: str, a
     assert status in page and f"  | {line}\n" in page and f"Recommendation: {action}" in page
     assert status in shared.cli("status", name).stdout
     assert json.loads(shared.cli("wait", name, "-o", "json").stdout)["verdict"]["failedWorker"]["status"] == status
+
+
+needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun: apt install openmpi-bin")
+WORKER = """
+import os, sys, time
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    print("step 7: cannot go on", flush=True)
+    if sys.argv[1] == "raise":
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has 79.15 GiB")
+    os.kill(os.getpid(), 9) if sys.argv[1] == "kill" else os._exit(9)
+time.sleep(600)
+"""
+
+
+@needs_mpirun
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("how", "status", "action"),
+    [
+        ("code", "rank 1 exited with code 9", "FAIL"),
+        ("kill", "rank 1 was killed by SIGKILL", "RETRY_HERE"),
+        ("raise", "rank 1 exited with code 1: the memory of a card was full", "FAIL"),
+    ],
+)
+@pytest.mark.parametrize("boot", ["ranks", "mpi"])
+def test_a_worker_of_the_real_mpirun(
+    shared: Daemon, tmp_path: Path, boot: str, how: str, status: str, action: str
+) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    words: tuple[str, ...] = (sys.executable, str(tmp_path / "worker.py"), how)
+    fields: dict[str, Any] = {"boot": boot, "ranks": 3} if boot == "mpi" else {}
+    if boot == "ranks":
+        words = ("mpirun", "-np", "3", "--oversubscribe", *words)
+    env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    job_id = f"{boot}-{how}"
+    shared.run(*words, job_id=job_id, env=env, **fields)
+    verdict = shared.wait(job_id).verdict
+    assert (verdict.failed_worker.launcher, verdict.failed_worker.rank) == ("mpirun", 1), why(shared, job_id)
+    assert verdict.cause.startswith(status)
+    assert job_pb2.Recommendation.Name(verdict.recommendation) == f"RECOMMENDATION_{action}"
+    assert "step 7: cannot go on" in " ".join(why(shared, job_id)["workerWords"]["lines"])

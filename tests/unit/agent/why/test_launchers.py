@@ -171,3 +171,101 @@ def test_output_without_a_report(tmp_path: Path) -> None:
     known = launcher_said(tmp_path, b"Root Cause (first observed failure):\nnone\n")
     assert known.launched is None
     assert launched(launcher_said(tmp_path, text("torchrun-code"))).rank == 0
+
+
+# --- mpirun -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "ending", "line"),
+    [
+        ("mpirun-code", "exited with code 9", "step 7: cannot go on"),
+        ("mpirun-tag", "exited with code 9", "step 7: cannot go on"),
+        ("mpirun-raise", "exited with code 1", "ValueError: bad shape (3, 4)"),
+        ("mpirun-kill", "was killed by SIGKILL", "step 7: cannot go on"),
+        ("mpirun-segv", "was killed by SIGSEGV", "step 7: cannot go on"),
+        ("mpirun-handler", "was killed by SIGSEGV", "[n0:11358] Failing at address: 0x1"),
+        ("mpirun-abort", "called MPI_Abort with code 7", "step 7: cannot go on"),
+    ],
+)
+def test_a_worker_of_open_mpi(name: str, ending: str, line: str) -> None:
+    found = report(name)
+    (first,) = found.workers
+    assert (first.launcher, first.rank, first.ending) == ("mpirun", 1, ending)
+    words = launchers.last_words(text(name), found)
+    assert words.lines[-1] == line and words.whose == ("the worker" if name == "mpirun-tag" else "all workers")
+
+
+@pytest.mark.parametrize(("name", "program"), [("mpirun-start", "/nonexistent"), ("mpirun-find", "nosuchprog")])
+def test_a_worker_that_open_mpi_cannot_start(tmp_path: Path, name: str, program: str) -> None:
+    first = report(name).first
+    assert (first.rank, first.host, first.code) == (0, "n0", None)
+    cause = causes(launcher_said(tmp_path, text(name), 132))[0]
+    assert f"rank 0 could not be started: {program} cannot be found" in cause.text
+
+
+def test_the_process_that_open_mpis_handler_names() -> None:
+    assert report("mpirun-handler").first.pid == 11358
+
+
+#: As Open MPI 5 (PRRTE), Hydra of MPICH and of Intel MPI write it.
+PRRTE_CODE = b"""--------------------------------------------------------------------------
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-gpu013-1009179@1,3]
+   Exit code:    1
+--------------------------------------------------------------------------
+"""
+PRRTE_SIGNAL = b"""--------------------------------------------------------------------------
+prterun noticed that process rank 2 with PID 1617008 on node cpu155 exited on
+signal 4 (Illegal instruction).
+--------------------------------------------------------------------------
+"""
+PRRTE_ABORT = b"""--------------------------------------------------------------------------
+MPI_ABORT was invoked on rank 5 in communicator MPI_COMM_WORLD
+  Proc: [[21087,1],5]
+  Errorcode: 3
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+--------------------------------------------------------------------------
+"""
+BORDER = b"=" * 83 + b"\n"
+BAD = b"=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
+MPICH = (
+    BORDER + BAD + b"=   PID 3714 RUNNING AT n7\n=   EXIT CODE: 139\n=   CLEANING UP REMAINING PROCESSES\n"
+    b"=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES\n" + BORDER +
+    b"YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)\n"
+    b"This typically refers to a problem with your application.\nPlease see the FAQ page for debugging suggestions\n"
+)  # fmt: skip
+MPICH_CODE = BORDER + BAD + b"=   PID 3714 RUNNING AT n7\n=   EXIT CODE: 9\n" + BORDER
+INTEL = b"\n".join(
+    BORDER + BAD + f"=   RANK {rank} PID {5490 + rank} RUNNING AT gn59\n=   KILLED BY SIGNAL: {how}\n".encode() + BORDER
+    for rank, how in ((0, "9 (Killed)"), (1, "11 (Segmentation fault)"), (2, "9 (Killed)"))
+)
+MPICH_ABORT = b"Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (PRRTE_CODE, (3, None, "", "exited with code 1")),
+        (PRRTE_SIGNAL, (2, 1617008, "cpu155", "was killed by SIGILL")),
+        (PRRTE_ABORT, (5, None, "", "called MPI_Abort with code 3")),
+        (MPICH, (None, 3714, "n7", "was killed by SIGSEGV")),
+        (MPICH_CODE, (None, 3714, "n7", "exited with code 9")),
+        (INTEL, (1, 5491, "gn59", "was killed by SIGSEGV")),
+        (MPICH_ABORT, (1, None, "", "called MPI_Abort with code 7")),
+    ],
+)
+def test_other_mpis(output: bytes, expected: tuple[int | None, int | None, str, str]) -> None:
+    found = launchers.read(b"step 7\n" + output)
+    assert found is not None
+    first = found.first
+    assert (first.rank, first.pid, first.host, first.ending) == expected
+    assert launchers.last_words(b"step 7\n" + output, found).lines == ("step 7",)
+
+
+def test_the_worker_that_hydra_does_not_name(tmp_path: Path) -> None:
+    known = launcher_said(tmp_path, MPICH_CODE, 9)
+    assert causes(known)[0].text == "a worker (pid 3714) exited with code 9, as mpirun reports"
