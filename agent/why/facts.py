@@ -1,5 +1,7 @@
 """All that is known of a job for its report: gathered here, judged in cause.py."""
 
+import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +22,15 @@ from muster.agent.why.around import Events, Happening
 from muster.agent.why.curves import Minutes
 from muster.agent.why.log_signs import Launched, Searched, Sign, Wanted
 from muster.agent.why.signatures import Table
+from muster.agent.why.worker_logs import Place
 from muster.probes.calls import watched
+from muster.supervisors.launch.child import Account
+from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Attempt, Job, Rank
 from muster.supervisors.model.states import Outcome, State
 from muster.supervisors.paths import Root
+from muster.supervisors.supervision_errors import NotStartable
 
 #: Ranks whose logs are searched: that failed by themselves, and others.
 MAX_FAILED, MAX_OTHERS = 16, 48
@@ -214,9 +220,44 @@ def _wanted(facts: Facts, root: Root) -> list[Wanted]:
     chosen = [rank for rank in facts.failed if rank.pid and rank.outcome is not Outcome.NOT_STARTED][:MAX_FAILED]
     most = [log_signs.TAIL] * len(chosen) + [log_signs.SHORT_TAIL] * min(len(others), MAX_OTHERS)
     return [
-        Wanted(rank.rank, _file(root, job_id, rank), begins.get(rank.rank, 0), None, size)
+        Wanted(
+            rank.rank,
+            _file(root, job_id, rank),
+            begins.get(rank.rank, 0),
+            None,
+            size,
+            _place(root, facts.entry, rank) if rank in chosen else None,
+            rank.pid,
+        )
         for rank, size in zip(chosen + others[:MAX_OTHERS], most, strict=True)
     ]
+
+
+#: How a command names the folder of its workers' logs: torchrun, msrun.
+_LOG_DIR = re.compile(r"--log[-_]dir[= ]['\"]?([^'\" ]{1,1000})")
+
+
+def _place(root: Root, entry: Entry, rank: Rank) -> Place | None:
+    """Where a rank ran, and with it what it starts."""
+    spec, job = entry.spec, entry.job
+    try:
+        account = Account.of(spec.user)
+    except NotStartable:
+        return None
+    folder = modelarts.working_folder(spec.env, rank.local_rank) if spec.rank_table else ""
+    folder = spec.workdir or folder or str(entry.paths.workspace / f"device{rank.device}")
+    named = _LOG_DIR.findall(" ".join((*spec.command, spec.env.get("MA_EXTRA_TORCHRUN_PARAMS", ""))))
+    named += [path for name in ("PET_LOG_DIR",) if (path := spec.env.get(name))]
+    further = str(modelarts.further_logs(root, spec.job_id, spec.env))
+    plog = spec.env.get("ASCEND_PROCESS_LOG_PATH", "")
+    return Place(
+        account.uid,
+        folder,
+        job.started_at,
+        tuple(named),
+        (os.path.join(further, "ascend", "process_log", f"rank_{rank.rank}"),),
+        (plog or os.path.join(account.home, "ascend", "log"),),
+    )
 
 
 def _wanted_of(attempt: Attempt, job: Job, job_id: str, root: Root) -> list[Wanted]:

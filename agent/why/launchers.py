@@ -64,11 +64,12 @@ class WorkerFailure:
 @dataclass(frozen=True, slots=True)
 class LauncherReport:
     """Where in a text a launcher's report is, and the workers of which it tells: the one that failed first comes
-    first."""
+    first. `log_dir`: the folder of the workers' logs, where the launcher names it."""
 
     begin: int
     end: int
     workers: tuple[WorkerFailure, ...]
+    log_dir: str = ""
 
     @property
     def first(self) -> WorkerFailure:
@@ -279,16 +280,47 @@ def _together(text: bytes, found: Sequence[tuple[re.Match[bytes], WorkerFailure]
     return LauncherReport(begin, end, tuple(workers.values())[:MAX_WORKERS])
 
 
-_READERS: Sequence[Callable[[bytes], LauncherReport | None]] = (_torchrun, _open_mpi, _hydra)
+# --- msrun ------------------------------------------------------------------------------------------------------------
+
+#: Of MindSpore: it names the process and not the rank. Versions before 2.4 give no code.
+_MSRUN = re.compile(
+    rb"^\[ERROR\] ME\([^)\n]{1,80}\):[^\n]{1,40} \[[^\]\n]{1,200}process_entity/_api\.py:[0-9]{1,5}\] "
+    rb"Worker process (?P<pid>[0-9]{1,10}) exit with exception\.(?: Error code: (?P<code>-?[0-9]{1,5})\.)?",
+    re.MULTILINE,
+)
+_MSRUN_END = re.compile(
+    rb"^RuntimeError: Distributed job exited with exception\. "
+    rb"Please check logs in directory: (?P<dir>[^\n]{0,1000})\.$",
+    re.MULTILINE,
+)
+
+
+def _msrun(text: bytes) -> LauncherReport | None:
+    found = list(_MSRUN.finditer(text))[-MAX_WORKERS:]
+    if not found:
+        return None
+    workers = [
+        WorkerFailure("msrun", pid=int(one["pid"]), code=int(one["code"]) if one["code"] is not None else None)
+        for one in found
+    ]
+    end, log_dir = found[-1].end(), ""
+    if (last := _MSRUN_END.search(text, end)) is not None:
+        end, log_dir = last.end(), _word(last["dir"])
+    return LauncherReport(found[0].start(), end, tuple(workers), log_dir)
+
+
+_READERS: Sequence[Callable[[bytes], LauncherReport | None]] = (_torchrun, _open_mpi, _hydra, _msrun)
 
 
 # --- the worker's own words -------------------------------------------------------------------------------------------
 
-#: What torchrun writes in a log of its own, and the frames of a worker that Open MPI's handler of signals writes.
+#: What torchrun and msrun write in logs of their own, and the frames of a worker that Open MPI's handler writes.
 _LAUNCHERS_OWN = re.compile(
     r"^(?:[IWE][0-9]{4} [0-9:.]{8,20} [0-9]{1,9} torch/distributed/"
     r"|\[[0-9 :,.-]{10,40}\] torch\.distributed\."
     r"|(?:INFO|WARNING|ERROR):torch\.distributed\."
+    r"|Start (?:worker|scheduler) process"
+    r"|\[(?:WARNING|ERROR)\] ME\([^)]{1,80}\):\S{1,40} \[[^\]]{1,200}process_entity/_api\.py:"
     r"|\[[^\]:]{1,255}:[0-9]{1,10}\] (?:\[ ?[0-9]{1,3}\] |\*\*\* ))"
 )
 
@@ -313,6 +345,12 @@ def last_words(text: bytes, report: LauncherReport) -> LastWords:
     if own:
         return LastWords(tuple(own[-MAX_LINES:]), "the worker")
     return LastWords(tuple(lines[-MAX_LINES:]), "all workers")
+
+
+def ending_lines(text: bytes) -> tuple[str, ...]:
+    """The last lines of a text that say something."""
+    lines = text[-(16 << 10) :].decode("utf-8", "replace").splitlines()
+    return tuple([line for line in lines if line.strip()][-MAX_LINES:])
 
 
 #: What launchers put before a line of a worker: of which rank ("[rank1]: ", "[1,1]<stderr>:", "[1] "), and of which

@@ -12,9 +12,10 @@ import anyio
 
 from muster.agent.host.log_folder import folder
 from muster.agent.logs.log_reading import RankLogFile, TimeIndex
-from muster.agent.why import launchers
-from muster.agent.why.launchers import LastWords, WorkerFailure
+from muster.agent.why import launchers, worker_logs
+from muster.agent.why.launchers import LastWords, LauncherReport, WorkerFailure
 from muster.agent.why.signatures import Hit, Table, scan
+from muster.agent.why.worker_logs import Place, WorkerLog
 from muster.probes.calls import watched
 from muster.supervisors.output.log_reader import Reader
 
@@ -31,24 +32,29 @@ APART_BYTES, APART_S = 16 << 10, 120.0
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which part of which log is to be searched: at most `most` bytes before `end` (None: the file's), none of them
-    before `begin`. `rank` None: the job's own log."""
+    before `begin`. `rank` None: the job's own log. `place`: where the rank, process `pid`, wrote further logs; None:
+    these are not searched."""
 
     rank: int | None
     file: RankLogFile
     begin: int = 0
     end: int | None = None
     most: int = TAIL
+    place: Place | None = None
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
     """A signature in a log. `at`: when its line was written, in seconds since the epoch; None: that is not known.
-    `last`: it belongs to what was written last; else more output followed, and other signs."""
+    `last`: it belongs to what was written last; else more output followed, and other signs. `file`: where that is not
+    the output of the rank."""
 
     rank: int | None
     hit: Hit
     at: float | None
     last: bool
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,44 @@ def search_file(one: Wanted, table: Table) -> Searched:
         (at,) = _times(one, start, [report.begin])
         launched = (Launched(one.rank, report.workers, launchers.last_words(data, report), at),)
     times = _times(one, start, [hit.at for hit in hits])
-    return Searched(tuple(_signs(one.rank, hits, times)), missing, launched)
+    signs = _signs(one.rank, hits, times)
+    if one.place is not None and one.rank is not None:
+        if report is not None:
+            further, launched = _of_workers(one.rank, report, launched[0], one.place, table)
+            signs += further
+        pid = one.pid if not launched else launched[0].workers[0].pid
+        worker = None if not launched else launched[0].workers[0].rank
+        for log in worker_logs.of_cann(one.place, pid):
+            signs += _signs_in(log, one.rank, worker, table)
+    return Searched(tuple(signs), missing, launched)
+
+
+def _of_workers(
+    rank: int, report: LauncherReport, launched: Launched, place: Place, table: Table
+) -> tuple[list[Sign], tuple[Launched, ...]]:
+    """What the workers' own logs show; with that, which rank it was that failed, if the launcher does not say so."""
+    logs = worker_logs.of_workers(report.first, report.log_dir, place)
+    found = {log.path: _signs_in(log, rank, log.rank, table) for log in logs}
+    first = report.first
+    if first.rank is None:
+        # By the process that its lines name; or it is the only one that tells of an error of its own.
+        own = worker_logs.of_pid(logs, first.pid)
+        telling = [log for log in logs if any(sign.hit.signature.role == "root" for sign in found[log.path])]
+        own = own or (telling[0] if len(telling) == 1 else None)
+        first = first if own is None else replace(first, rank=own.rank)
+    words = launched.words
+    its = [log for log in logs if log.rank == first.rank and first.rank is not None and log.data.strip()]
+    if its and not first.said:
+        words = launchers.LastWords(launchers.ending_lines(its[-1].data), its[-1].path)
+    signs = [sign for one in found.values() for sign in one]
+    return signs, (replace(launched, workers=(first, *report.workers[1:]), words=words),)
+
+
+def _signs_in(log: WorkerLog, rank: int, worker: int | None, table: Table) -> list[Sign]:
+    """What a log beside the output shows. When its lines were written is known of the last one only."""
+    hits = scan(log.data, table, until=time.monotonic() + SCAN_S).hits
+    whose = [hit if hit.worker is not None else replace(hit, worker=worker) for hit in hits]
+    return [replace(sign, file=log.path) for sign in _signs(rank, whose, [log.at] * len(whose))]
 
 
 def _tail(one: Wanted) -> tuple[bytes, int]:

@@ -98,6 +98,8 @@ def _one_cause(title: str, cause: ReportedCause, report: Report) -> Iterator[str
         elif cause.seconds is not None:
             zero = "its end" if report.zero_is == f"the end of {where}" else report.zero_is
             when = f", {span(abs(cause.seconds))} {'before' if cause.seconds <= 0 else 'after'} {zero}"
+        if cause.file:
+            where, when = f"{where}, in {cause.file}", ""
         yield f"  {where}{when}:"
         yield f"  | {cause.line}"
     for text in cause.evidence:

@@ -30,7 +30,7 @@ _FINE = frozenset({"OK", "NOT_APPLICABLE"})
 
 class ReportedCause(msgspec.Struct, frozen=True, rename="camel"):
     """A cause. `line` is what an output says, of `rank` (where that is a launcher, of this `worker` of it), `seconds`
-    from the moment of the report (negative: before)."""
+    from the moment of the report (negative: before). `file`: the log that says it, if not the output."""
 
     text: str
     confidence: str
@@ -41,6 +41,7 @@ class ReportedCause(msgspec.Struct, frozen=True, rename="camel"):
     line: str = ""
     seconds: float | None = None
     evidence: list[str] = []  # msgspec copies it
+    file: str = ""
 
 
 class Row(msgspec.Struct, frozen=True, rename="camel"):
@@ -274,6 +275,7 @@ def _reported(cause: Cause, facts: Facts) -> ReportedCause:
         shown(plain(sign.hit.line)) if sign is not None else "",
         round(sign.at - facts.zero, 3) if sign is not None and sign.at is not None else None,
         [shown(plain(text)) for text in cause.evidence],
+        shown(plain(sign.file), 1000) if sign is not None else "",
     )
 
 

@@ -61,6 +61,22 @@ def test_every_reader_names_the_worker(shared: Daemon, name: str, status: str, a
     assert json.loads(shared.cli("wait", name, "-o", "json").stdout)["verdict"]["failedWorker"]["status"] == status
 
 
+def test_the_log_of_a_worker_of_msrun(shared: Daemon, tmp_path: Path) -> None:
+    """As msrun does it: the workers write into files, and its own output names the folder."""
+    said = "Traceback (most recent call last):\\n  File w.py, line 9\\nRuntimeError: bad shape (3, 4)\\n"
+    script = f"mkdir LOGDIR; echo step > LOGDIR/worker_0.log; printf '{said}' > LOGDIR/worker_1.log; "
+    shared.run("sh", "-c", f"{script} cat {TEXTS}/msrun-raise.txt >&2; exit 1", job_id="msrun", workdir=str(tmp_path))
+    verdict = shared.wait("msrun").verdict
+    assert (verdict.failed_worker.launcher, verdict.failed_worker.rank) == ("msrun", 1)
+    assert verdict.cause.startswith("rank 1 exited with code 1: ")
+    found = why(shared, "msrun")
+    log = str(tmp_path / "LOGDIR" / "worker_1.log")
+    assert found["workerWords"] == {"lines": found["workerWords"]["lines"], "whose": log}
+    assert found["workerWords"]["lines"][-1] == "RuntimeError: bad shape (3, 4)"
+    page = shared.cli("why", "msrun").stdout
+    assert f"worker 1 of rank 0, in {log}:" in page and f"Last lines of rank 1 ({log}):" in page
+
+
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun: apt install openmpi-bin")
 WORKER = """
 import os, sys, time

@@ -1,5 +1,6 @@
 """Reports of launchers, as real ones wrote them (tests/fixtures/launchers/), become the failure of a worker."""
 
+import os
 from datetime import datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from muster.agent.why.facts import Facts
 from muster.agent.why.launchers import LauncherReport
 from muster.agent.why.log_signs import Launched, Searched, Wanted
 from muster.agent.why.signatures import builtin
+from muster.agent.why.worker_logs import Place
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Outcome
 from tests.unit.why_facts import facts, happening, rank
@@ -30,11 +32,13 @@ def report(name: str) -> LauncherReport:
     return found
 
 
-def launcher_said(tmp_path: Path, output: bytes, code: int = 1, **more: object) -> Facts:
-    """Of a job whose one rank is a launcher that wrote this."""
+def launcher_said(
+    tmp_path: Path, output: bytes, code: int = 1, place: Place | None = None, pid: int | None = None, **more: object
+) -> Facts:
+    """Of a job whose one rank is a launcher that wrote this; `place`: where it ran."""
     log = RankLogFile(0, tmp_path / "x-proc-rank-0-device-0.txt", tmp_path / "x-proc-rank-0-device-0.idx")
     log.path.write_bytes(output)
-    searched = log_signs.search_file(Wanted(0, log), builtin())
+    searched = log_signs.search_file(Wanted(0, log, place=place, pid=pid), builtin())
     verdict = Verdict(code, "it failed", 0, recommendation="FAIL", recommendation_reason="the job failed by itself")
     known = facts(rank(0, Outcome.EXITED, code=code), verdict=verdict, **more)  # type: ignore[arg-type]
     return Facts(
@@ -269,3 +273,110 @@ def test_other_mpis(output: bytes, expected: tuple[int | None, int | None, str, 
 def test_the_worker_that_hydra_does_not_name(tmp_path: Path) -> None:
     known = launcher_said(tmp_path, MPICH_CODE, 9)
     assert causes(known)[0].text == "a worker (pid 3714) exited with code 9, as mpirun reports"
+
+
+# --- msrun and the workers' own logs ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "LOGDIR").mkdir()
+    return Place(os.getuid(), str(tmp_path), 1000.0)
+
+
+def worker_log(tmp_path: Path, rank: int, text: str) -> Path:
+    path = tmp_path / "LOGDIR" / f"worker_{rank}.log"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(("name", "code"), [("msrun-code", 9), ("msrun-raise", 1), ("msrun-kill", -9)])
+def test_a_worker_of_msrun(name: str, code: int) -> None:
+    found = report(name)
+    (first,) = found.workers
+    assert (first.launcher, first.rank, first.code, found.log_dir) == ("msrun", None, code, "LOGDIR")
+    assert not any("process_entity" in line for line in launchers.last_words(text(name), found).lines)
+
+
+def test_a_worker_of_msrun_before_it_told_codes() -> None:
+    old = text("msrun-code").replace(b" Error code: 9.", b"")
+    found = launchers.read(old)
+    assert found is not None and (found.first.pid, found.first.ending) == (22372, "failed")
+
+
+def test_the_rank_is_that_whose_log_names_the_process(tmp_path: Path, place: Place) -> None:
+    for number in range(3):
+        said = f"[WARNING] DISTRIBUTED({22371 + number},7f0d,python):2026-11-23 [x.cc:1] up\nstep {number}\n"
+        worker_log(tmp_path, number, said)
+    known = launcher_said(tmp_path, text("msrun-code"), place=place)
+    assert launched(known).workers[0].rank == 1
+    assert causes(known)[0].text == "rank 1 exited with code 9, as msrun reports"
+    assert launched(known).words.lines[-1] == "step 1"
+    assert launched(known).words.whose == str(tmp_path / "LOGDIR" / "worker_1.log")
+
+
+def test_the_rank_is_that_which_alone_tells_of_an_error(tmp_path: Path, place: Place) -> None:
+    worker_log(tmp_path, 0, "step 7\n")
+    said = 'Traceback (most recent call last):\n  File "w.py", line 9, in <module>\nRuntimeError: bad shape (3, 4)\n'
+    path = worker_log(tmp_path, 2, said)
+    known = launcher_said(tmp_path, text("msrun-raise"), place=place)
+    cause = causes(known)[0]
+    assert cause.text.startswith("rank 2 exited with code 1: the program raised an exception")
+    assert cause.sign is not None and (cause.sign.hit.worker, cause.sign.file) == (2, str(path))
+
+
+def test_no_rank_is_guessed(tmp_path: Path, place: Place) -> None:
+    for number in range(3):
+        worker_log(tmp_path, number, "step 7\n")
+    known = launcher_said(tmp_path, text("msrun-kill"), place=place)
+    assert causes(known)[0].text == "a worker (pid 22487) was killed by SIGKILL, as msrun reports"
+
+
+def test_only_plain_files_of_the_jobs_user_are_read(tmp_path: Path, place: Place) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("OSError: [Errno 28] No space left on device\n")
+    folder = tmp_path / "LOGDIR"
+    (folder / "worker_0.log").symlink_to(secret)
+    os.link(secret, folder / "worker_1.log")
+    os.mkfifo(folder / "worker_2.log")
+    (folder / "worker_3.log").mkdir()
+    known = launcher_said(tmp_path, text("msrun-code"), place=place)
+    assert not any(sign.file for sign in known.signs)
+    worker_log(tmp_path, 4, secret.read_text())
+    foreign = Place(place.uid + 1, place.folder, place.began)
+    assert not any(sign.file for sign in launcher_said(tmp_path, text("msrun-code"), place=foreign).signs)
+    assert any(sign.file for sign in launcher_said(tmp_path, text("msrun-code"), place=place).signs)
+
+
+def test_logs_of_an_earlier_attempt_are_not_read(tmp_path: Path, place: Place) -> None:
+    path = worker_log(tmp_path, 0, "OSError: [Errno 28] No space left on device\n")
+    os.utime(path, (900.0, 900.0))
+    assert not any(sign.file for sign in launcher_said(tmp_path, text("msrun-code"), place=place).signs)
+
+
+def test_the_log_of_a_worker_of_torchrun(tmp_path: Path, place: Place) -> None:
+    for run, local, said in (("a_1", 1, "of an earlier run"), ("b_2", 0, "of another"), ("b_2", 1, "it broke")):
+        folder = tmp_path / "logs" / run / "attempt_0" / str(local)
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(f"torch.OutOfMemoryError: CUDA out of memory. Tried\n{said}\n")
+        os.utime(folder, (2000.0 if run == "a_1" else 3000.0,) * 2)
+    where = Place(place.uid, place.folder, place.began, ("logs",))
+    known = launcher_said(tmp_path, text("torchrun-code"), place=where)
+    assert launched(known).words.lines[-1] == "it broke"
+    cause = causes(known)[0]
+    assert cause.text.startswith("rank 1 exited with code 9: the memory of a card was full")
+    assert cause.sign is not None and cause.sign.file.endswith("b_2/attempt_0/1/stderr.log")
+
+
+def test_the_log_of_cann(tmp_path: Path, place: Place) -> None:
+    said = "[ERROR] HCCL(4000,python):2026-11-23-17:08:21.9 [x.cc:1] EI0011: Failed to allocate memory\n"
+    for folder, pid in (("own", 77), ("shared", 4000), ("shared", 4001)):
+        path = tmp_path / folder / "debug" / "plog" / f"plog-{pid}_2026.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(said)
+    shared = Place(place.uid, place.folder, place.began, (), (), (str(tmp_path / "shared"),))
+    files = [sign.file for sign in launcher_said(tmp_path, b"step\n", place=shared, pid=4000).signs]
+    assert files == [str(tmp_path / "shared/debug/plog/plog-4000_2026.log")]
+    own = Place(place.uid, place.folder, place.began, (), (str(tmp_path / "own"),))
+    known = launcher_said(tmp_path, b"step\n", place=own, pid=4000)
+    assert causes(known)[0].signature == "npu-out-of-memory"
