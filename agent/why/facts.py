@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from muster.agent.why.log_signs import Launched, Searched, Sign, Wanted
 from muster.agent.why.signatures import Table
 from muster.agent.why.worker_logs import Place
 from muster.probes.calls import watched
+from muster.probes.kernel import process_crashes
+from muster.probes.kernel.process_crashes import Crash
 from muster.supervisors.launch.child import Account
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model import verdict
@@ -49,7 +52,8 @@ REPORT_S = 120.0
 @dataclass(frozen=True, slots=True)
 class Facts:
     """`zero` is the moment that times are told from, and `around` what it is: "the end of rank 3", say. `past`: what
-    the logs of attempts before this one show, by the attempt's number."""
+    the logs of attempts before this one show, by the attempt's number. `crashes`: what the kernel says of the job's
+    processes."""
 
     entry: Entry
     now: float
@@ -63,6 +67,7 @@ class Facts:
     past: Mapping[int, tuple[Sign, ...]] | None = None
     minutes: Minutes = field(default_factory=Minutes)
     problems: tuple[str, ...] = ()
+    crashes: tuple[Crash, ...] = ()
 
     @property
     def job(self) -> Job:
@@ -193,7 +198,25 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
         past,
         minutes,
         problems,
+        await _crashes(begun, searched),
     )
+
+
+async def _crashes(begun: Facts, searched: Searched) -> tuple[Crash, ...]:
+    """What the kernel's log says of the rank that failed first, and of processes that its output names."""
+    first = begun.first
+    if first is None or first.outcome not in (Outcome.EXITED, Outcome.SIGNALLED):
+        return ()
+    named = (worker.pid for one in searched.launched for worker in one.workers if worker.code != -signal.SIGTERM)
+    pids = {pid for pid in (first.pid, *searched.pids, *named) if pid}
+    try:
+        with anyio.move_on_after(TABLE_S):
+            since = begun.job.started_at
+            found = await watched.call("the kernel's log", lambda: process_crashes.of_processes(pids, since))
+            return tuple(sorted(found, key=lambda one: one.at))
+    except (OSError, watched.StillHanging):
+        pass  # that it cannot be read is a condition of the node (KERNEL_LOG_UNREADABLE)
+    return ()
 
 
 def _file(root: Root, job_id: str, rank: Rank) -> RankLogFile:

@@ -353,6 +353,15 @@ def ending_lines(text: bytes) -> tuple[str, ...]:
     return tuple([line for line in lines if line.strip()][-MAX_LINES:])
 
 
+#: How a shell tells of a process that a signal ended: "run.sh: line 3: 29653 Segmentation fault  python train.py".
+_SHELL = re.compile(rb"^[^\n:]{1,255}: (?:line [0-9]{1,7}: )?[ ]{0,8}([0-9]{1,10}) (?:[A-Z][a-z]{2,20})", re.MULTILINE)
+
+
+def told_by_shell(text: bytes) -> tuple[int, ...]:
+    """Processes of which a shell says, at the end of a text, that a signal ended them."""
+    return tuple(int(match[1]) for match in _SHELL.finditer(text, max(0, len(text) - 4096)))[-8:]
+
+
 #: What launchers put before a line of a worker: of which rank ("[rank1]: ", "[1,1]<stderr>:", "[1] "), and of which
 #: local rank.
 _RANK_PREFIX = re.compile(

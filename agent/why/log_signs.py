@@ -15,7 +15,7 @@ from muster.agent.logs.log_reading import RankLogFile, TimeIndex
 from muster.agent.why import launchers, worker_logs
 from muster.agent.why.launchers import LastWords, LauncherReport, WorkerFailure
 from muster.agent.why.signatures import Hit, Table, scan
-from muster.agent.why.worker_logs import Place, WorkerLog
+from muster.agent.why.worker_logs import Place, ProcessLog
 from muster.probes.calls import watched
 from muster.supervisors.output.log_reader import Reader
 
@@ -70,11 +70,13 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What was found, in the order of the logs that were given, and what could not be looked at: sentences."""
+    """What was found, in the order of the logs that were given, and what could not be looked at: sentences. `pids`:
+    processes of which a shell says there that a signal ended them."""
 
     signs: tuple[Sign, ...] = ()
     missing: tuple[str, ...] = ()
     launched: tuple[Launched, ...] = ()
+    pids: tuple[int, ...] = ()
 
 
 async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
@@ -105,6 +107,7 @@ async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
         tuple(sign for one in done for sign in one.signs),
         tuple(text for one in done for text in one.missing),
         tuple(report for one in done for report in one.launched),
+        tuple(pid for one in done for pid in one.pids),
     )
 
 
@@ -141,7 +144,7 @@ def search_file(one: Wanted, table: Table) -> Searched:
         worker = None if not launched else launched[0].workers[0].rank
         for log in worker_logs.of_cann(one.place, pid):
             signs += _signs_in(log, one.rank, worker, table)
-    return Searched(tuple(signs), missing, launched)
+    return Searched(tuple(signs), missing, launched, launchers.told_by_shell(data))
 
 
 def _of_workers(
@@ -165,7 +168,7 @@ def _of_workers(
     return signs, (replace(launched, workers=(first, *report.workers[1:]), words=words),)
 
 
-def _signs_in(log: WorkerLog, rank: int, worker: int | None, table: Table) -> list[Sign]:
+def _signs_in(log: ProcessLog, rank: int, worker: int | None, table: Table) -> list[Sign]:
     """What a log beside the output shows. When its lines were written is known of the last one only."""
     hits = scan(log.data, table, until=time.monotonic() + SCAN_S).hits
     whose = [hit if hit.worker is not None else replace(hit, worker=worker) for hit in hits]

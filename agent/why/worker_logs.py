@@ -35,7 +35,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerLog:
+class ProcessLog:
     """The end of a log, of the worker of this rank, as far as its name tells. `at`: when it was written last, in
     seconds since the epoch."""
 
@@ -45,7 +45,7 @@ class WorkerLog:
     rank: int | None = None
 
 
-def of_workers(first: WorkerFailure, log_dir: str, place: Place) -> list[WorkerLog]:
+def of_workers(first: WorkerFailure, log_dir: str, place: Place) -> list[ProcessLog]:
     """Logs of a launcher's workers. `log_dir`: the folder that the launcher itself names. Blocks; raises nothing."""
     if first.launcher == "msrun":
         return list(itertools.islice(_of_msrun(log_dir, place), MAX_FILES))
@@ -54,7 +54,7 @@ def of_workers(first: WorkerFailure, log_dir: str, place: Place) -> list[WorkerL
     return []
 
 
-def of_cann(place: Place, pid: int | None) -> list[WorkerLog]:
+def of_cann(place: Place, pid: int | None) -> list[ProcessLog]:
     """CANN's logs of a rank. `pid`: that of the process, by which they are found where other jobs' are. Blocks."""
     own = [path for folder in place.plogs for path in _plogs(folder, "plog-")]
     if pid:
@@ -63,7 +63,7 @@ def of_cann(place: Place, pid: int | None) -> list[WorkerLog]:
     return sorted(found, key=lambda log: log.at)[-MAX_FILES // 8 :]
 
 
-def of_pid(logs: Iterable[WorkerLog], pid: int | None) -> WorkerLog | None:
+def of_pid(logs: Iterable[ProcessLog], pid: int | None) -> ProcessLog | None:
     """The log whose lines name this process, as MindSpore's and CANN's do: "[ERROR] ME(22372:1397..."."""
     if not pid:
         return None
@@ -71,7 +71,7 @@ def of_pid(logs: Iterable[WorkerLog], pid: int | None) -> WorkerLog | None:
     return next((log for log in logs if pattern.search(log.data)), None)
 
 
-def _of_msrun(log_dir: str, place: Place) -> Iterator[WorkerLog]:
+def _of_msrun(log_dir: str, place: Place) -> Iterator[ProcessLog]:
     for folder in [log_dir] if log_dir else place.log_dirs:
         for name in sorted(_names(os.path.join(place.folder, folder))):
             match = _MSRUN.fullmatch(name)
@@ -79,7 +79,7 @@ def _of_msrun(log_dir: str, place: Place) -> Iterator[WorkerLog]:
                 yield log
 
 
-def _of_torchrun(first: WorkerFailure, place: Place) -> Iterator[WorkerLog]:
+def _of_torchrun(first: WorkerFailure, place: Place) -> Iterator[ProcessLog]:
     """FOLDER/RUN_xyz/attempt_N/LOCAL_RANK/stderr.log: those of the newest attempt of the newest run."""
     folders = [os.path.dirname(first.error_file)] if first.error_file.startswith("/") else []
     for log_dir in place.log_dirs:
@@ -117,7 +117,7 @@ def _changed(folder: str) -> float:
         return 0.0
 
 
-def _read(path: str, place: Place, rank: int | None = None) -> WorkerLog | None:
+def _read(path: str, place: Place, rank: int | None = None) -> ProcessLog | None:
     """The end of a file. None for one that is older than the attempt, or not a plain file of the job's user: it may be
     a link, a FIFO, or another name of a file of somebody else's."""
     try:
@@ -132,7 +132,7 @@ def _read(path: str, place: Place, rank: int | None = None) -> WorkerLog | None:
         data = os.pread(fd, MAX_BYTES, max(0, found.st_size - MAX_BYTES))
         if found.st_size > MAX_BYTES:
             data = data[data.find(b"\n") + 1 :]
-        return WorkerLog(path, data, found.st_mtime, rank)
+        return ProcessLog(path, data, found.st_mtime, rank)
     except OSError:
         return None
     finally:

@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+#: Of the pid namespace that the kernel began with (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+_FIRST_NAMESPACE = "pid:[4026531836]"
 #: task->flags: forked but did not execute anything yet (include/linux/sched.h).
 _PF_FORKNOEXEC = 0x40
 _PIDFD_INFO_EXIT = 1 << 3
@@ -38,6 +40,15 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def boot_id() -> str:
     """Random at each boot: processes of another boot are gone."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def pids_are_the_kernels() -> bool:
+    """Whether the kernel's log names processes by the numbers that we know. False in a container with pids of its own,
+    and where that cannot be told."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE
+    except OSError:
+        return False
 
 
 def uptime() -> float:

@@ -8,14 +8,14 @@ import os
 import re
 import time
 
+from muster.probes.kernel import process
+
 #: "Out of memory: Killed process 4711 (python) ...", "Memory cgroup out of memory: ..." and, with
 #: vm.oom_kill_allocating_task, "Out of memory (oom_kill_allocating_task): ...". A name may hold a parenthesis.
 _KILLED = re.compile(r"ut of memory(?: \(\w+\))?: Killed process ([0-9]+) \((.*?)\)(?:[ ,]|$)", re.MULTILINE)
 #: Of a rank whose SIGKILL was somebody else's.
 NOT_THE_KERNEL = "neither muster nor the kernel's OOM killer sent it"
 _NUMBER = re.compile(r"[0-9]+")
-#: Of the pid namespace that the kernel began with (include/linux/proc_ns.h, PROC_PID_INIT_INO).
-_FIRST_NAMESPACE = "pid:[4026531836]"
 #: Records of the kernel's log that are looked at, at most: all that its usual buffer holds.
 _MAX_RECORDS = 50_000
 #: The log's clock stands still while the node sleeps, and is a little apart from ours, in seconds.
@@ -47,7 +47,7 @@ def victims(since: float) -> dict[int, str] | None:
 
     None where the log may not be read, or names processes by other numbers than we know them by.
     """
-    if not _pids_are_the_kernels():
+    if not process.pids_are_the_kernels():
         return None
     try:
         fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -81,11 +81,3 @@ def parse(record: str, oldest: float) -> dict[int, str]:
     if match is None or len(fields) < 3 or not _NUMBER.fullmatch(fields[2]) or int(fields[2]) / 1e6 < oldest:
         return {}
     return {int(match[1]): match[2]}
-
-
-def _pids_are_the_kernels() -> bool:
-    """False in a container with pids of its own, and where that cannot be told."""
-    try:
-        return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE
-    except OSError:
-        return False

@@ -29,7 +29,17 @@ def causes(facts: Facts) -> list[Cause]:
     if not facts.job.state.final and facts.first is None:
         return list(_live(facts))
     found = [cause for cause in _ended(facts) if cause is not None]
-    return found or [causes_ended.unknown(facts)]
+    found = found or [causes_ended.unknown(facts)]
+    return [_with_crash(found[0], facts), *found[1:]]
+
+
+def _with_crash(main: Cause, facts: Facts) -> Cause:
+    """With what the kernel says of a process of the job that died of a fault of its own."""
+    if main.kind in ("stop", "admission", "hang", "muster"):
+        return main
+    return replace(
+        main, evidence=(*(f"the kernel's log says: {one.text}" for one in facts.crashes[:3]), *main.evidence)
+    )
 
 
 def _ended(facts: Facts) -> Iterator[Cause | None]:

@@ -4,6 +4,7 @@ The launchers here print what real ones printed (tests/fixtures/launchers/); mpi
 """
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from muster.probes.kernel import kmsg, process
 from muster.v1 import job_pb2
 from tests.conftest import Daemon
 
@@ -116,3 +118,20 @@ def test_a_worker_of_the_real_mpirun(
     assert verdict.cause.startswith(status)
     assert job_pb2.Recommendation.Name(verdict.recommendation) == f"RECOMMENDATION_{action}"
     assert "step 7: cannot go on" in " ".join(why(shared, job_id)["workerWords"]["lines"])
+
+
+def _says_crashes() -> str:
+    """Why the kernel's log does not tell of a process that crashes here; empty: it does."""
+    if not process.pids_are_the_kernels() or not os.access(kmsg.PATH, os.R_OK):
+        return "needs the kernel's log and its pids (root on the host)"
+    return "" if Path("/proc/sys/debug/exception-trace").read_text().strip() == "1" else "debug.exception-trace is 0"
+
+
+@pytest.mark.system
+@pytest.mark.skipif(bool(_says_crashes()), reason=_says_crashes() or "it does")
+def test_what_the_kernel_says_of_a_child_that_crashes(shared: Daemon) -> None:
+    crash = f"{sys.executable} -c 'import ctypes; ctypes.string_at(1)'; exit $?"
+    shared.run("bash", "-c", crash, job_id="segv")
+    assert shared.wait("segv").verdict.exit_code == 139
+    found = why(shared, "segv")
+    assert any("segfault at 1 " in text for text in found["cause"]["evidence"]), found["cause"]

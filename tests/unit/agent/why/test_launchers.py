@@ -1,6 +1,7 @@
 """Reports of launchers, as real ones wrote them (tests/fixtures/launchers/), become the failure of a worker."""
 
 import os
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from muster.agent.why.launchers import LauncherReport
 from muster.agent.why.log_signs import Launched, Searched, Wanted
 from muster.agent.why.signatures import builtin
 from muster.agent.why.worker_logs import Place
+from muster.probes.kernel.process_crashes import Crash
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Outcome
 from tests.unit.why_facts import facts, happening, rank
@@ -380,3 +382,26 @@ def test_the_log_of_cann(tmp_path: Path, place: Place) -> None:
     own = Place(place.uid, place.folder, place.began, (), (str(tmp_path / "own"),))
     known = launcher_said(tmp_path, b"step\n", place=own, pid=4000)
     assert causes(known)[0].signature == "npu-out-of-memory"
+
+
+def test_what_the_kernel_says_of_the_worker(tmp_path: Path) -> None:
+    known = launcher_said(tmp_path, text("mpirun-handler"))
+    line = "python3[11358]: segfault at 1 ip 00007f0c sp 00007ffc error 4 in libx.so[1,7f0c+1]"
+    told = replace(known, crashes=(Crash(11358, "python3", known.zero, line),))
+    cause = causes(told)[0]
+    assert (
+        cause.text.startswith("rank 1 was killed by SIGSEGV: ") and f"the kernel's log says: {line}" in cause.evidence
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "pids"),
+    [
+        (b"seg.sh: line 1:   685 Segmentation fault      python3 w2.py\n", (685,)),
+        (b"bash: 29653 Segmentation fault      python3 -c x\n", (29653,)),
+        (b"train.sh: line 12: 77 Aborted                 (core dumped) ./train\n", (77,)),
+        (b"step: 77 done\nloss: 0.1\n", ()),
+    ],
+)
+def test_processes_that_a_shell_names(output: bytes, pids: tuple[int, ...]) -> None:
+    assert launchers.told_by_shell(output) == pids
