@@ -146,6 +146,13 @@ def refuse_foreign(path: Path, found: os.stat_result) -> None:
         raise Untrusted(str(path), ": ".join(_of_another(str(path), found.st_uid)))
 
 
+def is_plainly_ours(found: os.stat_result) -> bool:
+    """Whether only root and we can change what has this status, without a look at access lists and groups. Where this
+    is false `check` tells more."""
+    writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return _is_ours(found.st_uid) and not writable and not stat.S_ISLNK(found.st_mode)
+
+
 def user_name(uid: int) -> str:
     """With the number."""
     try:

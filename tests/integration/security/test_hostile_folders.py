@@ -9,6 +9,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,6 +170,44 @@ def test_an_environment_that_others_can_change_is_not_run_as_root(place: Path):
     assert "/opt/muster" in done.stderr and "--trust-environment" in done.stderr
     taken = [*command, "--trust-environment"]
     subprocess.run(taken, cwd=theirs / "site", env=env, capture_output=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("what", "mode"),
+    [
+        ("site", 0o777),
+        ("site/grpc", 0o777),
+        ("site/x.pth", 0o666),
+        ("pyvenv.cfg", 0o666),
+        ("added", 0o777),
+        ("muster/agent", 0o777),
+        ("muster/agent/errors.py", 0o666),
+        ("", 0),
+    ],
+)
+def test_an_environment_with_a_part_that_others_can_change_is_not_run_as_root(place: Path, what: str, mode: int):
+    """The folders of its packages, what Python reads at its start, $PYTHONPATH, and what muster imports."""
+    subprocess.run([str(BIN / "python"), "-m", "venv", "--without-pip", str(place / "venv")], check=True)
+    site = next((place / "venv" / "lib").glob("python*/site-packages"))
+    (site / "grpc").mkdir()
+    (site / "x.pth").touch()
+    (place / "added").mkdir()
+    mine = place / "own" / "muster"
+    shutil.copytree(BIN.parent.parent / "proto" / "muster", mine, ignore=shutil.ignore_patterns("__pycache__"))
+    parts = {"site": site, "muster": mine, "pyvenv.cfg": place / "venv" / "pyvenv.cfg", "added": place / "added"}
+    first, *rest = what.split("/")
+    path = parts[first].joinpath(*rest) if what else None
+    if path is not None:
+        path.chmod(mode)
+    installed = sysconfig.get_path("purelib", vars={"base": str(BIN.parent), "platbase": str(BIN.parent)})
+    command = [str(place / "venv" / "bin" / "python"), "-P", "-m", "muster.agent.musterd", "--root", str(place / "m")]
+    env = os.environ | {"PYTHONPATH": f"{place / 'own'}:{place / 'added'}:{installed}"}
+    done = subprocess.run([*command, "--check-config"], env=env, capture_output=True, text=True, check=False)
+    if path is None:
+        assert done.returncode == 0, done
+    else:
+        assert done.returncode == 1 and f"musterd: {path}: its mode 0{mode:o} lets everybody write" in done.stderr, done
+        assert f"chmod o-w {path}" in done.stderr and "--trust-environment" in done.stderr
 
 
 # --- files of theirs among ours ---------------------------------------------------------------------------------------
