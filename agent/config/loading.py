@@ -26,6 +26,8 @@ def load(path: Path, *, own: bool = False) -> Config:
         raise StartupError(f"{path}: is not UTF-8 text: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise StartupError(f"{path}: is not TOML: {error}") from error
+    except RecursionError as error:
+        raise StartupError(f"{path}: is nested too deeply") from error
     try:
         return parse(raw)
     except ValueError as error:

@@ -363,10 +363,11 @@ class Watcher:
         self._interval = min(max(self._interval * 1.3, cost * 10), POLL_MAX_S)
 
 
-def _open(path: Path) -> int | None:
+def _open(index: Path) -> int | None:
+    """None where the index cannot be read, whatever is there: output is read without it, only its times are unknown."""
     try:
-        return open_read(path)
-    except FileNotFoundError:
+        return open_read(index)
+    except OSError:
         return None
 
 

@@ -140,6 +140,8 @@ def _rows(data: bytes, name: str) -> tuple[dict[str, tuple[Signature, tuple[Patt
         tables = msgspec.convert(raw, _Tables).signature
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         return {}, [f"{name}: is left out: it is no TOML: {error}"]
+    except RecursionError:
+        return {}, [f"{name}: is left out: it is nested too deeply"]
     except msgspec.ValidationError as error:
         return {}, [f"{name}: is left out: {error}"]
     found: dict[str, tuple[Signature, tuple[Pattern, ...]]] = {}

@@ -14,6 +14,7 @@ from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import AlreadySupervised, SupervisionError, Untrusted
 from muster.supervisors.system import lock
+from muster.supervisors.wire import messages
 
 #: How a supervisor leaves: the job has ended; another one has the job; the job's files cannot be worked with.
 DONE, BUSY, UNUSABLE = 0, 3, 4
@@ -47,7 +48,7 @@ def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
     except AlreadySupervised:
         return BUSY
     except (Untrusted, FileNotFoundError, NotADirectoryError) as error:
-        return _unusable(job_id, error)
+        return _unusable(job_id, error, sock)
     try:
         # Only here can a job be given up: whatever goes wrong later, its ranks live, and a successor tries again.
         spec = JobSpec.read(paths.spec, job_id)
@@ -55,13 +56,16 @@ def supervise(root: Root, job_id: str, sock: socket.socket, owned: bool) -> int:
         if replay(contents.records).state.final:
             return DONE
     except (SupervisionError, ValueError, TypeError) as error:
-        return _unusable(job_id, error)
+        return _unusable(job_id, error, sock)
     Gang(root, spec, contents, sock, owned).loop.run()
     held.close()
     return DONE
 
 
-def _unusable(job_id: str, error: Exception) -> int:
+def _unusable(job_id: str, error: Exception, sock: socket.socket) -> int:
+    """Tells the nursery why, which tells the daemon."""
+    with contextlib.suppress(OSError):
+        sock.send(messages.encode({"op": "died", "error": str(error)[-MAX_TOLD:]}))
     with contextlib.suppress(OSError):
         print(f"supervisor {job_id}: {error}", file=sys.stderr)
     return UNUSABLE

@@ -296,7 +296,8 @@ class SupervisedJobs:
             self._loop.remove(job.sock.fileno())
             job.sock.close()
         if job.done or code in (supervisor.DONE, supervisor.UNUSABLE) or self.has_ended(job.job_id):
-            self._close(job, "the journal cannot be used" if code == supervisor.UNUSABLE else "the job has ended")
+            unusable = job.error or "its files cannot be used"
+            self._close(job, unusable if code == supervisor.UNUSABLE else "the job has ended")
             return
         if code == supervisor.BUSY and not self._retired and self._holder(job.job_id) not in (0, *self._daemons()):
             # Lost a race against another nursery's: look who has the job.

@@ -135,6 +135,8 @@ def read_file(path: str) -> Draft:
         raise Failure(f"{shown}: {error.strerror}", Exit.USAGE) from None
     except ValueError as error:  # also what is no UTF-8 and no TOML
         raise Failure(f"{shown}: {error}", Exit.USAGE) from None
+    except RecursionError:
+        raise Failure(f"{shown}: is nested too deeply", Exit.USAGE) from None
 
 
 def from_table(table: Mapping[str, Any], file: str = "job.toml") -> Draft:

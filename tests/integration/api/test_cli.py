@@ -95,6 +95,17 @@ def test_run_reads_a_file_and_options_win(daemon, tmp_path):
     assert done.stdout == "file option\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [("command = [", "Invalid value"), ("a = " + "[" * 5000 + "]" * 5000, "is nested too deeply")]
+)
+def test_a_file_that_cannot_be_understood_is_told_in_one_sentence(daemon, tmp_path, text, said):
+    file = tmp_path / "job.toml"
+    file.write_text(text)
+    done = daemon.cli("run", "-f", str(file))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+    assert done.stderr.startswith(f"muster: {file}: {said}"), done
+
+
 def test_with_a_daemon_the_callers_environment_stays_here(daemon):
     done = daemon.cli(
         "run", "--env", "GIVEN", "--", "sh", "-c", "echo $GIVEN-$SECRET", env={"SECRET": "1", "GIVEN": "2"}

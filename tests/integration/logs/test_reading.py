@@ -271,6 +271,23 @@ def test_by_time(ended):
     assert ended.cli("logs", "two", "--since", "2100-01-01T00:00:00Z").stdout == ""
 
 
+@pytest.mark.parametrize("what", ["a link", "a folder", "nothing"])
+def test_output_is_read_without_a_time_index(daemon: Daemon, what: str):
+    """It may be deleted at any time, and somebody may have put something else there."""
+    daemon.run("sh", "-c", "echo $RANK", ranks=2, job_id="x")
+    daemon.wait("x")
+    index = next(daemon.root.log.glob("x-proc-rank-1-*.idx"))
+    index.unlink()
+    if what == "a link":
+        index.symlink_to("/etc/passwd")
+    elif what == "a folder":
+        index.mkdir()
+    done = daemon.cli("logs", "x")
+    assert done.returncode == 0 and {"[rank 0] 0", "[rank 1] 1"} < set(done.stdout.splitlines()), done
+    done = daemon.cli("logs", "x", "-r", "1", "--since", "1h")
+    assert (done.returncode, done.stdout) == (0, "1\n"), done
+
+
 @pytest.mark.slow
 def test_following_up_to_a_time_ends_before_the_job(daemon):
     daemon.run("sh", "-c", "echo here; sleep 3600", job_id="x")

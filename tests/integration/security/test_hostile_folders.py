@@ -265,6 +265,7 @@ def test_a_forged_spec_is_not_taken_over(place: Path):
         )
         assert f"{spec}: belongs to" in said[0] and "uid 65534" in said[0]
         assert alive(rank) and not proof.exists()
+        eventually(lambda: f"no supervisor: {spec}: belongs to" in " ".join(daemon.get("x").warnings))
         spec.write_text(good)
         os.chown(spec, 0, 0)
         daemon.kill()

@@ -82,6 +82,7 @@ def test_the_checks_have_the_probes_own_names_and_defaults():
         ("[checks]\ndeadline_s = 0\n", "checks.deadline_s"),
         ('[checks]\nulimits = "sometimes"\n', "checks.ulimits"),
         ("[jobs\n", "is not TOML"),
+        ("a = " + "[" * 5000 + "]" * 5000, "musterd.toml: is nested too deeply"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, said: str, tmp_path: Path):

@@ -444,6 +444,7 @@ def test_an_operator_replaces_a_signature(write: Callable[[str, str], Path]) -> 
     ("text", "told"),
     [
         ("[[signature]\n", "no TOML"),
+        ("a = " + "[" * 5000 + "]" * 5000, "is nested too deeply"),
         ("signature = 3\n", "left out"),
         ("[[signatures]]\n", "unknown field"),
         (OWN.replace('cause = "The license server has no seat left."\n', ""), "cause"),
