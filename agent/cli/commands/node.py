@@ -88,7 +88,7 @@ def accept(address: Address, cards: tuple[str, ...], everything: bool, as_json: 
         return
     rows = [[one.device or "node", one.code, one.reason] for one in answer.accepted]
     if not rows:
-        note("nothing to accept: the cards match the remembered ones")
+        note("nothing to accept: muster sees no card that is missing, new, replaced or moved")
     else:
         emit(table(["WHERE", "CODE", "REASON"], rows))
 
