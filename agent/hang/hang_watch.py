@@ -66,6 +66,11 @@ class CurrentHang:
     at: float
 
     @property
+    def is_proven(self) -> bool:
+        """Whether it hangs, and is not only suspected to."""
+        return self.change.verdict in (HangVerdict.HUNG, HangVerdict.DRIVER_HANG)
+
+    @property
     def reason(self) -> str:
         """One sentence: which rule, and what it saw."""
         return sentence(self.change)

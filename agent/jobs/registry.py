@@ -129,8 +129,16 @@ class Registry(JobTable):
         admission.refuse_configured(spec, self._config())
         return await self._work.finish(lambda: self._start(spec, by))
 
-    async def stop(self, job_id: str, steps: tuple[float, ...] | None, by: str, reason: str) -> Entry:
-        """Orders a stop with these steps of grace (seconds; None: the job's own).
+    async def stop(
+        self,
+        job_id: str,
+        steps: tuple[float, ...] | None,
+        by: str,
+        reason: str,
+        hung: tuple[float, str] | None = None,
+    ) -> Entry:
+        """Orders a stop with these steps of grace (seconds; None: the job's own). `hung`: since when the job has hung
+        (seconds since the epoch), and how.
 
         Returns when it is in force, or the job has ended; a damaged one is stopped by `stop_damaged`. Raises
         JobNotFound, SupervisorUnreachable.
@@ -138,7 +146,7 @@ class Registry(JobTable):
         entry = await self.get(job_id)
         task = self._tasks.get(job_id)
         if task is not None and not entry.job.state.final:
-            await task.stop(steps, by, reason)
+            await task.stop(steps, by, reason, hung)
         return entry
 
     async def stop_damaged(self, entry: Entry, steps: tuple[float, ...] | None, by: str, reason: str) -> list[str]:

@@ -57,13 +57,17 @@ async def stop(
     *,
     up: float | None = None,
     sent: Sequence[str] = (),
+    hung: tuple[float, str] | None = None,
 ) -> None:
     """Orders a stop over a connection of its own; returns when it has begun.
 
     `steps` are those of the grace in seconds, None for the job's own. `up`: when the daemon itself began it (seconds of
-    CLOCK_BOOTTIME), and `sent`: the signals that it sent; the supervisor goes on from there. Raises LinkLost, Refused.
+    CLOCK_BOOTTIME), and `sent`: the signals that it sent; the supervisor goes on from there. `hung`: since when the job
+    had hung by then (seconds since the epoch), and how. Raises LinkLost, Refused.
     """
-    order = {"op": "stop", "steps": None if steps is None else list(steps), "by": by, "reason": reason}
+    order: Message = {"op": "stop", "steps": None if steps is None else list(steps), "by": by, "reason": reason}
+    if hung is not None:
+        order["hung"] = {"since": hung[0], "how": hung[1]}
     await _order(paths, order if up is None else order | {"up": up, "sent": list(sent)})
 
 

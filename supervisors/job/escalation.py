@@ -7,7 +7,7 @@ before the ends of ranks are judged, so this module notes the ends: `note_ends`.
 import contextlib
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from muster.probes.kernel import endings, process
 from muster.supervisors.job import stop_order
@@ -44,10 +44,11 @@ class Escalation:
         again: bool = False,
         up: float | None = None,
         sent: tuple[str, ...] = (),
+        hung: Mapping[str, object] | None = None,
     ) -> None:
         """Begins a stop, or shortens one that is under way. `steps`: of the grace, in seconds; None: the job's own.
         `ranks`, `again`: see lifecycle.Stop. `up`: when it began, if the daemon has begun it already (seconds of
-        CLOCK_BOOTTIME), and `sent`: the signals that it sent.
+        CLOCK_BOOTTIME), and `sent`: the signals that it sent. `hung`: since and how, see lifecycle.Asked.
 
         A stop waits for no disk: where it cannot be recorded now, it is recorded later.
         """
@@ -65,6 +66,8 @@ class Escalation:
         stop = {"cause": cause, "by": by, "reason": reason, "steps": grace, "up": up}
         if cause is StopCause.REQUESTED and self.signal_up and now - self.signal_up <= verdict.SAME_SIGNAL_S:
             stop["signal_up"] = self.signal_up
+        if hung is not None:
+            stop["hung"] = dict(hung)
         if job.stop is None:
             hang = {"ranks": ranks, "again": again} if cause is StopCause.HUNG else {}
             self._ledger.owe({"kind": Kind.STOPPING} | stop | hang)

@@ -18,6 +18,9 @@ from muster.supervisors.system.loop import Alarm
 from muster.supervisors.wire.control import Client, Handler
 from muster.supervisors.wire.messages import Message
 
+#: Of how a job hung, in characters.
+MAX_HOW = 400
+
 
 class StopCauses:
     """Sees them, and has the escalation carry the stop out."""
@@ -42,7 +45,7 @@ class StopCauses:
         return self._requested(message)
 
     def _requested(self, message: Message) -> Message:
-        """`message`: by, reason; steps of the grace, in seconds; up and sent as in `Escalation.begin`."""
+        """`message`: by, reason; steps of the grace, in seconds; up, sent and hung as in `Escalation.begin`."""
         job, steps = self._context.job, message.get("steps")
         if steps is not None and not _are_seconds(steps):
             return {"ok": False, "error": f"steps must be a list of seconds, together at most {MAX_GRACE_S:.0f}"}
@@ -61,6 +64,7 @@ class StopCauses:
             steps,
             up=up if isinstance(up, float) else None,
             sent=tuple(map(str, sent)) if isinstance(sent, list) else (),
+            hung=_hung(message.get("hung")),
         )
         return {"ok": True}
 
@@ -131,6 +135,13 @@ class StopCauses:
         if left and self._context.job.stop is None:
             reason = f"{len(left)} process(es) outlive their ranks: {process.names(left)}"
             self._escalation.begin(StopCause.LEFTOVERS, "muster", reason)
+
+
+def _hung(told: object) -> dict[str, object] | None:
+    """None where nothing is told that can be understood."""
+    if not isinstance(told, dict) or not isinstance(told.get("since"), float):
+        return None
+    return {"since": told["since"], "how": str(told.get("how", ""))[:MAX_HOW]}
 
 
 def _are_seconds(steps: object) -> bool:

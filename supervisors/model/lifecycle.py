@@ -91,6 +91,9 @@ class Asked:
     reason: str
     up: float
     signal_up: float = 0.0
+    #: Since when the job had hung by then, as the daemon knew (seconds since the epoch), and how; 0: it did not.
+    hung_since: float = 0.0
+    hung_how: str = ""
 
 
 @dataclass(slots=True)

@@ -200,11 +200,13 @@ def _usage(job: Job, r: Record) -> None:
 def _stopping(job: Job, r: Record) -> None:
     """cause, by, reason, steps[], up (seconds of CLOCK_BOOTTIME); of a hang ranks[] and again. May come again: a
     person's stop shortens the grace, and keeps the job from being started again. For it asked_up, where `up` is
-    that of the stop under way, and signal_up (see lifecycle.Asked)."""
+    that of the stop under way, signal_up, and hung{since, how} of a job that hung (see lifecycle.Asked)."""
     if r["cause"] == StopCause.REQUESTED:
         job.halted = True
         if job.asked is None:
-            job.asked = Asked(r["by"], r["reason"], r.get("asked_up") or r["up"], r.get("signal_up") or 0.0)
+            up, hung = r.get("asked_up") or r["up"], r.get("hung") or {}
+            signal_up = r.get("signal_up") or 0.0
+            job.asked = Asked(r["by"], r["reason"], up, signal_up, hung.get("since", 0.0), hung.get("how", ""))
     if job.stop is None:
         hang = tuple(r.get("ranks", ())), bool(r.get("again"))
         job.stop = Stop(StopCause(r["cause"]), r["by"], r["reason"], tuple(r["steps"]), r["t"], r["up"], *hang, r["up"])

@@ -21,6 +21,7 @@ _FROM_OUTSIDE = frozenset({signal.SIGKILL, *process.END_SIGNALS})
 SAME_SIGNAL_S = 3.0
 #: How long the verdict of a job whose ranks such a signal may have ended waits for the stop, in seconds.
 STOP_SETTLE_S = 1.0
+_AFTER_HANG = "RETRY_HERE", "the job hung, and no fault of the node is known"
 _OWN = frozenset({Outcome.EXITED, Outcome.SIGNALLED, Outcome.OUT_OF_MEMORY, Outcome.HUNG, Outcome.NOT_STARTED})
 
 
@@ -180,22 +181,29 @@ def recommend(job: Job, first: Rank, fault: str) -> tuple[str, str]:
     A pre-check that refuses a job says the first row itself (agent/jobs/live/job_task.py); here it did not refuse it.
     `fault`: a sentence about the hardware, or empty.
     """
-    unfit = [check["item"] for check in job.checks if blames_node(check)]
-    if unfit:
-        return "RETRY_ELSEWHERE", f"the node failed its pre-check ({', '.join(unfit)}): isolate the node"
-    if fault:
-        return "RETRY_ELSEWHERE", f"{fault}: isolate the node"
+    if (elsewhere := _blamed(job, fault)) is not None:
+        return elsewhere
     if first.outcome is Outcome.LOST:
         return "RETRY_HERE", "the exit status is unknown, and no fault of the node is known"
     if first.outcome is Outcome.NOT_STARTED:
         return "FAIL", "the command cannot be executed as given"
     if first.outcome is Outcome.HUNG:
-        return "RETRY_HERE", "the job hung, and no fault of the node is known"
+        return _AFTER_HANG
     if first.outcome is Outcome.OUT_OF_MEMORY:
         return "FAIL", "the job needs more memory than it may use, and a retry would fail again"
     if first.outcome is Outcome.SIGNALLED and first.status is not None and os.WTERMSIG(first.status) in _FROM_OUTSIDE:
         return "RETRY_HERE", "a signal from outside the job ended it, and no fault of the job or the node is known"
     return "FAIL", "the job failed by itself, and no fault of the node is known"
+
+
+def _blamed(job: Job, fault: str) -> tuple[str, str] | None:
+    """The recommendation where the node is to blame."""
+    unfit = [check["item"] for check in job.checks if blames_node(check)]
+    if unfit:
+        return "RETRY_ELSEWHERE", f"the node failed its pre-check ({', '.join(unfit)}): isolate the node"
+    if fault:
+        return "RETRY_ELSEWHERE", f"{fault}: isolate the node"
+    return None
 
 
 def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str = "") -> tuple[State, Verdict]:
@@ -206,7 +214,7 @@ def reach(job: Job, first: Rank | None, last_lines: tuple[str, ...], fault: str 
     stop = job.stop
     asked = stop is not None and (stop.cause in (StopCause.REQUESTED, StopCause.MAX_RUNTIME) or signalled_all(job))
     if asked and first is None:
-        return State.STOPPED, _stopped(job, lost, victims)
+        return State.STOPPED, _stopped(job, lost, victims, fault)
     served = stop is not None and stop.cause is StopCause.SERVED
     if first is None and any(
         (r.outcome is not Outcome.EXITED or r.status != 0) and not (served and r.serves) for r in job.ranks
@@ -310,7 +318,7 @@ def stopper(job: Job) -> tuple[str, str]:
     return job.stop.by or str(job.stop.cause), job.stop.reason
 
 
-def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...]) -> Verdict:
+def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...], fault: str) -> Verdict:
     by, reason = stopper(job)
     # The first rank that did not end well gives the code, as a shell would see the job; a job that was
     # stopped before it ran, or whose ranks all ended well, still did not do what it was started for: 143.
@@ -319,6 +327,11 @@ def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...]) -> Verdict:
     if all(r.pid == 0 for r in job.ranks):
         code = 128 + signal.SIGTERM
     summary = f"stopped by {by}" + (f": {reason}" if reason else "")
+    recommendation = "NONE", "the stop was requested"
+    if job.asked is not None and job.asked.hung_since:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.asked.hung_since))
+        summary = f"hung since {at}, then {summary}"
+        recommendation = _blamed(job, fault) or _AFTER_HANG
     before = [r for r in bad if r.outcome in (Outcome.EXITED, Outcome.SIGNALLED)]
     if before:
         first, count = f"rank {before[0].rank} {endings.describe(before[0].status)}", len(before)
@@ -326,7 +339,7 @@ def _stopped(job: Job, lost: list[Rank], victims: tuple[int, ...]) -> Verdict:
         summary += "; " + (several if count > 1 else f"{first} before the stop reached it")
     if job.killed:
         summary += "; SIGKILL was needed"
-    return Verdict(code, summary, None, (), victims, "NONE", "the stop was requested", stopped_by=by)
+    return Verdict(code, summary, None, (), victims, *recommendation, stopped_by=by)
 
 
 def blames_node(check: dict[str, Any]) -> bool:

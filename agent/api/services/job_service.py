@@ -163,8 +163,10 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         entry = await registry.get(request.job_id)
         if not entry.damaged:
             # The order itself is not subject to the caller's timeout: one of 0 means "stop it and do not wait".
+            hang = self._server.hangs.found(entry)
+            hung = (hang.since, hang.reason) if hang is not None and hang.is_proven else None
             with anyio.move_on_after(RECORD_S) as recording:
-                entry = await registry.stop(request.job_id, steps, by, request.reason)
+                entry = await registry.stop(request.job_id, steps, by, request.reason, hung)
             if recording.cancelled_caught:
                 text = f"job {request.job_id}: its supervisor did not accept the stop within {RECORD_S:g} s"
                 raise SupervisorUnreachable(text)

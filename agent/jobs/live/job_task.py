@@ -96,9 +96,11 @@ class JobTask:
                 await anyio.sleep(pause.next())
         self._tell("")
 
-    async def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
+    async def stop(
+        self, steps: tuple[float, ...] | None, by: str, reason: str, hung: tuple[float, str] | None = None
+    ) -> None:
         """Returns when the stop is in force, or the job has ended. It is in the journal then, or is carried out by the
-        daemon itself, because no supervisor takes it."""
+        daemon itself, because no supervisor takes it. `hung`: as in supervisor_client.stop."""
         entry = self.entry
         await threads.run(
             last_resort.wake_up, self._around.root, entry.job.supervisor_pid,
@@ -112,7 +114,7 @@ class JobTask:
                     await entry.changed.next()
                     continue
                 try:
-                    await supervisor_client.stop(entry.paths.controls, steps, by, reason)
+                    await supervisor_client.stop(entry.paths.controls, steps, by, reason, hung=hung)
                 except LinkLost as error:
                     _log.warning("supervisor.stop_not_taken", job=entry.job_id, error=str(error))
                     if not entry.job.has_run:  # there is nothing to be ended: no supervisor is needed

@@ -45,6 +45,7 @@ def _with_crash(main: Cause, facts: Facts) -> Cause:
 def _ended(facts: Facts) -> Iterator[Cause | None]:
     yield causes_hardware.hung(facts, stopped=True)
     if facts.job.state is State.STOPPED:
+        yield causes_hardware.hung_then_stopped(facts)
         yield causes_ended.stopped(facts)
         return
     yield causes_ended.not_begun(facts)

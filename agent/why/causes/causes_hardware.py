@@ -73,9 +73,20 @@ def hung(facts: Facts, *, stopped: bool) -> Cause | None:
     text = "its ranks did not go on" if told is None else told.text
     text = ("a driver hung: " if told is not None and told.kind == _DRIVER else "it hung: ") + text
     text += "; muster ended it for that" if stopped else ""
+    return _hang_cause(facts, text, HIGH if stopped else MEDIUM)
+
+
+def _hang_cause(facts: Facts, text: str, confidence: str) -> Cause:
     step = f"Look at the stacks of then: `muster stacks {facts.entry.job_id} --kept`; the odd one comes first."
-    seen = tuple(curves.remarks(facts.minutes))
-    return Cause(text, HIGH if stopped else MEDIUM, "hang", (step,), evidence=seen)
+    return Cause(text, confidence, "hang", (step,), evidence=tuple(curves.remarks(facts.minutes)))
+
+
+def hung_then_stopped(facts: Facts) -> Cause | None:
+    """Of a job that hung when somebody stopped it, as the supervisor was told with the stop."""
+    asked = facts.job.asked
+    if asked is None or not asked.hung_since:
+        return None
+    return _hang_cause(facts, f"it hung: {asked.hung_how}; then it was stopped by {asked.by or 'somebody'}", HIGH)
 
 
 def hangs_now(facts: Facts) -> Iterator[Cause]:

@@ -1,6 +1,8 @@
 """Hangs, through a real daemon on fake cards, with the times of the rule scaled down: verdict, stacks, actions."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -186,6 +188,27 @@ def test_a_job_is_ended_for_it_where_that_was_asked_for(daemon: Daemon, cards: F
     assert job_pb2.RANK_OUTCOME_HUNG in {rank.outcome for rank in job.ranks}
     assert job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE
     assert "hung" in daemon.cli("why", "j").stdout
+
+
+@pytest.mark.slow
+def test_the_verdict_of_a_job_that_was_stopped_while_it_hung_says_so(daemon: Daemon, cards: FakeCards):
+    work(cards)
+    start(daemon, "j")
+    worked(daemon, cards, "j")
+    spin(cards)
+    eventually(lambda: verdict(daemon, "j") == "HUNG", 120)
+    assert daemon.cli("stop", "j", "--reason", "no use").returncode == 0
+    job = daemon.wait("j")
+    assert job.state == job_pb2.JOB_STATE_STOPPED
+    assert re.match(r"hung since 20[-0-9]+ [0-9:]{8}, then stopped by .*: no use", job.verdict.summary), job.verdict
+    assert job.verdict.recommendation == job_pb2.RECOMMENDATION_RETRY_HERE
+    report = json.loads(daemon.cli("why", "j", "-o", "json").stdout)
+    causes = [report["cause"], *report["otherCauses"]]
+    assert [cause["kind"] for cause in causes] == ["hang", "stop"], causes
+    assert causes[0]["text"].startswith("it hung: HUNG (spin)"), causes
+    daemon.kill()
+    daemon.restart()
+    assert daemon.get("j").verdict == job.verdict
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
 import itertools
+import re
 import signal
 
 import pytest
@@ -232,6 +233,22 @@ def test_a_stop_that_was_asked_for(cause, statuses, code):
     assert (verdict.stopped_by, verdict.recommendation) == ("me", "NONE")
     assert verdict.summary == "stopped by me: so"
     assert verdict.victims == ()
+
+
+@pytest.mark.parametrize(
+    ("fault", "recommendation", "reason"),
+    [
+        ("", "RETRY_HERE", "the job hung, and no fault of the node is known"),
+        ("card 3: Xid 79", "RETRY_ELSEWHERE", "card 3: Xid 79: isolate the node"),
+    ],
+)
+def test_a_stop_of_a_job_that_hung(fault, recommendation, reason):
+    job = job_with(STOP[StopCause.REQUESTED], TERM, TERM)
+    job.asked = Asked("me", "so", 1.0, hung_since=1e9, hung_how="HUNG (spin)")
+    state, verdict = reach(job, None, (), fault)
+    assert (state, verdict.exit_code, verdict.stopped_by) == (State.STOPPED, 143, "me")
+    assert re.fullmatch(r"hung since 2001-09-0\d \d\d:\d\d:\d\d, then stopped by me: so", verdict.summary)
+    assert (verdict.recommendation, verdict.recommendation_reason) == (recommendation, reason)
 
 
 def test_the_code_of_a_stop_is_that_of_the_rank_that_ended_first():
