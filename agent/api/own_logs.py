@@ -37,7 +37,7 @@ class OwnLogs:
         self._root, self._audit, self._events, self._found = root, audit, events, found
         self._nursery = ""
         self._told, self._told_at = 0, float("-inf")
-        self._limiter = anyio.CapacityLimiter(1)
+        self._threads = threads.Pool(1, abandon_on_cancel=True)
 
     @property
     def trouble(self) -> list[str]:
@@ -52,7 +52,7 @@ class OwnLogs:
         """Looks, for ever."""
         while True:
             # Given up when the daemon ends: a disk that hangs would hold up its end.
-            await threads.run(self.look, limiter=self._limiter, abandon_on_cancel=True)
+            await self._threads.run(self.look)
             self.tell()
             await anyio.sleep(LOOK_S)
 

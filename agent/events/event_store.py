@@ -97,7 +97,7 @@ class EventStore:
         #: What is not on disk, with its number.
         self._pending: list[tuple[int, RecordKey | None, Event]] = []
         self._grown, self._dirty = Changes(), Changes()
-        self._limiter = anyio.CapacityLimiter(4)
+        self._threads = threads.Pool(4)
         #: Sentences for an operator: what is damaged, what cannot be written.
         self.damage = [f"{s.path}: {s.damaged} damaged line(s) skipped" for s in found if s.damaged]
         self._unwritten = read.trouble
@@ -223,7 +223,7 @@ class EventStore:
         # Sizes are taken now: what is written later is no part of this answer.
         parts = [(s.path, s.offset_of(after + 1), s.size) for s in self._segments[start:]]
         try:
-            lines = await threads.run(segments.read, parts, after, limit, limiter=self._limiter)
+            lines = await self._threads.run(segments.read, parts, after, limit)
         except FileNotFoundError:
             raise CursorTooOld(self.oldest_cursor()) from None  # dropped in this very moment
         found = [(x.q, Event(x.t, x.k, x.j, x.r, x.m, x.s, x.a)) for x in lines]
@@ -297,7 +297,7 @@ class EventStore:
     async def _sync(self) -> None:
         if self._fd < 0:
             return
-        await threads.run(os.fdatasync, self._fd, limiter=self._limiter)
+        await self._threads.run(os.fdatasync, self._fd)
 
     async def _keep_bound(self) -> None:
         if self._pending or self._fd < 0:
@@ -314,9 +314,9 @@ class EventStore:
         # them any more; then they go.
         saved = msgspec.structs.replace(self._marks, jobs=dict(self._marks.jobs))
         await self._sync()
-        await threads.run(state_file.write, self._folder / "marks", saved, limiter=self._limiter)
+        await self._threads.run(state_file.write, self._folder / "marks", saved)
         dropped, self._segments = self._segments[:drop], self._segments[drop:]
-        await threads.run(_unlink, [s.path for s in dropped], limiter=self._limiter)
+        await self._threads.run(_unlink, [s.path for s in dropped])
 
     async def _begin_segment(self) -> None:
         before = self._fd
@@ -324,8 +324,8 @@ class EventStore:
         self._fd = os.open(segment.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._segments.append(segment)
         try:
-            await threads.run(os.fdatasync, before, limiter=self._limiter)
-            await threads.run(state_file.sync_folder, self._folder, limiter=self._limiter)
+            await self._threads.run(os.fdatasync, before)
+            await self._threads.run(state_file.sync_folder, self._folder)
         finally:
             os.close(before)
 

@@ -129,7 +129,7 @@ class HangWatch:
         self._take_stacks = take_stacks
         self._jobs: dict[str, _Watched] = {}
         self._group: TaskGroup | None = None
-        self._limiter = anyio.CapacityLimiter(2)
+        self._threads = threads.Pool(2)
         #: Sentence for an operator, or empty.
         self.trouble = ""
 
@@ -161,7 +161,7 @@ class HangWatch:
         entry = self._registry.known(record.job)
         if entry is None or entry.job.state is not State.RUNNING or not self._settings().hang.enabled:
             if (gone := self._jobs.pop(record.job, None)) is not None and entry is not None:
-                await self._thread(_remove, _file(gone.entry))
+                await self._threads.run(_remove, _file(gone.entry))
             return
         watched = self._jobs.get(record.job)
         if watched is None or watched.attempt != _attempt(entry):
@@ -193,7 +193,7 @@ class HangWatch:
         """A detector for an attempt, in the state in which a daemon before left it."""
         settings = self._rule(entry)
         watched = _Watched(entry, _attempt(entry), self._settings().hang, hang.detector(settings))
-        stored = await self._thread(_load, _file(entry))
+        stored = await self._threads.run(_load, _file(entry))
         if stored is None or stored.attempt != watched.attempt:
             return watched
         watched.detector = _going_on(stored.state, settings)
@@ -224,7 +224,7 @@ class HangWatch:
         )
         try:
             # Not synced: after a crash of the node the job is gone, too.
-            await self._thread(functools.partial(state_file.write, _file(watched.entry), stored, synced=False))
+            await self._threads.run(functools.partial(state_file.write, _file(watched.entry), stored, synced=False))
         except OSError as error:
             _log.warning("hang.state_not_written", job=watched.entry.job_id, error=str(error))
 
@@ -301,9 +301,6 @@ class HangWatch:
             except LinkLost as error:
                 _log.warning("hang.not_ended", job=change.job, error=str(error))
                 await anyio.sleep(AGAIN_S)
-
-    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await threads.run(function, *args, limiter=self._limiter)
 
 
 def _kind(change: Change) -> str:

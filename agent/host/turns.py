@@ -118,7 +118,7 @@ class _Of:
     def __init__(self) -> None:
         self.sending = Turns(pauses=True)
         self.reading = Turns()
-        self.thread = anyio.CapacityLimiter(1)
+        self.threads = threads.Pool(1)
 
 
 _of: RunVar[_Of] = RunVar("_of")
@@ -147,4 +147,4 @@ async def in_turn(function: Callable[[*_Args], _T], *args: *_Args) -> _T:
     same."""
     own = _present()
     async with own.reading.turn():
-        return await threads.run(function, *args, limiter=own.thread)
+        return await own.threads.run(function, *args)

@@ -41,10 +41,10 @@ class JobLoading:
         table: JobTable,
         tasks: JobTasks,
         work: JobWork,
-        limiter: anyio.CapacityLimiter,
+        pool: threads.Pool,
     ) -> None:
         self._root, self._config, self._events = root, config, events
-        self._table, self._tasks, self._work, self._limiter = table, tasks, work, limiter
+        self._table, self._tasks, self._work, self._threads = table, tasks, work, pool
         self._on_cards: list[OnCards] = []
         self._to_index: list[str] = []
 
@@ -54,14 +54,14 @@ class JobLoading:
 
         Raises OSError where the folder of jobs cannot be read; damage of a job is in its entry.
         """
-        ids, leftovers, strange = await threads.run(job_folder.folders, self._root, limiter=self._limiter)
+        ids, leftovers, strange = await self._threads.run(job_folder.folders, self._root)
         wrong = self._table.strange
         for path in leftovers:
-            if trouble := await threads.run(job_folder.remove_tree, path, limiter=self._limiter):
+            if trouble := await self._threads.run(job_folder.remove_tree, path):
                 wrong.append(trouble)
         wrong += [f"{path}: is no job's folder, and is left alone" for path in strange]
         try:
-            ids += await threads.run(folderless.unrecorded, self._root, ids, limiter=self._limiter)
+            ids += await self._threads.run(folderless.unrecorded, self._root, ids)
         except OSError as error:
             wrong.append(f"cannot look for jobs whose folder was moved away: {explain(error)}")
         self._events.keep_only(set(ids))
@@ -69,7 +69,7 @@ class JobLoading:
         whole: list[str] = []
         for start in range(0, len(ids), ENDS_AT_ONCE):
             some = ids[start : start + ENDS_AT_ONCE]
-            ends = await threads.run(ended_scan.ends, self._root, some, limiter=self._limiter)
+            ends = await self._threads.run(ended_scan.ends, self._root, some)
             for job_id, end in zip(some, ends, strict=True):
                 if end is None:
                     whole.append(job_id)
@@ -88,7 +88,7 @@ class JobLoading:
         keys: dict[int, RecordKey] = {}
         for start in range(0, len(ids), LOAD_AT_ONCE):
             some = ids[start : start + LOAD_AT_ONCE]
-            for entry, told in await threads.run(job_folder.load_all, self._root, some, limiter=self._limiter):
+            for entry, told in await self._threads.run(job_folder.load_all, self._root, some):
                 self._table.add(entry)
                 if entry.job.state.final and (on_cards := OnCards.of(entry)) is not None:
                     self._on_cards.append(on_cards)
@@ -121,7 +121,7 @@ class JobLoading:
         stopped = table.damaged.get(job_id)
         if job_id not in table.ended.unread or (stopped is not None and stopped.stopping):
             return
-        ((found, told),) = await threads.run(job_folder.load_all, self._root, [job_id], limiter=self._limiter)
+        ((found, told),) = await self._threads.run(job_folder.load_all, self._root, [job_id])
         if found.unread:
             return
         _log.info("journal.read_again", job=job_id, damaged=found.damaged)

@@ -35,10 +35,8 @@ _log = structlog.get_logger(__name__)
 class JobRemoval:
     """Belongs to one event loop. Its callers run it with `JobWork.finish`."""
 
-    def __init__(
-        self, root: Root, table: JobTable, tasks: JobTasks, work: JobWork, limiter: anyio.CapacityLimiter
-    ) -> None:
-        self._root, self._table, self._tasks, self._work, self._limiter = root, table, tasks, work, limiter
+    def __init__(self, root: Root, table: JobTable, tasks: JobTasks, work: JobWork, pool: threads.Pool) -> None:
+        self._root, self._table, self._tasks, self._work, self._threads = root, table, tasks, work, pool
         #: Why records could not be collected; empty once that works again.
         self.uncollected = ""
 
@@ -51,11 +49,11 @@ class JobRemoval:
                 raise JobNotEnded(job_id)
             await self._tasks.wait_done(job_id, LEAVE_S)
             try:
-                trouble = await threads.run(job_folder.remove, self._root, entry, keep_logs, limiter=self._limiter)
+                trouble = await self._threads.run(job_folder.remove, self._root, entry, keep_logs)
                 if not keep_logs:
                     owner = log_ownership.owner(entry)
                     remove = log_ownership.remove_obstacles
-                    left = await threads.run(remove, self._root.log, owner, limiter=self._limiter)
+                    left = await self._threads.run(remove, self._root.log, owner)
             except OSError as error:
                 raise self._no_room(error) from error
             if trouble:
@@ -101,7 +99,7 @@ class JobRemoval:
             for row in sorted(rows, key=lambda row: row.job_id):
                 await stack.enter_async_context(self._work.alone(row.job_id))
             there = [row for row in rows if self._table.ended.row(row.job_id) is row]
-            gone, trouble = await threads.run(record_removal.collect, self._root, there, logs, limiter=self._limiter)
+            gone, trouble = await self._threads.run(record_removal.collect, self._root, there, logs)
             for row in gone:
                 self._table.forget(row.job_id)
         if trouble and trouble != self.uncollected:
@@ -116,7 +114,7 @@ class JobRemoval:
         pause = Backoff(0.05, 0.5)
         while True:
             try:
-                return await threads.run(function, *args, limiter=self._limiter)
+                return await self._threads.run(function, *args)
             except JobAlive:
                 running = entry is not None and not entry.job.state.final and not entry.damaged
                 if running or anyio.current_time() >= late:

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 
+from muster.agent import threads
 from muster.agent.events.event_store import EventStore, RecordKey
 from muster.agent.jobs.cards.leasing import Leasing
 from muster.agent.jobs.damaged.damaged_jobs import DamagedJobs
@@ -31,7 +32,7 @@ class JobTable:
         #: Jobs that have not ended.
         self.unended: dict[str, Entry] = {}
         #: The index of jobs that have ended.
-        self.ended = EndedJobs(root, anyio.CapacityLimiter(2))
+        self.ended = EndedJobs(root, threads.Pool(2))
         #: Jobs whose record cannot be trusted, while a process of them may live.
         self.damaged = DamagedJobs(root, reserve, self.count_change)
         self.ended.on_damaged = self.damaged.add

@@ -67,16 +67,16 @@ class Registry(JobTable):
         super().__init__(root, events, leasing, reserve)
         self._root, self._config, self._events, self._nursery = root, config, events, nursery
         # Not the loop's own: readers of logs on a slow disk must not keep a journal from being read.
-        self._limiter = limiter = anyio.CapacityLimiter(8)
+        self._threads = pool = threads.Pool(8)
         checks = StartChecks(config, nursery, driver, health)
         self._around = Surroundings(
-            config, nursery, checks.run, self.publish, limiter, root, leasing, reserve,
+            config, nursery, checks.run, self.publish, pool, root, leasing, reserve,
             lambda event: events.append([(None, event)]),
         )  # fmt: skip
         self._work = work = JobWork()
         self._tasks = tasks = JobTasks(self._around)
-        self._loading = JobLoading(root, config, events, self, tasks, work, limiter)
-        self._removal = JobRemoval(root, self, tasks, work, limiter)
+        self._loading = JobLoading(root, config, events, self, tasks, work, pool)
+        self._removal = JobRemoval(root, self, tasks, work, pool)
         self._starting = 0
         self._closing = False
         self._config_trouble = ""
@@ -225,9 +225,9 @@ class Registry(JobTable):
             if self._closing:
                 raise ShuttingDown(with_jobs=True)
             with self._one_more():
-                await threads.run(admission.refuse_unfit, spec, limiter=self._limiter)
+                await self._threads.run(admission.refuse_unfit, spec)
                 held = {e.job.master_port: e.job_id for e in self.unended.values() if not e.job.node_rank}
-                await threads.run(admission.refuse_port, spec, held, limiter=self._limiter)
+                await self._threads.run(admission.refuse_port, spec, held)
                 return await self._accept(spec, by), False
 
     async def _accept(self, asked: JobSpec, by: str) -> Entry:
@@ -249,7 +249,7 @@ class Registry(JobTable):
                 **placed(spec, given.devices),
                 **self.leasing.on_cards(spec, given.devices if spec.wants_cards else []),
             }
-            held = await threads.run(job_folder.create, self._root, spec, accepted, limiter=self._limiter)
+            held = await self._threads.run(job_folder.create, self._root, spec, accepted)
         except BaseException as error:
             self.leasing.give_up(spec.job_id)
             if isinstance(error, NoRoom):

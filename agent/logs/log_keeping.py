@@ -98,7 +98,7 @@ class LogKeeping:
         self._registry = registry
         self._clock = clock
         self.uploads = Uploads(root, settings, events, registry, self._is_compressing, self._compress_on)
-        self._limiter = anyio.CapacityLimiter(_THREADS)
+        self._threads = threads.Pool(_THREADS)
         self._group: TaskGroup | None = None
         self._told = Changes()
         self._workers: dict[str, WorkerLog] = {}
@@ -198,7 +198,7 @@ class LogKeeping:
         for entry in entries:
             if _key(entry) not in self._written and not entry.damaged:
                 self._written.add(_key(entry))
-                worker = self._workers[entry.job_id] = WorkerLog(self._root, entry, self._style, self._limiter)
+                worker = self._workers[entry.job_id] = WorkerLog(self._root, entry, self._style, self._threads)
                 self._group.start_soon(self._write_worker, entry, worker, name=f"worker log {entry.job_id}")
 
     async def _resume_workers(self) -> None:
@@ -229,7 +229,7 @@ class LogKeeping:
         rows, found = list(self._registry.ended.rows()), []
         for start in range(0, len(rows), ROWS_AT_ONCE):
             some = rows[start : start + ROWS_AT_ONCE]
-            found += await threads.run(seek, self._root, some, limiter=self._limiter)
+            found += await self._threads.run(seek, self._root, some)
         return [row for row in found if self._registry.ended.row(row.job_id) is row]
 
     async def _write_worker(self, entry: Entry, worker: WorkerLog) -> None:

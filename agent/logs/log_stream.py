@@ -3,8 +3,6 @@
 import time
 from typing import TYPE_CHECKING, Protocol
 
-import anyio
-
 from muster.agent import protobuf_times, threads
 from muster.agent.errors import InvalidRequest
 from muster.agent.jobs.entry import Entry
@@ -39,7 +37,7 @@ class Span:
         """Raises InvalidRequest."""
         self.since = _ns(request.since)
         self.until = _ns(request.until)
-        self._limiter = anyio.CapacityLimiter(1)
+        self._threads = threads.Pool(1)
         if self.since is not None and self.until is not None and self.until < self.since:
             raise InvalidRequest([Violation("until", "is before `since`: nothing can be between them")])
 
@@ -52,7 +50,7 @@ class Span:
         """`sizes`, up to the first output after this time. Raises OSError."""
         if self.until is None or time.time_ns() <= self.until:
             return sizes
-        return await threads.run(_cut, files, sizes, self.until, limiter=self._limiter)
+        return await self._threads.run(_cut, files, sizes, self.until)
 
 
 def files_of(root: Root, entry: Entry) -> list[log_reading.RankLogFile]:

@@ -100,7 +100,7 @@ class Uploads:
         self._events = events
         self.lots: dict[str, Lot] = {}
         self._told = Changes()
-        self._limiter = anyio.CapacityLimiter(AT_ONCE)
+        self._threads = threads.Pool(AT_ONCE)
 
     @property
     def trouble(self) -> list[str]:
@@ -201,13 +201,13 @@ class Uploads:
             return
         try:
             if lot.uploaded is None:
-                lot.uploaded = await self._thread(_load, entry.paths.uploaded)
+                lot.uploaded = await self._threads.run(_load, entry.paths.uploaded)
             if not wants(lot):
                 self._done(lot)
                 return
             ended, taken = lot.ended, set(lot.uploaded.segments)
             segments = [name for name in lot.segments if name not in taken]
-            files = await self._thread(listed_files, self._root, entry, None if ended else set(segments), taken)
+            files = await self._threads.run(listed_files, self._root, entry, None if ended else set(segments), taken)
             if files:
                 facts = {
                     "MUSTER_JOB_ID": entry.job_id,
@@ -221,7 +221,7 @@ class Uploads:
                 await operator_program.run(logs.upload, facts, stdin, logs.upload_timeout_s, setting, patient=True)
             there = {_plain(Path(file["path"]).name) for file in files}
             uploaded = Uploaded([*lot.uploaded.segments, *(name for name in segments if name in there)], ended)
-            await self._thread(_store, entry.paths.uploaded, uploaded)
+            await self._threads.run(_store, entry.paths.uploaded, uploaded)
         except (ProgramFailed, OSError) as error:
             if entry.paths.folder.exists():  # else it was deleted meanwhile
                 self._failed(lot, str(error))
@@ -257,9 +257,6 @@ class Uploads:
     def _tell(self, kind: str, lot: Lot, message: str, **attributes: int) -> None:
         shown = {key: str(value) for key, value in attributes.items()}
         self._events.append([(None, Event(time.time(), kind, lot.job_id, message=message, attributes=shown))])
-
-    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await threads.run(function, *args, limiter=self._limiter)
 
 
 def wants(lot: Lot) -> bool:

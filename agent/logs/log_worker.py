@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import anyio
 import msgspec
@@ -86,13 +85,13 @@ class _Saved(msgspec.Struct):
 
 
 class WorkerLog:
-    """Writes that of one job. Belongs to one event loop; what touches the disk is done in threads of `limiter`."""
+    """Writes that of one job. Belongs to one event loop; what touches the disk is done in threads of `pool`."""
 
-    def __init__(self, root: Root, entry: Entry, style: Callable[[], str], limiter: anyio.CapacityLimiter) -> None:
+    def __init__(self, root: Root, entry: Entry, style: Callable[[], str], pool: threads.Pool) -> None:
         """`style` gives the present worker_log of [logs]."""
         self._entry = entry
         self._style = style
-        self._limiter = limiter
+        self._threads = pool
         self._path = root.worker_log(entry.job_id, entry.job.node_rank)
         self._root = root
         self._size = 0
@@ -111,7 +110,7 @@ class WorkerLog:
         while True:
             try:
                 if lines is None:
-                    saved = await self._thread(_begin, entry, self._path)
+                    saved = await self._threads.run(_begin, entry, self._path)
                     if saved is None or saved.done:
                         return True
                     self._size, lines = saved.size, RankLines(saved.offsets)
@@ -147,7 +146,7 @@ class WorkerLog:
         """All of it, as soon as the disk takes it. Raises _Deleted."""
         while data:
             try:
-                self._size = await self._thread(_append, self._entry, self._path, data, self._size)
+                self._size = await self._threads.run(_append, self._entry, self._path, data, self._size)
             except _Deleted:
                 raise
             except OSError as error:
@@ -180,11 +179,8 @@ class WorkerLog:
         if done or time.monotonic() - self._saved_at >= SAVE_S:
             saved = _Saved(self._size, dict(lines.offsets), done)
             with contextlib.suppress(OSError):
-                await self._thread(_store, self._entry, saved, self._path)
+                await self._threads.run(_store, self._entry, saved, self._path)
             self._saved_at = time.monotonic()
-
-    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await threads.run(function, *args, limiter=self._limiter)
 
 
 class _Deleted(OSError):

@@ -26,7 +26,7 @@ class Textfile:
         self._path = path
         self._show = show
         # One thread at most hangs on a disk that does not answer.
-        self._limiter = anyio.CapacityLimiter(1)
+        self._threads = threads.Pool(1, abandon_on_cancel=True)
         #: A sentence for an operator; empty while all is well.
         self.trouble = ""
 
@@ -38,14 +38,14 @@ class Textfile:
                 await anyio.sleep(period_s())
         finally:
             with anyio.move_on_after(WRITE_S, shield=True), contextlib.suppress(OSError):
-                await self._thread(_remove, self._path)
+                await self._threads.run(_remove, self._path)
 
     async def write(self) -> None:
         """Writes it once; what does not work is said once and tried again the next time."""
         try:
             page = await self._show()
             with anyio.fail_after(WRITE_S):
-                await self._thread(replace_file, self._path, page)
+                await self._threads.run(replace_file, self._path, page)
         except TimeoutError:
             self._failed("the disk does not answer")
         except OSError as error:
@@ -61,9 +61,6 @@ class Textfile:
         if text != self.trouble:
             _log.warning("metrics.not_written", path=str(self._path), error=why)
         self.trouble = text
-
-    async def _thread(self, function: Callable[..., None], *args: object) -> None:
-        await threads.run(function, *args, abandon_on_cancel=True, limiter=self._limiter)
 
 
 def replace_file(path: Path, page: bytes) -> None:

@@ -66,7 +66,7 @@ class Degraded:
         self._folders: dict[Path, str] = {}
         self._fds = ""
         self._told = 0.0
-        self._limiter = anyio.CapacityLimiter(3)
+        self._threads = threads.Pool(3, abandon_on_cancel=True)
         #: Ranks of the largest job that was refused since a look found room for it.
         self._ranks = 1
         self._refused = Changes()
@@ -133,7 +133,7 @@ class Degraded:
             why = f"does not answer within {ANSWER_S:g} s"
             with anyio.move_on_after(ANSWER_S):
                 try:
-                    await threads.run(look, limiter=self._limiter, abandon_on_cancel=True)
+                    await self._threads.run(look)
                     why = ""
                 except OSError as error:
                     why = trouble_of(error) if error.errno not in FULL else ""

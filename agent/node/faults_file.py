@@ -86,7 +86,7 @@ class FaultsFile:
         self._faults: list[Fault] = []
         self._content: dict[str, Any] = {}
         self._dirty = Changes()
-        self._limiter = anyio.CapacityLimiter(1)
+        self._threads = threads.Pool(1)
         #: A sentence for an operator while it cannot be written.
         self.trouble = ""
 
@@ -118,7 +118,7 @@ class FaultsFile:
         while True:
             seen = await self._dirty.beyond(seen)
             try:
-                await threads.run(replace_file, self._path, msgspec.json.encode(self._content), limiter=self._limiter)
+                await self._threads.run(replace_file, self._path, msgspec.json.encode(self._content))
                 self.trouble = ""
             except OSError as error:
                 self.trouble = (

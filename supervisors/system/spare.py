@@ -9,8 +9,12 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
+from typing import TypeVar, TypeVarTuple
 
 from muster.supervisors.system import descriptors
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 def _nothing(_: object = None) -> None:
@@ -83,3 +87,8 @@ class Reserve:
                 self._users -= 1
                 if not self._users:
                     self._spare.fill()
+
+    def call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """The result of `function(*args)`, with the reserve given up while it runs."""
+        with self.lent():
+            return function(*args)

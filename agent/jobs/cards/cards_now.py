@@ -30,7 +30,7 @@ class CardsKept:
         """Notes with `entry` what it cannot write."""
         self._entry = entry
         self._leasing = leasing
-        self._limiter = anyio.CapacityLimiter(1)
+        self._threads = threads.Pool(1)
 
     async def run(self) -> None:
         """Writes the file at each change, until cancelled."""
@@ -40,13 +40,13 @@ class CardsKept:
             while True:
                 now = None if self._entry.damaged else self._leasing.cards_now(self._entry)
                 if now is not None and not is_read:
-                    written = await threads.run(_read, path, limiter=self._limiter)
+                    written = await self._threads.run(_read, path)
                     is_read = True
                 # Without the file the supervisor goes by the journal.
                 if now is not None and now != (written or _told(self._entry.job)):
                     try:
                         write = functools.partial(state_file.write, path, now.written(process.boot_id()), synced=False)
-                        await threads.run(write, limiter=self._limiter)
+                        await self._threads.run(write)
                         written = now
                         self._note("")
                     except OSError as error:

@@ -7,7 +7,6 @@ environment, or are in its cgroup, or are children of the supervisor that has it
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Any
 
 import anyio
 import structlog
@@ -59,7 +58,7 @@ class DamagedJob:
         self._reserve = reserve
         self._order: StopOrder | None = None
         self._wake, self._news = Changes(), Changes()
-        self._limiter = anyio.CapacityLimiter(1)
+        self._threads = threads.Pool(1, abandon_on_cancel=True, here_after=NO_THREAD_S)
         self.scope = anyio.CancelScope()
         #: Set once nothing of it is worked with any more.
         self.done = anyio.Event()
@@ -126,7 +125,7 @@ class DamagedJob:
 
     async def _look_after(self, tasks: TaskGroup) -> None:
         with contextlib.suppress(OSError):
-            order = await self._thread(self._read_order)
+            order = await self._threads.run(self._read_order)
             if self._order is None and order is not None and order.is_asked:
                 self._order = order
         contained, empty, needed, woken = self._containment(), 0, 1, 0
@@ -154,17 +153,17 @@ class DamagedJob:
                 with anyio.move_on_after(LOOK_S):
                     woken = await self._wake.beyond(woken)
         if not self.entry.unread:  # a record that comes back lacks the stop: then its supervisor records it
-            await self._thread(stop_order.remove, self._root.stop_order(self.entry.job_id))
-        await self._thread(contained.remove)
+            await self._threads.run(stop_order.remove, self._root.stop_order(self.entry.job_id))
+        await self._threads.run(contained.remove)
 
     async def _carry_out(self, contained: Containment, order: StopOrder) -> list[Stat]:
         with contextlib.suppress(OSError):
-            order.nonce = order.nonce or await self._thread(self._nonce)
+            order.nonce = order.nonce or await self._threads.run(self._nonce)
         taken = await self._ask_supervisor(order)
 
         async def keep() -> None:
             with contextlib.suppress(OSError):
-                await self._thread(stop_order.write, self._root.stop_order(self.entry.job_id), order)
+                await self._threads.run(stop_order.write, self._root.stop_order(self.entry.job_id), order)
 
         async def look() -> None:
             with contextlib.suppress(OSError):
@@ -191,14 +190,14 @@ class DamagedJob:
             self.remarks.append(
                 f"these processes cannot be killed {KILL_WAIT_S:g} s after SIGKILL: {process.names(left)}"
             )
-        if strangers := await self._thread(self._strangers):
+        if strangers := await self._threads.run(self._strangers):
             self.remarks.append(
                 f"these processes have MUSTER_JOB_ID={self.entry.job_id} in their environment and no mark that they "
                 f"are this job's; they were not signalled: {process.names(strangers)}"
             )
         _log.warning("damaged_job.stopped", job=self.entry.job_id, by=order.by, said="; ".join(self.remarks))
         if not left:
-            await self._thread(self._end_supervisor)
+            await self._threads.run(self._end_supervisor)
         return left
 
     async def _ask_supervisor(self, order: StopOrder) -> bool:
@@ -307,9 +306,6 @@ class DamagedJob:
     def _tell(self) -> None:
         self._news.tell()
         self._changed()
-
-    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True, here_after=NO_THREAD_S)
 
 
 class DamagedJobs:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import anyio
 import structlog
@@ -43,7 +42,7 @@ class Salvage:
         """`living`: its processes, None before they were looked for. `changed` is called when what is being lost has
         changed."""
         self._root, self._entry, self._living, self._changed = root, entry, living, changed
-        self._limiter = anyio.CapacityLimiter(4)
+        self._threads = threads.Pool(4, abandon_on_cancel=True)
         self._held: lock.Lock | None = None
         self._logs: dict[int, RankLog] = {}
         self._claims: Claims = {}
@@ -63,7 +62,7 @@ class Salvage:
         finally:
             # A disk that hangs must not keep the daemon from ending, nor a supervisor from its job.
             with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_S + 1):
-                lost = await self._thread(self._end)
+                lost = await self._threads.run(self._end)
                 entry = self._entry
                 entry.lost_now = {}
                 entry.job.gaps.clear()
@@ -76,7 +75,7 @@ class Salvage:
         while True:
             with anyio.move_on_after(1.0):  # in a gap the file is tried again meanwhile
                 await anyio.wait_readable(log.fd)
-            await self._thread(self._round, number, ROUND_S)
+            await self._threads.run(self._round, number, ROUND_S)
             self._tell(number)
 
     def _round(self, number: int, seconds: float) -> list[Gap]:
@@ -185,15 +184,12 @@ class Salvage:
 
     async def _begun(self) -> bool:
         try:
-            done: bool = await self._thread(self._begin)
+            done: bool = await self._threads.run(self._begin)
         except OSError as error:
             self._entry.note("output", f"its output cannot be drained: {explain(error)}; trying again")
             return False
         self._entry.note("output", "")
         return done
-
-    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True)
 
 
 def release(entry: Entry) -> None:

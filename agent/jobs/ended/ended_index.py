@@ -7,7 +7,6 @@ background, the jobs that ended last first. An id is known to be taken before th
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
 from weakref import WeakValueDictionary
 
 import anyio
@@ -38,10 +37,10 @@ def _nothing(_: Entry) -> None:
 class EndedJobs:
     """Belongs to one event loop."""
 
-    def __init__(self, root: Root, limiter: anyio.CapacityLimiter) -> None:
-        """`limiter`: of the threads that read journals."""
+    def __init__(self, root: Root, pool: threads.Pool) -> None:
+        """`pool`: the threads that read journals."""
         self._root = root
-        self._limiter = limiter
+        self._threads = pool
         #: By id; None as long as only the id is known.
         self._index: dict[str, Ended | None] = {}
         #: Entries that somebody holds: one job is never two objects.
@@ -92,7 +91,7 @@ class EndedJobs:
             if job_id not in self._index:
                 raise JobNotFound(job_id)
             read: Entry
-            read, _ = await self._thread(load, job_id, self._root.job(job_id))
+            read, _ = await self._threads.run(load, job_id, self._root.job(job_id))
             if (entry := self._held.get(job_id)) is None:  # nobody else came first
                 if job_id not in self._index:
                     raise JobNotFound(job_id)
@@ -140,7 +139,7 @@ class EndedJobs:
         on_cards: list[OnCards] = []
         for start in range(0, len(order), INDEX_AT_ONCE):
             wanted = [job_id for job_id in order[start : start + INDEX_AT_ONCE] if self._is_open(job_id)]
-            found: list[tuple[str, Summary | None]] = await self._thread(ended_scan.summaries, self._root, wanted)
+            found: list[tuple[str, Summary | None]] = await self._threads.run(ended_scan.summaries, self._root, wanted)
             for job_id, summary in found:
                 if not self._is_open(job_id):
                     continue  # it was removed meanwhile
@@ -189,6 +188,3 @@ class EndedJobs:
         while len(self._recent) > 1 and (len(self._recent) > MAX_LOADED or self._recent_ranks > MAX_RANKS):
             _, oldest = self._recent.popitem(last=False)
             self._recent_ranks -= len(oldest.job.ranks)
-
-    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await threads.run(function, *args, limiter=self._limiter)

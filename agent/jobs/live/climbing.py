@@ -4,7 +4,6 @@ hangs in the kernel may hang as well, and must hold nobody else up."""
 import contextlib
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import anyio
 import structlog
@@ -38,7 +37,8 @@ class Climber:
         """`reserve`: descriptors for looks and signals; all jobs share it. `say` is given a sentence about what goes on
         while it lasts."""
         self._job_id, self._reserve, self._say = job_id, reserve, say
-        self._limiter = anyio.CapacityLimiter(2)
+        # Given up when the daemon ends: what hangs in the kernel would hold up its end.
+        self._threads = threads.Pool(2, abandon_on_cancel=True, here_after=NO_THREAD_S)
 
     async def climb(
         self,
@@ -90,7 +90,7 @@ class Climber:
 
     async def signal(self, contained: Containment, number: int) -> None:
         """Once, to everything. Raises OSError."""
-        sent = await self._thread(contained.signal, number)
+        sent = await self._threads.run(self._reserve.call, contained.signal, number)
         _log.warning("last_resort.signal", job=self._job_id, signal=signal.Signals(number).name, processes=sent)
 
     async def kill(self, contained: Containment, *, urgently: bool) -> list[Stat]:
@@ -100,20 +100,11 @@ class Climber:
             with urgent() if urgently else contextlib.nullcontext():
                 return contained.kill()
 
-        found: list[Stat] = await self._thread(work)
+        found = await self._threads.run(self._reserve.call, work)
         if found:
             _log.warning("last_resort.signal", job=self._job_id, signal="SIGKILL", processes=len(found))
         return found
 
     async def look(self, contained: Containment) -> list[Stat]:
         """What is alive. Raises OSError."""
-        found: list[Stat] = await self._thread(contained.members)
-        return found
-
-    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        def work() -> Any:
-            with self._reserve.lent():
-                return function(*args)
-
-        # Given up when the daemon ends: what hangs in the kernel would hold up its end.
-        return await threads.run(work, limiter=self._limiter, abandon_on_cancel=True, here_after=NO_THREAD_S)
+        return await self._threads.run(self._reserve.call, contained.members)

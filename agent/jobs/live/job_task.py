@@ -1,13 +1,10 @@
 """The task of one live job: hands it to a supervisor once the node was checked, and follows its journal to the end."""
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
 
 import anyio
 import structlog
 
-from muster.agent import threads
 from muster.agent.jobs import job_folder
 from muster.agent.jobs.cards.cards_now import CardsKept
 from muster.agent.jobs.entry import GONE, Entry, Told, fetch
@@ -62,7 +59,7 @@ class JobTask:
                 tasks.cancel_scope.cancel()
             if not self.entry.damaged:  # of that one a supervisor may live
                 with contextlib.suppress(OSError):
-                    await self._thread(job_folder.tidy, self._around.root, self.entry.paths)
+                    await self._around.pool.run(job_folder.tidy, self._around.root, self.entry.paths)
         finally:
             self._before.release()
             self._holds.release()
@@ -102,9 +99,8 @@ class JobTask:
         """Returns when the stop is in force, or the job has ended. It is in the journal then, or is carried out by the
         daemon itself, because no supervisor takes it. `hung`: as in supervisor_client.stop."""
         entry = self.entry
-        await threads.run(
-            last_resort.wake_up, self._around.root, entry.job.supervisor_pid,
-            limiter=self._around.limiter, here_after=NO_THREAD_S,
+        await self._around.pool.run(
+            last_resort.wake_up, self._around.root, entry.job.supervisor_pid, here_after=NO_THREAD_S,
         )  # fmt: skip
         pause = Backoff(0.02, 0.5)
         with anyio.move_on_after(STOP_S):
@@ -155,7 +151,7 @@ class JobTask:
         all the same, held by its supervisor and the nursery."""
         try:
             ranks = [rank.rank for rank in self.entry.job.ranks]
-            await self._thread(self._holds.take, ranks, not self.entry.job.supervisor_pid)
+            await self._around.pool.run(self._holds.take, ranks, not self.entry.job.supervisor_pid)
         except OSError as error:
             _log.warning("fifo.not_held", job=self.entry.job_id, error=str(error))
 
@@ -239,12 +235,12 @@ class JobTask:
         again = (size is not None and 0 < size < entry.end) or (size is None and bool(entry.owed))
         end, number = (0, 0) if again else (entry.end, entry.records)
         if size is None:  # nobody is known to write it
-            await self._thread(entry.refuse_shorter)
-        records, end = await self._thread(fetch, entry.paths.journal, end, number, size)
+            await self._around.pool.run(entry.refuse_shorter)
+        records, end = await self._around.pool.run(fetch, entry.paths.journal, end, number, size)
         entry.sure = max(entry.sure, size or 0)
         if not again and not entry.agrees(records):  # another supervisor wrote, and not what this one had told
             again = True
-            records, end = await self._thread(fetch, entry.paths.journal, 0, 0, size)
+            records, end = await self._around.pool.run(fetch, entry.paths.journal, 0, 0, size)
         if again:
             entry.start_over()
         if records:
@@ -265,6 +261,3 @@ class JobTask:
         _log.error("journal.damaged", job=self.entry.job_id, error=str(error))
         self.entry.fifos = self._holds.hand_over()
         self._publish([])
-
-    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await threads.run(function, *args, limiter=self._around.limiter)

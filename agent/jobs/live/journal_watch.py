@@ -20,13 +20,13 @@ class JournalWatch:
         """Notes what it finds with `entry`."""
         self._entry = entry
         self._said = ""
-        self._limiter = anyio.CapacityLimiter(1)
+        self._threads = threads.Pool(1, abandon_on_cancel=True)
 
     async def run(self) -> None:
         """Looks, until cancelled."""
         try:
             while True:
-                self._say(await threads.run(self._look, limiter=self._limiter, abandon_on_cancel=True))
+                self._say(await self._threads.run(self._look))
                 await anyio.sleep(LOOK_S)
         finally:
             self._entry.note("record", "")

@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import anyio
 import structlog
@@ -61,7 +60,8 @@ class LastResort:
         #: Which stop in the journal got its SIGTERM from us, by when it began.
         self._terminated_up = 0.0
         self._replaced_up = 0.0
-        self._limiter = anyio.CapacityLimiter(2)
+        # Given up when the daemon ends: what hangs in the kernel would hold up its end.
+        self._threads = threads.Pool(2, abandon_on_cancel=True, here_after=NO_THREAD_S)
 
     def take(self, steps: tuple[float, ...], by: str, reason: str) -> None:
         """A stop that no supervisor takes: from now on it is carried out here. One under way is shortened by it."""
@@ -107,7 +107,8 @@ class LastResort:
 
     async def _read_order(self) -> None:
         """Of the daemon before this one, or of a supervisor. Raises OSError."""
-        order = await self._lent(stop_order.read, self._file, self._nonce())
+        nonce = self._nonce()
+        order = await self._threads.run(lambda: self._reserve.call(stop_order.read, self._file, nonce))
         if order is not None and order.is_asked and self._order is None:
             self._order = order
 
@@ -145,7 +146,7 @@ class LastResort:
         if late < sum(stop.steps):
             if not job.terminated and self._terminated_up != stop.up:
                 self._terminated_up = stop.up
-                await self._thread(wake_up, self._root, job.supervisor_pid)
+                await self._threads.run(wake_up, self._root, job.supervisor_pid)
                 await self._note_late(stop, "SIGTERM")
                 await self._climber.signal(contained, signal.SIGTERM)
             return
@@ -165,7 +166,7 @@ class LastResort:
                     and process.uptime() > self._replaced_up + REPLACE_S
                 ):
                     self._replaced_up = process.uptime()
-                    await self._thread(_replace, self._entry.paths, job.supervisor_pid)
+                    await self._threads.run(_replace, self._entry.paths, job.supervisor_pid)
                 return
             ladder.done(Rung.KILL, process.uptime())
             self._say(f"its supervisor is late with SIGKILL; musterd sends it to {process.names(left)}")
@@ -205,7 +206,7 @@ class LastResort:
                 self._say("musterd ended its processes; a supervisor records that as soon as it can")
                 if anyio.current_time() - since > REPLACE_S:
                     since = anyio.current_time()
-                    await self._thread(_replace, self._entry.paths, self._entry.job.supervisor_pid)
+                    await self._threads.run(_replace, self._entry.paths, self._entry.job.supervisor_pid)
             await anyio.sleep(2 * LOOK_S)
         if self._order is order:
             self._order = None
@@ -230,7 +231,7 @@ class LastResort:
     async def _note(self, order: StopOrder) -> None:
         """Best effort."""
         with contextlib.suppress(OSError, SupervisionError):
-            await self._thread(job_folder.note, self._entry.paths, lambda job: stop_order.due(job, order))
+            await self._threads.run(job_folder.note, self._entry.paths, lambda job: stop_order.due(job, order))
         await self._look_at_journal()
 
     async def _keep_or_record(self, order: StopOrder) -> None:
@@ -252,16 +253,7 @@ class LastResort:
 
     async def _keep(self, order: StopOrder) -> None:
         """Raises OSError."""
-        await self._lent(stop_order.write, self._file, order)
-
-    async def _lent(self, function: Callable[..., Any], *args: Any) -> Any:
-        """With descriptors in reserve. Raises what it raises."""
-
-        def work() -> Any:
-            with self._reserve.lent():
-                return function(*args)
-
-        return await self._thread(work)
+        await self._threads.run(self._reserve.call, stop_order.write, self._file, order)
 
     async def _look_at_journal(self) -> None:
         """Best effort: a stop waits neither for a disk nor for a thread."""
@@ -287,10 +279,6 @@ class LastResort:
 
     def _say(self, text: str) -> None:
         self._entry.note("stop", text)
-
-    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        # Given up when the daemon ends: what hangs in the kernel would hold up its end.
-        return await threads.run(function, *args, limiter=self._limiter, abandon_on_cancel=True, here_after=NO_THREAD_S)
 
 
 def wake_up(root: Root, supervisor: int) -> None:

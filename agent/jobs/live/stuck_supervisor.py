@@ -34,7 +34,7 @@ class StuckSupervisor:
         #: The supervisor that the last looks in a row found stuck, and how many they were.
         self._stuck, self._looks = 0, 0
         self._said = ""
-        self._limiter = anyio.CapacityLimiter(1)
+        self._threads = threads.Pool(1, abandon_on_cancel=True)
 
     async def run(self) -> None:
         """Looks, until cancelled."""
@@ -42,7 +42,7 @@ class StuckSupervisor:
             while True:
                 try:
                     # Given up when the daemon ends: what hangs in the kernel would hold up its end.
-                    pid, state = await threads.run(self._look, limiter=self._limiter, abandon_on_cancel=True)
+                    pid, state = await self._threads.run(self._look)
                 except OSError as error:  # of descriptors, say: nothing is known, and what was said stands
                     _log.info("supervisor.not_looked_at", job=self._entry.job_id, error=explain(error))
                 else:

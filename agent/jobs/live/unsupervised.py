@@ -57,7 +57,7 @@ class Surroundings:
     nursery: NurseryClient
     check: Callable[[JobSpec, Job], Awaitable[list[CheckResult]]]
     publish: Callable[[Entry, Told], None]
-    limiter: anyio.CapacityLimiter
+    pool: threads.Pool
     root: Root
     leasing: Leasing
     reserve: Reserve
@@ -100,7 +100,7 @@ class Unsupervised:
     async def reclaim(self) -> bool:
         """False where somebody else has the job: its supervisor. Raises OSError."""
         if self._held is None:
-            self._held = await self._thread(job_folder.reclaim, self._entry.paths)
+            self._held = await self._around.pool.run(job_folder.reclaim, self._entry.paths)
         return self._held is not None
 
     def take_back(self) -> None:
@@ -129,7 +129,7 @@ class Unsupervised:
     async def _take_order(self) -> None:
         """A stop that the daemon before this one could not record. Raises OSError."""
         path, nonce = self._around.root.stop_order(self._entry.job_id), self._nonce()
-        kept = await self._thread(stop_order.read, path, nonce)
+        kept = await self._around.pool.run(stop_order.read, path, nonce)
         if kept is not None and kept.is_asked and self._order is None:
             self._order = _Order(kept.steps, kept.by, kept.reason)
 
@@ -173,11 +173,11 @@ class Unsupervised:
                     table.name, "", f"gives {count} ranks to this node, which allows at most {allowed}"
                 )
             if planned["table"]:
-                await self._thread(rank_tables.write, entry.paths.rank_table, table)
+                await self._around.pool.run(rank_tables.write, entry.paths.rank_table, table)
             place = Job()
             replay.place(place, planned)
-            await self._thread(job_folder.set_logs_aside, self._around.root, entry.job_id, place)
-            await self._thread(self._held.writer.reserve, count)
+            await self._around.pool.run(job_folder.set_logs_aside, self._around.root, entry.job_id, place)
+            await self._around.pool.run(self._held.writer.reserve, count)
             await self._write([planned])
             await self._warn()
         except (RankTableError, MusterError) as error:
@@ -264,7 +264,7 @@ class Unsupervised:
         job = self._entry.job
         files = job_log_files(self._around.root, self._entry.job_id, job.node_rank)
         try:
-            await self._thread(job_folder.append_log, *files, lines)
+            await self._around.pool.run(job_folder.append_log, *files, lines)
         except OSError as error:
             _log.warning("job.log_not_written", job=self._entry.job_id, error=str(error))
 
@@ -301,16 +301,13 @@ class Unsupervised:
         while True:
             try:
                 async with self._reading:  # who reads along would apply them as well
-                    await self._thread(lambda: writer.append(numbered, sync=sync))
+                    await self._around.pool.run(lambda: writer.append(numbered, sync=sync))
                     self._tell("")
                     self._around.publish(self._entry, self._entry.absorb(numbered, writer.size))
                     return
             except OSError as error:
                 self._tell(f"{self._entry.paths.journal}: cannot be written: {error.strerror}; trying again")
                 await anyio.sleep(pause.next())
-
-    async def _thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await threads.run(function, *args, limiter=self._around.limiter)
 
 
 def _checked(ok: bool, results: list[dict[str, Any]], skipped: str) -> Record:

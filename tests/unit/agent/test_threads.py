@@ -26,9 +26,9 @@ def none(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def test_work_waits_for_a_thread(none: list[int]) -> None:
     none[0] = 3
-    limiter = anyio.CapacityLimiter(1)
-    assert await threads.run(pow, 2, 5, limiter=limiter) == 32
-    assert none[0] == 0 and limiter.available_tokens == 1
+    pool = threads.Pool(1)
+    assert await pool.run(pow, 2, 5) == 32
+    assert none[0] == 0 and await pool.run(pow, 2, 6) == 64
 
 
 async def test_a_caller_that_cannot_wait_goes(none: list[int]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import anyio
 import pytest
 
-from muster.agent import threads
 from muster.agent.errors import NoRoom
 from muster.agent.jobs import job_folder
 from muster.agent.jobs.entry import Entry, fetch, load
@@ -378,7 +377,7 @@ def test_why_a_journal_takes_no_record_is_noted_until_it_does_or_the_job_has_end
     assert entry.job.state.final and entry.notes is None
 
 
-async def test_two_that_read_along_at_once_tell_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_two_that_read_along_at_once_tell_each_record_once(tmp_path: Path):
     """Whoever follows the supervisor, and whoever ends the job in its place: what the slower one has read is known."""
     root = Root.under(tmp_path)
     paths = made(root, STORY[:5])
@@ -396,9 +395,8 @@ async def test_two_that_read_along_at_once_tell_each_record_once(tmp_path: Path,
             await slow.wait()
         return result
 
-    monkeypatch.setattr(threads, "run", run)
     around: Any = SimpleNamespace(
-        root=root, reserve=None, limiter=None, publish=lambda _, more: told.extend(n for n, _ in more)
+        root=root, reserve=None, pool=SimpleNamespace(run=run), publish=lambda _, more: told.extend(n for n, _ in more)
     )
     task = JobTask(entry, around, None)
     async with anyio.create_task_group() as tasks:

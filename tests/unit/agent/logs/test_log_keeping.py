@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
+from muster.agent import threads
 from muster.agent.config.schema import Config, LogsTable
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.jobs import log_ownership
@@ -44,7 +45,7 @@ class Jobs:
 
     def __init__(self, root: Root) -> None:
         self.all: dict[str, Entry] = {}
-        self.ended = EndedJobs(root, anyio.CapacityLimiter(1))
+        self.ended = EndedJobs(root, threads.Pool(1))
         self.ended.indexed.set()
 
     def add(self, entry: Entry) -> None:

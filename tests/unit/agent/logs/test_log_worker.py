@@ -12,6 +12,7 @@ import anyio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.agent import threads
 from muster.agent.jobs.entry import Entry
 from muster.agent.logs.labels import MAX_LINE
 from muster.agent.logs.log_reading import Chunk
@@ -45,7 +46,7 @@ def end(entry: Entry) -> None:
 
 
 def worker(root: Root, entry: Entry, style: str = "labelled") -> WorkerLog:
-    return WorkerLog(root, entry, lambda: style, anyio.CapacityLimiter(2))
+    return WorkerLog(root, entry, lambda: style, threads.Pool(2))
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ async def test_switched_off_and_on_again(tmp_path: Path) -> None:
     put(root, 0, b"one\n")
     style = ["plain"]
     log = root.worker_log("job", 0)
-    mine = WorkerLog(root, entry, lambda: style[0], anyio.CapacityLimiter(2))
+    mine = WorkerLog(root, entry, lambda: style[0], threads.Pool(2))
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(mine.run)

@@ -1,0 +1,38 @@
+"""Blocking work of the daemon gets its threads from agent/threads.py alone: it knows what to do where there is none."""
+
+import ast
+from pathlib import Path
+
+AGENT = Path(__file__).parents[3] / "agent"
+#: Names of what starts a thread, or hands work to one.
+STARTERS = {"to_thread", "run_in_executor", "ThreadPoolExecutor", "Thread"}
+#: Modules that may name them all the same, and why.
+MAY = {
+    "threads.py": "the one place",
+    "jobs/job_folder.py": "syncs some files at the same time, in a thread of agent/threads.py",
+    "cli": "a command has no event loop",
+}
+
+
+def _starts_threads(path: Path) -> bool:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr in STARTERS:
+            return True
+        if isinstance(node, ast.ImportFrom) and not STARTERS.isdisjoint(alias.name for alias in node.names):
+            return True
+        if isinstance(node, ast.Import) and any(alias.name == "anyio.to_thread" for alias in node.names):
+            return True
+    return False
+
+
+FOUND = {str(path.relative_to(AGENT)) for path in AGENT.rglob("*.py") if _starts_threads(path)}
+
+
+def test_one_module_hands_work_to_threads() -> None:
+    others = sorted(name for name in FOUND if not any(Path(name).is_relative_to(may) for may in MAY))
+    assert not others, f"use agent/threads.py instead: {', '.join(others)}"
+
+
+def test_each_exception_is_one() -> None:
+    idle = sorted(may for may in MAY if not any(Path(name).is_relative_to(may) for name in FOUND))
+    assert not idle, f"they start no thread, and need no exception: {', '.join(idle)}"
