@@ -131,7 +131,7 @@ class FakeRegistry:
             await self.answer()
         return await self.get("j"), False
 
-    async def stop(self, job_id, steps, by, reason):
+    async def stop(self, job_id, steps, by, reason, hung=None):
         self.asked.append((job_id, steps, by, reason))
         if self.answer is not None:
             await self.answer()
