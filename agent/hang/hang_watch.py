@@ -1,9 +1,10 @@
 """Watches all running jobs for hangs: the rule of probes/hang over the telemetry records, and what follows from it."""
 
 import contextlib
+import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -59,11 +60,18 @@ TakeStacks = Callable[[str, Sequence[int], str], Any]
 
 @dataclass(frozen=True, slots=True)
 class CurrentHang:
-    """The present verdict of a job. `since` and `at` in seconds since the epoch."""
+    """The present verdict of a job. `since` and `at` in seconds since the epoch. `now`: the evidence of the last
+    record; None: there is none but that of the change."""
 
     change: Change
     since: float
     at: float
+    now: Mapping[str, Any] | None = None
+
+    @property
+    def evidence(self) -> Mapping[str, Any]:
+        """Of the last record, if that has some."""
+        return self.now if self.now is not None else self.change.evidence
 
     @property
     def is_proven(self) -> bool:
@@ -138,7 +146,8 @@ class HangWatch:
         watched = self._jobs.get(entry.job_id)
         if watched is None or watched.entry is not entry or entry.job.state.final or watched.attempt != _attempt(entry):
             return None
-        return watched.found
+        found = watched.found
+        return found and dataclasses.replace(found, now=watched.detector.present())
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Feeds the detectors, for ever."""

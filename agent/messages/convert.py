@@ -114,7 +114,7 @@ def hang_to(found: CurrentHang) -> job_pb2.HangVerdict:
         confidence=change.confidence,
         since=timestamp(found.since),
         reason=plain(found.reason),
-        evidence=plain(json.dumps(dict(change.evidence))),
+        evidence=plain(json.dumps(dict(found.evidence))),
     )
 
 

@@ -19,6 +19,7 @@ def evidence(m: JobMoment, decision: Decision) -> dict[str, Any]:
     """As JSON takes it. Times are those of the records, in seconds since the epoch; durations in seconds."""
     job, s = m.job, m.s
     found: dict[str, Any] = {
+        "at": round(job.t, 3),
         "row": decision.row,
         "rule": decision.rule,
         "since": round(_wall(m, decision.since), 3),

@@ -92,6 +92,11 @@ class HangSettings(Settings):
     fabric_dead_ratio: float = setting(0.05, "Up to this share of its usual rate the fabric is dead.")
     fabric_alive_ratio: float = setting(0.2, "From this share of its usual rate on the fabric is alive.")
 
+    # Cards that wait in a collective move nothing, or some KiB.
+    fabric_moves_bytes: float = setting(
+        67108864.0, "Fabric traffic of a card per minute that is work, at little power too, while a log grows."
+    )
+
     active_s: float = _period(30.0, "A card counts as active after this much work.")
     pause_ratio: float = setting(0.25, "Share of the length of a pause that is taken off that work.", most=1)
 

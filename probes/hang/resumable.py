@@ -47,6 +47,10 @@ class Resumable(Generic[K]):
             raise ValueError(f"the state is damaged ({error}): begin a detector anew") from None
         return found
 
+    def present(self) -> Mapping[str, Any] | None:
+        """Evidence of the last record for the present verdict; None where there is none of its own."""
+        return None
+
     @property
     def verdict(self) -> HangVerdict | None:
         """The present one; None before the first."""

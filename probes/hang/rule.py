@@ -29,6 +29,8 @@ class Detector(Resumable[JobState]):
     def __init__(self, settings: HangSettings | None = None, tables: HangTables = TABLES) -> None:
         super().__init__(settings)
         self._tables = tables
+        self._last: tuple[JobMoment, Decision] | None = None
+        self._present: dict[str, Any] | None = None
 
     def feed(self, record: Record) -> list[Change]:
         """Takes a record. Returns the change of verdict that it brings, or nothing. Never raises."""
@@ -38,6 +40,7 @@ class Detector(Resumable[JobState]):
         self._note_work(looks)
         moment = self._tables.moment(job, looks, s)
         decision = self._tables.find(moment)
+        self._last, self._present = ((moment, decision) if decision is not None else None), None
         hung = decision is not None and decision.verdict is HangVerdict.HUNG
         seen, job.candidate = job.candidate, decision.kind if decision is not None and hung else None
         if decision is None:
@@ -64,6 +67,14 @@ class Detector(Resumable[JobState]):
         job.verdict, job.kind, job.verdict_ranks = decision.verdict, decision.kind, list(decision.ranks)
         job.silent_since, job.verdict_at, job.asleep = decision.since, job.now, decision.asleep
         return [change]
+
+    def present(self) -> Mapping[str, Any] | None:
+        """Evidence of the last record for the present verdict; None where that is not what the record itself says."""
+        if self._last is None or self._last[1].verdict is not self._job.verdict:
+            return None
+        if self._present is None:
+            self._present = evidence(*self._last)
+        return self._present
 
     def _note_work(self, looks: Mapping[str, CardLook]) -> None:
         """Takes down what works: the signs of life of cards, the spell of work, how long most of them are slow."""

@@ -85,6 +85,22 @@ def spin_stopped(s: Setting) -> Told:
     return _from_rank_0(_then(s, CHANGES, _stopped(waits), waits))
 
 
+def traced(s: Setting) -> Told:
+    """For 20 minutes; then the debugger lets it go on."""
+    waits = spin(s)
+    told = _then(s, CHANGES, replace(waits, state="t", wchan="ptrace_stop"), waits, minutes=35)
+    assert told.onset is not None
+    for spells in told.play.ranks:
+        spells.append(Spell(told.onset + 20 * MINUTE, CHANGES))
+    return replace(told, onset=None)
+
+
+def small_kernels_that_move_data(s: Setting) -> Told:
+    """At little power, and nothing in memory: 200 MB of fabric and 300 bytes of log a minute."""
+    small = Act(util=flat(100), power=s.spin_power, fabric=200e6 / 60, log=5, cpu=1.0, state="R")
+    return replace(_then(s, CHANGES, small, minutes=40), onset=None)
+
+
 def spin_from_start(s: Setting) -> Told:
     return _then(s, None, spin(s), minutes=66)
 
@@ -397,5 +413,11 @@ ROWS: tuple[Scenario, ...] = (
         *("P42", "one rank computes for ever, and does some IO", loops_with_io, 62, ("BUSY_HOST", "HUNG")),
         kind="livelock",
         high_confidence=False,
+    ),
+    Scenario("P43", "a debugger holds one rank", traced, None, ("WAITING", "ALIVE"), ("ALIVE", "SUSPECT", "WAITING")),
+    Scenario(
+        *("P44", "small kernels that move data and log", small_kernels_that_move_data, None, ("ALIVE",), ("ALIVE",)),
+        kinds=_GPU,
+        ranks=_MANY,
     ),
 )

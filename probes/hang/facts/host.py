@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from muster.probes.hang.facts.readings import Readings
+from muster.probes.hang.facts.readings import HELD, Readings
 from muster.probes.hang.facts.signs import Strength
 from muster.probes.hang.tracks.rank_track import Held, RankTrack
-
-#: Share of the window for which a process must be in D or T.
-_HELD = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +78,6 @@ def _share_cpus(r: Readings, ranks: Sequence[RankTrack]) -> bool:
 def _held(r: Readings, track: RankTrack, busy: bool) -> list[Held]:
     """Processes of this rank that cannot go on. A child that is stopped is no reason where its rank computes, or where
     the job worked on for long without it: programs pause their own."""
-    held = track.held(r.now, _HELD * r.s.window_s, r.s.gone_s)
+    held = track.held(r.now, HELD * r.s.window_s, r.s.gone_s)
     long_ago = r.job.work_at - r.s.hung_s
     return [h for h in held if h.state != "T" or h.leads or not (busy or h.since < long_ago)]

@@ -10,6 +10,9 @@ from muster.probes.hang.tracks.card_track import CardTrack
 from muster.probes.hang.tracks.rank_track import RankTrack
 from muster.probes.hang.tracks.state import JobState
 
+#: Share of the window for which a process must be in state D, T or t.
+HELD = 0.8
+
 
 class Readings:
     """One job at one record. Times are those of the detector's clock."""
@@ -67,6 +70,12 @@ class Readings:
     def all_ranks(self) -> tuple[int, ...]:
         """Of the cards; where these name none, of the processes."""
         return self.ranks_of(self.looks) or tuple(track.rank for track in self.ranks)
+
+    @cached_property
+    def traced_ranks(self) -> tuple[int, ...]:
+        """Ranks with a process that a debugger holds."""
+        held_s, gone_s = HELD * self.s.window_s, self.s.gone_s
+        return tuple(track.rank for track in self.ranks if track.traced(self.now, held_s, gone_s))
 
     def has_ended(self, track: RankTrack) -> bool:
         """Its process has ended."""

@@ -46,9 +46,14 @@ def sleep_clears(m: JobMoment) -> tuple[str, ...]:
     return "IO of a rank above its floor", "a card's utilization that changes", cpu
 
 
+def with_cards(text: str, of_cards: str) -> Callable[[JobMoment], str]:
+    """A rule's text, with what it says of cards where the job has any."""
+    return lambda m: text + (of_cards if m.looks else "")
+
+
 STOPPED = "processes: one is stopped by a signal"
-BUSY = "processes: a rank computes on the CPU, cards idle"
-UNSEEN = "processes are silent, and no card reports utilization"
+BUSY = with_cards("processes: a rank computes on the CPU", ", cards idle")
+UNSEEN = with_cards("processes are silent", ", and no card reports utilization")
 
 
 @dataclass(frozen=True, slots=True)

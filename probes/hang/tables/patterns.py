@@ -4,7 +4,7 @@ The rows of the scenes STARTING and IDLE are in `patterns_start.py` and `pattern
 """
 
 from muster.probes.hang.facts.moment import JobMoment, Scene
-from muster.probes.hang.facts.signs import Strength
+from muster.probes.hang.facts.signs import NODE, Strength
 from muster.probes.hang.tables.pattern import PatternRow, all_ranks, nobody, since_limit
 from muster.probes.hang.tables.patterns_idle import PATTERNS_IDLE
 from muster.probes.hang.tables.patterns_start import PATTERNS_START
@@ -26,6 +26,11 @@ def _going_on(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
 
     ranks = m.going_on
     return tuple(t.rank for t in ranks), {t.rank: f"{does(t)}, and the others wait for it" for t in ranks}
+
+
+def _traced(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Ranks that a debugger holds."""
+    return m.traced_ranks, dict.fromkeys(m.traced_ranks, "a debugger holds it (state t)")
 
 
 def _not_spinning(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
@@ -68,6 +73,12 @@ def _why_waits(m: JobMoment) -> str:
     return f"cards: {(m.spin_surely or m.spins)[0].why}"
 
 
+def _lively_why(m: JobMoment) -> str:
+    if m.is_recent(m.signs.last_of("data moves, and a log grows", (NODE,))):
+        return "cards: the fabric moves data, and a log grows"
+    return "processes: IO, or the network, in the last minutes"
+
+
 def _spin_clears(_: JobMoment) -> tuple[str, ...]:
     return "IO of a rank above the strong floor", "power near the active median", "memory or fabric in use"
 
@@ -89,6 +100,18 @@ PATTERNS: tuple[PatternRow, ...] = (
         who=_hanging,
         since=lambda m: m.now,
         clears=lambda _: ("an answer of the driver",),
+    ),
+    PatternRow(
+        "a debugger",
+        None,
+        words="a debugger holds a process of a rank (state t), and no card works",
+        when=lambda m: bool(m.traced_ranks) and not m.cards.works,
+        verdict=HangVerdict.WAITING,
+        scenario="P43",
+        rule="processes: a debugger holds one",
+        who=_traced,
+        sure=0.9,
+        clears=lambda _: ("the debugger lets it go on",),
     ),
     PatternRow(
         "rank loops, no cards",
@@ -181,7 +204,7 @@ PATTERNS: tuple[PatternRow, ...] = (
         when=lambda _: True,
         verdict=HangVerdict.ALIVE,
         scenario="H12",
-        rule="processes: IO, or the network, in the last minutes",
+        rule=_lively_why,
         sure=0.95,
     ),
     # --- spinning: all cards are at full utilization ------------------------------------------------------------------

@@ -5,20 +5,26 @@ from dataclasses import dataclass
 from functools import partial
 
 from muster.probes.hang.facts.moment import JobMoment, Scene
-from muster.probes.hang.tables.pattern import BUSY, STOPPED, UNSEEN, PatternRow, computing, odd_ranks, sleep_clears
+from muster.probes.hang.tables.pattern import (
+    BUSY,
+    STOPPED,
+    UNSEEN,
+    PatternRow,
+    computing,
+    odd_ranks,
+    sleep_clears,
+    with_cards,
+)
 from muster.probes.hang.verdicts import HangKind, HangVerdict
 
-BLOCKED = "processes: one cannot leave the kernel, no IO, cards idle"
+ASLEEP = with_cards("processes: no IO and no CPU time", ", cards idle")
+BLOCKED = with_cards("processes: one cannot leave the kernel, no IO", ", cards idle")
 NPU = "npu: utilization, fabric and CPU time all near 0"
 WAITED_FOR = "per rank: cards wait for a rank that does nothing"
 
 
-def _asleep(m: JobMoment) -> str:
-    return "processes: no IO and no CPU time" + (", cards idle" if m.looks else "")
-
-
 def _only_weak(m: JobMoment) -> str:
-    return f"processes: nothing but weak evidence of life ({m.host.weak}), cards idle"
+    return with_cards(f"processes: nothing but weak evidence of life ({m.host.weak})", ", cards idle")(m)
 
 
 # --- how long ---------------------------------------------------------------------------------------------------------
@@ -142,13 +148,13 @@ _SLEEPERS: tuple[_Sleepers, ...] = (
         "NPUs idle",
         "the fabrics of NPUs that idle fell silent",
         lambda m: m.npus_fell_silent,
-        *(HangKind.NOTIFY_WAIT, _asleep, "P32", "P32"),
+        *(HangKind.NOTIFY_WAIT, ASLEEP, "P32", "P32"),
     ),
     _Sleepers(
         "deadlock",
         "nothing else stands out",
         lambda _: True,
-        *(HangKind.DEADLOCK, _asleep, "U6", "U6"),
+        *(HangKind.DEADLOCK, ASLEEP, "U6", "U6"),
     ),
 )
 
@@ -244,7 +250,7 @@ PATTERNS_IDLE: tuple[PatternRow, ...] = (
         verdict=HangVerdict.HUNG,
         scenario="U14",
         kind=HangKind.LIVELOCK,
-        rule="processes: busy on the CPU for too long, no lines of a log, cards idle",
+        rule=with_cards("processes: busy on the CPU for too long, no lines of a log", ", cards idle"),
         who=_few_that_loop,
         since=_without_lines,
         limit=("a busy host, some IO", "a busy host"),

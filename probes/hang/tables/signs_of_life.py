@@ -5,11 +5,18 @@ cards, `tracks/state.py` for the network.
 """
 
 from muster.probes.hang.facts.signs import NODE, CardsByState, EvidenceRow, Seen, Strength
+from muster.probes.hang.tracks.card_track import NEVER
+from muster.probes.hang.tracks.state import JobState
 
 
 def _of_ranks(mark: str) -> Seen:
     """The times that each rank keeps under this name."""
     return lambda job: ((track.rank, getattr(track, mark)) for track in job.ranks.values())
+
+
+def _moves_and_logs(job: JobState) -> list[tuple[int, float]]:
+    moved = max((card.moved_at for card in job.cards.values()), default=NEVER)
+    return [(NODE, min(moved, max((track.log_at for track in job.ranks.values()), default=NEVER)))]
 
 
 def _always(_: CardsByState) -> bool:
@@ -38,6 +45,15 @@ EVIDENCE: tuple[EvidenceRow, ...] = (
         _always,
         "always",
         "U17",
+    ),
+    EvidenceRow(
+        "data moves, and a log grows",
+        Strength.CARD,
+        "the fabric of a card moves fabric_moves_bytes a minute, and the log of a rank grows",
+        _moves_and_logs,
+        _always,
+        "always",
+        "P44",
     ),
     EvidenceRow(
         "IO",

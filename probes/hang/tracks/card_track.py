@@ -60,6 +60,8 @@ class CardTrack(msgspec.Struct):
     fabric_level: Level = msgspec.field(default_factory=Level)
     #: Seconds of work of late, and whether there was ever a minute of it in this attempt.
     work_s: float = 0.0
+    #: When its fabric last moved data, however little that is beside its usual rate.
+    moved_at: float = NEVER
     used: bool = False
     #: The present or last spell in which the utilization of a card at work changed.
     varies_since: float = NEVER
@@ -86,6 +88,8 @@ class CardTrack(msgspec.Struct):
                 self.power_level, self.idle_level, self.dim_since, self.powers = Level(), Level(), None, []
             self.limit = card.power_limit_w
         fabric = self._fabric(card.fabric_bytes, now, s)
+        if fabric is not None and fabric >= s.fabric_moves_bytes:
+            self.moved_at = between
         if card.util is not None:
             self._bands(card.util, now, between, s)
             self.util_at = now

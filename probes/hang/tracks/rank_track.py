@@ -12,6 +12,8 @@ from muster.probes.hang.tracks.level import Level
 
 #: States of a process that has ended.
 _ENDED = ("Z", "X", "x")
+#: State of a process that a debugger holds (proc(5): tracing stop).
+TRACED = "t"
 #: CPU time is counted in these.
 _TICK_S = 0.01
 #: A process that waits differently in one look of so many is still one that waits.
@@ -61,8 +63,8 @@ class Doings:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A process that cannot go on: `state` D or T, `wchan` the kernel's function, since when; `leads`: it is the rank's
-    own."""
+    """A process that cannot go on: `state` D, T or t, `wchan` the kernel's function, since when; `leads`: it is that of
+    the rank itself."""
 
     pid: int
     state: str
@@ -177,7 +179,7 @@ class RankTrack(msgspec.Struct):
                 if getattr(kept, name) is None:
                     setattr(kept, name, getattr(before, name))
             kept.held, kept.since, kept.other = before.held, before.since, before.other
-        held = proc.state if proc.state in ("D", "T", "t") else ""
+        held = proc.state if proc.state in ("D", "T", TRACED) else ""
         if held and held == kept.held:
             kept.other = 0
         elif held:
@@ -278,8 +280,15 @@ class RankTrack(msgspec.Struct):
 
     def held(self, now: float, least_s: float, gone_s: float) -> list[Held]:
         """Its processes that have been in D or T for so long, the longest first."""
+        return [one for one in self._kept_from_going_on(now, least_s, gone_s) if one.state != TRACED]
+
+    def traced(self, now: float, least_s: float, gone_s: float) -> list[Held]:
+        """Its processes that a debugger has held for so long, the longest first."""
+        return [one for one in self._kept_from_going_on(now, least_s, gone_s) if one.state == TRACED]
+
+    def _kept_from_going_on(self, now: float, least_s: float, gone_s: float) -> list[Held]:
         found = [
-            Held(int(key.partition(":")[0]), p.held.upper(), p.wchan, p.since, key == self.leader)
+            Held(int(key.partition(":")[0]), p.held, p.wchan, p.since, key == self.leader)
             for key, p in self.procs.items()
             if p.held and p.since is not None and now - p.since >= least_s and now - p.at <= gone_s
         ]

@@ -783,7 +783,7 @@ class HangVerdict(_message.Message):
     reason: _builtins.str
     """One sentence."""
     evidence: _builtins.str
-    """Rule, readings, thresholds, window, what is missing, what would have cleared it: a JSON object."""
+    """Rule, readings, thresholds, window, what is missing, what would have cleared it, as of the last record: a JSON object."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ranks that are the odd ones out."""
