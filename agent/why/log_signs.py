@@ -25,6 +25,8 @@ TAIL, SHORT_TAIL = 64 << 10, 16 << 10
 READ_S, SCAN_S = 10.0, 2.0
 #: What only repeats a launcher's report, where there is one (launchers.py).
 _ECHOES = frozenset({"elastic-child-failed"})
+#: Seconds within which output belongs to one story: a traceback, and what the interpreter writes as it ends.
+PAUSE_S = 2.0
 #: Hits with more than so many bytes, or seconds, between them belong to different stories.
 APART_BYTES, APART_S = 16 << 10, 120.0
 
@@ -48,13 +50,15 @@ class Wanted:
 class Sign:
     """A signature in a log. `at`: when its line was written, in seconds since the epoch; None: that is not known.
     `last`: it belongs to what was written last; else more output followed, and other signs. `file`: where that is not
-    the output of the rank."""
+    the output of the rank. `went_on_at`: when the rank wrote more, over PAUSE_S later; None: it did not, or that is not
+    known."""
 
     rank: int | None
     hit: Hit
     at: float | None
     last: bool
     file: str = ""
+    went_on_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ def search_file(one: Wanted, table: Table) -> Searched:
         (at,) = _times(one, start, [report.begin])
         launched = (Launched(one.rank, report.workers, launchers.last_words(data, report), at),)
     times = _times(one, start, [hit.at for hit in hits])
-    signs = _signs(one.rank, hits, times)
+    signs = [_gone_on(sign, one, start, start + len(data)) for sign in _signs(one.rank, hits, times)]
     if one.place is not None and one.rank is not None:
         if report is not None:
             further, launched = _of_workers(one.rank, report, launched[0], one.place, table)
@@ -199,6 +203,21 @@ def _times(one: Wanted, start: int, places: Sequence[int]) -> list[float | None]
             when = None
         found.append(None if when is None else when / 1e9)
     return found
+
+
+def _gone_on(sign: Sign, one: Wanted, start: int, end: int) -> Sign:
+    """With when more was written, for an exception: it may have been caught."""
+    if sign.at is None or sign.hit.signature.shows != "exception":
+        return sign
+    index, place = TimeIndex(one.file.index), start + sign.hit.at
+    while place < end:
+        try:
+            when, place = index.segment(place, end)
+        except OSError:
+            return sign
+        if when is not None and when / 1e9 - sign.at > PAUSE_S:
+            return replace(sign, went_on_at=when / 1e9)
+    return sign
 
 
 def _signs(rank: int | None, hits: Sequence[Hit], times: Sequence[float | None]) -> list[Sign]:

@@ -45,9 +45,11 @@ def sign(
     last: bool = True,
     place: int = 0,
     worker: int | None = None,
+    went_on: float | None = None,
 ) -> Sign:
-    """A signature in the log of a rank, so many seconds before the end."""
-    return Sign(rank_number, Hit(signature(name), place, f"a line of {name}", worker), ZERO - before, last)
+    """A signature in the log of a rank, so many seconds before the end; `went_on`: so many before it, more followed."""
+    hit = Hit(signature(name), place, f"a line of {name}", worker)
+    return Sign(rank_number, hit, ZERO - before, last, went_on_at=None if went_on is None else ZERO - went_on)
 
 
 def happening(kind: str, text: str, before: float = 1.0, **fields: Any) -> Happening:

@@ -9,6 +9,7 @@ from muster.agent.why import curves
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn
 from muster.agent.why.facts import Facts
 from muster.agent.why.log_signs import Sign
+from muster.supervisors.model import verdict
 from muster.supervisors.model.states import State
 
 #: Priority up to which a signature says only that there was an error, and not which.
@@ -18,6 +19,10 @@ _CLOSE_S = 60.0
 #: Seconds before the end after which a sign, if other output followed it, is an old story: longer than the time-outs
 #: (10 min) by which the other ranks notice that one has failed.
 _STALE_S = 900.0
+#: Seconds between lines within which it is not known which came first: the time index is good for 100 ms.
+SAME_TIME_S = 0.2
+#: Tier (`_order`) of the exception with which a rank ended; before it are only errors with a name.
+_OWN_ERROR = 1
 
 
 def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
@@ -27,15 +32,19 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
         return None
     followers = {who(one, facts) for one in signs if one.last and one.hit.signature.role == "follow"}
     raised = {who(one, facts) for one in signs if one.last and one.hit.signature.role == "root"} - followers
-    sign = min(signs, key=lambda one: _order(one, followers, raised, facts))
+    ordered = sorted(signs, key=lambda one: _order(one, followers, raised, facts))
+    sign, tied = _first_of(ordered, followers, raised, facts)
     signature = sign.hit.signature
     rank = "" if sign.rank is None else str(sign.rank)
     steps = [signature.next.replace("{job}", facts.entry.job_id).replace("{rank}", rank)]
     if signature.role == "follow" and facts.job.world_size > facts.job.local_ranks:
         steps.append("The job has other nodes: look there for the rank that failed first (`muster why` on each).")
     seen = signature.kind in ("memory", "peer", "device")
+    text = _sentence(sign)
+    if tied is not None:
+        text = f"rank {sign.rank}: {text}; or rank {tied.rank}: {_sentence(tied)}: which was first cannot be told"
     return Cause(
-        signature.cause[0].lower() + signature.cause[1:].rstrip("."),
+        text,
         _confidence(sign, facts),
         signature.kind,
         tuple(steps),
@@ -44,6 +53,41 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
         tuple(curves.remarks(facts.minutes)) if seen else (),
         SeenIn.OUTPUT,
     )
+
+
+def _sentence(sign: Sign) -> str:
+    cause = sign.hit.signature.cause
+    return cause[0].lower() + cause[1:].rstrip(".")
+
+
+def _first_of(
+    ordered: Sequence[Sign],
+    followers: Collection[tuple[int | None, int | None]],
+    raised: Collection[tuple[int | None, int | None]],
+    facts: Facts,
+) -> tuple[Sign, Sign | None]:
+    """The sign that counts, and another one that may as well; `ordered`: by `_order`.
+
+    Where several ranks ended with errors of their own, within a minute, the one that wrote its error first: the others'
+    may follow from it, in whatever order they exited. Of errors at the same time the order decides, unless the ranks
+    ended unseen: then nobody knows.
+    """
+    began: dict[tuple[int | None, int | None], float] = {}
+    for sign in ordered:
+        of = who(sign, facts)
+        own = _order(sign, followers, raised, facts)[0] <= _OWN_ERROR
+        own |= of not in followers and _ended_it(sign, facts)
+        if own and sign.last and sign.at is not None and not sign.file and facts.zero - sign.at <= _CLOSE_S:
+            began[of] = min(sign.at, began.get(of, sign.at))
+    best = {of: next(sign for sign in ordered if who(sign, facts) == of) for of in began}
+    first = ordered[0]
+    if len(best) < 2 or who(first, facts) not in best:
+        return first, None
+    earliest = min(began.values())
+    same = [sign for of, sign in best.items() if began[of] - earliest <= SAME_TIME_S]
+    unknown = [one for one in same[1:] if {same[0].rank, one.rank} <= set(verdict.unordered(facts.job))]
+    other = [one for one in unknown if (one.hit.signature, one.hit.line) != (same[0].hit.signature, same[0].hit.line)]
+    return same[0], other[0] if other else None
 
 
 def in_step(facts: Facts) -> Cause | None:
@@ -100,13 +144,23 @@ def _order(
         stale = not sign.last and sign.at is not None and facts.zero - sign.at > old
         tier = 4 if stale else 0 if failed else 2
     elif signature.role == "root" and failed and sign.last and who(sign, facts) not in followers:
-        tier = 1
+        tier = _OWN_ERROR
     elif signature.role == "root" and not failed:
-        tier = 4
+        ended_it = who(sign, facts) not in followers and _ended_it(sign, facts)
+        tier = 2 if ended_it else 4
     else:
         tier = 3
     at = sign.at if sign.at is not None else float("inf")
     return tier, not sign.last, place, -signature.priority, at, sign.hit.at
+
+
+def _ended_it(sign: Sign, facts: Facts) -> bool:
+    """Whether this is an exception of a rank that did not fail: it wrote it before the first failure, and nothing after
+    it. So it hung on its way out, or ended when it was asked to."""
+    if sign.at is None or sign.hit.signature.shows != "exception" or not sign.last or sign.file:
+        return False
+    silent = sign.went_on_at is None or sign.went_on_at >= facts.zero - SAME_TIME_S
+    return silent and 0.0 <= facts.zero + SAME_TIME_S - sign.at <= _STALE_S
 
 
 def _doubt(sign: Sign, facts: Facts) -> int:

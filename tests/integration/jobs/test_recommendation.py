@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,3 +151,30 @@ def test_an_explanation_that_was_lost_is_made_again(daemon: Daemon, tmp_path: Pa
         eventually(partial(is_explained, daemon, name))
         assert action(daemon.get(name)) == ELSEWHERE
         assert daemon.get(name).state in FINAL
+
+
+#: Rank 1 raises and does not get out of the interpreter; rank 0 sees its peer gone, and exits first.
+PEERS = """
+import atexit, os, sys, time
+flag = sys.argv[1]
+if os.environ["RANK"] == "1":
+    atexit.register(time.sleep, 1000)
+    atexit.register(lambda: open(flag, "w").close())
+    raise KeyError("layer.7.weight")
+while not os.path.exists(flag):
+    time.sleep(0.05)
+time.sleep(0.5)
+raise RuntimeError(
+    "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:29500"
+)
+"""
+
+
+def test_the_rank_that_raised_is_the_cause_though_its_peer_exits_first(shared: Daemon, tmp_path: Path):
+    job_id = shared.run(sys.executable, "-c", PEERS, str(tmp_path / "flag"), ranks=2).job_id
+    job = shared.wait(job_id)
+    assert job.verdict.first_failed_rank == 0
+    cause = json.loads(shared.cli("why", job_id, "-o", "json").stdout)["cause"]
+    assert (cause["rank"], cause["kind"]) == (1, "job") and "layer.7.weight" in cause["line"], cause
+    shown = eventually(lambda: (now := shared.get(job_id).verdict).cause and now)
+    assert job_pb2.Recommendation.Name(shown.recommendation) == f"RECOMMENDATION_{FAIL}"

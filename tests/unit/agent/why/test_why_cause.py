@@ -154,6 +154,56 @@ def test_an_exception_of_its_own_counts_more_than_what_a_victim_wrote() -> None:
     assert first(facts(*FAILED, signs=signs)) == ("job", "python-exception", "medium")
 
 
+def told_by(known: Facts) -> tuple[int | None, str]:
+    cause = causes(known)[0]
+    assert cause.sign is not None
+    return cause.sign.rank, cause.signature
+
+
+#: Rank 0 exits first, and says that another one went away; rank 1 is stopped for that.
+CLOSED = (sign("gloo-peer-gone", 0, 0.5), sign("python-exception", 0, 0.4))
+
+
+@pytest.mark.parametrize(
+    ("before", "went_on", "last", "rank_number"),
+    [
+        (3.0, None, True, 1),
+        (500.0, None, True, 1),
+        (3.0, -1.0, True, 1),  # it wrote something when it was asked to end
+        (3.0, 2.0, True, 0),  # it was caught: the rank went on
+        (3.0, None, False, 0),
+        (-0.5, None, True, 0),  # that is how it ends of a SIGTERM
+        (2000.0, None, True, 0),
+    ],
+)
+def test_the_rank_that_wrote_its_own_traceback_first_is_the_cause_though_another_exits_first(
+    before: float, went_on: float | None, last: bool, rank_number: int
+) -> None:
+    raised = sign("python-exception", 1, before, went_on=went_on, last=last)
+    assert told_by(facts(*FAILED, signs=(*CLOSED, raised)))[0] == rank_number
+
+
+def test_of_ranks_with_errors_of_their_own_the_one_that_wrote_first_counts() -> None:
+    both = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.EXITED, code=1)
+    signs = (sign("python-import", 0, 1.0), sign("python-exception", 1, 4.0))
+    assert told_by(facts(*both, signs=signs)) == (1, "python-exception")
+    # At the same time the more telling one, and of equal ones that of the rank that exited first.
+    signs = (sign("python-exception", 0, 3.9), sign("python-import", 1, 4.0))
+    assert told_by(facts(*both, signs=signs)) == (1, "python-import")
+    signs = (sign("python-import", 0, 3.9), sign("python-import", 1, 4.0))
+    assert told_by(facts(*both, signs=signs)) == (0, "python-import")
+    # Long before is another story.
+    signs = (sign("python-exception", 0, 1.0), sign("python-exception", 1, 400.0))
+    assert told_by(facts(*both, signs=signs))[0] == 0
+
+
+def test_two_causes_that_cannot_be_told_apart_are_both_named() -> None:
+    both = rank(0, Outcome.EXITED, code=1, found_by=2), rank(1, Outcome.EXITED, code=1, found_by=2)
+    signs = (sign("python-import", 0, 4.0), sign("no-space", 1, 3.9))
+    text = causes(facts(*both, signs=signs))[0].text
+    assert "rank 0: " in text and "rank 1: " in text and text.endswith(": which was first cannot be told")
+
+
 def test_below_a_launcher_each_worker_speaks_for_itself() -> None:
     launcher = rank(0, Outcome.EXITED, code=1, role="launcher")
     signs = (
