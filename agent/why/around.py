@@ -1,4 +1,4 @@
-"""What events say about a job's time: read from the store, and made a row of what happened around its end."""
+"""The events during a job: read from the store, and turned into a timeline around its end."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from muster.probes.checks.result import Status
 from muster.supervisors.model.card_identity import own_number
 from muster.supervisors.model.states import Outcome
 
-#: Seconds for reading the events, and events per turn.
+#: Time limit for reading the events, in seconds; events per turn.
 READ_S = 10.0
 _PAGE = 1000
-#: Events that are kept of one job's time: the newest.
+#: At most so many events of one job are kept, the newest.
 MAX_KEPT = 2000
-#: Seconds before the end of a failure's first rank, and after it, in which what hardware says is likely its reason. The
-#: first is that of NCCL's and gloo's own time-outs, after which a rank ends for another's sake.
+#: A hardware event within so many seconds before or after the end of the first failed rank is probably the reason. The
+#: time before is that of the timeouts of NCCL and gloo, after which a rank ends because another one failed.
 BEFORE_S, AFTER_S = 600.0, 30.0
-#: Seconds within which an event and a condition of the same code are the same thing.
+#: An event and a condition of the same code within so many seconds are the same finding.
 SAME_S = 5.0
-#: Seconds after the end that are shown.
+#: The timeline ends so many seconds after the job's end.
 SHOWN_AFTER_S = 60.0
-#: The kernel killed a process for want of memory: no fault of the node, and still a reason.
+#: The kernel killed a process because memory ran out: not a fault of the node, but a possible cause.
 OOM_KILL = "OOM_KILL"
 HANG = ("job.suspected_hang", "job.hung", "job.driver_hang", "job.recovered")
 _OF_NODE = frozenset(
@@ -53,8 +53,8 @@ _OF_JOB = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something at `at` (seconds since the epoch). `card` None: it is about no card; `code` of a finding, else empty.
-    `grave`: a critical finding about the node or a card of the job; `open`: it began earlier and was still so."""
+    """Something at `at` (seconds since the epoch). `card` None: it is not about a card. `code`: of a finding, else
+    empty. `grave`: a critical finding about the node or a card of the job; `open`: it began earlier and still lasts."""
 
     at: float
     kind: str
@@ -69,7 +69,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What concerns a job, in the order of the store. `reach`: the store goes back to the job's acceptance."""
+    """The events about a job, in the order of the store. `reach`: the store goes back to the job's acceptance."""
 
     kept: tuple[Event, ...] = ()
     reach: bool = True
@@ -79,11 +79,11 @@ class Events:
 async def read(store: EventStore, entry: Entry) -> Events:
     """The events of a job, and those of the node since its acceptance. Never raises.
 
-    Of a job that is damaged on disk the time of its acceptance is not known: it is that of the last event of that kind.
+    If the job is damaged on disk, its time of acceptance comes from the last event of that kind.
     """
     since, oldest = 0.0 if entry.damaged else entry.job.accepted_at, 0.0
     kept: list[Event] = []
-    #: Conditions that began before the job and had not gone when it was accepted.
+    #: Conditions that began before the job and were still open when it was accepted.
     standing: dict[tuple[str, str], Event] = {}
     cursor: str | None = None
     trouble = ""
@@ -92,7 +92,7 @@ async def read(store: EventStore, entry: Entry) -> Events:
             while True:
                 try:
                     batch = await store.read(cursor, _PAGE)
-                except CursorTooOld:  # what was to come next was dropped meanwhile
+                except CursorTooOld:  # the next events were dropped meanwhile
                     cursor = None
                     kept.clear()
                     continue
@@ -114,9 +114,9 @@ async def read(store: EventStore, entry: Entry) -> Events:
                             standing[about] = event
                 del kept[:-MAX_KEPT]
         if reading.cancelled_caught:
-            trouble = f"the events were not read to their end within {READ_S:g} s"
+            trouble = f"reading the events took over {READ_S:g} s: some are missing"
     except OSError as error:
-        trouble = f"the events could not be read: {error.strerror}"
+        trouble = f"cannot read the events: {error.strerror}"
     return Events((*standing.values(), *kept), bool(oldest) and oldest <= since, trouble)
 
 
@@ -127,13 +127,13 @@ def _of_node(event: Event, entry: Entry) -> bool:
     if job:
         return job == entry.job_id
     if not card:
-        # A card that this node does not show: the kernel's log of a container tells of those of the whole host.
+        # A card that this node does not have: in a container the kernel log reports the cards of the whole host.
         return not (event.attributes.get("item") == XID and event.attributes.get("device"))
     return card.isdecimal() and own_number(entry.job, int(card), event.attributes.get("uuid", "")) is not None
 
 
 def happenings(events: Sequence[Event], conditions: Iterable[Condition], entry: Entry) -> list[Happening]:
-    """All that is worth telling, oldest first. `conditions`: those of the node now."""
+    """The timeline, oldest first. `conditions`: those of the node now."""
     found = [_happening(event, entry) for event in events if event.kind in _OF_NODE or event.kind in _OF_JOB]
     told = {(one.code, one.card, one.kind) for one in found}
     for condition in conditions:
@@ -145,7 +145,7 @@ def happenings(events: Sequence[Event], conditions: Iterable[Condition], entry: 
                 Happening(
                     condition.since,
                     CONDITION,
-                    f"{condition.finding} ({condition.status}), and still so",
+                    f"{condition.finding} ({condition.status}), still open",
                     card=condition.card,
                     code=condition.code,
                     grave=condition.status is Status.CRITICAL and not condition.injected,
@@ -157,7 +157,7 @@ def happenings(events: Sequence[Event], conditions: Iterable[Condition], entry: 
 
 
 def _once(found: Sequence[Happening]) -> list[Happening]:
-    """Without the events of which a condition was made in the same moment, which tells the same."""
+    """Without the events that opened a condition in the same moment: the condition says the same."""
     made = {(one.code, one.card): one.at for one in found if one.kind == CONDITION}
     return [
         one for one in found if one.kind != EVENT or abs(made.get((one.code, one.card), -SAME_S) - one.at) >= SAME_S
@@ -178,7 +178,7 @@ def _happening(event: Event, entry: Entry) -> Happening:
     elif event.kind == "job.ended":
         text = f"the job ended as {attributes.get('state', '')}"
     if event.kind == "rank.exited" and attributes.get("outcome") == Outcome.GANG_VICTIM:
-        text = f"rank {event.rank} was ended because another had failed"
+        text = f"rank {event.rank} was ended because another rank had failed"
     before = event.time < entry.job.accepted_at
     return Happening(
         event.time, event.kind, text, event.rank, int(card) if card.isdecimal() else None, code, grave, drill, before
@@ -186,13 +186,13 @@ def _happening(event: Event, entry: Entry) -> Happening:
 
 
 def near(one: Happening, zero: float) -> bool:
-    """Whether it may be the reason of what ended at `zero`."""
+    """Whether it may be the reason why something ended at `zero`."""
     return zero - BEFORE_S <= one.at <= zero + AFTER_S
 
 
 def chosen(all_of_them: Sequence[Happening], begin: float, zero: float, most: int) -> list[Happening]:
-    """What is shown: of `begin` until shortly after `zero`, and older conditions that were still so. The victims of a
-    gang are one line; where there is too much the grave and the near ones stay."""
+    """The rows to show: from `begin` until shortly after `zero`, and older conditions that were still open. The victims
+    of a gang are one row. If there are too many rows, critical ones and those near `zero` stay."""
     shown = [one for one in all_of_them if (begin <= one.at or one.open) and one.at <= zero + SHOWN_AFTER_S]
     ends = [one for one in shown if one.kind == "rank.exited"]
     if len(ends) > 4:

@@ -24,18 +24,18 @@ from muster.agent.telemetry.history.history_rows import (
 )
 from muster.agent.telemetry.history.history_store import History
 
-#: Seconds before the end that are looked at, steps that they are told in, and seconds that the history has to answer.
+#: Seconds before the end that are shown, the number of steps, and the time limit for the history in seconds.
 WINDOW_S, STEPS, READ_S = 600.0, 20, 10.0
-#: The last so many steps that have a reading count as "at the end".
+#: The last so many steps with a reading count as "at the end".
 LAST = 2
-#: Percent: a card that does nothing, one that is busy, and a memory that is full.
+#: In percent: an idle card is below, a busy card above, a full memory above.
 IDLE, BUSY, FULL = 5.0, 90.0, 97.0
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A card of the job, or (`card` None) its processes together. Percent and watts, a mean for each step; None where
-    there was no reading."""
+    """A card of the job, or (`card` None) all its processes. Percent and watts, a mean for each step; None if there was
+    no reading."""
 
     card: int | None
     rank: int | None
@@ -47,8 +47,8 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Minutes:
-    """Curves from `begin` (seconds since the epoch) on, in steps of `step` seconds. `missing`: a sentence why there is
-    nothing, or empty."""
+    """Curves from `begin` (seconds since the epoch), in steps of `step` seconds. `missing`: a sentence that says why
+    there are none, or empty."""
 
     begin: float = 0.0
     step: float = 0.0
@@ -57,13 +57,13 @@ class Minutes:
 
 
 async def read(history: History, entry: Entry, zero: float, readings_s: float) -> Minutes:
-    """The minutes before `zero`, as far as the attempt then ran. Never raises."""
+    """The minutes before `zero` in which the attempt ran. Never raises."""
     begin = max(zero - WINDOW_S, entry.job.started_at)
     if not entry.job.started_at or zero <= begin:
-        return Minutes(missing="its ranks did not run, so that there are no readings")
+        return Minutes(missing="its ranks did not run, so there are no readings")
     step = readings_s * max(1, math.ceil((zero - begin) / STEPS / readings_s))
     if time.time() - zero > FRESH_S - WINDOW_S:
-        step = max(step, THIN_S)  # only minutes are kept of what is longer ago
+        step = max(step, THIN_S)  # older readings are kept by the minute only
     begin = math.floor(begin / step) * step
     found: list[FoundSeries] = []
     try:
@@ -80,7 +80,7 @@ async def read(history: History, entry: Entry, zero: float, readings_s: float) -
     curves.sort(key=lambda curve: (curve.card is None, curve.card or 0))
     if not curves:
         ran = zero - entry.job.started_at
-        return Minutes(missing=f"there are no readings of it (it ran for {ran:.1f} s)")
+        return Minutes(missing=f"it has no readings (it ran for {ran:.1f} s)")
     return Minutes(begin, step, tuple(curves))
 
 
@@ -103,18 +103,18 @@ def _mean(step: Step | None, metric: int) -> float | None:
 
 
 def last(values: Sequence[float | None]) -> float | None:
-    """The mean of the last readings; None where there are none."""
+    """The mean of the last readings; None if there are none."""
     told = [value for value in values if value is not None][-LAST:]
     return statistics.fmean(told) if told else None
 
 
 def peak(values: Sequence[float | None]) -> float | None:
-    """The highest; None where there is none."""
+    """The highest value; None if there is none."""
     return max((value for value in values if value is not None), default=None)
 
 
 def remarks(minutes: Minutes) -> list[str]:
-    """Sentences about what stands out at the end: who did nothing while the others were busy, memory that was full."""
+    """Sentences about what stands out at the end: cards that were idle while others were busy, memory that was full."""
     cards = [curve for curve in minutes.curves if curve.card is not None]
     found = []
     ends = {curve.card: value for curve in cards if (value := last(curve.util)) is not None}
@@ -123,13 +123,13 @@ def remarks(minutes: Minutes) -> list[str]:
         busy = [card for card, value in ends.items() if card is not None and value >= BUSY]
         if idle and busy and len(idle) * 2 <= len(ends) and len(idle) + len(busy) == len(ends):
             names = ", ".join(_name(curve) for curve in cards if curve.card in idle)
-            found.append(f"{names} did nothing at the end while the others were busy")
+            found.append(f"{names} stayed idle at the end while the others were busy")
     full = [curve for curve in cards if (peak(curve.memory) or 0.0) >= FULL]
     if full:
         found.append(f"the memory of {', '.join(_name(curve) for curve in full)} was full")
     for curve in minutes.curves:
         if curve.card is None and (peak(curve.memory) or 0.0) >= FULL - 7:
-            found.append(f"its processes had {peak(curve.memory):.0f} % of the node's memory")
+            found.append(f"its processes used {peak(curve.memory):.0f} % of the node's memory")
     return found
 
 

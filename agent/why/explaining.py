@@ -1,4 +1,4 @@
-"""Explains each job that failed, soon after its end, and again while facts may still come: an Xid, a kernel message."""
+"""Explains each failed job soon after its end, and again while more facts may arrive: an Xid, a kernel message."""
 
 import contextlib
 import time
@@ -24,13 +24,13 @@ from muster.agent.why.facts import Facts, Known, gather
 from muster.agent.why.words import shown
 from muster.supervisors.supervision_errors import explain
 
-#: Seconds after its end at which a job is explained: a fact may come late.
+#: A job is explained so many seconds after its end: facts may arrive late.
 LOOKS_S = (0.0, 5.0, 20.0, 75.0)
-#: Seconds since the end of a job that no daemon has explained, after which it stays so.
+#: A job that ended longer ago than so many seconds and was never explained stays unexplained.
 RECENT_S = 3600.0
-#: How many of these are explained at a start.
+#: At most so many of these are explained when the daemon starts.
 RESUMED = 64
-#: Jobs that are explained at the same time.
+#: At most so many jobs are explained at the same time.
 AT_ONCE = 4
 
 _log = structlog.get_logger(__name__)
@@ -44,13 +44,13 @@ class Explaining:
         self._ended: deque[Entry] = deque()
         self._told = Changes()
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
-        #: Jobs that are explained now, again and again; and those whose explanation could not be written.
+        #: Jobs in the course of explanation; and those whose explanation could not be written.
         self._followed: set[str] = set()
         self._unwritten: set[str] = set()
         registry.ended.on_ended.append(self._one_ended)
 
     async def run(self) -> None:
-        """Explains, for ever."""
+        """Explains jobs until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._resume)
             while True:
@@ -71,7 +71,7 @@ class Explaining:
         tasks.start_soon(self._follow, entry, name=f"explain {entry.job_id}")
 
     async def _resume(self) -> None:
-        """Jobs that ended just before an earlier daemon did, the newest: once, one after the other."""
+        """Explains, once and one after the other, the newest jobs that ended shortly before an earlier daemon did."""
         await self._registry.ended.indexed.wait()
         since = time.time() - RECENT_S
         for row in [row for row in self._registry.ended.rows() if _is_recent(row, since)][:RESUMED]:
@@ -96,7 +96,7 @@ class Explaining:
         try:
             async with self._limiter:
                 await self._explain(entry)
-        except Exception:  # a defect must not end the daemon
+        except Exception:  # a bug here must not end the daemon
             _log.exception("why.explaining_defect", job=entry.job_id)
 
     async def _explain(self, entry: Entry) -> None:
@@ -121,7 +121,7 @@ class Explaining:
             try:
                 await threads.run(explained.write, entry.paths.explained, found)
                 self._unwritten.discard(entry.job_id)
-            except OSError as error:  # the next look tries it again, and so does the next daemon
+            except OSError as error:  # the next round tries again, and so does the next daemon
                 _log.warning("why.not_kept", job=entry.job_id, error=explain(error))
                 self._unwritten.add(entry.job_id)
             if found.says(before):

@@ -1,4 +1,4 @@
-"""All that is known of a job for its report: gathered here, judged in cause.py."""
+"""Gathers all facts about a job for its report; cause.py judges them."""
 
 import os
 import re
@@ -35,24 +35,24 @@ from muster.supervisors.model.states import Outcome, State
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import NotStartable
 
-#: Ranks whose logs are searched: that failed by themselves, and others.
+#: Limits of the ranks whose logs are searched: ranks that failed by themselves, and others.
 MAX_FAILED, MAX_OTHERS = 16, 48
-#: Attempts before this one whose logs are searched, the newest.
+#: At most so many earlier attempts whose logs are searched, the newest.
 MAX_PAST = 5
-#: Times that all is gathered anew since the job went on meanwhile.
+#: How often everything is gathered again because the job changed meanwhile.
 MAX_TRIES = 3
-#: Seconds that an operator's signatures have to be read.
+#: Time limit for reading an operator's signatures, in seconds.
 TABLE_S = 5.0
-#: How long ago what is in the output of a job that runs is worth telling, in seconds.
+#: For a running job, output older than so many seconds is not reported.
 LIVE_S = 600.0
-#: Seconds before the end of a launcher within which its report is what it ended with.
+#: A launcher's report counts if it was written within so many seconds before the launcher ended.
 REPORT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`zero` is the moment that times are told from, and `around` what it is: "the end of rank 3", say. `past`: what
-    the logs of attempts before this one show, by the attempt's number. `crashes`: what the kernel says of the job's
+    """`zero`: the moment that times are relative to; `around`: what it is, such as "the end of rank 3". `past`: what
+    the logs of earlier attempts show, by number of the attempt. `crashes`: what the kernel reports about the job's
     processes."""
 
     entry: Entry
@@ -75,12 +75,12 @@ class Facts:
 
     @property
     def signs(self) -> tuple[Sign, ...]:
-        """What this attempt's logs show."""
+        """The signs in this attempt's logs."""
         return self.searched.signs
 
     @property
     def launched(self) -> Launched | None:
-        """What the launcher reports of its workers, if the rank that failed first is one and ended with that."""
+        """The launcher's report on its workers, if the rank that failed first is a launcher and ended with a report."""
         rank = self.first.rank if self.first is not None else None
         found = next((one for one in self.searched.launched if one.rank == rank), None)
         if found is None or (found.at is not None and self.zero - found.at > REPORT_S):
@@ -89,7 +89,7 @@ class Facts:
 
 
 class Known(Protocol):
-    """What the daemon knows, as far as a report needs it."""
+    """The parts of the daemon that a report needs."""
 
     @property
     def events(self) -> EventStore: ...
@@ -105,7 +105,7 @@ class Known(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """`Known`, of parts that are made one after the other."""
+    """`Known` from parts that are created one after the other."""
 
     events: EventStore
     telemetry: Telemetry
@@ -115,7 +115,7 @@ class Sources:
 
 
 async def gather(known: Known, entry: Entry, folder: Path | None) -> Facts:
-    """Never raises. What cannot be had is said in the facts."""
+    """Never raises. The facts name what could not be read."""
     table, problems = await _table(folder)
     facts = _begun(entry, time.time())
     for _ in range(MAX_TRIES):
@@ -132,7 +132,7 @@ async def _table(folder: Path | None) -> tuple[Table, tuple[str, ...]]:
             table = await watched.call(f"the signatures in {folder}", lambda: signatures.load(folder))
             return table, table.problems
     except (OSError, watched.StillHanging) as error:
-        return signatures.builtin(), (f"{folder}: signatures could not be read: {error}",)
+        return signatures.builtin(), (f"{folder}: cannot read the signatures: {error}",)
     return signatures.builtin(), (f"{folder}: signatures were not read: no answer within {TABLE_S:g} s",)
 
 
@@ -203,7 +203,7 @@ async def _gather(known: Known, begun: Facts, table: Table, problems: tuple[str,
 
 
 async def _crashes(begun: Facts, searched: Searched) -> tuple[Crash, ...]:
-    """What the kernel's log says of the rank that failed first, and of processes that its output names."""
+    """What the kernel log says about the rank that failed first, and about processes that its output names."""
     first = begun.first
     if first is None or first.outcome not in (Outcome.EXITED, Outcome.SIGNALLED):
         return ()
@@ -215,7 +215,7 @@ async def _crashes(begun: Facts, searched: Searched) -> tuple[Crash, ...]:
             found = await watched.call("the kernel's log", lambda: process_crashes.of_processes(pids, since))
             return tuple(sorted(found, key=lambda one: one.at))
     except (OSError, watched.StillHanging):
-        pass  # that it cannot be read is a condition of the node (KERNEL_LOG_UNREADABLE)
+        pass  # an unreadable log is a condition of the node (KERNEL_LOG_UNREADABLE)
     return ()
 
 
@@ -226,7 +226,7 @@ def _file(root: Root, job_id: str, rank: Rank) -> RankLogFile:
 
 
 def _wanted(facts: Facts, root: Root) -> list[Wanted]:
-    """The logs of this attempt: those of failed ranks first, then of others; or the job's own, where a step failed."""
+    """The logs of this attempt: first of failed ranks, then of others; or the job's own log if a step failed."""
     job, job_id = facts.job, facts.entry.job_id
     if facts.entry.damaged:
         return []
@@ -261,7 +261,7 @@ _LOG_DIR = re.compile(r"--log[-_]dir[= ]['\"]?([^'\" ]{1,1000})")
 
 
 def _place(root: Root, entry: Entry, rank: Rank) -> Place | None:
-    """Where a rank ran, and with it what it starts."""
+    """Where a rank, and the processes that it starts, ran."""
     spec, job = entry.spec, entry.job
     try:
         account = Account.of(spec.user)
@@ -284,7 +284,7 @@ def _place(root: Root, entry: Entry, rank: Rank) -> Place | None:
 
 
 def _wanted_of(attempt: Attempt, job: Job, job_id: str, root: Root) -> list[Wanted]:
-    """The log of the rank that failed first in an attempt before this one."""
+    """The log of the rank that failed first in an earlier attempt."""
     if attempt.first_failed is None or attempt.first_failed not in attempt.log_ends:
         return []
     number = attempt.first_failed
@@ -296,5 +296,5 @@ def _wanted_of(attempt: Attempt, job: Job, job_id: str, root: Root) -> list[Want
 
 
 def latest(signs: Sequence[Sign], since: float) -> list[Sign]:
-    """Signs that were written after `since` (seconds since the epoch); one whose time is not known counts not."""
+    """Signs that were written after `since` (seconds since the epoch); a sign without a known time does not count."""
     return [sign for sign in signs if sign.at is not None and sign.at >= since]

@@ -1,8 +1,8 @@
-"""What a launcher's output says of its workers: which of them failed first, and how.
+"""What a launcher's output says about its workers: which of them failed first, and how.
 
-torchrun, mpirun (Open MPI, PRRTE, and Hydra of MPICH and Intel MPI) and msrun each end with a report in a form of their
-own. Here it becomes one datum, `WorkerFailure`. Nothing is read here; what is searched was written by the job, so that
-each pattern has a bounded worst case.
+torchrun, mpirun (Open MPI, PRRTE, and Hydra of MPICH and Intel MPI) and msrun each end with a report in their own form.
+This module turns each form into `WorkerFailure`. It reads no files. The job wrote the text that it searches, so each
+pattern has a bounded worst case.
 """
 
 import re
@@ -13,11 +13,11 @@ from datetime import datetime
 
 from muster.probes.kernel import endings
 
-#: Lines of a worker that are kept, the last ones.
+#: At most so many of a worker's last lines are kept.
 MAX_LINES = 15
-#: Workers of one report that are kept.
+#: At most so many workers of one report are kept.
 MAX_WORKERS = 64
-#: Bytes behind a report up to which it is what the launcher ended with.
+#: A report is the launcher's last word if at most so many bytes follow it.
 MAX_BEHIND = 16 << 10
 
 
@@ -25,9 +25,9 @@ MAX_BEHIND = 16 << 10
 class WorkerFailure:
     """A worker's failure as its launcher reports it. None and "": the launcher does not say it.
 
-    `rank` counts over all nodes. `code` is the exit code, or -9 for SIGKILL, as `subprocess` has it. `at`: seconds
-    since the epoch. `error_file`: the file that the worker wrote its error to. `said`: the error that the launcher
-    shows of it. `detail`: how it failed where there is no code, the end of a sentence.
+    `rank` counts over all nodes. `code` is the exit code, or -9 for SIGKILL, as in `subprocess`. `at`: seconds since
+    the epoch. `error_file`: the file that the worker wrote its error to. `said`: the error that the launcher quotes.
+    `detail`: how it failed if it has no code, as the end of a sentence.
     """
 
     launcher: str
@@ -43,7 +43,7 @@ class WorkerFailure:
 
     @property
     def who(self) -> str:
-        """ "rank 1", or what else is known."""
+        """ "rank 1", or the pid if that is all that is known."""
         if self.rank is not None:
             return f"rank {self.rank}"
         return f"a worker (pid {self.pid})" if self.pid else "a worker"
@@ -63,8 +63,8 @@ class WorkerFailure:
 
 @dataclass(frozen=True, slots=True)
 class LauncherReport:
-    """Where in a text a launcher's report is, and the workers of which it tells: the one that failed first comes
-    first. `log_dir`: the folder of the workers' logs, where the launcher names it."""
+    """Where a launcher's report is in a text, and the failed workers that it names, the first failure first. `log_dir`:
+    the folder of the workers' logs, if the launcher names it."""
 
     begin: int
     end: int
@@ -77,7 +77,7 @@ class LauncherReport:
 
 
 def read(text: bytes) -> LauncherReport | None:
-    """The last report in the end of a log; None where none stands near its end."""
+    """The last report in the last part of a log; None if it has none near its end."""
     found = [report for reader in _READERS if (report := reader(text)) is not None]
     if not found:
         return None
@@ -102,7 +102,7 @@ _ENTRY = re.compile(
     re.MULTILINE,
 )
 _BORDER = re.compile(rb"^(?:={5,200}|-{5,200}|\*{5,200})[ \t]{0,4}\r?$", re.MULTILINE)
-#: What stands in the place of a traceback where the worker left none.
+#: What torchrun writes in place of a traceback if the worker left none.
 _NO_TRACEBACK = re.compile(r"To enable traceback see|Signal [0-9]{1,3} \(|\"?Process failed with exitcode")
 
 
@@ -133,7 +133,7 @@ def _torchrun(text: bytes) -> LauncherReport | None:
 
 
 def _torch_worker(text: bytes, match: re.Match[bytes]) -> tuple[WorkerFailure, int]:
-    """A worker of the table, and where its text ends."""
+    """A worker of the table, and the offset where its text ends."""
     following, border = _ENTRY.search(text, match.end()), _BORDER.search(text, match.end())
     stop = min((found.start() for found in (following, border) if found is not None), default=len(text))
     said = text[match.end() : stop].decode("utf-8", "replace").rstrip()
@@ -156,7 +156,7 @@ def _torch_worker(text: bytes, match: re.Match[bytes]) -> tuple[WorkerFailure, i
 
 
 def _moment(text: str) -> float | None:
-    """Of "2026-11-23_16:51:57", which is local time."""
+    """Converts "2026-11-23_16:51:57", which is local time, to seconds since the epoch."""
     try:
         return datetime.fromisoformat(text.replace("_", "T")).timestamp()
     except ValueError:
@@ -185,10 +185,10 @@ _OPEN_MPI = re.compile(
     rb"|was unable to find the specified executable file[^*]{1,120}?rank (?P<missing>[0-9]{1,7});[^*]{1,500}?"
     rb"Node:[ ]{1,20}(?P<where>\S{1,255})\s{1,8}Executable: (?P<nofile>[^\n]{1,1000})"
 )
-#: What it begins its report with; a line of its borders.
+#: The first lines of its report; a line of its frame.
 _PRIMARY = re.compile(rb"^-{20,100}\r?\nPrimary job  terminated normally", re.MULTILINE)
 _RULE = re.compile(rb"-{20,100}\r?\n")
-#: Its handler in a worker that a signal ends.
+#: Its signal handler in a worker that a signal ends.
 _HANDLER = re.compile(rb"^\[[^\]\n:]{1,255}:([0-9]{1,10})\] \*\*\* Process received signal", re.MULTILINE)
 
 
@@ -202,7 +202,7 @@ def _mpi_worker(text: bytes, match: re.Match[bytes]) -> WorkerFailure:
     if match["killed"] is not None:
         pid = int(match["pid"] or 0)
         handled = set(_HANDLER.findall(text, 0, match.start()))
-        if not pid and len(handled) == 1:  # it does not know those of its own node
+        if not pid and len(handled) == 1:  # it does not know the pids of its own node
             pid = int(handled.pop())
         host = _word(match["host"] or b"")
         return WorkerFailure("mpirun", int(match["killed"]), None, host, pid or None, -int(match["signal"]))
@@ -215,7 +215,7 @@ def _mpi_worker(text: bytes, match: re.Match[bytes]) -> WorkerFailure:
     return WorkerFailure("mpirun", int(rank), host=node, detail=detail)
 
 
-#: Hydra, the mpiexec of MPICH, MVAPICH2 and Intel MPI: a block for each worker.
+#: Hydra, the mpiexec of MPICH, MVAPICH2 and Intel MPI: one block per worker.
 _HYDRA = re.compile(
     rb"^={20,120}\r?\n=[ ]{1,8}BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES[^\n]{0,40}\n"
     rb"=[ ]{1,8}(?:RANK (?P<rank>[0-9]{1,7}) )?PID (?P<pid>[0-9]{1,10}) RUNNING AT (?P<host>[^\n]{1,255})\n"
@@ -224,7 +224,7 @@ _HYDRA = re.compile(
     re.MULTILINE,
 )
 _EXIT_STRING = re.compile(rb"YOUR APPLICATION TERMINATED WITH THE EXIT STRING: [^\n]{1,80}\(signal ([0-9]{1,3})\)")
-#: MPICH's and Intel's line of a worker that calls MPI_Abort, before that.
+#: The line of MPICH and Intel MPI about a worker that calls MPI_Abort, before that block.
 _MPICH_ABORT = re.compile(
     rb"^Abort\((?P<code>-?[0-9]{1,10})\) on node [0-9]{1,7} \(rank (?P<rank>[0-9]{1,7}) in comm [0-9]{1,10}\): "
     rb"(?P<what>[^\n]{0,300})|^application called MPI_Abort\([^\n]{1,60}, (?P<old>-?[0-9]{1,10})\) - process "
@@ -243,7 +243,7 @@ def _hydra(text: bytes) -> LauncherReport | None:
         rank = int(match["rank"]) if match["rank"] is not None else None
         code = -number if number else code
         found.append((match, WorkerFailure("mpirun", rank, None, _word(match["host"]), int(match["pid"]), code)))
-    # When one has failed Hydra kills the others, and may tell of them first.
+    # After a failure Hydra kills the other workers, and may report them first.
     found.sort(key=lambda one: one[1].killed_by in (signal.SIGKILL, signal.SIGTERM))
     for match in _MPICH_ABORT.finditer(text, _recent(text)):
         code = int(match["code"] or match["old"])
@@ -257,12 +257,12 @@ def _hydra(text: bytes) -> LauncherReport | None:
 
 
 def _recent(text: bytes) -> int:
-    """Where the part of a text begins in which a report of mpirun can be."""
+    """The offset from which a text can contain a report of mpirun."""
     return max(0, len(text) - 2 * MAX_BEHIND)
 
 
 def _together(text: bytes, found: Sequence[tuple[re.Match[bytes], WorkerFailure]]) -> LauncherReport | None:
-    """A report whose parts stand at these places; of an earlier one, far before, nothing is taken."""
+    """A report with parts at these places; parts of an earlier report, far before, are left out."""
     if not found:
         return None
     end = max(match.end() for match, _ in found)
@@ -282,7 +282,7 @@ def _together(text: bytes, found: Sequence[tuple[re.Match[bytes], WorkerFailure]
 
 # --- msrun ------------------------------------------------------------------------------------------------------------
 
-#: Of MindSpore: it names the process and not the rank. Versions before 2.4 give no code.
+#: MindSpore names the process and not the rank. Versions before 2.4 report no code.
 _MSRUN = re.compile(
     rb"^\[ERROR\] ME\([^)\n]{1,80}\):[^\n]{1,40} \[[^\]\n]{1,200}process_entity/_api\.py:[0-9]{1,5}\] "
     rb"Worker process (?P<pid>[0-9]{1,10}) exit with exception\.(?: Error code: (?P<code>-?[0-9]{1,5})\.)?",
@@ -314,7 +314,7 @@ _READERS: Sequence[Callable[[bytes], LauncherReport | None]] = (_torchrun, _open
 
 # --- the worker's own words -------------------------------------------------------------------------------------------
 
-#: What torchrun and msrun write in logs of their own, and the frames of a worker that Open MPI's handler writes.
+#: Lines that torchrun and msrun write about themselves, and the stack frames that Open MPI's signal handler writes.
 _LAUNCHERS_OWN = re.compile(
     r"^(?:[IWE][0-9]{4} [0-9:.]{8,20} [0-9]{1,9} torch/distributed/"
     r"|\[[0-9 :,.-]{10,40}\] torch\.distributed\."
@@ -327,15 +327,15 @@ _LAUNCHERS_OWN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """Last lines of a worker. `whose`: "the worker", or "all workers" where the launcher's log does not tell them
-    apart, or the file that they are from."""
+    """The last lines of a worker. `whose`: "the worker", "all workers" if the launcher's log does not tell them apart,
+    or the name of the file."""
 
     lines: tuple[str, ...] = ()
     whose: str = ""
 
 
 def last_words(text: bytes, report: LauncherReport) -> LastWords:
-    """What the worker that failed first wrote last, as far as this text tells it."""
+    """The last lines of the worker that failed first, as far as this text shows them."""
     first = report.first
     if first.said:
         return LastWords(first.said[-MAX_LINES:], "the worker")
@@ -348,21 +348,21 @@ def last_words(text: bytes, report: LauncherReport) -> LastWords:
 
 
 def ending_lines(text: bytes) -> tuple[str, ...]:
-    """The last lines of a text that say something."""
+    """The last lines of a text that are not empty."""
     lines = text[-(16 << 10) :].decode("utf-8", "replace").splitlines()
     return tuple([line for line in lines if line.strip()][-MAX_LINES:])
 
 
-#: How a shell tells of a process that a signal ended: "run.sh: line 3: 29653 Segmentation fault  python train.py".
+#: How a shell reports a process that a signal ended: "run.sh: line 3: 29653 Segmentation fault  python train.py".
 _SHELL = re.compile(rb"^[^\n:]{1,255}: (?:line [0-9]{1,7}: )?[ ]{0,8}([0-9]{1,10}) (?:[A-Z][a-z]{2,20})", re.MULTILINE)
 
 
 def told_by_shell(text: bytes) -> tuple[int, ...]:
-    """Processes of which a shell says, at the end of a text, that a signal ended them."""
+    """Processes that a signal ended, as a shell reports at the end of a text."""
     return tuple(int(match[1]) for match in _SHELL.finditer(text, max(0, len(text) - 4096)))[-8:]
 
 
-#: What launchers put before a line of a worker: of which rank ("[rank1]: ", "[1,1]<stderr>:", "[1] "), and of which
+#: Prefixes that launchers put before a line of a worker: its rank ("[rank1]: ", "[1,1]<stderr>:", "[1] "), and its
 #: local rank.
 _RANK_PREFIX = re.compile(
     r"^\[(?:rank ?|(?:[A-Za-z0-9_.@-]{1,300},))?([0-9]{1,7})\](?:<std(?:out|err|diag)>)?(?:: ?| (?!\S{0,300}\())"

@@ -1,7 +1,7 @@
-"""What the ends of a job's logs hold: known signs of errors, with when they were written.
+"""Known signs of errors in the last part of a job's logs, and when they were written.
 
-Reading is bounded in bytes, ranks and time, and done in a thread that nothing waits for: the disk may hang, and what a
-job wrote is searched by regular expressions.
+Reading is limited in bytes, ranks and time, and runs in a thread that nothing waits for: the disk may hang, and regular
+expressions search text that a job wrote.
 """
 
 import time
@@ -19,21 +19,21 @@ from muster.agent.why.worker_logs import Place, ProcessLog
 from muster.probes.calls import watched
 from muster.supervisors.output.log_reader import Reader
 
-#: Bytes of the end of a log that are searched: of the ranks that count, and of others.
+#: How many bytes of the end of a log are searched: of the ranks that count, and of others.
 TAIL, SHORT_TAIL = 64 << 10, 16 << 10
-#: Seconds for all files of a report; and that one search may take.
+#: Time limits in seconds: for all files of a report, for one search.
 READ_S, SCAN_S = 10.0, 2.0
-#: What only repeats a launcher's report, where there is one (launchers.py).
+#: Signatures that only repeat a launcher's report, if one exists (launchers.py).
 _ECHOES = frozenset({"elastic-child-failed"})
-#: Seconds within which output belongs to one story: a traceback, and what the interpreter writes as it ends.
+#: Output within so many seconds belongs together: a traceback, and what the interpreter writes as it ends.
 PAUSE_S = 2.0
-#: Hits with more than so many bytes, or seconds, between them belong to different stories.
+#: Hits with more than so many bytes, or seconds, between them are unrelated.
 APART_BYTES, APART_S = 16 << 10, 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which part of which log is to be searched: at most `most` bytes before `end` (None: the file's), none of them
+    """Which part of which log to search: at most `most` bytes before `end` (None: the end of the file), none of them
     before `begin`. `rank` None: the job's own log. `place`: where the rank, process `pid`, wrote further logs; None:
     these are not searched."""
 
@@ -48,10 +48,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A signature in a log. `at`: when its line was written, in seconds since the epoch; None: that is not known.
-    `last`: it belongs to what was written last; else more output followed, and other signs. `file`: where that is not
-    the output of the rank. `went_on_at`: when the rank wrote more, over PAUSE_S later; None: it did not, or that is not
-    known."""
+    """A signature in a log. `at`: when its line was written, in seconds since the epoch; None: unknown. `last`: it
+    belongs to the last output; otherwise more output and other signs followed. `file`: its file, if it is not the
+    output of the rank. `went_on_at`: when the rank wrote more, over PAUSE_S later; None: it did not, or it is
+    unknown."""
 
     rank: int | None
     hit: Hit
@@ -63,8 +63,8 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What a launcher, which is rank `rank` of the job, reports in its log. `workers`: those that failed, the first of
-    them first, and its last `words`. `at` as in Sign."""
+    """What a launcher, which is rank `rank` of the job, reports in its log. `workers`: those that failed, in order of
+    failure, and the last `words` of the first. `at` as in Sign."""
 
     rank: int
     workers: tuple[WorkerFailure, ...]
@@ -74,8 +74,8 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What was found, in the order of the logs that were given, and what could not be looked at: sentences. `pids`:
-    processes of which a shell says there that a signal ended them."""
+    """What was found, in the order of the given logs, and sentences about what could not be searched. `pids`: processes
+    that a signal ended, as a shell reports in the log."""
 
     signs: tuple[Sign, ...] = ()
     missing: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Searched:
 
 
 async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
-    """Searches the ends of logs. Never raises."""
+    """Searches the last part of logs. Never raises."""
     if not wanted:
         return Searched()
     folder = wanted[0].file.path.parent
@@ -94,7 +94,7 @@ async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
         until = time.monotonic() + READ_S
         for one in wanted:
             if time.monotonic() >= until:
-                found.append(Searched((), (f"not all logs were searched: that took over {READ_S:g} s",)))
+                found.append(Searched((), (f"not all logs were searched within {READ_S:g} s",)))
                 return
             found.append(search_file(one, table))
 
@@ -102,10 +102,10 @@ async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
         with anyio.move_on_after(READ_S + 2 * SCAN_S) as waiting:
             await watched.call(f"logs in {folder}", run)
     except (OSError, watched.StillHanging) as error:
-        found.append(Searched((), (f"the logs could not be searched: {error}",)))
+        found.append(Searched((), (f"cannot search the logs: {error}",)))
     else:
         if waiting.cancelled_caught:
-            found.append(Searched((), (f"the logs were not searched to their end: {folder} does not answer",)))
+            found.append(Searched((), (f"the logs were searched only in part: {folder} does not answer",)))
     done = tuple(found)
     return Searched(
         tuple(sign for one in done for sign in one.signs),
@@ -121,16 +121,16 @@ def search_file(one: Wanted, table: Table) -> Searched:
     try:
         data, start = _tail(one)
     except FileNotFoundError:
-        return Searched((), (f"{name}: is not there any more",))
+        return Searched((), (f"{name}: no longer exists",))
     except OSError as error:
         return Searched((), (f"{name}: cannot be read: {error.strerror}",))
     found = scan(data, table, until=time.monotonic() + SCAN_S)
-    missing = () if found.whole else (f"{name}: was not searched to its end: that took over {SCAN_S:g} s",)
+    missing = () if found.whole else (f"{name}: was searched only in part: the search took over {SCAN_S:g} s",)
     hits: Sequence[Hit] = found.hits
     report = launchers.read(data) if one.rank is not None else None
     launched: tuple[Launched, ...] = ()
     if one.rank is not None and report is not None:
-        # A traceback in the report is the worker's, and its time that of the report.
+        # A traceback in the report is the worker's, and has the time of the report.
         said = "\n".join(report.first.said).encode()
         told = scan(said, table, until=time.monotonic() + SCAN_S).hits
         kept = [hit for hit in hits if not report.begin <= hit.at < report.end and hit.signature.id not in _ECHOES]
@@ -154,12 +154,12 @@ def search_file(one: Wanted, table: Table) -> Searched:
 def _of_workers(
     rank: int, report: LauncherReport, launched: Launched, place: Place, table: Table
 ) -> tuple[list[Sign], tuple[Launched, ...]]:
-    """What the workers' own logs show; with that, which rank it was that failed, if the launcher does not say so."""
+    """The signs in the workers' own logs, and from them the rank that failed, if the launcher does not name it."""
     logs = worker_logs.of_workers(report.first, report.log_dir, place)
     found = {log.path: _signs_in(log, rank, log.rank, table) for log in logs}
     first = report.first
     if first.rank is None:
-        # By the process that its lines name; or it is the only one that tells of an error of its own.
+        # Found by the process that its lines name; or it is the only log with an error of its own.
         own = worker_logs.of_pid(logs, first.pid)
         telling = [log for log in logs if any(sign.hit.signature.role == "root" for sign in found[log.path])]
         own = own or (telling[0] if len(telling) == 1 else None)
@@ -173,14 +173,14 @@ def _of_workers(
 
 
 def _signs_in(log: ProcessLog, rank: int, worker: int | None, table: Table) -> list[Sign]:
-    """What a log beside the output shows. When its lines were written is known of the last one only."""
+    """The signs in a log beside the output. Only the time of its last line is known."""
     hits = scan(log.data, table, until=time.monotonic() + SCAN_S).hits
     whose = [hit if hit.worker is not None else replace(hit, worker=worker) for hit in hits]
     return [replace(sign, file=log.path) for sign in _signs(rank, whose, [log.at] * len(whose))]
 
 
 def _tail(one: Wanted) -> tuple[bytes, int]:
-    """Bytes, from the begin of a line on, and where in the file they begin. Raises OSError."""
+    """Bytes from the start of a line, and their offset in the file. Raises OSError."""
     with Reader(folder(one.file.path.parent)) as reader:
         layout = reader.layout(one.file.path)
         if not layout.pieces:
@@ -193,7 +193,7 @@ def _tail(one: Wanted) -> tuple[bytes, int]:
 
 
 def _times(one: Wanted, start: int, places: Sequence[int]) -> list[float | None]:
-    """When the bytes at these places, which grow, were written. The index is good for 100 ms."""
+    """When the bytes at these ascending offsets were written. The index is accurate to 100 ms."""
     index = TimeIndex(one.file.index)
     found: list[float | None] = []
     for place in places:
@@ -206,7 +206,7 @@ def _times(one: Wanted, start: int, places: Sequence[int]) -> list[float | None]
 
 
 def _gone_on(sign: Sign, one: Wanted, start: int, end: int) -> Sign:
-    """With when more was written, for an exception: it may have been caught."""
+    """Adds when the rank wrote more after an exception: the program may have caught it."""
     if sign.at is None or sign.hit.signature.shows != "exception":
         return sign
     index, place = TimeIndex(one.file.index), start + sign.hit.at
@@ -221,7 +221,7 @@ def _gone_on(sign: Sign, one: Wanted, start: int, end: int) -> Sign:
 
 
 def _signs(rank: int | None, hits: Sequence[Hit], times: Sequence[float | None]) -> list[Sign]:
-    """From the last hit backwards, as long as they follow closely, hits belong to what was written last."""
+    """Backwards from the last hit, hits that follow each other closely belong to the last output."""
     found: list[Sign] = []
     last = True
     for number in range(len(hits) - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""The report of a job as a page for people: what to know first stands first, and what is not known is said."""
+"""The report of a job as a page for people: the most important facts come first, and unknown facts are named."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,25 +9,25 @@ from muster.agent.why.report import Report, ReportedCause
 from muster.agent.why.words import apart, of_this_attempt, shown, spark
 from muster.supervisors.model.states import Outcome, State
 
-#: Rows of what happened, attempts, cards and lines of stacks on the page.
+#: Limits of the page: rows of "What happened", attempts, cards, lines of stacks.
 MAX_ROWS, MAX_ATTEMPTS, MAX_CARDS, MAX_STACKS = 14, 10, 16, 40
 _LAST_LINES = 15
-#: Of a terminal, by state.
+#: Terminal colours, by state.
 _COLOURS = {State.SUCCEEDED: "32;", State.RUNNING: "32;", State.FAILED: "31;", State.LOST: "31;", State.STOPPED: "33;"}
 #: A launcher ends the other workers with SIGTERM when one has failed.
 _ENDED_BY_LAUNCHER = frozenset({-15})
-#: Rows that each job has.
+#: Events that every job has.
 _ROUTINE = frozenset({"job.running", "rank.exited", "job.stopping", "job.ended"})
 
 
 def page(report: Report, *, colour: bool = False) -> str:
-    """All of it, ended by a newline. `colour`: with the escape sequences of a terminal."""
+    """The whole page with a final newline. `colour`: with escape sequences of a terminal."""
     return "\n".join(_lines(report, Pen(colour))) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """Marks what stands out on the page, where it has colours."""
+    """Marks titles and states, if the page has colours."""
 
     colour: bool
 
@@ -129,7 +129,7 @@ def _first_failure(report: Report, pen: Pen) -> Iterator[str]:
     yield ""
     title = "Ended first, by muster" if first.outcome is Outcome.HUNG else "First failure"
     if report.unordered:
-        title += f", one of ranks {numbers(report.unordered)}, not known which"
+        title += f", one of ranks {numbers(report.unordered)} (unknown which)"
     yield f"{pen.title(title)}: rank {first.rank} on device {first.device}{pid} {status}{at}"
     yield f"  log: {shown(plain(report.first_log), 1000)}"
     others = [one for one in report.failed if one.rank != first.rank]
@@ -140,7 +140,7 @@ def _first_failure(report: Report, pen: Pen) -> Iterator[str]:
 
 
 def _workers(report: Report, pen: Pen) -> Iterator[str]:
-    """The workers of a launcher, and the last lines of the one that failed first."""
+    """The workers of a launcher, and the last lines of the worker that failed first."""
     if not report.workers:
         return
     first = report.workers[0]
@@ -177,10 +177,10 @@ def _last_lines(report: Report, pen: Pen) -> Iterator[str]:
     written = report.verdict.last_lines if report.verdict is not None else ()
     lines = of_this_attempt(written)[-_LAST_LINES:]
     if report.worker_words.lines:
-        return  # these are the launcher's report, which is told above
+        return  # they are the launcher's report, printed above
     if not lines and report.ended_at and report.first is not None and report.first.pid:
         yield ""
-        yield f"{pen.title('Last lines')}: there are none"
+        yield f"{pen.title('Last lines')}: none"
     else:
         yield from _list(pen.title("Last lines") + ":", [f"| {shown(plain(line))}" for line in lines])
 
@@ -223,7 +223,7 @@ def _telemetry(report: Report, pen: Pen) -> Iterator[str]:
     length = max((len(one.utilization) or len(one.cpu) for one in found.series), default=0) * found.step
     yield (
         f"{pen.title('Telemetry')} of the {span(length)} before "
-        f"(each sign {found.step:g} s, a mean; the numbers are the last ones):"
+        f"(each character is a mean of {found.step:g} s; the numbers are the last values):"
     )
     cards = [one for one in found.series if one.card is not None]
     rows = [
@@ -261,7 +261,7 @@ def _stacks(report: Report, pen: Pen) -> Iterator[str]:
     lines = report.stacks.splitlines()
     if lines:
         yield ""
-        yield pen.title("Stacks that were kept") + ":"
+        yield pen.title("Stored stacks") + ":"
         yield from (f"  {shown(line, 200)}" for line in lines[:MAX_STACKS])
         if len(lines) > MAX_STACKS:
             yield f"  {len(lines) - MAX_STACKS} more lines: `muster stacks {report.job_id} --kept`"
@@ -271,7 +271,7 @@ def _attempts(report: Report, pen: Pen) -> Iterator[str]:
     if report.past:
         yield ""
         count = len(report.past)
-        yield f"{pen.title('Attempts before')} ({count} of {report.max_restarts} restarts were used):"
+        yield f"{pen.title('Attempts before')} ({count} of {report.max_restarts} restarts used):"
         for past in report.past[-MAX_ATTEMPTS:]:
             attempt = past.attempt
             yield f"  {attempt.number}: code {attempt.exit_code}: {shown(plain(attempt.summary), 500)}"

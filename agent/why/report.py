@@ -1,4 +1,4 @@
-"""The report of a job as data, made of its facts. docs/guides/why.md describes it."""
+"""The report of a job as data, built from its facts. docs/guides/why.md describes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,14 +23,14 @@ from muster.supervisors.model.lifecycle import Attempt, Job, Rank, Verdict
 from muster.supervisors.model.states import Outcome, State
 from muster.supervisors.paths import Root
 
-#: Bounds of lists: causes beside the first, rows of what happened, notes, past attempts.
+#: Limits of lists: causes beside the first, rows of the timeline, notes, past attempts.
 MAX_ALSO, MAX_ROWS, MAX_NOTES, MAX_PAST = 2, 60, 40, 200
 _FINE = frozenset({"OK", "NOT_APPLICABLE"})
 
 
 class ReportedCause(msgspec.Struct, frozen=True, rename="camel"):
-    """A cause. `line` is what an output says, of `rank` (where that is a launcher, of this `worker` of it), `seconds`
-    from the moment of the report (negative: before). `file`: the log that says it, if not the output."""
+    """A cause. `line`: the line of output that names it, written by `rank` (by this `worker` of it, if the rank is a
+    launcher), `seconds` from the moment of the report (negative: before). `file`: the log, if it is not the output."""
 
     text: str
     confidence: str
@@ -69,7 +69,7 @@ class Series(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TelemetryExcerpt(msgspec.Struct, frozen=True, rename="camel"):
-    """Percent and watts, from `begin` (seconds since the epoch) on, in steps of `step` seconds."""
+    """Percent and watts from `begin` (seconds since the epoch), in steps of `step` seconds."""
 
     begin: float = 0.0
     step: float = 0.0
@@ -89,7 +89,7 @@ class FailedRank(msgspec.Struct, frozen=True, rename="camel"):
 
 class FailedWorker(msgspec.Struct, frozen=True, rename="camel"):
     """A worker that failed, as its launcher reports it: `launcher_rank` is the rank of the job that the launcher is.
-    `code`: the exit code, -9 for SIGKILL; null where the launcher does not say it, as the others."""
+    `code`: the exit code, -9 for SIGKILL; null if the launcher does not report it; so are the other fields."""
 
     launcher: str
     launcher_rank: int
@@ -104,8 +104,8 @@ class FailedWorker(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WorkerWords(msgspec.Struct, frozen=True, rename="camel"):
-    """The last lines of the worker that failed first. `whose`: "the worker"; "all workers", where nothing tells theirs
-    apart; or a file of it."""
+    """The last lines of the worker that failed first. `whose`: "the worker"; "all workers", if their lines cannot be
+    told apart; or a file of the worker."""
 
     lines: list[str] = []
     whose: str = ""
@@ -113,7 +113,7 @@ class WorkerWords(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class PastAttempt:
-    """An attempt before this one, with what the log of the rank that failed says, where that is known."""
+    """An earlier attempt, with the cause in the log of the rank that failed, if it is known."""
 
     attempt: Attempt
     cause: ReportedCause | None
@@ -123,8 +123,8 @@ class PastAttempt:
 class Report:
     """One typed structure: `page` prints it for people, agent/api/report_json.py as JSON.
 
-    Times are seconds since the epoch, `zero` the one that others are told from, and `zero_is` what that is: "the end of
-    rank 3". `warnings` are the newest; `first_log` is the log of the rank that failed first.
+    Times are seconds since the epoch. Other times are relative to `zero`, and `zero_is` says what that moment is: "the
+    end of rank 3". `warnings` are the newest; `first_log` is the log of the rank that failed first.
     """
 
     job_id: str
@@ -159,21 +159,21 @@ class Report:
 
     @property
     def ended_at(self) -> float | None:
-        """None while the job goes on."""
+        """None while the job runs."""
         return self.job.ended_at or None
 
 
 async def report(known: Known, entry: Entry, *, signatures: Path | None = None, stacks: str = "") -> Report:
-    """The report of a job, whatever state it is in, damaged ones too. `signatures`: the folder of an operator's own;
-    None: there is none. `stacks`: those that were kept of the job, as text.
+    """The report of a job in any state, damaged ones too. `signatures`: the folder of an operator's own signatures;
+    None: there is none. `stacks`: the stored stacks of the job, as text.
 
-    Takes some ten seconds at most, where a disk does not answer. Raises nothing but cancellation.
+    Takes about ten seconds at most, if a disk does not answer. Raises only cancellation.
     """
     return made(await gather(known, entry, signatures), known.root, stacks)
 
 
 def made(facts: Facts, root: Root, stacks: str) -> Report:
-    """The report of what was gathered."""
+    """Builds the report from the facts."""
     job, entry = facts.job, facts.entry
     warnings = [*entry.warnings(), *(entry.notes or {}).values()]
     causes = why_cause.causes(facts)
@@ -241,7 +241,7 @@ def _worker_words(facts: Facts) -> WorkerWords:
 
 
 def _reached(facts: Facts, causes: Sequence[Cause]) -> Verdict | None:
-    """The verdict so far; of a job that has ended, with the recommendation that knows the cause."""
+    """The verdict so far; if the job has ended, with the recommendation that considers the cause."""
     reached = verdict.so_far(facts.job)
     if reached is None or not facts.job.state.final:
         return reached
@@ -255,7 +255,7 @@ def _row(one: Happening, zero: float) -> Row:
 
 
 def _adds(main: Cause, other: Cause) -> bool:
-    """Whether another cause is worth telling beside the first one."""
+    """Whether another cause adds something to the first one."""
     if other.sign is not None and other.sign == main.sign:
         return False
     if main.confidence == CERTAIN:
@@ -286,16 +286,16 @@ def _headline(facts: Facts, reached: Verdict | None, warnings: int) -> str:
         return shown(plain(reached.summary + reported), 1000)
     if facts.job.state is State.RESTARTING and facts.job.past:
         past = facts.job.past[-1]
-        return shown(plain(f"attempt {past.number} failed: {past.summary}; it will be started again"), 1000)
+        return shown(plain(f"attempt {past.number} failed: {past.summary}; muster will start it again"), 1000)
     if any(one.grave for one in facts.happenings) or why_cause.causes(facts):
-        return "it has not ended; what is known against it so far:"
+        return "it has not ended; problems so far:"
     if warnings:
         return f"it has not ended; {warnings} warning{'s' if warnings > 1 else ''} about it, listed below"
-    return "it has not ended; nothing is known against it"
+    return "it has not ended; no problem is known"
 
 
 def _steps(facts: Facts, steps: Sequence[str]) -> list[str]:
-    """What to do, the cause's own steps first; a command to look further last."""
+    """What to do: the cause's own steps first, a command that shows more last."""
     found = list(dict.fromkeys(steps))[:5]
     first, job_id, reached = facts.first, facts.entry.job_id, facts.job.verdict
     if (
@@ -304,7 +304,7 @@ def _steps(facts: Facts, steps: Sequence[str]) -> list[str]:
         and (reached is None or of_this_attempt(reached.last_lines))
         and not any("muster logs" in step for step in found)
     ):
-        found.append(f"Read all that it wrote: `muster logs {job_id} -r {first.rank} --tail 200`.")
+        found.append(f"Read all its output: `muster logs {job_id} -r {first.rank} --tail 200`.")
     return found
 
 
@@ -351,12 +351,12 @@ def _notes(facts: Facts, reached: Verdict | None, warnings: Sequence[str]) -> li
 
 
 def _unknown(facts: Facts) -> list[str]:
-    """What could not be had: sentences."""
+    """Facts that are missing, a sentence each."""
     found = [*facts.searched.missing, *facts.problems]
     if facts.events.trouble:
         found.append(facts.events.trouble)
     elif not facts.events.reach:
-        found.append("the events do not go back to the begin of the job, so that earlier ones are not here")
+        found.append("the event store does not go back to the start of the job; earlier events are missing")
     if facts.minutes.missing and facts.job.started_at:
         found.append(f"telemetry: {facts.minutes.missing}")
     return [shown(plain(text), 500) for text in found[:MAX_NOTES]]

@@ -1,10 +1,10 @@
-"""The dialect of regular expressions in which signatures are written, and why it is one.
+"""The dialect of regular expressions for signatures, and the reason for it.
 
-Python's engine tries all ways to match, holds the interpreter's lock for as long as that takes, and knows no time
-limit; and what it looks at is written by jobs. So a pattern may only be one whose worst case is small, which this
-module finds out by reading it: every repetition has a bound, no group is repeated, nothing looks back or ahead, and all
-ways to match from one place are at most `MAX_WAYS`. And it holds a run of plain characters that every match has, so
-that most lines need no regular expression at all.
+Python's engine tries all ways to match, holds the interpreter's lock meanwhile, and has no time limit; and jobs write
+the text that it searches. So a pattern must have a small worst case. This module proves that by reading the pattern:
+every repetition has a bound, no group is repeated, nothing looks back or ahead, and there are at most `MAX_WAYS` ways
+to match from one place. A pattern also contains a run of plain characters that every match has, so most lines need no
+regular expression at all.
 """
 
 import re
@@ -19,7 +19,7 @@ _CLASSES = frozenset("dDwWsSbBt")
 
 
 class BadPattern(ValueError):
-    """Raised for a pattern that is not of the dialect. The message is a sentence's end."""
+    """Raised for a pattern outside the dialect. The message is the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Pattern:
 
     @property
     def anchored(self) -> bool:
-        """It matches at the begin of a line only."""
+        """Whether it matches only at the start of a line."""
         return self.source.startswith("^")
 
 
@@ -41,20 +41,20 @@ def compiled(source: str) -> Pattern:
     if not 0 < len(source) <= MAX_LENGTH:
         raise BadPattern(f"has {len(source)} characters: allowed are 1 to {MAX_LENGTH}")
     if not source.isprintable():
-        raise BadPattern(r"holds a character that cannot be seen: write \t for a tab; a pattern is one line")
+        raise BadPattern(r"has an invisible character: write \t for a tab; a pattern is one line")
     reader = _Reader(source)
     literal = reader.read()
     if reader.ways > MAX_WAYS:
         raise BadPattern(
-            f"can match in {reader.ways} ways from one place, and {MAX_WAYS} are the most: "
-            "bound its repetitions more closely, or make two patterns of it"
+            f"can match in {reader.ways} ways from one place, at most {MAX_WAYS} are allowed: "
+            "use tighter bounds for its repetitions, or split it into two patterns"
         )
     if len(literal) < MIN_LITERAL:
-        raise BadPattern(f"needs {MIN_LITERAL} plain characters in a row, outside of groups, that each match has")
+        raise BadPattern(f"needs {MIN_LITERAL} plain characters in a row, outside groups, that each match has")
     try:
         return Pattern(source, re.compile(source), literal)
     except re.error as error:
-        raise BadPattern(f"is no regular expression: {error}") from None
+        raise BadPattern(f"is not a regular expression: {error}") from None
 
 
 class _Reader:
@@ -92,36 +92,36 @@ class _Reader:
         self._at += 1
         if self._source.startswith("?", self._at):
             if not self._source.startswith("?:", self._at):
-                raise BadPattern("may have groups (...) and (?:...) only")
+                raise BadPattern("has an unsupported group: only (...) and (?:...) are allowed")
             self._at += 2
         self._depth += 1
         self._branches.append(1)
 
     def _close(self) -> None:
         if not self._depth:
-            raise BadPattern("closes a group that is not open")
+            raise BadPattern("closes a group that it did not open")
         self._at += 1
         self._depth -= 1
         least, most = self._repetition()
         if most > 1:
-            raise BadPattern("repeats a group: only ? may stand behind one")
+            raise BadPattern("repeats a group: only ? may follow a group")
         self.ways *= self._branches.pop() + (least == 0)
 
     def _branch(self) -> None:
         if not self._depth:
-            raise BadPattern("has a | outside of a group: give two patterns instead")
+            raise BadPattern("has a | outside a group: write two patterns instead")
         self._branches[-1] += 1
         self._at += 1
 
     def _element(self, char: str) -> None:
         plain = ""
         if char in "*+?{":
-            raise BadPattern(f"has a {char} that repeats nothing; a plain one is written \\{char}")
+            raise BadPattern(f"has a {char} that repeats nothing; write a plain one as \\{char}")
         if char == "\\":
             following = self._source[self._at + 1 : self._at + 2]
             if following.isalnum() and following not in _CLASSES:
                 raise BadPattern(
-                    f"has \\{following}: of letters only {' '.join(sorted(_CLASSES))} may be behind a backslash"
+                    f"has \\{following}: the only letters allowed after a backslash are {' '.join(sorted(_CLASSES))}"
                 )
             if not following:
                 raise BadPattern("ends with a backslash")
@@ -152,29 +152,31 @@ class _Reader:
             if char == "]":
                 return at + 1
             if char == "[":
-                raise BadPattern("has a [ within a set: a plain one is written \\[")
+                raise BadPattern("has a [ in a set: write a plain one as \\[")
             at += 2 if char == "\\" else 1
         raise BadPattern("has a set that is not closed")
 
     def _repetition(self) -> tuple[int, int]:
-        """How often what was just read may be there, at least and at most."""
+        """How often the element just read may occur, at least and at most."""
         rest = self._source[self._at : self._at + 1]
         bounds = (1, 1)
         if rest in ("*", "+"):
-            raise BadPattern(f"repeats without a bound: write {{0,80}}, say, in the place of {rest}")
+            raise BadPattern(f"repeats without a bound: write a bound such as {{0,80}} instead of {rest}")
         if rest == "?":
             self._at += 1
             bounds = (0, 1)
         elif rest == "{":
             match = _QUANTIFIER.match(self._source, self._at)
             if match is None or (match[1] is None and match[3] is None):
-                raise BadPattern("has a { that is no repetition: a plain one is written \\{")
+                raise BadPattern("has a { that is not a repetition: write a plain one as \\{")
             if match[2] and match[3] is None:
                 raise BadPattern(f"repeats without a bound: {match[0]}")
             least = int(match[1] or 0)
             most = int(match[3]) if match[2] else least
             if not least <= most <= MAX_REPEAT:
-                raise BadPattern(f"has {match[0]}: at most {MAX_REPEAT} repetitions, and not fewer than at least")
+                raise BadPattern(
+                    f"has {match[0]}: at most {MAX_REPEAT} repetitions are allowed, and a maximum not below the minimum"
+                )
             self._at = match.end()
             bounds = (least, most)
         if bounds != (1, 1) and self._source.startswith("?", self._at):

@@ -1,7 +1,7 @@
-"""Known errors in the output of jobs: a table of signatures, in files, and how a text is searched for them.
+"""Known errors in the output of jobs: a table of signatures in files, and the search of a text for them.
 
-The table is `signatures.toml` beside this module; files `*.toml` of an operator add to it, and replace what has the
-same id. docs/guides/why.md tells the keys.
+The table is `signatures.toml` beside this module. Files `*.toml` of an operator add signatures and replace those with
+the same id. docs/guides/why.md explains the keys.
 """
 
 import functools
@@ -17,24 +17,24 @@ import msgspec
 
 from muster.agent.why.signature_patterns import BadPattern, Pattern, compiled
 
-#: Bounds of what is read from there, and of all signatures together.
+#: Limits of the operator's files, and of all signatures together.
 MAX_FILES, MAX_FILE_BYTES, MAX_SIGNATURES, MAX_PROBLEMS = 64, 256 << 10, 2000, 20
-#: Bytes before and behind the plain part of a pattern that it is matched against, of a line that is longer.
+#: In a longer line a pattern is matched against so many bytes before and after its plain part.
 REACH = 500
-#: Places of one signature in one text that are remembered.
+#: Remembered places of one signature in one text.
 MAX_HITS = 64
 _BUILTIN = Path(__file__).with_name("signatures.toml")
 _END_OF_LINE = re.compile(rb"[\r\n]")
-#: The line of a traceback behind which the program's own stands.
+#: The line of a traceback that precedes a line of the program's source.
 _FRAME = re.compile(r'^ {2,}File "[^"]{1,900}", line [0-9]{1,9}, in ')
-#: What launchers put before each line of a rank.
+#: Prefixes that launchers write before each line of a rank.
 _PREFIX = re.compile(r"^\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?")
 
-#: What is at fault: the program, what is installed, memory (of card or host), something that the card or its driver
-#: reports and that program or hardware may have caused, the node, the network, how processes find each other,
-#: storage, or another rank. What follows from it: agent/why/causes/advice.py.
+#: What is at fault: the program, what is installed, memory (of card or host), an error of the card or its driver that
+#: either the program or the hardware may have caused, the node, the network, the rendezvous, storage, or another rank.
+#: agent/why/causes/advice.py says what follows from it.
 Kind = Literal["job", "environment", "memory", "device", "node", "network", "rendezvous", "storage", "peer"]
-#: A cause; what follows from a cause that stands elsewhere; or something that is worth knowing and ends no job.
+#: A cause; the consequence of a cause elsewhere; or a hint, which ends no job.
 Role = Literal["root", "follow", "hint"]
 
 
@@ -48,13 +48,13 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Kind
     role: Role = "root"
     priority: Annotated[int, msgspec.Meta(ge=0, le=100)] = 50
-    #: "line": what matched; "exception": the line that ends the Python traceback which begins there.
+    #: "line": the line that matched; "exception": the last line of the Python traceback that begins there.
     shows: Literal["line", "exception"] = "line"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Signatures with their patterns. `problems`: sentences about files that could not be taken."""
+    """Signatures with their patterns. `problems`: sentences about files that could not be used."""
 
     rows: tuple[tuple[Signature, tuple[Pattern, ...]], ...]
     problems: tuple[str, ...] = ()
@@ -66,8 +66,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A signature in a text: the byte at which its line begins, and what is to be shown of it. `worker`: whose line it
-    is, where a launcher or PyTorch says so at its begin ("[rank3]: ")."""
+    """A signature in a text: the byte where its line begins, and the text to show. `worker`: the worker that wrote the
+    line, if a launcher or PyTorch put that before it ("[rank3]: ")."""
 
     signature: Signature
     at: int
@@ -77,7 +77,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """All hits of a text, in its order. `whole`: it was looked at to its end."""
+    """All hits in a text, in order. `whole`: the text was searched to its end."""
 
     hits: tuple[Hit, ...] = ()
     whole: bool = True
@@ -85,7 +85,7 @@ class Scan:
 
 @functools.cache
 def builtin() -> Table:
-    """The table that comes with muster. Raises ValueError where it is not as it should be, which is a defect."""
+    """The table that muster ships. Raises ValueError if it is invalid, which is a bug."""
     found, problems = _rows(_BUILTIN.read_bytes(), _BUILTIN.name)
     if problems:
         raise ValueError("; ".join(problems))
@@ -93,8 +93,8 @@ def builtin() -> Table:
 
 
 def load(folder: Path | None) -> Table:
-    """The table with an operator's files, in the order of their names. Blocks. A file that is wrong, or a part of it,
-    is left out and told in `problems`; a folder that is not there is none."""
+    """The built-in table plus an operator's files, in the order of their names. Blocks. An invalid file or signature is
+    left out and reported in `problems`; a folder that does not exist is no problem."""
     rows = {signature.id: (signature, patterns) for signature, patterns in builtin().rows}
     problems: list[str] = []
     for path in _files(folder, problems):
@@ -105,7 +105,7 @@ def load(folder: Path | None) -> Table:
             problems.append(f"{path}: cannot be read: {error.strerror}")
             continue
         if len(data) > MAX_FILE_BYTES:
-            problems.append(f"{path}: is left out: it has over {MAX_FILE_BYTES} bytes")
+            problems.append(f"{path}: was left out: it has over {MAX_FILE_BYTES} bytes")
             continue
         found, wrong = _rows(data, str(path))
         problems += wrong
@@ -133,17 +133,17 @@ def _files(folder: Path | None, problems: list[str]) -> list[Path]:
 
 
 def _rows(data: bytes, name: str) -> tuple[dict[str, tuple[Signature, tuple[Pattern, ...]]], list[str]]:
-    """The good ones of a file by id, and what is wrong with the others."""
+    """The valid signatures of a file by id, and what is wrong with the others."""
     try:
         text = data.decode()
         raw = tomllib.loads(text)
         tables = msgspec.convert(raw, _Tables).signature
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        return {}, [f"{name}: is left out: it is no TOML: {error}"]
+        return {}, [f"{name}: was left out: it is not valid TOML: {error}"]
     except RecursionError:
-        return {}, [f"{name}: is left out: it is nested too deeply"]
+        return {}, [f"{name}: was left out: it is nested too deeply"]
     except msgspec.ValidationError as error:
-        return {}, [f"{name}: is left out: {error}"]
+        return {}, [f"{name}: was left out: {error}"]
     found: dict[str, tuple[Signature, tuple[Pattern, ...]]] = {}
     problems = []
     for number, table in enumerate(tables, 1):
@@ -153,9 +153,9 @@ def _rows(data: bytes, name: str) -> tuple[dict[str, tuple[Signature, tuple[Patt
             title = f"{name}: {signature.id}"
             patterns = tuple(_pattern(source) for source in signature.match)
             if signature.id in found:
-                raise ValueError("there are two of this id")
+                raise ValueError("the file has two signatures with this id")
         except ValueError as error:  # msgspec's own is one
-            problems.append(f"{title}: is left out: {error}")
+            problems.append(f"{title}: was left out: {error}")
             continue
         found[signature.id] = (signature, patterns)
     return found, problems
@@ -173,7 +173,7 @@ def _pattern(source: str) -> Pattern:
 
 
 def scan(text: bytes, table: Table, *, until: float, clock: Callable[[], float] = time.monotonic) -> Scan:
-    """Searches output of a job. Blocks, at most until `clock` says `until`, and then for one line more.
+    """Searches output of a job. Blocks until `clock` reaches `until` at most, plus one line.
 
     A carriage return ends a line as well: progress bars are rewritten with it.
     """
@@ -212,7 +212,7 @@ def _search(
             worker = worker_of(line)
             shown = _exception(text, stop, worker) if signature.shows == "exception" else ""
             places[start] = Hit(signature, start, shown or line.strip(), worker)
-        # The same line again only where it is longer than what was looked at.
+        # The same line again only if it is longer than the part that was searched.
         place = text.find(literal, right if right < stop else stop)
     return True
 
@@ -225,18 +225,18 @@ def _line(text: bytes, place: int) -> tuple[int, int]:
 
 
 def unprefixed(line: str) -> str:
-    """A line without what a launcher put before it, "[rank3]: " say."""
+    """A line without the prefix of a launcher, such as "[rank3]: "."""
     return _PREFIX.sub("", line)
 
 
 def worker_of(line: str) -> int | None:
-    """Whose line it is, where that stands at its begin."""
+    """The worker that a line's prefix names."""
     match = _PREFIX.match(line)
     return int(match[1]) if match else None
 
 
 def _is_source(text: bytes, start: int, line: str) -> bool:
-    """Whether a line is one of the program's own that a traceback shows: what it says did not happen by that."""
+    """Whether a line is source code in a traceback: its words are no error."""
     if not unprefixed(line).startswith("    ") or start == 0:
         return False
     before = text[text.rfind(b"\n", 0, start - 1) + 1 : start][: 2 * REACH].decode("utf-8", "replace")
@@ -244,8 +244,8 @@ def _is_source(text: bytes, start: int, line: str) -> bool:
 
 
 def _exception(text: bytes, place: int, worker: int | None) -> str:
-    """The line that ends the traceback whose first line ends at `place`: the first that is not indented, of the same
-    worker where several write into one output."""
+    """The last line of the traceback whose first line ends at `place`: the first line that is not indented, of the same
+    worker if several write into one output."""
     for raw in text[place : place + 16384].splitlines()[1:400]:
         line = raw[: 2 * REACH].decode("utf-8", "replace")
         bare = unprefixed(line)

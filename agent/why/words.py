@@ -1,36 +1,36 @@
-"""Words of the report: harmless forms of what a job wrote, ranks, distances in time, curves."""
+"""Words of the report: safe forms of what a job wrote, ranks, distances in time, curves."""
 
 from collections.abc import Sequence
 
 from muster.agent.text import clean, shorten, span
 from muster.probes.checks.result import one_line
 
-#: Characters of a line of output in the report.
+#: At most so many characters of a line of output in the report.
 MAX_LINE = 300
-#: How the line begins that stands between two attempts (docs/concepts/logs.md).
+#: How the line between two attempts begins (docs/concepts/logs.md).
 _ATTEMPT = "[muster: attempt "
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def shown(text: str, width: int = MAX_LINE) -> str:
-    """What a job controls, as one line that is fit for a terminal: without escape sequences, other control characters
-    made visible, and not longer than `width`."""
+    """Text that a job controls, as one line that is safe on a terminal: without escape sequences, with visible control
+    characters, not longer than `width`."""
     return shorten(one_line(clean(text[: 4 * width]).replace("\t", "    ")), width)
 
 
 def of_this_attempt(lines: Sequence[str]) -> Sequence[str]:
-    """Of a log's last lines those that the last attempt wrote."""
+    """The lines among a log's last lines that the last attempt wrote."""
     begins = [number for number, line in enumerate(lines) if line.startswith(_ATTEMPT)]
     return lines[begins[-1] + 1 if begins else 0 :]
 
 
 def apart(seconds: float) -> str:
-    """-3m05s for what came so long before, +0.25s after."""
+    """ "-3m05s" before the moment, "+0.25s" after it."""
     return ("-" if seconds < 0 else "+") + span(abs(seconds))
 
 
 def spark(values: Sequence[float | None], most: float = 100.0) -> str:
-    """A curve of percentages (of values up to `most`), a character each; a dot where there is none."""
+    """A curve of percentages (of values up to `most`), a character each; a dot for a missing value."""
     out = []
     for value in values:
         if value is None:

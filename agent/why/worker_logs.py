@@ -1,7 +1,7 @@
 """Logs that a job's processes write beside their output: those of a launcher's workers, and CANN's plog.
 
-They lie where the job says, in folders of the job's user, so that nothing there is to be trusted: only a plain file
-with one name that belongs to the job's user is read, and only its end.
+The job decides where they are, in folders of the job's user, so nothing there is trusted. muster reads only a plain
+file with one name (one hard link) that belongs to the job's user, and only its end.
 """
 
 import itertools
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from muster.agent.why.launchers import WorkerFailure
 
-#: Entries of a folder that are looked at; files that are read for a rank; bytes of the end of each.
+#: Limits: entries of a folder, files that are read for a rank, bytes of the end of each file.
 MAX_ENTRIES, MAX_FILES, MAX_BYTES = 1024, 32, 64 << 10
-#: Seconds by which a file may be older than the attempt: clocks of file systems.
+#: A file may be older than the attempt by so many seconds, because the clock of a file system may differ.
 _OLDER_S = 2.0
 _MSRUN = re.compile(r"worker_([0-9]{1,7})\.log")
 
@@ -23,8 +23,8 @@ _MSRUN = re.compile(r"worker_([0-9]{1,7})\.log")
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a rank of the job ran: as which user, in which folder, since when (seconds since the epoch). `log_dirs`:
-    folders that its command names for logs of workers. `plogs`: folders of CANN's logs; `shared_plogs`: those of CANN
-    in which other jobs' are, too."""
+    folders for workers' logs that its command names. `plogs`: folders of CANN's logs; `shared_plogs`: folders of
+    CANN's logs that also contain logs of other jobs."""
 
     uid: int
     folder: str
@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLog:
-    """The end of a log, of the worker of this rank, as far as its name tells. `at`: when it was written last, in
+    """The end of a log. `rank`: the worker's, if the name of the file gives it. `at`: when it was last written, in
     seconds since the epoch."""
 
     path: str
@@ -46,7 +46,7 @@ class ProcessLog:
 
 
 def of_workers(first: WorkerFailure, log_dir: str, place: Place) -> list[ProcessLog]:
-    """Logs of a launcher's workers. `log_dir`: the folder that the launcher itself names. Blocks; raises nothing."""
+    """Logs of a launcher's workers. `log_dir`: the folder that the launcher itself names. Blocks; never raises."""
     if first.launcher == "msrun":
         return list(itertools.islice(_of_msrun(log_dir, place), MAX_FILES))
     if first.launcher == "torchrun" and first.local_rank is not None:
@@ -55,7 +55,7 @@ def of_workers(first: WorkerFailure, log_dir: str, place: Place) -> list[Process
 
 
 def of_cann(place: Place, pid: int | None) -> list[ProcessLog]:
-    """CANN's logs of a rank. `pid`: that of the process, by which they are found where other jobs' are. Blocks."""
+    """CANN's logs of a rank. `pid`: its process, which finds its logs in a shared folder. Blocks."""
     own = [path for folder in place.plogs for path in _plogs(folder, "plog-")]
     if pid:
         own += [path for folder in place.shared_plogs for path in _plogs(folder, f"plog-{pid}_")]
@@ -118,8 +118,8 @@ def _changed(folder: str) -> float:
 
 
 def _read(path: str, place: Place, rank: int | None = None) -> ProcessLog | None:
-    """The end of a file. None for one that is older than the attempt, or not a plain file of the job's user: it may be
-    a link, a FIFO, or another name of a file of somebody else's."""
+    """The end of a file. None if it is older than the attempt or is not a plain file of the job's user: it may be a
+    link, a FIFO, or another name of somebody else's file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,4 @@
-"""What the facts about a job amount to: its causes, the likeliest first, and what to do.
+"""From facts to causes, the most likely first, and what to do.
 
 `cause.causes` asks the modules `causes_said` (its output), `causes_launched` (a
 launcher's report of its workers), `causes_hardware` (cards and node) and `causes_ended` (its

@@ -33,25 +33,25 @@ class Advice(NamedTuple):
     reason: str
 
 
-#: By the kind of the cause and where it was seen.
+#: The key: the kind of the cause, and where it was seen.
 TABLE: dict[tuple[str, SeenIn], Advice] = {
     ("node", SeenIn.CARD): Advice(_ELSEWHERE, "a card of the job has a fault: isolate the node"),
     ("node", SeenIn.NODE): Advice(_ELSEWHERE, "the node has a fault: isolate it"),
     ("node", SeenIn.OUTPUT): Advice(_ELSEWHERE, "its output names a fault of a card or of the node: isolate the node"),
     ("network", SeenIn.OUTPUT): Advice(_ELSEWHERE, "the fabric failed, or this node's link to it: isolate the node"),
     ("storage", SeenIn.OUTPUT): Advice(_ELSEWHERE, "a file system failed on this node: isolate the node"),
-    ("memory", SeenIn.NODE): Advice(_ELSEWHERE, "this node had no memory left"),
-    ("memory", SeenIn.LIMIT): Advice(_FAIL, "it needs more memory than it may have; another try would, too"),
-    ("memory", SeenIn.OUTPUT): Advice(_FAIL, "it needs more memory than it has; another try would, too"),
+    ("memory", SeenIn.NODE): Advice(_ELSEWHERE, "this node ran out of memory"),
+    ("memory", SeenIn.LIMIT): Advice(_FAIL, "it needs more memory than its limit; a restart would fail, too"),
+    ("memory", SeenIn.OUTPUT): Advice(_FAIL, "it needs more memory than it has; a restart would fail, too"),
     ("rendezvous", SeenIn.OUTPUT): Advice(
-        _HERE, "its processes did not find each other, or an address was in use; that may pass"
+        _HERE, "its processes did not find each other, or an address was in use; a restart may work"
     ),
     ("peer", SeenIn.OUTPUT): Advice(
         _HERE,
-        "another rank or node went away; no fault of this node is known",
+        "another rank or node failed; no fault of this node is known",
     ),
     ("device", SeenIn.OUTPUT): Advice(_FAIL, "the program failed on a card, and no fault of the card is known"),
-    ("environment", SeenIn.OUTPUT): Advice(_FAIL, "the program does not fit what it runs in"),
+    ("environment", SeenIn.OUTPUT): Advice(_FAIL, "the program does not match its environment"),
     ("job", SeenIn.LAUNCHER): Advice(_FAIL, "a worker failed by itself, and no fault of the node is known"),
     ("unknown", SeenIn.LAUNCHER): Advice(
         _HERE, "a signal from outside the job ended a worker, and no fault of the job or the node is known"
@@ -59,25 +59,25 @@ TABLE: dict[tuple[str, SeenIn], Advice] = {
     ("job", SeenIn.OUTPUT): Advice(_FAIL, "the program itself failed, and no fault of the node is known"),
 }
 
-#: Signatures whose action is not that of their kind.
+#: Signatures with another action than their kind.
 SIGNATURES: dict[str, Advice] = {
-    "no-space": Advice(_FAIL, "a file system is full: make room first"),
-    "read-only": Advice(_FAIL, "it writes to a file system that is read-only, and the kernel reports no fault of it"),
-    "nccl-system-error": Advice(_FAIL, "a call of NCCL to the system failed, and no fault of the node is known"),
-    "disk-quota": Advice(_FAIL, "the quota of the job's user is used up: make room first"),
-    "corrupt-checkpoint": Advice(_FAIL, "the file that it reads is damaged, on any node"),
-    "hccl-process-left": Advice(_HERE, "a process of an earlier job was still on the NPU; that passes"),
+    "no-space": Advice(_FAIL, "a file system is full: free space first"),
+    "read-only": Advice(_FAIL, "it writes to a read-only file system, and the kernel reports no fault of it"),
+    "nccl-system-error": Advice(_FAIL, "a system call of NCCL failed, and no fault of the node is known"),
+    "disk-quota": Advice(_FAIL, "the quota of the job's user is used up: free space first"),
+    "corrupt-checkpoint": Advice(_FAIL, "a file that it reads is damaged; it would fail on any node"),
+    "hccl-process-left": Advice(_HERE, "a process of an earlier job was still on the NPU; restart once it has ended"),
     "keyboard-interrupt": Advice(
         _HERE, "somebody interrupted it; neither the job nor the node is known to be at fault"
     ),
 }
-#: Priority up to which a signature says only that there was an error: such a cause changes no recommendation.
+#: Up to this priority a signature says only that an error occurred: such a cause changes no recommendation.
 _VAGUE = 40
 
 
 def advise(facts: Facts, causes: Sequence[Cause]) -> Advice:
-    """The recommendation for an ended job, from its causes, the likeliest first. The supervisor's own where no cause
-    says more; UNSPECIFIED for a job that has not ended."""
+    """The recommendation for an ended job, from its causes, the most likely first. If no cause says more, it is the
+    supervisor's; UNSPECIFIED for a job that has not ended."""
     early = facts.job.verdict
     if early is None:
         return Advice("UNSPECIFIED", "")
@@ -86,7 +86,7 @@ def advise(facts: Facts, causes: Sequence[Cause]) -> Advice:
         return given
     if causes and causes[0].kind == "storage" and any(cause.seen is SeenIn.NODE for cause in causes):
         return TABLE["storage", SeenIn.OUTPUT]
-    # A fault of the hardware counts whatever else is wrong: the card must not get the next job.
+    # A hardware fault counts whatever else is wrong: the card must not get the next job.
     hardware = [one for one in causes if one.kind == "node" and one.confidence in (HIGH, MEDIUM)]
     for cause in (*hardware, *causes[:1]):
         if (found := _of(cause)) is not None and _outweighs(cause, facts):

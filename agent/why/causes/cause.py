@@ -1,8 +1,8 @@
-"""The probable cause of a job's end, from all that is known of it. Pure: nothing is read here, and nothing guessed.
+"""The probable cause of a job's end, from its facts. Pure: this module reads nothing and guesses nothing.
 
-What is certain comes first (a stop, a node that was not fit, want of memory), then what a card or the node reported at
-that time, then what the program itself wrote, then what the signal alone says. Where what a card reported and what the
-program wrote are both there, the card wins only if the program's error is of a kind that a broken card makes.
+Certain causes come first (a stop, a failed check, out of memory), then what a card or the node reported at that time,
+then what the program itself wrote, then what the signal alone says. If a card reported a fault and the program wrote an
+error, the card wins only if a broken card can cause that kind of error.
 """
 
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from muster.agent.why.causes.found import LOW, NONE, Cause
 from muster.agent.why.facts import LIVE_S, Facts, latest
 from muster.supervisors.model.states import State
 
-#: Kinds of errors in a log that a broken card, node or link makes as well.
+#: Kinds of errors in a log that a broken card, node or link can cause as well.
 _HARDWARE_MAKES = frozenset({"device", "node", "network", "rendezvous", "peer"})
 
 
 def causes(facts: Facts) -> list[Cause]:
-    """The likeliest first; one at least for a job that has ended and not succeeded. Of a job that goes on: what is
-    wrong so far."""
+    """The most likely first; at least one for a job that ended without success. For a job that runs: what is wrong so
+    far."""
     if facts.entry.damaged:
-        text = "what is on disk of the job is damaged, so that nobody can tell how it ended"
-        step = "Look at the disk (`muster check storage`), and at the outputs of the ranks in the log folder."
+        text = "the job's record on disk is damaged; how the job ended is unknown"
+        step = "Check the disk (`muster check storage`), and read the output of the ranks in the log folder."
         return [Cause(text, NONE, "muster", (step,), evidence=(facts.entry.damaged,))]
     if facts.job.state is State.SUCCEEDED:
         return []
@@ -34,12 +34,10 @@ def causes(facts: Facts) -> list[Cause]:
 
 
 def _with_crash(main: Cause, facts: Facts) -> Cause:
-    """With what the kernel says of a process of the job that died of a fault of its own."""
+    """Adds what the kernel reports about a process of the job that crashed."""
     if main.kind in ("stop", "admission", "hang", "muster"):
         return main
-    return replace(
-        main, evidence=(*(f"the kernel's log says: {one.text}" for one in facts.crashes[:3]), *main.evidence)
-    )
+    return replace(main, evidence=(*(f"the kernel log says: {one.text}" for one in facts.crashes[:3]), *main.evidence))
 
 
 def _ended(facts: Facts) -> Iterator[Cause | None]:
@@ -74,11 +72,11 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
 
 
 def _live(facts: Facts) -> Iterator[Cause]:
-    """What is wrong with a job that goes on, as far as it is known."""
+    """What is known to be wrong with a running job."""
     yield from causes_hardware.hangs_now(facts)
     yield from causes_hardware.standing(facts)
     recent = latest(facts.signs, facts.now - LIVE_S)
-    # Exceptions that it went on after are its own affair.
+    # Exceptions that the job survived are left out.
     said = causes_said.best([sign for sign in recent if sign.hit.signature.priority > causes_said.VAGUE], facts)
     if said is not None:
-        yield replace(said, text=f"its output of the last minutes says: {said.text}", confidence=LOW)
+        yield replace(said, text=f"its recent output says: {said.text}", confidence=LOW)

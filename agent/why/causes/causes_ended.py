@@ -1,4 +1,4 @@
-"""Causes that the records of a job tell by themselves: who stopped it, what did not begin, how a rank died."""
+"""Causes that the job's records show by themselves: who stopped it, what did not start, how a rank died."""
 
 import os
 import signal
@@ -17,21 +17,21 @@ from muster.supervisors.model.verdict import stopper
 from muster.supervisors.system import oom
 
 _SIGNALS = {
-    signal.SIGSEGV: "it reached into memory not its own: a defect of a C extension, or libraries that do not fit",
-    signal.SIGBUS: "it touched memory that was not there: mostly a full /dev/shm, or a file that became shorter",
-    signal.SIGABRT: "it ended itself: an assertion or an exception in C or C++ that nobody took",
-    signal.SIGFPE: "it divided by zero, or did another forbidden calculation",
-    signal.SIGILL: "it used an instruction that this processor does not have: it was built for another one",
+    signal.SIGSEGV: "it accessed memory that it does not own: a bug in a C extension, or libraries that do not match",
+    signal.SIGBUS: "it accessed memory without backing: usually a full /dev/shm, or a mapped file that was truncated",
+    signal.SIGABRT: "it aborted: a failed assertion or an uncaught exception in C or C++",
+    signal.SIGFPE: "it divided an integer by zero, or did another illegal calculation",
+    signal.SIGILL: "it ran an instruction that this processor does not have: it was built for another processor",
 }
 _ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 def stopped(facts: Facts) -> Cause:
-    """Of a job that somebody stopped."""
+    """A job that somebody stopped."""
     stop, verdict = facts.job.stop, facts.job.verdict
     if stop is not None and stop.cause is StopCause.MAX_RUNTIME:
         limit = facts.entry.spec.max_runtime
-        text = "its time was over" + (f" (max_runtime {limit:g} s)" if limit else "") + ": muster stopped it"
+        text = "it reached its time limit" + (f" (max_runtime {limit:g} s)" if limit else "") + ": muster stopped it"
         step = "Start it again from its checkpoint, with a longer --max-runtime."
         return Cause(text, CERTAIN, "stop", (step,))
     by = verdict.stopped_by if verdict is not None else ""
@@ -41,7 +41,7 @@ def stopped(facts: Facts) -> Cause:
 
 
 def not_begun(facts: Facts) -> Cause | None:
-    """Of a job none of whose ranks ran."""
+    """A job whose ranks never ran."""
     job = facts.job
     if any(rank.pid and rank.outcome is not Outcome.NOT_STARTED for rank in job.ranks):
         return None
@@ -49,11 +49,11 @@ def not_begun(facts: Facts) -> Cause | None:
     if critical:
         steps = [text for check in critical if (text := remedy(str(check.get("code", ""))))]
         said = "; ".join(f"{check.get('item')}: {check.get('reason')}" for check in critical)
-        return Cause(f"the node was not fit for it: {said}", CERTAIN, "admission", tuple(dict.fromkeys(steps)))
+        return Cause(f"a check before the start failed: {said}", CERTAIN, "admission", tuple(dict.fromkeys(steps)))
     step = job.step
     if step is not None and step.outcome is not None and step.status != 0 and not job.spawned:
         return causes_said.in_step(facts) or Cause(
-            f"{job.step_name} failed, so that no rank was started",
+            f"{job.step_name} failed, so no rank was started",
             CERTAIN,
             "job",
             (f"Read its output: `muster logs {facts.entry.job_id} --job`.",),
@@ -61,45 +61,45 @@ def not_begun(facts: Facts) -> Cause | None:
     first = facts.first
     if first is not None and first.outcome is Outcome.NOT_STARTED:
         text = f"its command could not be executed: {first.detail}"
-        mend = "Mend command, working folder or user (`muster status`), and start it again."
+        mend = "Correct the command, working folder or user (`muster status`), and start it again."
         return Cause(text, CERTAIN, "job", (mend,))
     summary = job.verdict.summary if job.verdict is not None else ""
-    return Cause(f"no rank of it ran: {summary}", CERTAIN, "muster") if summary else None
+    return Cause(f"none of its ranks ran: {summary}", CERTAIN, "muster") if summary else None
 
 
 def out_of_memory(facts: Facts) -> Cause | None:
-    """Of a rank that the kernel killed for want of memory."""
+    """A rank that the kernel killed because memory ran out."""
     killed = [rank for rank in facts.failed if rank.outcome is Outcome.OUT_OF_MEMORY]
     if not killed:
         return None
     limit = facts.entry.spec.limits.get("memory")
-    text = f"the kernel killed {ranks([rank.rank for rank in killed])} for want of memory"
+    text = f"out of memory: the kernel killed {ranks([rank.rank for rank in killed])}"
     told = [one.text for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
     lines = [line for line in told if any(f"process {rank.pid} " in line for rank in killed)]
     seen_at = SeenIn.LIMIT if limit else SeenIn.RECORDS
     if lines:
         limited = any("memory cgroup" in line.lower() for line in lines)
-        text += ": a limit was reached (the job's, or a container's)" if limited else ": the host had none left"
+        text += "; a limit was reached (the job's, or a container's)" if limited else "; the host had none left"
         seen_at = SeenIn.LIMIT if limited else SeenIn.NODE
     text += f" (the job's limit is {limit / 2**30:.1f} GiB)" if limit else ""
-    step = "Let it use less (data-loader workers, caches, pinned memory), or give it more (`--limit memory=`, the "
-    step += "container's limit)."
+    step = "Reduce its memory use (data-loader workers, caches, pinned memory), or give it more (`--limit memory=`, "
+    step += "the container's limit)."
     largest = max((rank.usage.max_rss or 0 for rank in killed), default=0)
     seen = (f"the largest of them had {largest / 2**30:.1f} GiB resident at its peak",) if largest else ()
     return Cause(text, CERTAIN, "memory", (step,), evidence=(*seen, *curves.remarks(facts.minutes)), seen=seen_at)
 
 
 def lost(facts: Facts) -> Cause | None:
-    """Of a rank whose end nobody saw."""
+    """A rank whose exit status is unknown."""
     first = facts.first
     if first is None or first.outcome is not Outcome.LOST:
         return None
-    text = f"how rank {first.rank} ended nobody can tell: {first.detail or 'it was not seen'}"
-    return Cause(text, NONE, "muster", ("Look at its output; start the job again from its checkpoint.",))
+    text = f"the exit status of rank {first.rank} is unknown: {first.detail or 'no process of muster saw it end'}"
+    return Cause(text, NONE, "muster", ("Read its output; restart the job from its checkpoint.",))
 
 
 def by_signal(facts: Facts) -> Cause | None:
-    """What the signal alone says of which the first rank died."""
+    """What the signal that killed the first rank says by itself."""
     first = facts.first
     if first is None:
         return None
@@ -108,16 +108,16 @@ def by_signal(facts: Facts) -> Cause | None:
         return None
     name = endings.signal_name(number)
     who = f"a process below rank {first.rank}" if by_shell else f"rank {first.rank}"
-    how = f" (exit code {128 + number} is how a shell tells it)" if by_shell else ""
+    how = f" (a shell reports it as exit code {128 + number})" if by_shell else ""
     if number == signal.SIGKILL:
-        text = f"{who} was killed with SIGKILL{how}, not by muster; that it was for want of memory is not known"
-        step = "Look who sends it: an administrator, a container's limit of memory, the kernel (`dmesg`)."
+        text = f"{who} was killed with SIGKILL{how}, not by muster; whether memory ran out is unknown"
+        step = "Find out who sent it: an administrator, a container's memory limit, the kernel (`dmesg`)."
         if first.detail == oom.NOT_THE_KERNEL and not by_shell:
-            text = f"{who} was killed with SIGKILL, neither by muster nor by the kernel for want of memory"
-            step = "Look who sends it: an administrator, a scheduler, what runs the container."
+            text = f"{who} was killed with SIGKILL, neither by muster nor by the kernel's OOM killer"
+            step = "Find out who sent it: an administrator, a scheduler, the container runtime."
         return Cause(text, LOW, "unknown", (step,), evidence=tuple(curves.remarks(facts.minutes)))
     if number in _ASKED:
-        step = "Look who sends it: a scheduler, a session that ended, a person."
+        step = "Find out who sent it: a scheduler, a login session that ended, a person."
         return Cause(f"somebody ended {who} with {name}{how}; it was not muster", LOW, "unknown", (step,))
     if not (said := meaning(number)):
         return Cause(f"{who} died of {name}{how}", LOW, "unknown")
@@ -126,12 +126,12 @@ def by_signal(facts: Facts) -> Cause | None:
 
 
 def meaning(number: int) -> str:
-    """What a signal says that comes of what a program does; empty for another one."""
+    """What a signal means that a program brings on itself; empty for other signals."""
     return _SIGNALS.get(signal.Signals(number), "") if number in signal.valid_signals() and number < 32 else ""
 
 
 def _signal_of(rank: Rank) -> tuple[int | None, bool]:
-    """The signal of which a rank died, and whether only its exit code says so, as a shell's does."""
+    """The signal that killed a rank, and whether only its exit code says so (a shell's 128 + N)."""
     if rank.status is None:
         return None, False
     if os.WIFSIGNALED(rank.status):
@@ -141,19 +141,19 @@ def _signal_of(rank: Rank) -> tuple[int | None, bool]:
 
 
 def unknown(facts: Facts) -> Cause:
-    """Where nothing tells."""
+    """The cause of last resort: no record, output or event names one."""
     first = facts.first
     if first is None:
-        return Cause("it is not known", NONE, "unknown")
+        return Cause("the cause is unknown", NONE, "unknown")
     if first.lost_bytes:
         lost = f"{first.lost_bytes} bytes of its output were lost" + (f" ({first.lost_why})" if first.lost_why else "")
-        text = f"it is not known: rank {first.rank} ended by itself, and {lost}, which may have said why"
+        text = f"the cause is unknown: rank {first.rank} ended by itself, and {lost}, which may have shown why"
         step = f"Read what is left: `muster logs {facts.entry.job_id} -r {first.rank} --tail 200`."
         return Cause(text, NONE, "unknown", (step,))
     if facts.job.verdict is not None and not of_this_attempt(facts.job.verdict.last_lines):
-        text = f"it is not known: rank {first.rank} ended by itself and wrote nothing, and the node holds no known sign"
-        step = "Start it again so that it says more: a lower log level, `set -x` in a shell script."
+        text = f"the cause is unknown: rank {first.rank} ended by itself and wrote nothing; the node shows no error"
+        step = "Start it again with more output: a lower log level, `set -x` in a shell script."
         return Cause(text, NONE, "unknown", (step,))
-    text = f"it is not known: rank {first.rank} ended by itself, and neither its output nor the node holds a known sign"
+    text = f"the cause is unknown: rank {first.rank} ended by itself; neither its output nor the node shows an error"
     step = f"Read what it wrote: `muster logs {facts.entry.job_id} -r {first.rank} --tail 200`."
     return Cause(text, NONE, "unknown", (step,))

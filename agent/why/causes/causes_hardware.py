@@ -1,4 +1,4 @@
-"""Causes that the events tell: a card or node that failed at that time, a process that the kernel killed, a hang."""
+"""Causes that the events show: a card or node that failed at that time, a process that the kernel killed, a hang."""
 
 import signal
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,13 @@ from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn, reme
 from muster.agent.why.facts import Facts
 from muster.supervisors.model.states import Outcome, StopCause
 
-#: What the hang rule tells that may be the reason of an end.
+#: Events of the hang rule that may be the reason why a job ended.
 _HUNG, _DRIVER = "job.hung", "job.driver_hang"
 
 
 def card_failed(facts: Facts) -> Cause | None:
-    """A critical finding about a card of the job: at the time of its end, or one that was there before and had not
-    gone. The latter the job has lived with until then, so that it counts less."""
+    """A critical finding about a card of the job: at the time of its end, or an earlier one that was not cleared. The
+    job ran on after an earlier one, so that counts less."""
     grave = [one for one in facts.happenings if one.grave and one.card is not None]
     found = [one for one in grave if near(one, facts.zero)]
     sure, less = HIGH, MEDIUM
@@ -44,25 +44,25 @@ def node_failed(facts: Facts) -> Cause | None:
 
 
 def killed_child(facts: Facts) -> Cause | None:
-    """The kernel killed a process for want of memory, and it was none of the ranks."""
+    """The kernel killed a process that is not a rank because memory ran out."""
     found = [one for one in facts.happenings if one.code == OOM_KILL and near(one, facts.zero)]
     if not found or facts.first is None or facts.first.outcome is Outcome.OUT_OF_MEMORY:
         return None
     worker = facts.launched.workers[0] if facts.launched is not None else None
     if worker is not None and worker.killed_by == signal.SIGKILL:
-        # The pid of a container is none of the host's, so that the kernel may name another.
+        # In a container the pid differs from the host's, so the kernel may name another.
         told = next((one for one in found if f"process {worker.pid} " in one.text), found[-1])
         seen = SeenIn.LIMIT if "memory cgroup" in told.text.lower() else SeenIn.NODE
-        text = f"the kernel killed {worker.who} for want of memory, as {worker.launcher} and its log say: {told.text}"
-        step = "Let it use less (data-loader workers, caches, pinned memory), or give it more memory."
+        text = f"out of memory: the kernel killed {worker.who}, as {worker.launcher} and its log report: {told.text}"
+        step = "Reduce its memory use (data-loader workers, caches, pinned memory), or give it more memory."
         return Cause(text, HIGH, "memory", (step,), evidence=tuple(curves.remarks(facts.minutes)), seen=seen)
-    text = f"the kernel killed a process for want of memory at that time: {found[-1].text}"
-    step = "See whether it was one of the job's (a data-loader worker, say); let it use less, or give it more memory."
+    text = f"out of memory at that time: the kernel killed a process: {found[-1].text}"
+    step = "Check whether it belonged to the job (a data-loader worker, say). Reduce its memory use, or give it more."
     return Cause(text, MEDIUM, "memory", (step,), evidence=tuple(curves.remarks(facts.minutes)))
 
 
 def hung(facts: Facts, *, stopped: bool) -> Cause | None:
-    """A hang for which the job was ended (`stopped`), or after which it failed by itself."""
+    """A hang because of which muster ended the job (`stopped`), or after which the job failed by itself."""
     last = _last_of_hang(facts)
     told = last if last is not None and last.kind in (_HUNG, _DRIVER) and last.at <= facts.zero + 1.0 else None
     for_it = any(rank.outcome is Outcome.HUNG for rank in facts.job.ranks)
@@ -70,19 +70,19 @@ def hung(facts: Facts, *, stopped: bool) -> Cause | None:
     for_it |= told is not None and stop is not None and stop.cause is StopCause.HUNG
     if for_it != stopped or (told is None and not stopped):
         return None
-    text = "its ranks did not go on" if told is None else told.text
+    text = "its ranks made no progress" if told is None else told.text
     text = ("a driver hung: " if told is not None and told.kind == _DRIVER else "it hung: ") + text
-    text += "; muster ended it for that" if stopped else ""
+    text += "; muster ended it for that reason" if stopped else ""
     return _hang_cause(facts, text, HIGH if stopped else MEDIUM)
 
 
 def _hang_cause(facts: Facts, text: str, confidence: str) -> Cause:
-    step = f"Look at the stacks of then: `muster stacks {facts.entry.job_id} --kept`; the odd one comes first."
+    step = f"Read the stacks taken then: `muster stacks {facts.entry.job_id} --kept`; the odd rank comes first."
     return Cause(text, confidence, "hang", (step,), evidence=tuple(curves.remarks(facts.minutes)))
 
 
 def hung_then_stopped(facts: Facts) -> Cause | None:
-    """Of a job that hung when somebody stopped it, as the supervisor was told with the stop."""
+    """A job that hung when somebody stopped it. The supervisor learned of the hang with the stop."""
     asked = facts.job.asked
     if asked is None or not asked.hung_since:
         return None
@@ -90,28 +90,28 @@ def hung_then_stopped(facts: Facts) -> Cause | None:
 
 
 def hangs_now(facts: Facts) -> Iterator[Cause]:
-    """Of a job that runs: what the hang rule said last."""
+    """A running job: the last verdict of the hang rule."""
     last = _last_of_hang(facts)
     if last is not None and last.kind != "job.recovered":
-        steps = [f"Look at its stacks: `muster stacks {facts.entry.job_id}`; the odd one comes first."]
+        steps = [f"Read its stacks: `muster stacks {facts.entry.job_id}`; the odd rank comes first."]
         text, sure = f"it seems to hang: {last.text}", LOW
         if last.kind == _DRIVER:
             text = f"a driver hangs: {last.text}"
         elif last.kind == _HUNG:
-            steps.append("If it should compute, stop it and start it again from its checkpoint; else leave it alone.")
+            steps.append("If it should compute, stop it and restart it from its checkpoint; otherwise leave it alone.")
             sure = HIGH
         seen = tuple(curves.remarks(facts.minutes))
         yield Cause(text, sure, "hang", tuple(steps), evidence=seen)
 
 
 def standing(facts: Facts) -> Iterator[Cause]:
-    """Of a job that runs: grave conditions of its cards and the node that have not gone."""
+    """A running job: open critical conditions of its cards and the node."""
     for one in _open_at(facts.now, facts.happenings):
-        yield Cause(f"what it runs on has a fault: {one.text}", MEDIUM, "node", tuple(_remedies([one])))
+        yield Cause(f"its node or card has a fault: {one.text}", MEDIUM, "node", tuple(_remedies([one])))
 
 
 def _open_at(moment: float, happenings: Sequence[Happening]) -> list[Happening]:
-    """Grave findings before a moment that had not gone by then, one for each code and card."""
+    """Critical findings that were open at a moment, one for each code and card."""
     found: dict[tuple[str, int | None], Happening] = {}
     for one in happenings:
         if one.at > moment:
@@ -124,7 +124,7 @@ def _open_at(moment: float, happenings: Sequence[Happening]) -> list[Happening]:
 
 
 def _last_of_hang(facts: Facts) -> Happening | None:
-    """Of the present attempt."""
+    """The last event of the hang rule about this attempt."""
     began = facts.job.started_at or facts.job.accepted_at
     return next((one for one in reversed(facts.happenings) if one.kind in HANG and one.at >= began), None)
 

@@ -1,4 +1,4 @@
-"""Causes that a launcher's report tells: which of its workers failed first, and how."""
+"""Causes from a launcher's report: which of its workers failed first, and how."""
 
 import signal
 from dataclasses import replace
@@ -11,12 +11,12 @@ from muster.agent.why.facts import Facts
 from muster.agent.why.launchers import WorkerFailure
 from muster.probes.kernel import process
 
-#: Signals that others send, as people, schedulers and the kernel do.
+#: Signals that come from outside: people, schedulers and the kernel send them.
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, *process.END_SIGNALS})
 
 
 def failed(facts: Facts) -> Cause | None:
-    """What the launcher itself says of the worker that failed first."""
+    """What the launcher itself reports about the worker that failed first."""
     launched = facts.launched
     if launched is None:
         return None
@@ -28,7 +28,7 @@ def failed(facts: Facts) -> Cause | None:
     if (number := worker.killed_by) is not None:
         if number in _FROM_OUTSIDE:
             kind = "unknown"
-            steps.insert(0, "Look who sent the signal: an administrator, a limit of memory, the kernel (`dmesg`).")
+            steps.insert(0, "Find out who sent the signal: an administrator, a memory limit, the kernel (`dmesg`).")
             evidence = tuple(curves.remarks(facts.minutes))
         elif meaning := causes_ended.meaning(number):
             text += f": {meaning}"
@@ -37,8 +37,8 @@ def failed(facts: Facts) -> Cause | None:
 
 
 def outweighs(facts: Facts, said: Cause) -> bool:
-    """Whether the launcher's report says more than what is in the output: a hint, or an exception that is not the
-    worker's, since a signal ended that. Who aborts has said why."""
+    """Whether the launcher's report says more than the output: a hint, or an exception of another worker, because
+    a signal ended the worker. A worker that aborts has printed the reason."""
     worker = _first(facts)
     if worker is None or said.sign is None:
         return False
@@ -49,7 +49,7 @@ def outweighs(facts: Facts, said: Cause) -> bool:
 
 
 def of_worker(said: Cause, facts: Facts) -> Cause:
-    """A cause of the launcher's output, with the worker's end."""
+    """A cause from the launcher's output, with how the worker ended."""
     worker, launched = _first(facts), facts.launched
     if worker is None or launched is None or said.sign is None or said.sign.rank != launched.rank:
         return said

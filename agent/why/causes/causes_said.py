@@ -1,4 +1,4 @@
-"""Causes that the output of the job tells: which of the signs in the logs of its ranks is the telling one."""
+"""Causes in the job's output: which of the signs in the logs of its ranks names the cause."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -12,11 +12,11 @@ from muster.agent.why.log_signs import Sign
 from muster.supervisors.model import verdict
 from muster.supervisors.model.states import State
 
-#: Priority up to which a signature says only that there was an error, and not which.
+#: Up to this priority a signature says only that an error occurred, not which.
 VAGUE = 40
-#: Seconds before a rank's end within which what it wrote is taken for the reason without a doubt.
+#: What a rank wrote within so many seconds before its end counts as the reason without doubt.
 _CLOSE_S = 60.0
-#: Seconds before the end after which a sign, if other output followed it, is an old story: longer than the time-outs
+#: A sign older than so many seconds before the end is ignored if other output followed it: longer than the time-outs
 #: (10 min) by which the other ranks notice that one has failed.
 _STALE_S = 900.0
 #: Seconds between lines within which it is not known which came first: the time index is good for 100 ms.
@@ -26,7 +26,7 @@ _OWN_ERROR = 1
 
 
 def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
-    """The first failed rank's own cause, else one of another rank, else what follows from one that stands elsewhere;
+    """The first failed rank's own cause, else that of another rank, else what follows from a cause elsewhere;
     None where the logs say nothing."""
     if not signs:
         return None
@@ -38,7 +38,7 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
     rank = "" if sign.rank is None else str(sign.rank)
     steps = [signature.next.replace("{job}", facts.entry.job_id).replace("{rank}", rank)]
     if signature.role == "follow" and facts.job.world_size > facts.job.local_ranks:
-        steps.append("The job has other nodes: look there for the rank that failed first (`muster why` on each).")
+        steps.append("The job has other nodes: look for the rank that failed first there (`muster why` on each).")
     seen = signature.kind in ("memory", "peer", "device")
     text = _sentence(sign)
     if tied is not None:
@@ -91,13 +91,13 @@ def _first_of(
 
 
 def in_step(facts: Facts) -> Cause | None:
-    """Of a script before the ranks that failed, from the job's own log."""
+    """The cause of a failed step before the ranks, from the job's own log."""
     cause = best(facts.signs, facts)
     return replace(cause, text=f"{facts.job.step_name} failed: {cause.text}") if cause is not None else None
 
 
 def repeated(facts: Facts) -> str:
-    """A sentence where attempts before this one ended in the same way; else empty."""
+    """A sentence if earlier attempts ended in the same way; else empty."""
     now = best(facts.signs, facts)
     if now is None or facts.job.state is State.SUCCEEDED:
         return ""
@@ -106,11 +106,11 @@ def repeated(facts: Facts) -> str:
     if not same:
         return ""
     which = f"attempt{'s' if len(same) > 1 else ''} {numbers(same)}"
-    return f"{which} ended in the same way ({now.signature}): another try alone is not likely to help"
+    return f"{which} ended in the same way ({now.signature}): a restart alone is not likely to help"
 
 
 def who(sign: Sign, facts: Facts) -> tuple[int | None, int | None]:
-    """The rank whose words they are: below a launcher, whose output is that of all its workers, the worker."""
+    """The rank and the worker that wrote it: a launcher's output contains that of all its workers."""
     launched = any(rank.rank == sign.rank and rank.role in LAUNCHERS for rank in facts.job.ranks)
     launched |= facts.launched is not None and facts.launched.rank == sign.rank
     return sign.rank, sign.hit.worker if launched else None
@@ -122,13 +122,13 @@ def _order(
     raised: Collection[tuple[int | None, int | None]],
     facts: Facts,
 ) -> tuple[float, ...]:
-    """Smallest is best: a named cause in the output of a rank that failed, its exception that nobody caught, a named
-    cause in the output of another rank, what follows from others, what was written long before, hints. Of equal ones
-    those that were written last, then the first failed rank's, the more telling, the earlier.
+    """Smallest is best: a named cause in the output of a rank that failed, its uncaught exception, a named
+    cause in the output of another rank, consequences of other causes, old lines, hints. Among equals: the lines that
+    were written last, then those of the first failed rank, then the higher priority, then the earlier line.
 
-    `followers`: those (`who`) whose last words say that another failed: their exception is only how they say it.
-    `raised`: those who ended with an exception of their own. An error that they went on after, a fallback or a retry,
-    they have survived, unless it is one that a card or node does not get over.
+    `followers`: ranks (`who`) whose last lines say that another one failed: their exception only reports that.
+    `raised`: ranks that ended with an exception of their own. They survived an earlier error (a fallback, a retry),
+    unless a card or node does not recover from it.
     """
     signature = sign.hit.signature
     first = facts.first.rank if facts.first is not None else None
@@ -164,7 +164,7 @@ def _ended_it(sign: Sign, facts: Facts) -> bool:
 
 
 def _doubt(sign: Sign, facts: Facts) -> int:
-    """Whether a launcher's output is of the worker that failed first: 0 it is, 1 that is not known, 2 it is not."""
+    """Whether a line of a launcher's output is from the worker that failed first: 0 yes, 1 unknown, 2 no."""
     if facts.launched is None or sign.rank != facts.launched.rank:
         return 0
     if sign.hit.worker is None:

@@ -1,4 +1,4 @@
-"""What a cause is, and how sure one is of it."""
+"""What a cause is, and how certain it is."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,7 +28,7 @@ class SeenIn(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Cause:
     """`kind` as in signatures (agent/why/signatures.py), or "stop", "admission", "hang", "muster", "unknown". `steps`:
-    what to do, sentences. `signature` is empty where no log told it; `sign` what in a log did."""
+    what to do, as sentences. `signature`: empty if no log named the cause; `sign`: the place in a log that did."""
 
     text: str
     confidence: str
@@ -41,12 +41,12 @@ class Cause:
 
     @property
     def is_root(self) -> bool:
-        """A log says it, and it does not follow from something else."""
+        """A log names it, and it is not the consequence of another cause."""
         return self.sign is not None and self.sign.hit.signature.role == "root"
 
 
 def remedy(code: str) -> str:
-    """What an operator does about a finding of this code; "" where there is nothing to do, or no such code."""
+    """What an operator does about a finding of this code; "" if nothing, or if the code is unknown."""
     try:
         _, row = explain(code)
     except UnknownCode:

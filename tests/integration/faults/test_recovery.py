@@ -103,7 +103,7 @@ def test_which_rank_failed_first_while_no_supervisor_lived_is_not_claimed(daemon
     sentence = "ranks 1 and 3 ended while no supervisor was running; which of them failed first is unknown"
     assert sentence in ended.verdict.summary
     assert sorted(ended.verdict.victims) == [0, 2]
-    assert "First failure, one of ranks 1,3, not known which: rank" in daemon.cli("why", "job").stdout
+    assert "First failure, one of ranks 1,3 (unknown which): rank" in daemon.cli("why", "job").stdout
     assert sentence in daemon.cli("status", "job").stdout
 
 

@@ -78,7 +78,7 @@ def test_a_rank_that_sleeps_is_found_named_and_ended(on_stage: Stage, tmp_path: 
     why = daemon.cli("why", "ddp").stdout
     assert f"rank {ODD}" in why.splitlines()[1] and "hung" in why.splitlines()[1]
     # Where it was, and that the others were elsewhere.
-    stacks = why[why.index("Stacks that were kept") :]
+    stacks = why[why.index("Stored stacks") :]
     assert f"rank {ODD} (hung)" in stacks and "prepare_next_batch (ddp_absent.py" in stacks
     shown = daemon.cli("stacks", "ddp", "--kept").stdout
     assert shown.index("prepare_next_batch") < shown.index("train_step (train_ddp.py")

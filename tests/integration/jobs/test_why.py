@@ -126,7 +126,7 @@ def test_a_success_and_an_unknown_job(shared: Daemon) -> None:
 def test_a_stop_and_a_job_that_runs(shared: Daemon) -> None:
     shared.run("sleep", "600", job_id="stopped")
     shared.until_running("stopped")
-    assert page(shared, "stopped").splitlines()[1] == "  it has not ended; nothing is known against it"
+    assert page(shared, "stopped").splitlines()[1] == "  it has not ended; no problem is known"
     assert report(shared, "stopped")["endedAt"] is None
     shared.stop("stopped", reason="enough of it")
     assert cause(shared, "stopped") == ("stop", "", "certain")
@@ -162,7 +162,7 @@ def test_attempts_that_ended_in_the_same_way(shared: Daemon) -> None:
     assert [past["cause"]["line"] for past in found["pastAttempts"]] == [f"FileNotFoundError: '/x/{n}'" for n in (0, 1)]
     assert "attempts 0-1 ended in the same way" in found["repeated"]
     text = page(shared, "again")
-    assert "Attempts before (2 of 2 restarts were used):" in text
+    assert "Attempts before (2 of 2 restarts used):" in text
     # The last lines are those of the last attempt.
     assert text.count("  | FileNotFoundError") == 2
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_had_is_said(daemon: Daemon) -> None:
     job = ended(daemon, "sh", "-c", "echo 'No space left on device'; exit 1")
     Path(job.ranks[0].log_path).unlink()
     text = page(daemon, "x")
-    assert "Not known:" in text and f"{Path(job.ranks[0].log_path).name}: is not there any more" in text
+    assert "Not known:" in text and f"{Path(job.ranks[0].log_path).name}: no longer exists" in text
 
 
 @pytest.mark.slow
@@ -310,6 +310,6 @@ def test_telemetry_of_the_time_before(on_cards: Daemon, cards: FakeCards) -> Non
     on_cards.wait("x")
     found = report(on_cards, "x")["telemetry"]
     assert [series["rank"] for series in found["series"] if series["card"] is not None] == [0, 1]
-    assert found["remarks"] == ["card 2 (rank 1) did nothing at the end while the others were busy"]
+    assert found["remarks"] == ["card 2 (rank 1) stayed idle at the end while the others were busy"]
     text = page(on_cards, "x")
     assert "UTILIZATION" in text and "card 2  1" in text

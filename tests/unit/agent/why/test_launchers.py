@@ -389,9 +389,7 @@ def test_what_the_kernel_says_of_the_worker(tmp_path: Path) -> None:
     line = "python3[11358]: segfault at 1 ip 00007f0c sp 00007ffc error 4 in libx.so[1,7f0c+1]"
     told = replace(known, crashes=(Crash(11358, "python3", known.zero, line),))
     cause = causes(told)[0]
-    assert (
-        cause.text.startswith("rank 1 was killed by SIGSEGV: ") and f"the kernel's log says: {line}" in cause.evidence
-    )
+    assert cause.text.startswith("rank 1 was killed by SIGSEGV: ") and f"the kernel log says: {line}" in cause.evidence
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_want_of_memory_on_the_host() -> None:
             "a limit was reached (the job's, or a container's)",
         ),
         ("Out of memory: Killed process 4000 (python)", "the host had none left"),
-        ("Memory cgroup out of memory: Killed process 40001 (python)", "want of memory"),
+        ("Memory cgroup out of memory: Killed process 40001 (python)", "out of memory: the kernel killed rank 0"),
     ],
 )
 def test_whose_memory_was_full(line: str, says: str) -> None:
@@ -245,7 +245,7 @@ def test_nothing_known_is_said_to_be_so() -> None:
     wrote = Verdict(1, "", 0, ("[muster: attempt 1 begins]", "step 17"))
     (cause,) = causes(facts(*FAILED, verdict=wrote))
     assert (cause.kind, cause.confidence) == ("unknown", "none")
-    assert "it is not known" in cause.text and "muster logs j -r 0" in cause.steps[0]
+    assert "the cause is unknown" in cause.text and "muster logs j -r 0" in cause.steps[0]
 
 
 @pytest.mark.parametrize("lines", [(), ("of the attempt before", "[muster: attempt 1 begins]")])
@@ -363,9 +363,9 @@ def test_a_hang_after_which_it_failed_by_itself() -> None:
 @pytest.mark.parametrize(
     ("number", "words", "confidence"),
     [
-        (signal.SIGKILL, "want of memory is not known", "low"),
+        (signal.SIGKILL, "whether memory ran out is unknown", "low"),
         (signal.SIGTERM, "somebody ended rank 0 with SIGTERM", "low"),
-        (signal.SIGSEGV, "memory not its own", "low"),
+        (signal.SIGSEGV, "memory that it does not own", "low"),
         (signal.SIGBUS, "/dev/shm", "low"),
         (signal.SIGUSR1, "died of SIGUSR1", "low"),
         (40, "died of signal 40", "low"),
@@ -410,7 +410,7 @@ def test_a_job_that_seems_to_hang_or_has_a_sick_card() -> None:
 
 def test_what_it_wrote_lately() -> None:
     (cause,) = causes(running(signs=(sign("no-space", 0, 3.0),)))
-    assert cause.confidence == "low" and "its output of the last minutes says" in cause.text
+    assert cause.confidence == "low" and "its recent output says" in cause.text
 
 
 # --- attempts ---------------------------------------------------------------------------------------------------------
@@ -428,4 +428,4 @@ def test_telemetry_is_evidence() -> None:
     busy, idle = Curve(0, 0, (100.0,) * 5), Curve(1, 1, (100.0, 100.0, 100.0, 0.0, 0.0))
     known = facts(*FAILED, signs=(sign("nccl-timeout"),))
     known = Facts(**{name: getattr(known, name) for name in known.__slots__} | {"minutes": Minutes(0, 1, (busy, idle))})
-    assert causes(known)[0].evidence == ("card 1 (rank 1) did nothing at the end while the others were busy",)
+    assert causes(known)[0].evidence == ("card 1 (rank 1) stayed idle at the end while the others were busy",)

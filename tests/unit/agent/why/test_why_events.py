@@ -117,7 +117,7 @@ def test_conditions_that_are_there_now(entry: Entry) -> None:
         (None, "DISK_SPACE_LOW", False, False),
         (1, "GPU_LOST", False, True),
     ]
-    assert all("still so" in one.text for one in found)
+    assert all("still open" in one.text for one in found)
     # One that an event told of already is not told again.
     event = Event(BEGAN, "node.condition", "", None, "card 0: GPU_LOST", 0.0, {"code": "GPU_LOST", "card": "0"})
     assert texts(around.happenings((event,), there[:1], entry)) == ["card 0: GPU_LOST"]

@@ -67,9 +67,9 @@ async def test_the_minutes_before_the_end(noted: Callable[[Entry, float, float],
     assert (last(own.cpu), last(own.memory)) == (12.0, 91.0)
     assert len(first.util) == len(second.util) == len(own.cpu) in (20, 21)
     assert remarks(minutes) == [
-        "card 1 (rank 1) did nothing at the end while the others were busy",
+        "card 1 (rank 1) stayed idle at the end while the others were busy",
         "the memory of card 0 (rank 0) was full",
-        "its processes had 91 % of the node's memory",
+        "its processes used 91 % of the node's memory",
     ]
 
 
@@ -86,7 +86,7 @@ async def test_what_is_missing_is_said(tmp_path: Path, noted: Callable[[Entry, f
     zero = time.time()
     entry = job(zero, 50)
     empty = await why_telemetry.read(History(tmp_path / "e", lambda: BOUNDS), entry, zero, 1.0)
-    assert "no readings of it (it ran for 50.0 s)" in empty.missing
+    assert "no readings (it ran for 50.0 s)" in empty.missing
     # A later job of the same id is another.
     history = noted(entry, zero, 50)
     entry.job.accepted_at -= 1000
