@@ -1,4 +1,4 @@
-"""How the record of an ended job is removed: by request, by force, and by age or count."""
+"""Removes the record of an ended job: by request, by force, and by age or count."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -21,9 +21,9 @@ from muster.agent.jobs.live.job_tasks import JobTasks
 from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.paths import Root
 
-#: Seconds that a supervisor has to leave after its job's end before its folder is removed.
+#: A supervisor has so many seconds to exit after its job's end; then the folder is removed.
 LEAVE_S = 6.0
-#: Seconds that a process has to exit once its job has ended, before a forced removal is refused because of it.
+#: A process has so many seconds to exit after its job's end; then it makes a forced removal fail.
 EXIT_S = 5.0
 
 T = TypeVar("T")
@@ -33,11 +33,11 @@ _log = structlog.get_logger(__name__)
 
 
 class JobRemoval:
-    """Belongs to one event loop. Its callers run it with `JobWork.finish`."""
+    """Belongs to one event loop. Callers run it with `JobWork.finish`."""
 
     def __init__(self, root: Root, table: JobTable, tasks: JobTasks, work: JobWork, pool: threads.Pool) -> None:
         self._root, self._table, self._tasks, self._work, self._threads = root, table, tasks, work, pool
-        #: Why records could not be collected; empty once that works again.
+        #: Why records could not be collected; empty while that works.
         self.uncollected = ""
 
     async def remove(self, job_id: str, keep_logs: bool) -> list[str]:
@@ -58,7 +58,7 @@ class JobRemoval:
                 raise self._no_room(error) from error
             if trouble:
                 _log.warning("job.not_removed", job=job_id, error=trouble)
-                self._table.strange.append(f"{trouble}; it is tried again when the daemon starts")
+                self._table.strange.append(f"{trouble}; musterd tries again at its next start")
             self._table.forget(job_id)
         return left
 
@@ -70,7 +70,7 @@ class JobRemoval:
             if entry is None and job_id in table.ended:
                 entry = await table.ended.get(job_id)
             elif entry is not None and job_id in self._tasks:
-                # Its journal says that it has not ended, but nothing of it lives that could go on.
+                # Its journal says that it has not ended, but no process of it lives.
                 await self._once_exited(entry, forced_removal.refuse_living, self._root, job_id)
                 self._tasks.cancel(job_id)
             await self._tasks.wait_done(job_id, LEAVE_S)
@@ -108,8 +108,8 @@ class JobRemoval:
         return gone, trouble
 
     async def _once_exited(self, entry: Entry | None, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Calls a function of forced_removal.py, again for at most EXIT_S while it raises JobAlive: a supervisor
-        reports the end of its job, and closes its link, before it exits. A running job is not about to exit."""
+        """Calls a function of forced_removal.py, and again for at most EXIT_S while it raises JobAlive: a supervisor
+        reports the end of its job, and closes its link, before it exits. Does not wait for a running job."""
         late = anyio.current_time() + EXIT_S
         pause = Backoff(0.05, 0.5)
         while True:
@@ -122,4 +122,4 @@ class JobRemoval:
             await anyio.sleep(pause.next())
 
     def _no_room(self, error: OSError) -> NoRoom:
-        return NoRoom(f"{error.filename or self._root.jobs}: cannot be removed: {error.strerror}")
+        return NoRoom(f"{error.filename or self._root.jobs}: cannot remove it: {error.strerror}")

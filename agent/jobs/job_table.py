@@ -18,7 +18,7 @@ from muster.supervisors.model.states import State
 from muster.supervisors.paths import Root
 from muster.supervisors.system.spare import Reserve
 
-#: Seconds behind a job's end for which its explained verdict is waited for.
+#: Callers wait at most so many seconds after a job's end for its explained verdict.
 EXPLAIN_S = 3.0
 
 
@@ -26,19 +26,19 @@ class JobTable:
     """Belongs to one event loop."""
 
     def __init__(self, root: Root, events: EventStore, leasing: Leasing, reserve: Reserve) -> None:
-        """`reserve`: descriptors for ending the processes of damaged jobs."""
+        """`reserve`: spare descriptors to end the processes of damaged jobs with."""
         self._events = events
         self.leasing = leasing
         #: Jobs that have not ended.
         self.unended: dict[str, Entry] = {}
         #: The index of jobs that have ended.
         self.ended = EndedJobs(root, threads.Pool(2))
-        #: Jobs whose record cannot be trusted, while a process of them may live.
+        #: Jobs whose record cannot be trusted and that may have living processes.
         self.damaged = DamagedJobs(root, reserve, self.count_change)
         self.ended.on_damaged = self.damaged.add
-        #: Sentences about folders among those of the jobs that are not as they should be.
+        #: Sentences about unexpected folders among those of the jobs.
         self.strange: list[str] = []
-        #: Grows whenever a job comes, changes or goes.
+        #: Grows whenever a job is added, changed or removed.
         self.version = 0
 
     # --- readers ------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class JobTable:
         await entry.changed.next()
 
     async def wait_ended(self, job_id: str) -> Entry:
-        """Returns when the job has ended. Raises JobNotFound, also where the job is deleted meanwhile."""
+        """Returns when the job has ended. Raises JobNotFound, also if the job is deleted meanwhile."""
         entry = await self.get(job_id)
         while not entry.job.state.final:
             await entry.changed.next()
@@ -93,7 +93,7 @@ class JobTable:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry) -> None:
-        """A job that was read from disk."""
+        """Adds a job that was read from disk."""
         if entry.job.state.final:
             self.ended.add(entry)
         else:
@@ -101,7 +101,7 @@ class JobTable:
             self.leasing.restore(entry)
 
     def publish(self, entry: Entry, told: Told) -> None:
-        """After records were applied to a job; `told`: the events that they amount to."""
+        """Publishes records that were applied to a job; `told`: the events that follow from them."""
         self._events.append(self.untold(entry, told))
         self.version += 1
         if entry.job.state.final:
@@ -120,7 +120,7 @@ class JobTable:
             entry.wake()
 
     def untold(self, entry: Entry, told: Told) -> Iterator[tuple[RecordKey, Any]]:
-        """Those of the events that the store does not have yet, each with its key."""
+        """The events that the store does not have yet, each with its key."""
         if not told:
             return
         accepted_at = entry.job.accepted_at
@@ -130,5 +130,5 @@ class JobTable:
                 yield RecordKey(entry.job_id, accepted_at, number), event
 
     def count_change(self) -> None:
-        """A job changed in a way that no record tells."""
+        """Counts a change of a job that no record contains."""
         self.version += 1

@@ -1,4 +1,4 @@
-"""Keeps for a job's supervisor what the job's cards are called now: the driver may count anew between two attempts."""
+"""Keeps the present numbers of a job's cards for its supervisor: the driver may renumber them between two attempts."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system import trust
 
-#: Seconds between two looks at what is known of the cards.
+#: Seconds between two looks at the cards.
 LOOK_S = 0.5
 
 _log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ class CardsKept:
     """Of one live job."""
 
     def __init__(self, entry: Entry, leasing: Leasing) -> None:
-        """Notes with `entry` what it cannot write."""
+        """Notes write errors with `entry`."""
         self._entry = entry
         self._leasing = leasing
         self._threads = threads.Pool(1)
@@ -42,7 +42,7 @@ class CardsKept:
                 if now is not None and not is_read:
                     written = await self._threads.run(_read, path)
                     is_read = True
-                # Without the file the supervisor goes by the journal.
+                # Without the file the supervisor uses the journal.
                 if now is not None and now != (written or _told(self._entry.job)):
                     try:
                         write = functools.partial(state_file.write, path, now.written(process.boot_id()), synced=False)
@@ -51,8 +51,8 @@ class CardsKept:
                         self._note("")
                     except OSError as error:
                         self._note(
-                            f"{path}: cannot be written: {explain(error)}; the driver counts the cards anew, and a "
-                            "restart of the job would begin on the old numbers"
+                            f"{path}: cannot write it: {explain(error)}; the driver renumbered the cards, and a "
+                            "restart of the job would use the old numbers"
                         )
                 await anyio.sleep(LOOK_S)
         finally:
@@ -68,13 +68,13 @@ class CardsKept:
 
 
 def _told(job: Job) -> CardsNow:
-    """What the journal says."""
+    """The numbers in the journal."""
     words = {card: job.card_visible.get(card, str(card)) for card in job.cards}
     return CardsNow({card: job.card_uuids.get(card, "") for card in job.cards}, words, dict(job.card_nodes or {}))
 
 
 def _read(path: Path) -> CardsNow | None:
-    """What a daemon before this one wrote in this boot. Blocks."""
+    """The file of an earlier daemon of this boot. Blocks."""
     try:
         return CardsNow.of_written(json.loads(trust.read(path)), process.boot_id())
     except (OSError, ValueError):

@@ -1,5 +1,4 @@
-"""How far a card is to be trusted: the status that is shown of it, and which cards a job gets only for want of better
-ones."""
+"""How far a card can be trusted: its status, and which cards a job gets only if there are no better ones."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,8 +8,8 @@ from muster.agent.node.conditions import Condition
 from muster.probes.cards.driver import View
 from muster.probes.checks.result import Status
 
-#: From healthy to doubtful: a card that does not answer may not work at all, one with a warning does. A CRITICAL one is
-#: given to nobody, unless [health] policy lets jobs come all the same.
+#: From healthy to doubtful: a card that does not answer may not work at all; a card with a warning works. No job gets a
+#: CRITICAL card, unless [health] policy allows jobs all the same.
 _ORDER = (Status.OK, Status.WARN, Status.UNKNOWN, Status.CRITICAL)
 
 
@@ -23,12 +22,12 @@ class Doubt:
 
     @property
     def grade(self) -> int:
-        """The higher, the later a card with it is taken; 0 is that of a healthy one."""
+        """The higher, the later a card with it is chosen; 0: healthy."""
         return _ORDER.index(self.status)
 
 
 def status(conditions: Iterable[Condition], view: View, index: int) -> Status:
-    """The gravest of a card's conditions. A card that does not answer is not OK before a check has found that out."""
+    """The gravest of a card's conditions. A card that does not answer is not OK even before a check finds that out."""
     mine = view.owners([index])
     statuses = {condition.status for condition in conditions if condition.card in mine}
     if view.driver is not None or mine & view.sick.keys():
@@ -38,7 +37,7 @@ def status(conditions: Iterable[Condition], view: View, index: int) -> Status:
 
 
 def doubts(conditions: Iterable[Condition], view: View) -> Mapping[int, Doubt]:
-    """The doubt about each card that has one, the gravest of several."""
+    """The gravest doubt about each card that has one."""
     found: dict[int, Doubt] = {}
     for condition in conditions:
         if condition.card is not None and doubtful(condition):

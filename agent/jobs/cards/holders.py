@@ -1,4 +1,4 @@
-"""Who is a process that a card's driver names?"""
+"""Identifies the processes that a card's driver names."""
 
 import contextlib
 import os
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from muster.probes.kernel import process
 
-#: Of an environment that is searched, in bytes.
+#: At most so many bytes of an environment are searched.
 _MAX_ENVIRON = 256 << 10
 _JOB_VARIABLE = b"MUSTER_JOB_ID="
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """`start` in clock ticks after boot; 0, and all else empty, where the pid is unknown here: it is gone, or one of
-    another PID namespace. `command` is the program's name alone: its arguments may be secrets. `job_id` is what its
-    environment says, where that may be read."""
+    """A process. `start` in clock ticks after boot; 0, and all else empty, if the pid is unknown here: it has exited,
+    or is in another PID namespace. `command` is the program's name alone, because arguments may be secrets. `job_id`
+    comes from its environment, if that is readable."""
 
     pid: int
     start: int = 0

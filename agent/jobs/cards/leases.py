@@ -1,7 +1,7 @@
 """Which job holds which card.
 
-A job holds its cards until it has ended and the driver shows nobody on them any more (agent/jobs/cards/release.py).
-Which cards there are is the driver's to tell; this knows only who may have them.
+A job holds its cards until it has ended and the driver shows no process on them (agent/jobs/cards/release.py). The
+driver knows which cards exist; this module knows only who may use them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,8 +20,8 @@ from muster.supervisors.model.spec import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A card with who holds it. `job_id`: empty where it is free; `held_by`: a sentence, once that job has ended, about
-    who is still on the card."""
+    """A card and its holder. `job_id`: empty if the card is free; `held_by`: once that job has ended, a sentence about
+    the process that is still on the card."""
 
     card: Card
     job_id: str = ""
@@ -30,8 +30,8 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a job was given: the kind and the indices of its cards. `warnings`: sentences about cards that are not as
-    good as others, each with why the job got it all the same."""
+    """What a job was given: the kind and the indices of its cards. `warnings`: sentences about cards that are worse
+    than others, each with the reason why the job got them all the same."""
 
     kind: str
     devices: list[int]
@@ -40,7 +40,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class _HeldCard:
-    """A job's card by the number that it had when the job got it, and its UUID ("": not known)."""
+    """A job's card: its number when the job got it, and its UUID ("": unknown)."""
 
     job_id: str
     number: int
@@ -48,32 +48,32 @@ class _HeldCard:
 
 
 class CardLeases:
-    """Leases cards to jobs, each to one at a time. Not for several threads."""
+    """Leases each card to one job at a time. Not thread-safe."""
 
     def __init__(self) -> None:
         self._found: Mapping[int, Card] = {}
-        #: Cards that are held, and the number that each one has now: after the driver counted anew it is another one.
+        #: Held cards, and the number that each has now: it changes when the driver renumbers the cards.
         self._held: dict[_HeldCard, int | None] = {}
         self._holder: Mapping[int, str] = {}
         self._held_by: dict[int, str] = {}
 
     def refresh(self, found: Mapping[int, Card]) -> None:
-        """Takes over what the node has now. Leases stay, also of a card that is gone."""
+        """Takes over the cards that the node has now. Leases stay, also of a card that is lost."""
         self._found = found
         self._map()
 
     def _map(self) -> None:
-        """Who holds which number now."""
+        """Finds out who holds which number now."""
         shown = {index: card.uuid for index, card in self._found.items()}
         self._held = {one: number_now(one.number, one.uuid, shown) for one in self._held}
-        # Where a number has to do, and the card of that number is known to be another's, it is that one's.
+        # If only the number is known, and the card of that number is known to be another job's, it is that job's.
         there = [(one, now) for one, now in self._held.items() if now is not None]
         there.sort(key=lambda pair: bool(pair[0].uuid) and shown.get(pair[1]) == pair[0].uuid)
         self._holder = {now: one.job_id for one, now in there}
 
     @property
     def kind(self) -> str:
-        """Of the cards of this node."""
+        """The kind of this node's cards."""
         return next((card.kind for card in self._found.values()), SLOT)
 
     def all(self) -> list[Lease]:
@@ -85,7 +85,7 @@ class CardLeases:
         ]
 
     def get(self, index: int) -> Card:
-        """A card of this node, or the bare number of one that is gone."""
+        """A card of this node, or the bare number of a lost card."""
         return self._found.get(index) or Card(index, self.kind)
 
     def lease(
@@ -95,12 +95,12 @@ class CardLeases:
         unfit: Mapping[int, Condition],
         doubts: Mapping[int, Doubt] = MappingProxyType({}),
     ) -> Given:
-        """Gives a job the cards that it wants, in the order of its ranks.
+        """Leases the requested cards to a job, in the order of its ranks.
 
-        `unfit`: cards that no job is to get, with the condition; `doubts`: those that a job gets only where it names
-        them, or no others are free. A job that names a number of cards gets cards of one model. One that wants none
-        gets its ranks' numbers as devices and holds nothing. Raises NoSuchCard, CardBusy, NodeUnhealthy; nothing is
-        held then.
+        `unfit`: cards that no job gets, with the condition; `doubts`: cards that a job gets only if it names them, or
+        if no others are free. A job that requests a number of cards gets cards of one model. A job that requests none
+        gets its ranks' numbers as devices and holds nothing. Raises NoSuchCard, CardBusy, NodeUnhealthy; then it holds
+        nothing.
         """
         if not spec.wants_cards:
             return Given(SLOT, list(range(spec.local_ranks)))
@@ -130,17 +130,17 @@ class CardLeases:
 
     @property
     def held_cards(self) -> list[tuple[int, str]]:
-        """Each card that is held, by the number that it had when its job got it, and by UUID ("": not known)."""
+        """Each held card: the number that it had when its job got it, and its UUID ("": unknown)."""
         return [(one.number, one.uuid) for one in self._held]
 
     def restore(self, job_id: str, devices: list[int], uuids: Mapping[int, str] = MappingProxyType({})) -> None:
-        """Takes a lease up again that a journal tells of. `uuids`: of these cards, as far as they are known."""
+        """Restores a lease from a journal. `uuids`: of these cards, as far as known."""
         others = {one: now for one, now in self._held.items() if one.job_id != job_id or one.number not in devices}
         self._held = others | {_HeldCard(job_id, index, uuids.get(index, "")): index for index in devices}
         self._map()
 
     def hold(self, job_id: str, texts: Mapping[int, str]) -> None:
-        """Notes who is still on the cards of a job that has ended: a sentence by card."""
+        """Notes which processes are still on the cards of an ended job: a sentence by card."""
         for index, holder in self._holder.items():
             if holder == job_id:
                 self._held_by.pop(index, None)
@@ -165,7 +165,7 @@ class CardLeases:
         return f"card {index} is held by job {self._holder[index]}: wait for it, or stop it"
 
     def _choose(self, count: int, unfit: Mapping[int, Condition], doubts: Mapping[int, Doubt]) -> list[int]:
-        """The free cards of one model with the least doubt, and of these such as are near one another.
+        """The free cards of one model with the least doubt, and among these cards close to one another.
 
         Raises NoSuchCard, CardBusy, NodeUnhealthy.
         """
@@ -178,8 +178,8 @@ class CardLeases:
         return min(options)[-1]
 
     def _by_model(self, indices: Iterable[int]) -> dict[str, list[Card]]:
-        """These cards by their model. One that has not said what it is counts as the others where these are alike; a
-        MIG instance never counts as a whole card."""
+        """These cards by their model. A card of unknown model counts as one of the others if these are alike; a MIG
+        instance never counts as a whole card."""
         names = {card.model for card in self._found.values() if card.model and not card.mig and card.parent is None}
         only = next(iter(names)) if len(names) == 1 else ""
         found: dict[str, list[Card]] = {}
@@ -192,7 +192,7 @@ class CardLeases:
         parts = [index for index, one in self._found.items() if one.parent == card.index]
         text = f"card {card.index} is in MIG mode"
         if not parts:
-            return f"{text} and has no instance: make some (nvidia-smi mig -cgi), or end the mode (nvidia-smi -mig 0)"
+            return f"{text} and has no instance: create one (nvidia-smi mig -cgi), or end MIG mode (nvidia-smi -mig 0)"
         return f"{text}: name its instances, {_cards(parts)}"
 
     def _refuse_whole_with_parts(self, indices: Iterable[int]) -> None:
@@ -212,7 +212,7 @@ class CardLeases:
         if len(models) < 2:
             return []
         told = ", ".join(f"{_cards(c.index for c in cards)} {model or 'unknown'}" for model, cards in models.items())
-        return [f"the job names cards of different models ({told}): the gang is as fast as the slowest of them"]
+        return [f"the job names cards of different models ({told}): the gang runs at the speed of the slowest"]
 
     def _too_few(
         self,
@@ -244,8 +244,8 @@ class CardLeases:
 
 
 def _best(cards: list[Card], count: int, doubts: Mapping[int, Doubt]) -> tuple[list[int], nearness.Cost, list[int]]:
-    """Of the cards of one model: the grades of those that are taken, the worst first, what it costs that they are not
-    nearer to one another, and their indices."""
+    """For cards of one model: the grades of the chosen cards, the worst first, the cost of the distances between them,
+    and their indices."""
     grades = {card.index: doubts[card.index].grade if card.index in doubts else 0 for card in cards}
     taken: list[Card] = []
     for grade in sorted(set(grades.values())):
@@ -260,7 +260,7 @@ def _best(cards: list[Card], count: int, doubts: Mapping[int, Doubt]) -> tuple[l
 
 
 def _doubted(chosen: list[int], doubts: Mapping[int, Doubt], why: str) -> list[str]:
-    """A sentence for all cards about which the same is to be said, those with the gravest first."""
+    """One sentence for all cards with the same doubt, the gravest doubt first."""
     alike: dict[Doubt, list[int]] = {}
     for index in sorted(chosen):
         if index in doubts:

@@ -1,21 +1,21 @@
-"""Which free cards a job is given: such as are close to one another, and such that large groups stay whole."""
+"""Which free cards a job gets: cards that are close to one another, while large groups stay complete."""
 
 from collections.abc import Sequence
 
 from muster.probes.cards.accelerator import Card
 
-#: What a choice of cards costs, the least is the best; see `choose`.
+#: The cost of a choice of cards, the lowest is the best; see `choose`.
 Cost = tuple[int, int, int, list[int]]
 
 
 def choose(free: Sequence[Card], count: int, begun: Sequence[Card] = ()) -> list[int]:
-    """Indices of `count` of these cards, ascending. `begun`: cards that the job gets in any case, to which the others
-    are to be near.
+    """Indices of `count` of these cards, ascending. `begun`: cards that the job gets in any case; the others should be
+    close to them.
 
-    Wanted, in this order: as many pairs with a direct link as can be, as few NUMA nodes, as few free cards left over on
-    the nodes and in the linked groups that are begun, the lowest numbers. Every card is tried as the first one, and the
-    others are added one by one: not always the best of all choices, but it is for cards in groups (NVLink pairs,
-    boards, sockets). Cards of which nothing is known are all alike: the lowest numbers. Raises ValueError for fewer
+    The goals, in this order: as many pairs with a direct link as possible, few NUMA nodes, few free cards left over in
+    the nodes and linked groups that the choice touches, low numbers. Each card is tried as the first one, and the
+    others are added one by one. That is not always the best choice, but it is for cards in groups (NVLink pairs,
+    boards, sockets). Without knowledge about them all cards are alike: the lowest numbers. Raises ValueError for fewer
     than `count`.
     """
     if count > len(free):
@@ -30,7 +30,7 @@ def choose(free: Sequence[Card], count: int, begun: Sequence[Card] = ()) -> list
 
 
 def cost(free: Sequence[Card], group: Sequence[Card]) -> Cost:
-    """What it costs to give a job this group, by what `choose` wants, among cards that are free."""
+    """The cost, by the goals of `choose`, of giving a job this group of the free cards."""
     taken = {card.index for card in group}
     linked = sum(_links(group, card) for card in group)
     nodes = {card.numa_node for card in group}

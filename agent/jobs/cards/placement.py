@@ -16,14 +16,14 @@ from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.states import Kind
 
-#: Environment variables by which a node knows itself in a rank table.
+#: Environment variables by which a node finds itself in a rank table.
 INSTANCE_NAME, HOST_IP = "MA_CURRENT_INSTANCE_NAME", "MA_CURRENT_HOST_IP"
 
 
 def placed(spec: JobSpec, devices: Sequence[int]) -> dict[str, Any]:
-    """For the record `accepted`. `devices`: cards that the job was given, or the numbers of its ranks here.
+    """Fields of the record `accepted`. `devices`: the job's cards, or the numbers of its ranks on this node.
 
-    Nothing of a job whose rank table alone tells it.
+    Empty if only the job's rank table knows them.
     """
     count = len(devices) if spec.counted else 0
     here = list(devices) if spec.boot == Boot.RANKS else list(devices[:1]) * spec.processes
@@ -48,14 +48,14 @@ def on_cards(
     *,
     bind: bool,
 ) -> dict[str, Any]:
-    """For the records `accepted` and `planned`: what is to be known of the cards that a job was given, in the order of
-    its ranks. `owners`: of those that are MIG instances; `used`: bytes of their memory in use now, where that is
-    told; `visible`: what the job's processes call them; `bind`: ranks are bound to the CPUs near their card (a
-    launcher, which has all cards, to those near any)."""
+    """Fields of the records `accepted` and `planned` about the cards of a job, in the order of its ranks. `owners`: of
+    cards that are MIG instances; `used`: bytes of their memory in use now, if known; `visible`: what the job's
+    processes call them; `bind`: ranks are bound to the CPUs near their card (a launcher, which has all cards, to the
+    CPUs near any of them)."""
     real = [card for card in cards if card.kind != SLOT]
     if not real:
         return {}
-    # What a container, or whoever started us, does not allow is no CPU to be bound to.
+    # Ranks cannot be bound to CPUs that the container, or the parent of the daemon, does not allow.
     mine = frozenset(os.sched_getaffinity(0))
     near = [mine & frozenset(card.cpus) if bind else frozenset() for card in real]
     if spec.boot != Boot.RANKS:
@@ -73,8 +73,8 @@ def on_cards(
 
 
 def server_of(spec: JobSpec, table: RankTable) -> int:
-    """Which server of the table this node is: by the platform's variables in the job's environment, else by its node
-    rank. Raises RankTableError."""
+    """The index of this node's server in the table: by the platform's variables in the job's environment, else by its
+    node rank. Raises RankTableError."""
     name, address = spec.env.get(INSTANCE_NAME), spec.env.get(HOST_IP)
     if not name and not address and spec.node_rank and spec.node_rank < len(table.servers):
         return spec.node_rank
@@ -84,17 +84,17 @@ def server_of(spec: JobSpec, table: RankTable) -> int:
 def planned(
     spec: JobSpec, job: Job, table: RankTable, here: int, kind: str, cards: Sequence[int], converted: Path
 ) -> Record:
-    """The record `planned`. `here`: index of this node's server; `cards`: those that the job holds, of this `kind`;
-    `converted`: where the table lies as HCCL reads it, if it was converted.
+    """The record `planned`. `here`: index of this node's server; `cards`: the job's cards, of this `kind`;
+    `converted`: the path of the table in HCCL's format, if it was converted.
 
-    Raises RankTableError, also where the spec says something else than the table.
+    Raises RankTableError, also if the spec contradicts the table.
     """
     path = table.name
     server = table.servers[here] if table.servers else None
     count = len(server.devices) if server is not None else 0
     if table.size == 0 or server is None:
         if not spec.counted:
-            raise RankTableError(path, "", "has no device: say with ranks or cards how many ranks there are to be")
+            raise RankTableError(path, "", "has no device: give the number of ranks with `ranks` or `cards`")
         devices = list(cards) or list(range(spec.local_ranks))
         return _record(placed(spec, devices), kind, job.master_addr, job.master_port, "")
     nodes = len(table.servers)
@@ -102,13 +102,13 @@ def planned(
         raise RankTableError(path, "", f"has {nodes} server(s), and the job is one of {spec.node_count} node(s)")
     spread = replace(spec, node_count=nodes)
     if wrong := boot.problems(spread):
-        what = f"has {nodes} server(s), for which the job is not made: {wrong[0].field}: {wrong[0].description}"
+        what = f"has {nodes} server(s), which does not match the job: {wrong[0].field}: {wrong[0].description}"
         raise RankTableError(path, "", what)
     if count == 0:
         raise RankTableError(path, "", f"server {server.server_id}, which is this node, has no device")
     if spec.counted and spec.local_ranks != count:
         asked = "cards" if spec.wants_cards else "ranks"
-        what = f"gives {count} device(s) to server {server.server_id}, and the job asks for {spec.local_ranks} {asked}"
+        what = f"gives {count} device(s) to server {server.server_id}, and the job requests {spec.local_ranks} {asked}"
         raise RankTableError(path, "", what)
     several = nodes > 1
     if spec.boot == Boot.RANKS:

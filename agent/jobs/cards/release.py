@@ -1,7 +1,8 @@
-"""A stop frees the cards: when a job's processes are gone, its cards are not free before the driver says so.
+"""When the cards of an ended job are free: not when its processes have ended, but when the driver shows none of them.
 
-A context that is torn down, a process in state D and a driver in trouble may hold a card's memory after all that muster
-could end has ended. The next job would die of that, so that it does not get the card; an operator is told who holds it.
+A context in teardown, a process in state D or a driver in trouble may hold a card's memory after all processes that
+muster could end have ended. The next job would fail because of it, so it does not get the card; muster names the
+holder.
 """
 
 import time
@@ -21,21 +22,21 @@ from muster.supervisors.model.lifecycle import Job
 
 #: Between two looks at cards that were not free in time, in seconds.
 LOOK_S = 5.0
-#: Less memory than this on a card is no sign of life of a process that is not the job's (monitors, the driver's own).
+#: Less memory than this on a card does not count as use (monitors, the driver's own).
 _IDLE_BYTES = 15 << 20
-#: By so much the clock of a process' start and that of records may differ, in seconds.
+#: The clocks of process starts and of records may differ by so many seconds.
 _CLOCKS_S = 2.0
-#: Troubles of a card, or of the whole driver, with which nobody can be on a card.
+#: Troubles of a card, or of the whole driver, during which no process can use a card.
 _NOBODYS = frozenset({Trouble.LOST, Trouble.ABSENT, Trouble.NO_DRIVER, Trouble.NO_LIBRARY, Trouble.MISMATCH})
 
 
 def needed(job: Job) -> bool:
-    """Whether there is something to be looked at once this job has ended."""
+    """Whether the cards must be examined once this job has ended."""
     return possible(job.cards, job.card_kind, job.boot_id)
 
 
 def possible(cards: Sequence[int], card_kind: str, boot_id: str) -> bool:
-    """The same, of a job with these cards that ran in this boot."""
+    """The same for a job with these cards that ran in this boot."""
     return bool(cards) and card_kind in (NVIDIA, ASCEND) and boot_id == process.boot_id()
 
 
@@ -50,12 +51,12 @@ async def until_free(
     free: Callable[[int], None],
     tell: Callable[[Mapping[int, str]], None],
 ) -> None:
-    """Calls `free` for each of the cards that the job still holds (`held_now`: by the numbers that they have at that
-    moment) as soon as the driver shows nobody of it there, or has had `timeout_s` and cannot tell; returns when it
-    holds none any more.
+    """Calls `free` for each card that the job still holds (`held_now`: by their numbers at that moment) as soon as the
+    driver shows no process of the job there, or after `timeout_s` if the driver cannot tell; returns when the job holds
+    none any more.
 
-    `tell` is called with a sentence by card whenever after that time somebody else is seen on them, for ever.
-    Memory that is in use without a process counts above what was in use before the job and `slack_bytes`.
+    After that time `tell` is called with a sentence by card whenever the holders of the cards have changed, without
+    end. Memory in use without a process counts above the amount in use before the job plus `slack_bytes`.
     """
     end = time.monotonic() + timeout_s
     pause = Backoff(0.02, 1.0)
@@ -64,7 +65,7 @@ async def until_free(
         await driver.refresh(What.HOLDERS, left)
         view = await driver.refresh(What.READINGS, left)
         if left != list(held_now()):
-            continue  # the driver has counted anew meanwhile
+            continue  # the driver renumbered the cards meanwhile
         held, untold = await threads.run(_seen, job_id, job, left, view, slack_bytes)
         late = time.monotonic() >= end
         stays = {*held, *(untold if not late else ())}
@@ -76,7 +77,7 @@ async def until_free(
         if not late:
             await anyio.sleep(pause.next())
             continue
-        # Who it is counts as news, not how much memory they hold at the moment, or for how long nobody has answered.
+        # A change of the holder is news; a change of its memory, or of the time without an answer, is not.
         whom = {card: seen.whom for card, seen in held.items()}
         if whom != told:
             told = whom
@@ -86,7 +87,7 @@ async def until_free(
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Why a card is not free: whom or what it is about, and the sentence."""
+    """Why a card is not free: the holder, and the sentence."""
 
     whom: str
     text: str
@@ -95,7 +96,7 @@ class _Held:
 def _seen(
     job_id: str, job: Job, cards: Sequence[int], view: View, slack_bytes: int
 ) -> tuple[dict[int, _Held], list[int]]:
-    """Which of the cards are not free, and those of which that is not known yet."""
+    """The cards that are not free, and the cards for which that is unknown so far."""
     held: dict[int, _Held] = {}
     untold: list[int] = []
     for card in cards:
@@ -104,7 +105,7 @@ def _seen(
             text = f"its holder after the end of job {job_id} is unknown: {sick.text}"
             held[card] = _Held(str(Trouble.HANG), text)
         elif sick is not None and sick.trouble in _NOBODYS:
-            pass  # nobody can use it; a condition keeps jobs away from it
+            pass  # no process can use it; a condition keeps jobs away from it
         elif (seen := view.holders.get(card)) is not None:
             there = [found for holder in seen.value if (found := _holds(job_id, job, holder))]
             if there:
@@ -116,22 +117,22 @@ def _seen(
         elif kept := _kept(job, card, view, slack_bytes, nobody=True):
             held[card] = kept
         elif card in view.readings:
-            pass  # a driver that tells no processes: its memory says that nobody is there, or as much as can be said
+            pass  # a driver that lists no processes: the card's memory has to do
         elif card in view.cards:
             untold.append(card)
     return held, untold
 
 
 def _holds(job_id: str, job: Job, holder: Holder) -> _Held | None:
-    """Who it is; None for one that has nothing to do with the job."""
+    """The holder; None if it has nothing to do with the job."""
     if holder.graphics:
         return None
     found = holders.who(holder.pid)
     if found.job_id != job_id:
         if found.start and found.start / process.TICKS_PER_S < job.accepted_up:
-            return None  # it was there before the job
+            return None  # it ran before the job
         if found.start and job.ended_at and _began(found) > job.ended_at + _CLOCKS_S:
-            return None  # it came when the job had gone
+            return None  # it started after the job's end
         if holder.memory is not None and holder.memory <= _IDLE_BYTES:
             return None
     memory = f" ({holder.memory / 2**30:.1f} GiB)" if holder.memory else ""
@@ -144,7 +145,7 @@ def _began(found: holders.Who) -> float:
 
 
 def _kept(job: Job, card: int, view: View, slack_bytes: int, *, nobody: bool) -> _Held | None:
-    """Memory in use that nobody is named for; None where there is none, or where that cannot be told."""
+    """Memory in use without a known process; None if there is none, or if that is unknown."""
     own = own_number(job, card, view.uuids.get(card, ""))
     before, now = job.card_used.get(card if own is None else own), view.readings.get(card)
     if not nobody or before is None or now is None or now.value.mem_used is None:
@@ -152,5 +153,5 @@ def _kept(job: Job, card: int, view: View, slack_bytes: int, *, nobody: bool) ->
     more = now.value.mem_used - before
     if more <= slack_bytes:
         return None
-    text = f"{more / 2**30:.1f} GiB of its memory are still in use, by no process that the driver names"
+    text = f"{more / 2**30:.1f} GiB of its memory are still in use, and the driver names no process"
     return _Held("memory", f"{text}: reset the card, or reboot")

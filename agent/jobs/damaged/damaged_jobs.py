@@ -1,7 +1,7 @@
-"""Jobs whose record on disk cannot be trusted, while processes of them live: they are shown, and can be stopped.
+"""Jobs with living processes whose record on disk cannot be trusted: muster shows them and can stop them.
 
-Nothing is guessed of such a job: it is LOST. That processes of it live is no guess: they bear its mark in the
-environment, or are in its cgroup, or are children of the supervisor that has its lock.
+muster guesses nothing about such a job: it is LOST. It knows the job's processes without guessing: they have its mark
+in the environment, or are in its cgroup, or are children of the supervisor that has its lock.
 """
 
 import contextlib
@@ -34,25 +34,25 @@ from muster.supervisors.system import cgroups, lock
 from muster.supervisors.system.ladder import KILL_WAIT_S
 from muster.supervisors.system.spare import Reserve
 
-#: Seconds between two looks, and how many must find nothing until the job counts as one of which nothing lives: of one
-#: of which something was seen.
+#: Seconds between two looks; and once processes were seen, how many looks in a row must find none until the job counts
+#: as without processes.
 LOOK_S, EMPTY_LOOKS = 2.0, 3
-#: Seconds that a supervisor that lives has, beyond the grace, before the daemon sends SIGKILL itself; and behind the
-#: last process, until it is ended as well.
+#: Seconds beyond the grace that a living supervisor has before the daemon itself sends SIGKILL; and seconds after the
+#: last process of the job until the supervisor is ended as well.
 LATE_S = 3.0
 
 _log = structlog.get_logger(__name__)
 
 
 class DamagedJob:
-    """One of them. `living`: what of it lives, as far as was seen last; None before the first look."""
+    """One such job. `living`: its processes at the last look; None before the first look."""
 
     def __init__(self, root: Root, entry: Entry, reserve: Reserve, changed: Callable[[], None]) -> None:
         """`changed` is called whenever `living` has changed."""
         self.entry, self._root, self._changed = entry, root, changed
         self.living: list[Stat] | None = None
         self.trouble = ""
-        #: What the last stop did, and what it could not know.
+        #: What the last stop did, and what is unknown.
         self.remarks: list[str] = []
         self._climber = Climber(entry.job_id, reserve, self._say)
         self._reserve = reserve
@@ -60,34 +60,34 @@ class DamagedJob:
         self._wake, self._news = Changes(), Changes()
         self._threads = threads.Pool(1, abandon_on_cancel=True, here_after=NO_THREAD_S)
         self.scope = anyio.CancelScope()
-        #: Set once nothing of it is worked with any more.
+        #: Set once no task works on the job any more.
         self.done = anyio.Event()
         self._salvage: tuple[anyio.CancelScope, anyio.Event] | None = None
-        #: Its supervisor, where only its processes tell of that: the job's folder is not in its place.
+        #: Its supervisor, found through the job's processes because the job's folder is missing.
         self._parent: Stat | None = None
 
     @property
     def stopping(self) -> bool:
-        """Whether somebody has asked to stop it, and it has not ended."""
+        """Whether a stop was requested and the job has not ended."""
         return self._order is not None
 
     @property
     def shown(self) -> list[str]:
-        """What of it lives, for people: pid and name each."""
+        """Its processes for people: pid and name."""
         return [f"{stat.pid} ({stat.comm})" for stat in self.living or ()]
 
     async def looked(self) -> bool:
-        """Whether something of it lives; waits for the first look."""
+        """Whether a process of it lives; waits for the first look."""
         while self.living is None:
             await self._news.next()
         return bool(self.living)
 
     async def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
-        """Returns when nothing of it lives any more, or what does cannot be killed. Cancelled: the stop goes on."""
+        """Returns when no process of it lives, or the rest cannot be killed. If cancelled, the stop continues."""
         now = process.uptime()
         given = steps if steps is not None else self.entry.spec.grace_steps or DEFAULT_GRACE_STEPS
         if self._order is None:
-            # Set before anything is awaited: who asks meanwhile shortens this one.
+            # Set before anything is awaited: a later request shortens this stop.
             self._order = StopOrder("", given, by, reason, now)
         elif now + sum(given) < self._order.up + sum(self._order.steps):
             self._order.steps = (max(0.0, now - self._order.up + sum(given)),)
@@ -96,7 +96,7 @@ class DamagedJob:
             await self._news.next()
 
     async def run(self) -> None:
-        """Until nothing of it lives."""
+        """Runs until no process of it lives."""
         async with anyio.create_task_group() as tasks:
             self._start_salvage(tasks)
             await self._look_after(tasks)
@@ -116,7 +116,7 @@ class DamagedJob:
             tasks.start_soon(work)
 
     async def _end_salvage(self) -> None:
-        """Returns when what the FIFOs hold is in the logs, and the job's lock is free."""
+        """Returns when the content of the FIFOs is in the logs and the job's lock is free."""
         if self._salvage is not None:
             scope, done = self._salvage
             scope.cancel()
@@ -152,7 +152,7 @@ class DamagedJob:
             if empty < needed or self._order is not None:
                 with anyio.move_on_after(LOOK_S):
                     woken = await self._wake.beyond(woken)
-        if not self.entry.unread:  # a record that comes back lacks the stop: then its supervisor records it
+        if not self.entry.unread:  # if the record comes back it lacks the stop, which the supervisor then records
             await self._threads.run(stop_order.remove, self._root.stop_order(self.entry.job_id))
         await self._threads.run(contained.remove)
 
@@ -169,7 +169,7 @@ class DamagedJob:
             with contextlib.suppress(OSError):
                 self._saw(await self._climber.look(contained))
 
-        if taken:  # it sends SIGKILL in time, and writes down what happens into the journal that it still holds
+        if taken:  # it sends SIGKILL in time, and records what happens in the journal that it still holds
             order.steps = (sum(order.steps) + LATE_S,)
         left = await self._climber.climb(
             contained,
@@ -209,7 +209,7 @@ class DamagedJob:
             return False
         return True
 
-    # --- which processes are its --------------------------------------------------------------------------------------
+    # --- processes of the job -----------------------------------------------------------------------------------------
 
     def _containment(self) -> Containment:
         known = self.entry.known or Job()
@@ -220,7 +220,7 @@ class DamagedJob:
         return Containment(known.cgroup, ranks, "", True, self._supervisor, self._is_marked, self._cgroup_of)
 
     def _supervisor(self) -> int:
-        """Whoever has the job's lock and is no daemon; 0 for none. Raises OSError."""
+        """The process that has the job's lock and is not a daemon; 0: none. Raises OSError."""
         pid = lock.holder(self.entry.paths.lock)
         if pid or self.entry.has_folder:
             return pid if pid != os.getpid() else 0
@@ -234,21 +234,21 @@ class DamagedJob:
         return [stat.pid for stat in self.living or ()]
 
     def _nonce(self) -> str:
-        """As much of it as is known. Raises OSError."""
+        """As much of the nonce as is known. Raises OSError."""
         known = self.entry.known
         if known is not None and known.accepted_at:
             return environment.nonce(self._root, self.entry.job_id, known)
         return folderless.nonce(self._root, self.entry.job_id, self._pids())
 
     def _read_order(self) -> StopOrder | None:
-        """Of the daemon before this one. Raises OSError."""
+        """The order of an earlier daemon. Raises OSError."""
         nonce = self._nonce()
         is_part = nonce == environment.nonce_prefix(self._root, self.entry.job_id)
         return stop_order.read(self._root.stop_order(self.entry.job_id), nonce, is_part)
 
     def _is_marked(self, pid: int) -> bool:
-        """By the nonce of this daemon's job of this name; where somebody has taken that out of the environment, by the
-        job's id together with the job's FIFO as its output."""
+        """Whether a process has the nonce of this job. If somebody removed that from the environment: the job's id
+        together with a FIFO of the job as output."""
         variables = process.environ(pid)
         prefix = b"MUSTER_NONCE=" + environment.nonce_prefix(self._root, self.entry.job_id).encode()
         if any(variable.startswith(prefix) for variable in variables):
@@ -280,7 +280,7 @@ class DamagedJob:
         return found
 
     def _end_supervisor(self) -> None:
-        """Nothing is left that it could look after. Blocks."""
+        """Ends the supervisor: the job has no process left. Blocks."""
         with contextlib.suppress(OSError), self._reserve.lent():
             pid = self._supervisor()
             stat = process.read_stat(pid) if pid else None
@@ -293,7 +293,7 @@ class DamagedJob:
             finally:
                 os.close(pidfd)
 
-    # --- what is seen -------------------------------------------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------------------------------------
 
     def _saw(self, left: list[Stat]) -> None:
         before, self.living = self.living, left
@@ -309,7 +309,7 @@ class DamagedJob:
 
 
 class DamagedJobs:
-    """Those of which something may live. Belongs to one event loop."""
+    """The damaged jobs that may have living processes. Belongs to one event loop."""
 
     def __init__(self, root: Root, reserve: Reserve, changed: Callable[[], None]) -> None:
         self._root, self._reserve, self._changed = root, reserve, changed
@@ -317,15 +317,15 @@ class DamagedJobs:
         self._group: TaskGroup | None = None
 
     def start(self, group: TaskGroup) -> None:
-        """From now on they are looked at, in tasks of this group."""
+        """Starts to watch them, in tasks of this group."""
         self._group = group
         for job in self._jobs.values():
             group.start_soon(self._follow, job)
 
     def add(self, entry: Entry) -> None:
-        """What is on disk of this job cannot be trusted."""
+        """Adds a job whose record on disk cannot be trusted."""
         known = entry.known or Job()
-        if known.boot_id and known.boot_id != process.boot_id():  # whatever there was of it is gone
+        if known.boot_id and known.boot_id != process.boot_id():  # the reboot ended its processes
             salvage.release(entry)
             return
         if entry.job_id not in self._jobs:
@@ -334,21 +334,21 @@ class DamagedJobs:
                 self._group.start_soon(self._follow, job)
 
     async def release(self, job_id: str) -> None:
-        """The record of this job can be trusted after all. Returns when nothing of it is worked with any more."""
+        """The record of this job can be trusted again. Returns when no task works on the job any more."""
         if (job := self._jobs.pop(job_id, None)) is not None:
             job.scope.cancel()
             await job.done.wait()
 
     def get(self, job_id: str) -> DamagedJob | None:
-        """None where nothing of it lives."""
+        """None if no process of it lives."""
         return self._jobs.get(job_id)
 
     def living(self, job_id: str) -> list[str]:
-        """What of it lives: pid and name each."""
+        """Its processes: pid and name."""
         return job.shown if (job := self._jobs.get(job_id)) is not None else []
 
     def entries(self) -> list[Entry]:
-        """Those of which something is known to live."""
+        """The jobs with known living processes."""
         return [job.entry for job in self._jobs.values() if job.living]
 
     @property

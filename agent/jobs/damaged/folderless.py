@@ -1,5 +1,5 @@
-"""Jobs whose folder is not in its place: somebody moved or removed it, or put something else there. What lives of them
-is found by the mark that each process of a job has in its environment. Everything here blocks."""
+"""Jobs whose folder is missing: somebody moved or removed it, or replaced it. Their living processes are found by the
+mark that each process of a job has in its environment. Everything here blocks."""
 
 import contextlib
 import os
@@ -14,13 +14,13 @@ from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.paths import Root
 
 _ID, _NONCE = b"MUSTER_JOB_ID=", b"MUSTER_NONCE="
-#: A FIFO of a job, as /proc/PID/fd names it, wherever its folder is now.
+#: A FIFO of a job, as /proc/PID/fd names it, wherever the folder is now.
 _FIFO = re.compile(r"(?P<folder>.*)/(?:rank-(?P<rank>\d+)|job)\.fifo(?: \(deleted\))?")
 
 
 def unrecorded(root: Root, known: Collection[str]) -> list[str]:
-    """Ids of jobs of which processes live, and which are not among the `known` ones. Raises OSError where there is no
-    descriptor to look with."""
+    """Ids of jobs with living processes that are not among the `known` ones. Raises OSError if it has no descriptor to
+    look with."""
     found = set[str]()
     for pid, seen in process.all_stats().items():
         if seen.ended:
@@ -35,8 +35,8 @@ def unrecorded(root: Root, known: Collection[str]) -> list[str]:
 
 
 def nonce(root: Root, job_id: str, pids: Collection[int]) -> str:
-    """The whole nonce of the job that these processes belong to, or how the nonces of all jobs of this id begin. Raises
-    OSError where there is no descriptor to look with."""
+    """The complete nonce of the job that these processes belong to, or the common start of the nonces of all jobs with
+    this id. Raises OSError if it has no descriptor to look with."""
     prefix = environment.nonce_prefix(root, job_id)
     for pid in pids:
         for value in _values(process.environ(pid), _NONCE):
@@ -46,7 +46,7 @@ def nonce(root: Root, job_id: str, pids: Collection[int]) -> str:
 
 
 def fifos(pids: Collection[int]) -> dict[int, Path]:
-    """FIFOs that these processes of a job write to, by rank: a path to open each by, whether or not it has a name."""
+    """FIFOs that these processes of a job write to, by rank: a path that opens each, even if it has no name."""
     found: dict[int, Path] = {}
     for pid in pids:
         for number in ("1", "2"):
@@ -59,8 +59,8 @@ def fifos(pids: Collection[int]) -> dict[int, Path]:
 
 
 def supervisor(pids: Collection[int]) -> int:
-    """The parent of these processes of a job, if it is the job's supervisor: it has the FIFOs open and, in the folder
-    where they are, the lock. 0 for none: a nursery has no such lock."""
+    """The parent of these processes of a job, if it is the job's supervisor: it has the FIFOs open and, in their
+    folder, the lock. 0: not found. A nursery has no such lock."""
     stats = process.all_stats()
     parents = {stats[pid].ppid for pid in pids if pid in stats} - {0, 1, os.getpid(), *pids}
     for parent in sorted(parents):
@@ -78,7 +78,7 @@ def drains(pid: int) -> bool:
 
 
 def _targets(pid: int) -> Iterator[str]:
-    """What the descriptors of a process lead to."""
+    """The targets of a process's descriptors."""
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):

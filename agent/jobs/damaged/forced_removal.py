@@ -1,7 +1,7 @@
-"""`muster rm --force`: removes whatever is left on disk of a job, whatever state it is in. Everything here blocks.
+"""`muster rm --force`: removes all files of a job, in any state. Everything here blocks.
 
-Only a job of which no process lives is removed: nobody holds its lock, and no process on the node was started with its
-mark in the environment, which needs no journal to be known.
+It refuses a job that has a living process: a holder of its lock, or a process on the node with the job's mark in its
+environment. Finding such a process needs no journal.
 """
 
 import contextlib
@@ -23,22 +23,22 @@ from muster.supervisors.system import cgroups, lock
 
 
 def living(root: Root, job_id: str) -> list[Stat]:
-    """Processes that were started for a job of this id under this root, and have not ended."""
+    """Processes of a job with this id under this root that have not ended."""
     mark = b"MUSTER_NONCE=" + environment.nonce_prefix(root, job_id).encode()
     return [stat for pid, stat in process.all_stats().items() if not stat.ended and process.environ_begins(pid, mark)]
 
 
 def refuse_living(root: Root, job_id: str) -> None:
-    """Raises JobAlive where a supervisor has the job, or a process of it lives."""
+    """Raises JobAlive if a supervisor has the job, or a process of it lives."""
     with _locked(root, job_id, ended=False):
         pass
 
 
 def remove(root: Root, job_id: str, entry: Entry | None, keep_logs: bool) -> list[str]:
-    """Removes a job's folder, or what else lies in its place, and, unless `keep_logs`, its log files. Returns a
-    sentence about each thing that could not be removed. `entry`: what is known of the job.
+    """Removes a job's folder, or what else is in its place, and, unless `keep_logs`, its log files. Returns a sentence
+    about each thing that could not be removed. `entry`: the job, as far as it is known.
 
-    Raises JobAlive, JobNotFound, and OSError where nothing can be removed; the folder is still there then.
+    Raises JobAlive, JobNotFound, and OSError if it can remove nothing; the folder then still exists.
     """
     if not job_id or job_id.startswith(".") or "/" in job_id:
         raise JobNotFound(job_id)
@@ -48,7 +48,7 @@ def remove(root: Root, job_id: str, entry: Entry | None, keep_logs: bool) -> lis
     with _locked(root, job_id, ended=entry is None or entry.job.state.final):
         left = [] if keep_logs else _remove_logs(root, _owner(job_id, entry))
         aside = root.jobs / f".{job_id[:128]}.{secrets.token_hex(4)}"
-        with contextlib.suppress(FileNotFoundError):  # somebody has removed it, and the daemon still knew of it
+        with contextlib.suppress(FileNotFoundError):  # somebody else removed it, and the daemon still listed it
             path.rename(aside)
         if aside.is_dir() and not aside.is_symlink():
             if trouble := remove_tree(aside):
@@ -61,7 +61,7 @@ def remove(root: Root, job_id: str, entry: Entry | None, keep_logs: bool) -> lis
 
 @contextlib.contextmanager
 def _locked(root: Root, job_id: str, *, ended: bool) -> Iterator[None]:
-    """With nobody else having the job, as far as that can be had. Raises JobAlive."""
+    """Holds the job's lock if it can be opened. Raises JobAlive."""
     paths = root.job(job_id)
     held = None
     if paths.folder.is_dir() and not paths.folder.is_symlink():
@@ -70,7 +70,7 @@ def _locked(root: Root, job_id: str, *, ended: bool) -> Iterator[None]:
         except AlreadySupervised:
             raise JobAlive(job_id, _whose(lock.holder(paths.lock)), ended) from None
         except OSError:
-            pass  # a lock that nobody can open is nobody's; the processes tell
+            pass  # nobody can hold a lock that cannot be opened; the processes decide
     try:
         if found := living(root, job_id):
             raise JobAlive(job_id, process.names(found), ended)
@@ -93,12 +93,12 @@ def _owner(job_id: str, entry: Entry | None) -> Owner:
 
 def _remove_logs(root: Root, owner: Owner) -> list[str]:
     left: list[str] = []
-    for _ in range(2):  # a segment that was compressed meanwhile has another name by then
+    for _ in range(2):  # a segment that was compressed meanwhile has another name
         left = []
         try:
             files = log_ownership.of_job(root.log, owner)
         except OSError as error:
-            return [f"{error.filename or root.log}: log files cannot be listed: {error.strerror}"]
+            return [f"{error.filename or root.log}: cannot list log files: {error.strerror}"]
         for path in files.paths:
             left += _unlinked(path)
     with contextlib.suppress(OSError):  # it was listed just now
@@ -113,5 +113,5 @@ def _unlinked(path: Path) -> list[str]:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        return [f"{path}: cannot be removed: {error.strerror}"]
+        return [f"{path}: cannot remove it: {error.strerror}"]
     return []

@@ -1,5 +1,5 @@
-"""The output of a damaged job that no supervisor can drain: the daemon does it, so that no rank waits in a write, and
-what a rank wrote last is not thrown away with its FIFO."""
+"""Drains the output of a damaged job that no supervisor can drain. So no rank blocks in a write, and the last output of
+a rank is not lost with its FIFO."""
 
 import contextlib
 import os
@@ -27,19 +27,19 @@ from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import AlreadySupervised, explain
 from muster.supervisors.system import lock
 
-#: Seconds between two looks whether a supervisor still drains, and that one round of a log, and the last one, may take.
+#: Seconds between two checks for a draining supervisor; time limits of one round of a log, and of the last one.
 LOOK_S, ROUND_S, LAST_S = 0.5, 0.05, 10.0
 
 _log = structlog.get_logger(__name__)
 
 
 class Salvage:
-    """Of one damaged job. While it drains, it has the job's lock: no supervisor writes the same files."""
+    """Drains one damaged job. Meanwhile it holds the job's lock, so no supervisor writes the same files."""
 
     def __init__(
         self, root: Root, entry: Entry, living: Callable[[], list[Stat] | None], changed: Callable[[], None]
     ) -> None:
-        """`living`: its processes, None before they were looked for. `changed` is called when what is being lost has
+        """`living`: its processes; None before the first look. `changed` is called when the lost output has
         changed."""
         self._root, self._entry, self._living, self._changed = root, entry, living, changed
         self._threads = threads.Pool(4, abandon_on_cancel=True)
@@ -47,12 +47,12 @@ class Salvage:
         self._logs: dict[int, RankLog] = {}
         self._claims: Claims = {}
         self._counts: Counts | None = None
-        #: Held while files are worked with: they are closed when no thread does so any more.
+        #: Held while a thread uses the files: they are closed when no thread does.
         self._working = threading.Lock()
         self._closed = False
 
     async def run(self) -> None:
-        """Drains as soon as no supervisor does; until cancelled, then to the end of what the FIFOs hold."""
+        """Drains as soon as no supervisor does. When cancelled, empties the FIFOs and returns."""
         try:
             while not await self._begun():  # noqa: ASYNC110  (nothing tells of a supervisor's end)
                 await anyio.sleep(LOOK_S)
@@ -60,7 +60,7 @@ class Salvage:
                 for number in self._logs:
                     tasks.start_soon(self._drain, number)
         finally:
-            # A disk that hangs must not keep the daemon from ending, nor a supervisor from its job.
+            # A hanging disk must not block the end of the daemon, nor a supervisor that wants the job.
             with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_S + 1):
                 lost = await self._threads.run(self._end)
                 entry = self._entry
@@ -73,7 +73,7 @@ class Salvage:
     async def _drain(self, number: int) -> None:
         log = self._logs[number]
         while True:
-            with anyio.move_on_after(1.0):  # in a gap the file is tried again meanwhile
+            with anyio.move_on_after(1.0):  # in a gap, the file is tried again meanwhile
                 await anyio.wait_readable(log.fd)
             await self._threads.run(self._round, number, ROUND_S)
             self._tell(number)
@@ -87,7 +87,7 @@ class Salvage:
     # --- begin and end, in threads ------------------------------------------------------------------------------------
 
     def _begin(self) -> bool:
-        """Opens FIFOs and files. Returns False while a supervisor has them. Raises OSError."""
+        """Opens FIFOs and files. Returns False while a supervisor has them open. Raises OSError."""
         paths, known = self._entry.paths, self._entry.known or Job()
         with self._working:
             if self._closed:
@@ -95,8 +95,8 @@ class Salvage:
             return self._open(paths, known)
 
     def _open(self, paths: JobPaths, known: Job) -> bool:
-        """Raises OSError, with what could be opened open."""
-        # By descriptor where the daemon holds one: the FIFO may have no name any more.
+        """Raises OSError; what could be opened stays open."""
+        # By descriptor if the daemon holds one: the FIFO may have no name any more.
         fifos = {number: Path(f"/proc/self/fd/{fd}") for number, fd in self._entry.fifos.items()}
         if self._held is None and self._entry.has_folder:
             try:
@@ -135,7 +135,7 @@ class Salvage:
         return True
 
     def _files(self, number: int, rank: Rank | None, known: Job) -> tuple[Path, Path]:
-        """Log and index. Which device a rank has, of which nothing is known, its log's name tells."""
+        """Log and index. If the device of a rank is unknown, the name of its log gives it."""
         job_id, root = self._entry.job_id, self._root
         if number == JOB:
             node = known.node_rank if known.ranks else _number(root.log, f"{job_id}-muster-", ".log", 0)
@@ -145,10 +145,10 @@ class Salvage:
         return root.rank_log(job_id, number, device), root.rank_index(job_id, number, device)
 
     def _end(self) -> dict[int, str]:
-        """Drains what is left, and lets go of everything. Returns what was lost and stands in no log, by rank."""
+        """Drains what is left, and closes everything. Returns lost output that no log mentions, by rank."""
         lost = {}
         with self._working:
-            if not self._logs:  # nothing of the job lived when the first look came
+            if not self._logs:  # no process of the job lived at the first look
                 with contextlib.suppress(OSError):
                     self._open(self._entry.paths, self._entry.known or Job())
             late = time.monotonic() + LAST_S
@@ -167,7 +167,7 @@ class Salvage:
             release(self._entry)
         return lost
 
-    # --- what is told -------------------------------------------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------------------------------------
 
     def _tell(self, number: int) -> None:
         entry, log = self._entry, self._logs.get(number)
@@ -186,20 +186,20 @@ class Salvage:
         try:
             done: bool = await self._threads.run(self._begin)
         except OSError as error:
-            self._entry.note("output", f"its output cannot be drained: {explain(error)}; trying again")
+            self._entry.note("output", f"cannot drain its output: {explain(error)}; trying again")
             return False
         self._entry.note("output", "")
         return done
 
 
 def release(entry: Entry) -> None:
-    """Closes the read ends that were kept of a damaged job's FIFOs."""
+    """Closes the read ends of a damaged job's FIFOs."""
     while entry.fifos:
         os.close(entry.fifos.popitem()[1])
 
 
 def _fifos(paths: JobPaths) -> dict[int, Path]:
-    """Those in the job's folder, by rank."""
+    """FIFOs in the job's folder, by rank."""
     found = {JOB: paths.job_fifo} if paths.job_fifo.is_fifo() else {}
     for path in paths.folder.glob("rank-*.fifo"):
         if (match := re.fullmatch(r"rank-(\d+)\.fifo", path.name)) and path.is_fifo():
@@ -208,7 +208,7 @@ def _fifos(paths: JobPaths) -> dict[int, Path]:
 
 
 def _counts(paths: JobPaths, ranks: int) -> Counts:
-    """As the supervisor left them; where they are of another number of ranks, nothing of them is believed."""
+    """The counts that the supervisor left; all zero if they are for another number of ranks."""
     counts = Counts(paths.lost, paths.ends, ranks + 1, paths.spare_counts)
     with contextlib.suppress(OSError):
         if paths.lost.stat().st_size == (ranks + 1) * Counts.LOST.size:
@@ -221,7 +221,7 @@ def _counts(paths: JobPaths, ranks: int) -> Counts:
 
 
 def _number(folder: Path, before: str, behind: str, otherwise: int) -> int:
-    """The number in the name of the newest file that is called `before`, number, `behind`."""
+    """The number in the name of the newest file called `before` NUMBER `behind`."""
     newest = (0.0, otherwise)
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

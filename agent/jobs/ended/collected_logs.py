@@ -1,8 +1,8 @@
-"""Whose the log files are of jobs whose records were collected.
+"""Who owns the log files of jobs whose records were collected.
 
-The logs of such a job stay for as long as [logs] keeps them, under the same rules as those of any ended job. So what
-these rules need of it is kept: a line of JSON per job, in one file, which is read when the log folder is looked at and
-loses the lines of jobs that have no files any more. Everything here blocks.
+The logs of such a job stay as long as [logs] keeps them, under the same rules as those of any ended job. This file
+keeps what these rules need: a line of JSON per job. It is read when the log folder is examined, and loses the lines of
+jobs that have no files any more. Everything here blocks.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from muster.supervisors.model.states import State
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
-    """A job; `ranks`: numbers of those of this node, null where they are not known."""
+    """A job; `ranks`: numbers of its ranks on this node, null if unknown."""
 
     job: str
     accepted_at: float
@@ -31,15 +31,15 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 class CollectedLogs:
-    """For any thread."""
+    """Safe to use from any thread."""
 
     def __init__(self, path: Path) -> None:
-        """`path`: of the file, which need not exist."""
+        """`path`: the file, which need not exist."""
         self._path = path
         self._lock = threading.Lock()
 
     def add(self, rows: Iterable[Ended]) -> None:
-        """Puts jobs onto the disk whose records are about to be removed. Raises OSError."""
+        """Writes jobs whose records are about to be removed to disk. Raises OSError."""
         lines = b"".join(_encoded(row) for row in rows)
         with self._lock:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -55,7 +55,7 @@ class CollectedLogs:
                 os.close(fd)
 
     def read(self) -> dict[str, Ended]:
-        """By job id, the last of each; a line that is damaged is left out. Raises OSError."""
+        """The last line of each job, by job id; damaged lines are left out. Raises OSError."""
         with self._lock:
             return self._read()
 

@@ -1,8 +1,8 @@
-"""The jobs that have ended. Each costs an index entry in memory; everything else of it is read from disk when somebody
-asks, and a bounded number of those that were asked for last is kept.
+"""The jobs that have ended. Each costs an index entry in memory. Everything else is read from disk on request, and a
+bounded number of recently requested jobs stays in memory.
 
-The journals are the truth and the only thing that is stored: the index is built from them at each start, in the
-background, the jobs that ended last first. An id is known to be taken before that, and a job can be asked for by it.
+The journals are the only thing that is stored. The index is built from them at each start, in the background, the jobs
+that ended last first. Even before that, the daemon knows that an id is taken, and answers questions about its job.
 """
 
 from collections import Counter, OrderedDict
@@ -22,9 +22,9 @@ from muster.agent.jobs.entry import Entry, load
 from muster.supervisors.model.states import State
 from muster.supervisors.paths import Root
 
-#: Entries that are kept for the next who asks: as many jobs, and as many ranks in all of them.
+#: Limits of the entries that stay in memory after a request: jobs, and ranks of all of them together.
 MAX_LOADED, MAX_RANKS = 32, 1024
-#: Journals that are read in one thread hop: when all of one is needed, and when a summary is.
+#: Journals that one thread hop reads: completely, and for a summary.
 LOAD_AT_ONCE, INDEX_AT_ONCE = 32, 250
 
 _log = structlog.get_logger(__name__)
@@ -41,22 +41,22 @@ class EndedJobs:
         """`pool`: the threads that read journals."""
         self._root = root
         self._threads = pool
-        #: By id; None as long as only the id is known.
+        #: By id; None while only the id is known.
         self._index: dict[str, Ended | None] = {}
-        #: Entries that somebody holds: one job is never two objects.
+        #: Entries that are in use: one job is never two objects.
         self._held: WeakValueDictionary[str, Entry] = WeakValueDictionary()
         self._recent: OrderedDict[str, Entry] = OrderedDict()
         self._recent_ranks = 0
         self._newest_first: list[Ended] | None = None
-        #: How many there are of each state, of those that are indexed.
+        #: The number of indexed jobs in each state.
         self.states: Counter[State] = Counter()
-        #: What cannot be trusted, by job.
+        #: Why a job's record cannot be trusted, by job.
         self.damaged: dict[str, str] = {}
-        #: Of these, jobs that could not be read, which may pass.
+        #: Those among them that could not be read: that may be temporary.
         self.unread: set[str] = set()
-        #: Set once all that had ended before the daemon started is in the index.
+        #: Set once the index has all jobs that had ended before the daemon started.
         self.indexed = anyio.Event()
-        #: Called with each job that ends, and with the id of each whose record is removed.
+        #: Called with each job that ends, and with the id of each job whose record is removed.
         self.on_ended: list[Callable[[Entry], None]] = []
         self.on_removed: list[Callable[[str], None]] = []
         #: Called with each job whose record cannot be trusted.
@@ -71,39 +71,39 @@ class EndedJobs:
         return job_id in self._index
 
     def find(self, job_id: str) -> Entry | None:
-        """One that is in memory."""
+        """A job that is in memory."""
         return self._held.get(job_id)
 
     def row(self, job_id: str) -> Ended | None:
-        """None for one that is not in the index, or not yet."""
+        """None for a job that is not in the index, or not yet."""
         return self._index.get(job_id)
 
     def rows(self) -> Sequence[Ended]:
-        """Those that are indexed by now, newest accepted first; not to be changed."""
+        """The jobs indexed so far, newest accepted first. Read only."""
         if self._newest_first is None:
             known = (row for row in self._index.values() if row is not None)
             self._newest_first = sorted(known, key=lambda row: row.key, reverse=True)
         return self._newest_first
 
     async def get(self, job_id: str) -> Entry:
-        """All of a job, from memory or from disk. Raises JobNotFound."""
+        """A complete job, from memory or from disk. Raises JobNotFound."""
         if (entry := self._held.get(job_id)) is None:
             if job_id not in self._index:
                 raise JobNotFound(job_id)
             read: Entry
             read, _ = await self._threads.run(load, job_id, self._root.job(job_id))
-            if (entry := self._held.get(job_id)) is None:  # nobody else came first
+            if (entry := self._held.get(job_id)) is None:  # no other task read it first
                 if job_id not in self._index:
                     raise JobNotFound(job_id)
                 row = self._index[job_id]
                 if read.unread and row is not None and not row.damaged:
-                    return read  # who asks next finds out whether that has passed
+                    return read  # the next request finds out whether that has passed
                 entry = self._held[job_id] = read
         self._keep(entry)
         return entry
 
     def add(self, entry: Entry) -> None:
-        """A job that has ended, or one that is damaged."""
+        """Adds a job that has ended or is damaged."""
         self._held[entry.job_id] = entry
         if entry.unread:
             self.unread.add(entry.job_id)
@@ -115,7 +115,7 @@ class EndedJobs:
             call(entry)
 
     def expect(self, job_id: str) -> None:
-        """A job that is known to have ended: `index` reads more of it."""
+        """Notes a job that has ended: `index` reads more of it."""
         self._index[job_id] = None
 
     def remove(self, job_id: str) -> None:
@@ -132,9 +132,9 @@ class EndedJobs:
             call(job_id)
 
     async def index(self, order: Sequence[str]) -> list[OnCards]:
-        """Reads what is not indexed yet, in this order; returns jobs of this boot whose cards may not be free.
+        """Reads jobs that are not indexed yet, in this order; returns jobs of this boot whose cards may not be free.
 
-        Damage is in the index, and is logged.
+        Damaged jobs are in the index, and are logged.
         """
         on_cards: list[OnCards] = []
         for start in range(0, len(order), INDEX_AT_ONCE):
@@ -143,7 +143,7 @@ class EndedJobs:
             for job_id, summary in found:
                 if not self._is_open(job_id):
                     continue  # it was removed meanwhile
-                if summary is None:  # something is not as it should be: all of it is read, and says what
+                if summary is None:  # unexpected content: reading the whole job finds out what it is
                     entry = await self.get(job_id)
                     if self._is_open(job_id):
                         if entry.unread:

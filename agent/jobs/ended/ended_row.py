@@ -1,4 +1,4 @@
-"""The index entry of an ended job: what is kept of it in memory."""
+"""The index entry of an ended job: the part of it that stays in memory."""
 
 import functools
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from muster.supervisors.model.states import State
 
 @dataclass(slots=True, eq=False)
 class Ended:
-    """An ended job in the index. Times in seconds since the epoch; `ranks` are the numbers of those of this node, None
-    where they cannot be known; `folders`: names of folders in the log folder that belong to the job's user."""
+    """An ended job in the index. Times in seconds since the epoch; `ranks`: numbers of its ranks on this node, None if
+    unknown; `folders`: names of folders in the log folder that belong to the job's user."""
 
     job_id: str
     accepted_at: float
@@ -23,24 +23,24 @@ class Ended:
     node_rank: int
     ranks: Sequence[int] | None
     folders: tuple[str, ...]
-    #: Why what is on disk of it cannot be trusted; empty: it can.
+    #: Why its record on disk cannot be trusted; empty: it can.
     damaged: str = ""
-    #: Whether its log files are known to be where the setting `logs.upload` takes them.
+    #: Whether the program of the setting `logs.upload` has taken all its log files.
     uploaded: bool = False
 
     @property
     def key(self) -> tuple[float, str]:
-        """By which lists are in order."""
+        """The sort key of lists."""
         return self.accepted_at, self.job_id
 
     @property
     def since(self) -> float:
-        """When it ended; of a damaged one, which does not say that, when it was accepted, or its folder was changed."""
+        """When it ended; if damage hides that, when it was accepted or its folder was last changed."""
         return self.ended_at or self.accepted_at
 
     @classmethod
     def of(cls, entry: Entry) -> Self:
-        """The index entry of a job that was read as a whole."""
+        """The index entry of a job that was read completely."""
         job = entry.job
         ranks = None if entry.damaged else numbers_of([rank.rank for rank in job.ranks])
         folders = folders_of(entry.job_id, entry.spec)
@@ -48,7 +48,7 @@ class Ended:
 
 
 def numbers_of(ranks: Sequence[int]) -> Sequence[int]:
-    """Numbers of ranks in little memory: of jobs whose ranks follow one another, a range that these jobs share."""
+    """Numbers of ranks in little memory: consecutive ranks become a range that jobs share."""
     if len(ranks) and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
         return _range(ranks[0], len(ranks))
     return tuple(ranks)

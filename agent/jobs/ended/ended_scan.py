@@ -1,8 +1,8 @@
-"""What the index of ended jobs knows of each, read from its folder without replaying its journal. Everything here
-blocks.
+"""What the index of ended jobs knows about each job, read from its folder without replaying its journal. Everything
+here blocks.
 
-A journal whose lines all have their checksums, which begins with `accepted` and ends with `ended`, is summed up from
-three of its records. Whatever else is found, the caller reads the job as a whole.
+A journal whose lines all have correct checksums, and which begins with `accepted` and ends with `ended`, is summed up
+from three of its records. In any other case the caller reads the job completely.
 """
 
 import os
@@ -22,7 +22,7 @@ from muster.supervisors.model.states import Kind, State
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.system import trust
 
-#: Bytes at a journal's end in which its last record is sought first.
+#: The last record is first searched for in so many bytes at a journal's end.
 _TAIL_BYTES = 4096
 _PLANNED = b'"kind":"planned"'
 _LOST_WITH_LINE = b'"kind":"lost_bytes"', b'"line":'
@@ -30,8 +30,8 @@ _LOST_WITH_LINE = b'"kind":"lost_bytes"', b'"line":'
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of an ended job: its index entry, the cards that somebody of it may still be on with the UUIDs that are known of
-    them, and whether it ended inside a gap, whose line its logs may lack."""
+    """An ended job: its index entry, the cards that its processes may still use with their known UUIDs, and whether it
+    ended in a gap, whose line its logs may lack."""
 
     row: Ended
     cards: tuple[int, ...]
@@ -49,14 +49,14 @@ class End:
 
 
 def ends(root: Root, job_ids: Iterable[str]) -> list[End | None]:
-    """For each job its end; None where its journal does not end with the record `ended`: it has not ended, or it is
+    """The end of each job; None if its journal does not end with the record `ended`: the job has not ended, or is
     damaged."""
     return [_end(job_id, root.job(job_id).journal) for job_id in job_ids]
 
 
 def summaries(root: Root, job_ids: Iterable[str]) -> list[tuple[str, Summary | None]]:
-    """Of jobs that have ended; None for one that must be read as a whole. What a killed supervisor could not remove is
-    removed."""
+    """Summaries of ended jobs; None for a job that must be read completely. Removes what a killed supervisor left
+    behind."""
     found = []
     for job_id in job_ids:
         paths = root.job(job_id)
@@ -75,7 +75,7 @@ def _end(job_id: str, path: Path) -> End | None:
 
 
 def _last_line(path: Path) -> bytes:
-    """With its newline; empty where there is none, or where it is torn. Raises OSError."""
+    """The last line with its newline; empty if there is none, or if it is torn. Raises OSError."""
     fd = trust.open_own(path, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
@@ -118,7 +118,7 @@ def _summary(job_id: str, paths: JobPaths) -> Summary | None:
 
 
 def _place(lines: Sequence[bytes]) -> int:
-    """The number of the record that says where the ranks are: what is quoted in a text has other quotes."""
+    """The number of the record with the places of the ranks. Quoted text cannot match: its quotes are escaped."""
     planned = (number for number in range(len(lines) - 1, 0, -1) if _PLANNED in lines[number])
     return next(planned, 0)
 
@@ -127,5 +127,5 @@ def _record(lines: Sequence[bytes], number: int) -> Record:
     """Raises ValueError."""
     record = journal.decode(lines[number] + b"\n")
     if record is None or record.get("n") != number:
-        raise ValueError(f"record {number} is not where it belongs")
+        raise ValueError(f"record {number} is out of place")
     return record

@@ -1,4 +1,4 @@
-"""Records of ended jobs that are removed together. Everything here blocks."""
+"""Removes records of ended jobs together. Everything here blocks."""
 
 import contextlib
 import secrets
@@ -13,10 +13,10 @@ from muster.supervisors.system import lock as job_lock
 
 
 def collect(root: Root, rows: Iterable[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
-    """Removes the folders of these ended jobs, and notes whose their log files are. Returns those whose folders are
-    gone, and a sentence about what could not be removed, or nothing.
+    """Removes the folders of these ended jobs, and notes who owns their log files. Returns the jobs whose folders were
+    removed, and a sentence about what could not be removed, or "".
 
-    A folder is moved aside as a whole: should the daemon be killed, the next start removes it.
+    A folder is first moved aside as a whole: if the daemon is killed, the next start removes it.
     """
     there = [row for row in rows if not (row.damaged and job_lock.holder(root.job(row.job_id).lock))]
     if not there:
@@ -27,15 +27,15 @@ def collect(root: Root, rows: Iterable[Ended], logs: CollectedLogs) -> tuple[lis
         logs.add(there)
         aside.mkdir(0o700)
     except OSError as error:
-        return [], f"{error.filename or root.state}: records cannot be removed: {error.strerror}"
+        return [], f"{error.filename or root.state}: cannot remove records: {error.strerror}"
     for row in there:
         folder = root.job(row.job_id).folder
         try:
             folder.rename(aside / row.job_id)
         except FileNotFoundError:
-            pass  # somebody has removed it
+            pass  # somebody else removed it
         except OSError as error:
-            trouble = f"{folder}: cannot be removed: {error.strerror}"
+            trouble = f"{folder}: cannot remove it: {error.strerror}"
             continue
         gone.append(row)
     with contextlib.suppress(OSError):

@@ -299,7 +299,7 @@ BAD: dict[str, tuple[object, str]] = {
         "device[0].rank_id: is 7, but",
     ),
     "a rank twice": (changed(ONE, "server_list", 0, "device", 0, "rank_id", to="0"), "rank_id: '0' occurs twice"),
-    "no device and no ranks": (template2([("j-0", "s", [])]), "has no device: say with ranks or cards"),
+    "no device and no ranks": (template2([("j-0", "s", [])]), "has no device: give the number of ranks"),
 }
 
 

@@ -231,7 +231,7 @@ def test_a_table_without_devices_leaves_the_job_as_it_is_asked_for(table):
 
 @pytest.mark.parametrize("table", [template2(0), template1()])
 def test_nor_does_it_say_how_many_ranks_there_are_to_be(table):
-    with pytest.raises(RankTableError, match="has no device: say with ranks or cards"):
+    with pytest.raises(RankTableError, match="has no device: give the number of ranks"):
         plan(spec(), table)
 
 
@@ -256,9 +256,9 @@ TWO: dict[str, Any] = {"node_count": 2, "master_addr": "a", "master_port": 1}
             {"boot": "tensorflow"},
             (2, 2),
             0,
-            r"has 2 server\(s\), for which the job is not made: nodes: tensorflow on 2",
+            r"has 2 server\(s\), which does not match the job: nodes: tensorflow on 2",
         ),
-        ({"boot": "mpi"}, (1, 1, 1), 2, r"has 3 server\(s\), for which the job is not made: nodes: mpi on 3 nodes"),
+        ({"boot": "mpi"}, (1, 1, 1), 2, r"has 3 server\(s\), which does not match the job: nodes: mpi on 3 nodes"),
     ],
 )
 def test_a_table_that_says_something_else_than_the_job_is_refused(changes, counts, here, said):
