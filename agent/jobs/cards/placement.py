@@ -108,7 +108,7 @@ def planned(
         raise RankTableError(path, "", f"server {server.server_id}, which is this node, has no device")
     if spec.counted and spec.local_ranks != count:
         asked = "cards" if spec.wants_cards else "ranks"
-        what = f"gives {count} device(s) to server {server.server_id}, and the job requests {spec.local_ranks} {asked}"
+        what = f"gives {count} device(s) to server {server.server_id}, and the job asks for {spec.local_ranks} {asked}"
         raise RankTableError(path, "", what)
     several = nodes > 1
     if spec.boot == Boot.RANKS:
