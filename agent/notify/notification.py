@@ -68,10 +68,9 @@ def names(event: Event) -> tuple[str, ...]:
         case kind if kind in _HANG:
             return (_HANG[kind],)
         # One that was grave and is not any more is told, too: somebody was woken for it.
-        case node_notes.CONDITION | node_notes.CLEARED if Status.CRITICAL in (said.get("status"), said.get("was")):
-            return ("node_condition",)
-        case node_notes.CONDITION | node_notes.CLEARED if said.get("code") in _OF_MUSTER:
-            return ("node_condition",)
+        case node_notes.CONDITION | node_notes.CLEARED:
+            told = Status.CRITICAL in (said.get("status"), said.get("was")) or said.get("code") in _OF_MUSTER
+            return ("node_condition",) if told else ()
         case node_notes.DRAINED | node_notes.UNDRAINED:
             return ("node_drained",)
     return ()

@@ -54,7 +54,8 @@ _OF_JOB = frozenset(
 @dataclass(frozen=True, slots=True)
 class Happening:
     """Something at `at` (seconds since the epoch). `card` None: it is not about a card. `code`: of a finding, else
-    empty. `grave`: a critical finding about the node or a card of the job; `open`: it began earlier and still lasts."""
+    empty. `grave`: a critical finding about the node or a card of the job, not of a drill; `open`: it began earlier
+    and still lasts."""
 
     at: float
     kind: str
@@ -63,7 +64,6 @@ class Happening:
     card: int | None = None
     code: str = ""
     grave: bool = False
-    drill: bool = False
     open: bool = False
 
 
@@ -149,7 +149,6 @@ def happenings(events: Sequence[Event], conditions: Iterable[Condition], entry: 
                     card=condition.card,
                     code=condition.code,
                     grave=condition.status is Status.CRITICAL and not condition.injected,
-                    drill=condition.injected,
                     open=True,
                 )
             )
@@ -167,8 +166,8 @@ def _once(found: Sequence[Happening]) -> list[Happening]:
 def _happening(event: Event, entry: Entry) -> Happening:
     attributes = event.attributes
     card = attributes.get("card", "")
-    drill = attributes.get("injected") == "true"
-    grave = attributes.get("status") == Status.CRITICAL and event.kind in (CONDITION, EVENT) and not drill
+    critical = attributes.get("status") == Status.CRITICAL and event.kind in (CONDITION, EVENT)
+    grave = critical and attributes.get("injected") != "true"
     code = attributes.get("code", "") if event.kind in (CONDITION, EVENT, CLEARED) else ""
     text = event.message
     if event.kind == EVENT and code:
@@ -181,7 +180,7 @@ def _happening(event: Event, entry: Entry) -> Happening:
         text = f"rank {event.rank} was ended because another rank had failed"
     before = event.time < entry.job.accepted_at
     return Happening(
-        event.time, event.kind, text, event.rank, int(card) if card.isdecimal() else None, code, grave, drill, before
+        event.time, event.kind, text, event.rank, int(card) if card.isdecimal() else None, code, grave, before
     )
 
 

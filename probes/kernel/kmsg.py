@@ -9,8 +9,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.kernel import process
@@ -30,15 +29,14 @@ _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
     """One record. `seconds` is the kernel's clock, which began with the boot and stands still while the node sleeps;
-    `level` 0 (emergency) to 7 (debug); `kernel` tells whether the kernel wrote it itself; `tags` are its further
-    lines."""
+    `level` 0 (emergency) to 7 (debug); `kernel` tells whether the kernel wrote it itself. Its further
+    lines (SUBSYSTEM=, DEVICE=) are not kept."""
 
     seq: int
     seconds: float
     level: int
     kernel: bool
     text: str
-    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +58,8 @@ def parse(data: bytes) -> KernelRecord | None:
     facility = priority >> 3
     if facility not in (_KERNEL, _USER):
         return None
-    text, *lines = rest.rstrip(b"\n").split(b"\n")
-    tags = {}
-    for line in lines:
-        if line.startswith(b" "):
-            key, equals, value = line[1:].partition(b"=")
-            if equals:
-                tags[_plain(key)] = _plain(value)
-    return KernelRecord(seq, microseconds / 1e6, priority & 7, facility == _KERNEL, _plain(text), tags)
+    text = rest.partition(b"\n")[0]
+    return KernelRecord(seq, microseconds / 1e6, priority & 7, facility == _KERNEL, _plain(text))
 
 
 def _plain(text: bytes) -> str:

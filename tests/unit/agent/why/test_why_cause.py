@@ -300,7 +300,7 @@ def test_what_came_long_after_the_end_is_no_reason() -> None:
 
 
 def test_a_drill_is_no_reason() -> None:
-    drill = happening("node.condition", "card 0", 2.0, card=0, code="GPU_OFF_BUS", drill=True)
+    drill = happening("node.condition", "card 0", 2.0, card=0, code="GPU_OFF_BUS", grave=False)
     assert first(facts(*FAILED, happenings=(drill,)))[0] == "unknown"
 
 

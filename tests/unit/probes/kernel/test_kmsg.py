@@ -20,7 +20,6 @@ def test_a_record_with_its_further_lines():
     assert record is not None
     assert (record.seq, record.seconds, record.level, record.kernel) == (1234, 98.765432, 4, True)
     assert record.text == "pcieport 0000:00:01.0: oops"
-    assert record.tags == {"SUBSYSTEM": "pci", "DEVICE": "+pci:0000"}
 
 
 def test_escapes_are_undone():
