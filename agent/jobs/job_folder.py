@@ -20,7 +20,7 @@ from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.replay import place, replay
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID
-from muster.supervisors.output.output import job_line, job_log_files, set_aside
+from muster.supervisors.output.job_output import job_line, job_log_files, set_aside
 from muster.supervisors.output.time_index import INDEX_RECORD
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import AlreadySupervised, remedy

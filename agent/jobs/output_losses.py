@@ -15,11 +15,11 @@ from muster.agent.jobs.entry import Entry
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
 from muster.supervisors.model.states import JOB
+from muster.supervisors.output.job_output import job_log_files
 from muster.supervisors.output.log_file import Claims, LogFile
 from muster.supervisors.output.log_layout import Folder
 from muster.supervisors.output.log_reader import Reader
 from muster.supervisors.output.log_removals import removals
-from muster.supervisors.output.output import job_log_files
 from muster.supervisors.paths import Root, rank_log_name
 
 #: Seconds between two looks.

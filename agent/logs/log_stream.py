@@ -10,7 +10,7 @@ from muster.agent.logs import log_reading
 from muster.agent.logs.log_events import EventLines
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.model.states import JOB
-from muster.supervisors.output.output import job_log_files
+from muster.supervisors.output.job_output import job_log_files
 from muster.supervisors.paths import Root
 from muster.v1 import log_pb2
 

@@ -25,7 +25,7 @@ from muster.agent.logs.labels import LabelledLines
 from muster.agent.logs.log_reading import Chunk
 from muster.agent.logs.log_stream import files_of
 from muster.supervisors.model.states import JOB
-from muster.supervisors.output.output import set_aside
+from muster.supervisors.output.job_output import set_aside
 from muster.supervisors.paths import Root
 from muster.supervisors.system import trust
 

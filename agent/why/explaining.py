@@ -18,7 +18,7 @@ from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import EXPLAINED, Entry
 from muster.agent.jobs.explained import Explained, Worker
 from muster.agent.jobs.registry import Registry
-from muster.agent.why.causes import cause as why_cause
+from muster.agent.why.causes import probable_cause
 from muster.agent.why.causes.advice import advise
 from muster.agent.why.facts import Facts, Known, gather
 from muster.agent.why.words import shown
@@ -102,7 +102,7 @@ class Explaining:
     async def _explain(self, entry: Entry) -> None:
         folder = self._known.config().why.signatures_dir
         facts = await gather(self._known, entry, Path(folder) if folder else None)
-        causes = why_cause.causes(facts)
+        causes = probable_cause.causes(facts)
         advice = advise(facts, causes)
         main = causes[0] if causes else None
         found = Explained(advice.action, advice.reason, at=time.time())

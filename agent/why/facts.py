@@ -1,4 +1,4 @@
-"""Gathers all facts about a job for its report; cause.py judges them."""
+"""Gathers all facts about a job for its report; probable_cause.py judges them."""
 
 import os
 import re

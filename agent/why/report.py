@@ -11,8 +11,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.text import plain
 from muster.agent.why import around, curves
 from muster.agent.why.around import Happening
-from muster.agent.why.causes import cause as why_cause
-from muster.agent.why.causes import causes_said
+from muster.agent.why.causes import causes_said, probable_cause
 from muster.agent.why.causes.advice import advise
 from muster.agent.why.causes.found import CERTAIN, LOW, NONE, Cause
 from muster.agent.why.facts import Facts, Known, gather
@@ -176,7 +175,7 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
     """Builds the report from the facts."""
     job, entry = facts.job, facts.entry
     warnings = [*entry.warnings(), *(entry.notes or {}).values()]
-    causes = why_cause.causes(facts)
+    causes = probable_cause.causes(facts)
     main = causes[0] if causes else None
     also = [one for one in causes[1:] if main is not None and _adds(main, one)][:MAX_ALSO]
     steps = [step for one in (main, *also) if one is not None for step in one.steps]
@@ -287,7 +286,7 @@ def _headline(facts: Facts, reached: Verdict | None, warnings: int) -> str:
     if facts.job.state is State.RESTARTING and facts.job.past:
         past = facts.job.past[-1]
         return shown(plain(f"attempt {past.number} failed: {past.summary}; muster will start it again"), 1000)
-    if any(one.grave for one in facts.happenings) or why_cause.causes(facts):
+    if any(one.grave for one in facts.happenings) or probable_cause.causes(facts):
         return "it has not ended; problems so far:"
     if warnings:
         return f"it has not ended; {warnings} warning{'s' if warnings > 1 else ''} about it, listed below"

@@ -13,7 +13,7 @@ from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import Kind
-from muster.supervisors.output.output import Output
+from muster.supervisors.output.job_output import Output
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import Exhausted
 from muster.supervisors.system.descriptors import lowered_to

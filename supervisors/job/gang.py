@@ -28,7 +28,7 @@ from muster.supervisors.model.journal import Contents
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import Kind
-from muster.supervisors.output.output import Output
+from muster.supervisors.output.job_output import Output
 from muster.supervisors.paths import Root
 from muster.supervisors.session.sessions import Sessions
 from muster.supervisors.supervision_errors import NotStartable

@@ -16,7 +16,7 @@ from muster.supervisors.launch.spawning import ProcessBuilder
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Kind, Outcome, State
 from muster.supervisors.output import tee
-from muster.supervisors.output.output import is_ours, job_log_files
+from muster.supervisors.output.job_output import is_ours, job_log_files
 from muster.supervisors.system.ladder import Climb
 from muster.supervisors.system.loop import Alarm
 

@@ -256,7 +256,7 @@ class ControlServer:
 
 class JournalServer(ControlServer):
     """A supervisor's: watchers are sent how many bytes of the journal are on disk, the records that are owed to it
-    (ledger.py), why it takes none, and what open gaps have lost by now (output.py), which needs no disk."""
+    (ledger.py), why it takes none, and what open gaps have lost by now (job_output.py), which needs no disk."""
 
     def __init__(self, loop: Loop, paths: Sequence[Path], spare: Spare) -> None:
         """Listens at the first of these paths where a socket can be made; tries again for as long as there is none.

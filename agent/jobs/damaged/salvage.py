@@ -20,8 +20,8 @@ from muster.supervisors.model.lifecycle import Job, OpenGap, Rank
 from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output.gaps import Counts, Gap
+from muster.supervisors.output.job_output import job_log_files
 from muster.supervisors.output.log_file import Claims
-from muster.supervisors.output.output import job_log_files
 from muster.supervisors.output.tee import RankLog
 from muster.supervisors.paths import JobPaths, Root
 from muster.supervisors.supervision_errors import AlreadySupervised, explain

@@ -36,7 +36,7 @@ from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, JobSpec
 from muster.supervisors.model.states import Kind, State, StopCause
 from muster.supervisors.model.verdict import OWN_FAILURE, blames_node
-from muster.supervisors.output.output import job_log_files
+from muster.supervisors.output.job_output import job_log_files
 from muster.supervisors.paths import Root
 from muster.supervisors.system.spare import Reserve
 

@@ -1,6 +1,6 @@
 """From facts to causes, the most likely first, and what to do.
 
-`cause.causes` asks the modules `causes_said` (its output), `causes_launched` (a
-launcher's report of its workers), `causes_hardware` (cards and node) and `causes_ended` (its
-records) in order; `found.Cause` is what they return. `advice.advise` is the one table from a cause to a recommendation.
+`probable_cause.causes` asks the modules `causes_said` (its output), `causes_launched` (a launcher's report of its
+workers), `causes_hardware` (cards and node) and `causes_ended` (its records) in order; `found.Cause` is what they
+return. `advice.advise` is the one table from a cause to a recommendation.
 """

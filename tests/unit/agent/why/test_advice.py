@@ -6,8 +6,8 @@ from typing import get_args
 import pytest
 
 from muster.agent.why.causes.advice import SIGNATURES, TABLE, Advice, Recommendation, advise
-from muster.agent.why.causes.cause import causes
 from muster.agent.why.causes.found import SeenIn
+from muster.agent.why.causes.probable_cause import causes
 from muster.agent.why.facts import Facts
 from muster.agent.why.signatures import Kind, builtin
 from muster.supervisors.model.lifecycle import Verdict

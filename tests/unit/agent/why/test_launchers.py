@@ -10,7 +10,7 @@ import pytest
 from muster.agent.logs.log_reading import RankLogFile
 from muster.agent.why import launchers, log_signs
 from muster.agent.why.causes.advice import advise
-from muster.agent.why.causes.cause import causes
+from muster.agent.why.causes.probable_cause import causes
 from muster.agent.why.facts import Facts
 from muster.agent.why.launchers import LauncherReport
 from muster.agent.why.log_signs import Launched, Searched, Wanted

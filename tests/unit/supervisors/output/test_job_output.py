@@ -17,11 +17,11 @@ from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.replay import apply
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output import tee
+from muster.supervisors.output.job_output import GAP_AGAIN_S, Output, job_line, job_log_files, set_aside
 from muster.supervisors.output.log_file import LogFile
 from muster.supervisors.output.log_layout import Folder
 from muster.supervisors.output.log_removals import record_removal, removals
 from muster.supervisors.output.log_segments import removed_path, segment_path
-from muster.supervisors.output.output import GAP_AGAIN_S, Output, job_line, job_log_files, set_aside
 from muster.supervisors.paths import Root
 from muster.supervisors.system.loop import Loop
 

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from muster.agent.why.causes.cause import causes
 from muster.agent.why.causes.causes_said import repeated
+from muster.agent.why.causes.probable_cause import causes
 from muster.agent.why.curves import Curve, Minutes
 from muster.agent.why.facts import Facts
 from muster.supervisors.model.lifecycle import Rank, Stop, Verdict
