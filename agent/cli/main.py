@@ -5,13 +5,13 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import get_completion_class
 
-from muster.agent.cli import completion
 from muster.agent.cli.client.address import address_options
 from muster.agent.cli.commands import check, debug, events, hang, jobs, logs, look, node, run, service, stacks, top, why
 from muster.agent.cli.commands import exec as exec_
 from muster.agent.cli.exits import Exit, Failure
-from muster.agent.cli.printing import keep_descriptors, note
+from muster.agent.cli.printing import emit, keep_descriptors, note
 from muster.agent.host import build
 from muster.agent.host.pid_one import is_init, leave_when_asked
 
@@ -25,6 +25,22 @@ def cli() -> None:
     Exit codes: 0 done, 1 failure, 2 usage, 3 no such job, 4 no daemon, 5 refused. `run` and `wait` exit with the job's
     code, `exec` with the command's.
     """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash: muster completion bash > ~/.local/share/bash-completion/completions/muster
+    zsh:  muster completion zsh > a file named _muster in a folder of $fpath
+    fish: muster completion fish > ~/.config/fish/completions/muster.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None  # the choice above
+    emit(kind(context.find_root().command, {}, "muster", "_MUSTER_COMPLETE").source() + "\n")
 
 
 for _command in (
@@ -46,7 +62,7 @@ for _command in (
     check.check,
     service.service,
     debug.debug,
-    completion.completion,
+    completion,
 ):
     cli.add_command(_command)
 

@@ -1,6 +1,8 @@
 """Removes the record of an ended job: by request, by force, and by age or count."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import TypeVar, TypeVarTuple
 
@@ -9,9 +11,9 @@ import structlog
 
 from muster.agent import threads
 from muster.agent.errors import JobAlive, JobNotEnded, NoRoom
+from muster.agent.host.state_file import sync_folder
 from muster.agent.jobs import job_folder, log_ownership
 from muster.agent.jobs.damaged import forced_removal
-from muster.agent.jobs.ended import record_removal
 from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
@@ -20,6 +22,7 @@ from muster.agent.jobs.job_work import JobWork
 from muster.agent.jobs.live.job_tasks import JobTasks
 from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.paths import Root
+from muster.supervisors.system import lock as job_lock
 
 #: A supervisor has so many seconds to exit after its job's end; then the folder is removed.
 LEAVE_S = 6.0
@@ -99,7 +102,7 @@ class JobRemoval:
             for row in sorted(rows, key=lambda row: row.job_id):
                 await stack.enter_async_context(self._work.alone(row.job_id))
             there = [row for row in rows if self._table.ended.row(row.job_id) is row]
-            gone, trouble = await self._threads.run(record_removal.collect, self._root, there, logs)
+            gone, trouble = await self._threads.run(_collect, self._root, there, logs)
             for row in gone:
                 self._table.forget(row.job_id)
         if trouble and trouble != self.uncollected:
@@ -123,3 +126,34 @@ class JobRemoval:
 
     def _no_room(self, error: OSError) -> NoRoom:
         return NoRoom(f"{error.filename or self._root.jobs}: cannot remove it: {error.strerror}")
+
+
+def _collect(root: Root, rows: Iterable[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
+    """Removes the folders of these ended jobs, and notes who owns their log files. Returns the jobs whose folders were
+    removed, and a sentence about what could not be removed, or "".
+
+    A folder is first moved aside as a whole: if the daemon is killed, the next start removes it. Blocks.
+    """
+    there = [row for row in rows if not (row.damaged and job_lock.holder(root.job(row.job_id).lock))]
+    if not there:
+        return [], ""
+    aside = root.jobs / f".collected.{secrets.token_hex(4)}"
+    gone, trouble = [], ""
+    try:
+        logs.add(there)
+        aside.mkdir(0o700)
+    except OSError as error:
+        return [], f"{error.filename or root.state}: cannot remove records: {error.strerror}"
+    for row in there:
+        folder = root.job(row.job_id).folder
+        try:
+            folder.rename(aside / row.job_id)
+        except FileNotFoundError:
+            pass  # somebody else removed it
+        except OSError as error:
+            trouble = f"{folder}: cannot remove it: {error.strerror}"
+            continue
+        gone.append(row)
+    with contextlib.suppress(OSError):
+        sync_folder(root.jobs)
+    return gone, job_folder.remove_tree(aside) or trouble
