@@ -95,26 +95,36 @@ def builtin() -> Table:
 def load(folder: Path | None) -> Table:
     """The built-in table plus an operator's files, in the order of their names. Blocks. An invalid file or signature is
     left out and reported in `problems`; a folder that does not exist is no problem."""
-    rows = {signature.id: (signature, patterns) for signature, patterns in builtin().rows}
-    problems: list[str] = []
+    found, problems = builtin(), list[str]()
     for path in _files(folder, problems):
-        try:
-            with open(path, "rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            problems.append(f"{path}: cannot be read: {error.strerror}")
-            continue
-        if len(data) > MAX_FILE_BYTES:
-            problems.append(f"{path}: was left out: it has over {MAX_FILE_BYTES} bytes")
-            continue
-        found, wrong = _rows(data, str(path))
-        problems += wrong
-        rows |= found
+        one = load_file(path)
+        problems += one.problems
+        found = with_own(one, found)
+    rows = found.rows
     if len(rows) > MAX_SIGNATURES:
         problems.append(f"{folder}: {len(rows)} signatures, of which {MAX_SIGNATURES} are used")
     if len(problems) > MAX_PROBLEMS:
         problems[MAX_PROBLEMS:] = [f"{folder}: {len(problems) - MAX_PROBLEMS} more problems"]
-    return Table(tuple(rows.values())[:MAX_SIGNATURES], tuple(problems))
+    return Table(rows[:MAX_SIGNATURES], tuple(problems))
+
+
+def with_own(own: Table, table: Table | None = None) -> Table:
+    """A table, muster's where none is given, with these added; they replace those with the same id."""
+    rows = {row[0].id: row for row in (table or builtin()).rows} | {row[0].id: row for row in own.rows}
+    return Table(tuple(rows.values()))
+
+
+def load_file(path: Path) -> Table:
+    """The signatures of one file alone, and what is wrong with it. Blocks; raises nothing."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        return Table((), (f"{path}: cannot be read: {error.strerror}",))
+    if len(data) > MAX_FILE_BYTES:
+        return Table((), (f"{path}: was left out: it has over {MAX_FILE_BYTES} bytes",))
+    found, problems = _rows(data, str(path))
+    return Table(tuple(found.values()), tuple(problems))
 
 
 def _files(folder: Path | None, problems: list[str]) -> list[Path]:
