@@ -14,6 +14,12 @@ from tests.conftest import FINAL, Daemon, alive, eventually
 
 HERE, ELSEWHERE, FAIL = "RETRY_HERE", "RETRY_ELSEWHERE", "FAIL"
 TRACEBACK = 'Traceback (most recent call last):\n  File "/w/train.py", line 88, in <module>\n    main()\n'
+NPU = (
+    TRACEBACK + "RuntimeError: synchronize:build/CMakeFiles/torch_npu.dir/compiler_depend.ts:361 NPU function error: "
+    "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream()), error code is {}\n"
+    "[ERROR] 2026-03-25-06:14:02 (PID:17096, Device:5, RankID:5) ERR00100 PTA call acl api failed\n"
+    "EE9999: Inner Error!\n"
+)
 #: What a failing rank wrote, and what is to be done about it.
 SAID = {
     "off-the-bus": (
@@ -51,6 +57,11 @@ SAID = {
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
         "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n",
     ),
+    "507054": (ELSEWHERE, NPU.format(507054)),
+    "507056": (ELSEWHERE, NPU.format(507056)),
+    "507057": (HERE, NPU.format(507057)),
+    "507048": (HERE, NPU.format(507048)),
+    "507035": (FAIL, NPU.format(507035)),
     "ei0002": (
         HERE,
         "EI0002: [PID: 9] The wait execution of the Notify register times out. Remote rank: [24]\n",

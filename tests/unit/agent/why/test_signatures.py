@@ -13,6 +13,12 @@ from muster.agent.why.signatures import Hit, Scan
 
 #: Output of a failing rank, and the signature that is to be taken for its reason: the root of the highest priority, or
 #: what follows from another's failure.
+#: What torch_npu raises when a stream fails, and the line that it writes then.
+SYNCHRONIZE = (
+    "RuntimeError: synchronize:build/CMakeFiles/torch_npu.dir/compiler_depend.ts:361 NPU function error: "
+    "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream()), error code is {}\n"
+)
+ERR = "(PID:17096, Device:5, RankID:5) ERR00100 PTA call acl api failed"
 SAMPLES = [
     (
         "cuda-out-of-memory",
@@ -153,6 +159,28 @@ SAMPLES = [
         " serial number is 20, there is an fftsplus aicore error exception, core id is 0, error code = 0\n",
     ),
     ("cann-device-memory-error", "RuntimeError: UCE ERROR.\n"),
+    ("cann-aicore", "RuntimeError: ACL stream synchronize failed, error code:507035\n"),
+    *(
+        (name, SYNCHRONIZE.format(code) + f"[ERROR] 2026-03-25-06:14:02 {ERR}\nEE9999: Inner Error!\n")
+        for name, code in [
+            ("cann-device-memory-error", 507053),
+            ("cann-device-memory-error", 507054),
+            ("cann-device-memory-error", 507055),
+            ("hccl-network", 507056),
+            ("hccl-network", 507904),
+            ("cann-remote-error", 507057),
+            ("cann-driver", 507010),
+            ("cann-driver", 507899),
+            ("cann-task-timeout", 507014),
+            ("cann-task-timeout", 507048),
+            ("cann-wait-failed", 507011),
+            ("cann-wait-failed", 507046),
+            ("cann-aborted", 507023),
+            ("cann-aicore", 507015),
+            ("cann-aicpu", 507018),
+            ("npu-out-of-memory", 207018),
+        ]
+    ),
     ("cann-inner-error", "EH9999: Inner Error!\n        rtSetDevice execute failed\n"),
     ("npu-not-usable", "ImportError: libascend_hal.so: cannot open shared object file: No such file or directory\n"),
     (
