@@ -1,5 +1,5 @@
 """Watching jobs for hangs, and taking stacks.
 
-The rule itself is `muster.probes.hang`: this room feeds it with records, and acts on what it says.
+The rule itself is `muster.probes.hang`: this room feeds it records and acts on its verdicts.
 Others use: `hang_watch.HangWatch`, `job_stacks.Stacks`.
 """

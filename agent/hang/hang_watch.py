@@ -1,4 +1,5 @@
-"""Watches all running jobs for hangs: the rule of probes/hang over the telemetry records, and what follows from it."""
+"""Watches all running jobs for hangs: applies the rule of probes/hang to the telemetry records, and acts on its
+verdicts."""
 
 import contextlib
 import dataclasses
@@ -29,13 +30,13 @@ from muster.probes.hang import Change, HangVerdict
 from muster.supervisors.model.spec import OnHang
 from muster.supervisors.model.states import State
 
-#: Records between two writes of a detector's state: about a minute of them.
+#: A detector's state is written every so many records: about once a minute.
 STORE_EVERY = 4
-#: An order that a supervisor did not take is tried so often, with so many seconds between.
+#: A stop that a supervisor did not accept is tried so many times, with so many seconds in between.
 TRIES, AGAIN_S = 5, 2.0
-#: Events that are read at a time.
+#: Events that are read at once.
 _PAGE = 1000
-#: Of a sentence of evidence, in characters.
+#: Limit of a sentence of evidence, in characters.
 _SHOWN = 300
 
 _QUIET = (HangVerdict.SUSPECT, HangVerdict.HUNG)
@@ -48,13 +49,13 @@ _log = structlog.get_logger(__name__)
 
 
 class WatchedJobs(Protocol):
-    """What is taken from the registry."""
+    """The part of the registry that the watch uses."""
 
     def known(self, job_id: str) -> Entry | None:
-        """A job that has not ended, or that somebody has asked for."""
+        """A job in memory: one that has not ended, or that a client has read."""
 
 
-#: Takes the stacks of a job's ranks: job, ranks (none: all), why.
+#: Takes the stacks of a job's ranks: job, ranks (empty: all), occasion.
 TakeStacks = Callable[[str, Sequence[int], str], Any]
 
 
@@ -75,17 +76,17 @@ class CurrentHang:
 
     @property
     def is_proven(self) -> bool:
-        """Whether it hangs, and is not only suspected to."""
+        """Whether the job hangs, and is not only suspected to."""
         return self.change.verdict in (HangVerdict.HUNG, HangVerdict.DRIVER_HANG)
 
     @property
     def reason(self) -> str:
-        """One sentence: which rule, and what it saw."""
+        """One sentence: the rule, and what it saw."""
         return sentence(self.change)
 
 
 def sentence(change: Change) -> str:
-    """For people: what was found, of whom, and why."""
+    """For people: the verdict, the ranks, and why."""
     kind = f" ({change.kind})" if change.kind else ""
     odd = change.evidence.get("odd_ranks") or {}
     who = f"; {ranks(change.ranks)}" if change.ranks else ""
@@ -100,7 +101,7 @@ def sentence(change: Change) -> str:
 class _Watched:
     entry: Entry
     attempt: tuple[float, int]
-    #: That of the node, from which the detector's settings were made.
+    #: The node's configuration that the detector's settings come from.
     table: HangTable
     detector: hang.Detector | hang.PlainDetector
     found: CurrentHang | None = None
@@ -108,8 +109,8 @@ class _Watched:
 
 
 class _Stored(msgspec.Struct):
-    """`hang.json` in a job's folder. `attempt`: when the job was accepted, and which attempt it was. `untold`: kind of
-    the event of `found` that perhaps was not told yet."""
+    """`hang.json` in a job's folder. `attempt`: when the job was accepted, and the number of the attempt. `untold`: the
+    kind of the event about `found` that may not have been published yet."""
 
     attempt: tuple[float, int]
     state: dict[str, Any]
@@ -142,7 +143,7 @@ class HangWatch:
         self.trouble = ""
 
     def found(self, entry: Entry) -> CurrentHang | None:
-        """The present verdict of a job; None where there is none, and of a job that has ended."""
+        """The present verdict of a job; None if it has none, or has ended."""
         watched = self._jobs.get(entry.job_id)
         if watched is None or watched.entry is not entry or entry.job.state.final or watched.attempt != _attempt(entry):
             return None
@@ -150,7 +151,7 @@ class HangWatch:
         return found and dataclasses.replace(found, now=watched.detector.present())
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Feeds the detectors, for ever."""
+        """Feeds the detectors until cancelled."""
         with self._records.subscribed() as records:
             async with anyio.create_task_group() as self._group:
                 task_status.started()
@@ -159,10 +160,10 @@ class HangWatch:
                     self._jobs = {job: each for job, each in self._jobs.items() if not each.entry.job.state.final}
                     for record in some:
                         if isinstance(record, Lost):
-                            continue  # the rule sees a gap, which proves nothing
+                            continue  # the rule sees a gap, which is no evidence
                         try:
                             await self._take(record)
-                        except Exception as error:  # a defect here must not end the daemon
+                        except Exception as error:  # a bug here must not end the daemon
                             _log.exception("hang.defect", job=record.job)
                             self.trouble = f"job {record.job}: the hang rule failed: {error!r}"
 
@@ -176,10 +177,10 @@ class HangWatch:
         if watched is None or watched.attempt != _attempt(entry):
             watched = self._jobs[record.job] = await self._begin(entry)
         if watched.table is not self._settings().hang:
-            # The configuration was read again. What is known stays known, whatever it is judged by.
+            # The configuration was reloaded. The detector keeps its state under the new settings.
             table = self._settings().hang
             watched.table, watched.detector = table, _going_on(watched.detector.state(), self._rule(entry))
-        # By way of JSON: the rule sees what a recording would show it.
+        # Through JSON: the rule sees the same as from a recording.
         seen = hang.parse(encoded(record))
         changes = watched.detector.feed(seen) if seen is not None else []
         found, untold = watched.found, ""
@@ -193,13 +194,13 @@ class HangWatch:
         if changes or watched.since_stored >= STORE_EVERY:
             watched.since_stored = 0
             await self._store(watched, found, untold)
-        # Shown and told behind the store: after a kill in between the next daemon sees whether it was told.
+        # Published after the store: if it is killed in between, the next daemon sees whether the event was published.
         watched.found = found
         for change in changes:
             self._tell(watched, untold, change)
 
     async def _begin(self, entry: Entry) -> _Watched:
-        """A detector for an attempt, in the state in which a daemon before left it."""
+        """A detector for an attempt, in the state in which an earlier daemon left it."""
         settings = self._rule(entry)
         watched = _Watched(entry, _attempt(entry), self._settings().hang, hang.detector(settings))
         stored = await self._threads.run(_load, _file(entry))
@@ -212,7 +213,7 @@ class HangWatch:
             if stored.untold and not await self._was_told(stored.untold, change):
                 self._note(watched, stored.untold, change)
             if change.verdict is HangVerdict.HUNG and self._group is not None:
-                # The daemon before may not have come to what was asked for.
+                # The earlier daemon may have been killed before it acted.
                 self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
         return watched
 
@@ -232,12 +233,12 @@ class HangWatch:
             untold,
         )
         try:
-            # Not synced: after a crash of the node the job is gone, too.
+            # Not synced: a crash of the node ends the job, too.
             await self._threads.run(functools.partial(state_file.write, _file(watched.entry), stored, synced=False))
         except OSError as error:
             _log.warning("hang.state_not_written", job=watched.entry.job_id, error=str(error))
 
-    # --- what follows -------------------------------------------------------------------------------------------------
+    # --- consequences -------------------------------------------------------------------------------------------------
 
     def _tell(self, watched: _Watched, kind: str, change: Change) -> None:
         _log.info("hang.verdict", job=change.job, verdict=str(change.verdict), confidence=change.confidence)
@@ -254,7 +255,7 @@ class HangWatch:
                 if any((one.job_id, one.kind) == (change.job, kind) and one.time >= change.t for one, _ in batch):
                     return True
                 cursor = batch[-1][1]
-        except CursorTooOld:  # so much has happened since that nobody can say
+        except CursorTooOld:  # so many events followed that this is unknown
             pass
         return False
 
@@ -274,18 +275,18 @@ class HangWatch:
         self._events.append([(None, Event(time.time(), kind, change.job, message=text, attributes=attributes))])
 
     async def _follow_up(self, watched: _Watched, change: Change) -> None:
-        """The stacks, while they can still be had; then what was asked for."""
+        """Takes the stacks while the processes still exist; then carries out the configured action."""
         occasion = "suspected hang" if change.verdict is HangVerdict.SUSPECT else "hung"
         try:
             await self._take_stacks(change.job, (), occasion)
-        except Exception as error:  # evidence is worth having, not needed
+        except Exception as error:  # evidence is useful, not required
             _log.warning("hang.no_stacks", job=change.job, error=str(error))
         entry = watched.entry
         action = OnHang(entry.spec.on_hang or self._settings().hang.action)
         if change.verdict is not HangVerdict.HUNG or action is OnHang.NOTIFY or self.found(entry) is None:
             return
         if watched.found is None or watched.found.change.verdict is not HangVerdict.HUNG:
-            return  # it got on while the stacks were taken
+            return  # it made progress while the stacks were taken
         least = watched.detector.settings.action_confidence
         if change.confidence < least:
             text = f"action {action} skipped: confidence {change.confidence:g} is below action_confidence, {least:g}"
@@ -304,7 +305,7 @@ class HangWatch:
                     again=action is OnHang.RESTART,
                 )
                 return
-            except Refused as error:  # it is being ended already, or is another attempt
+            except Refused as error:  # it is already ending, or is in another attempt
                 _log.info("hang.not_ended", job=change.job, error=str(error))
                 return
             except LinkLost as error:
@@ -313,12 +314,13 @@ class HangWatch:
 
 
 def _kind(change: Change) -> str:
-    """Of the event that tells of a change; empty: none does."""
+    """The kind of the event about a change; empty: no event."""
     return _KINDS.get(change.verdict, "job.recovered" if "recovered" in change.evidence else "")
 
 
 def _going_on(state: dict[str, Any], settings: hang.HangSettings) -> hang.Detector | hang.PlainDetector:
-    """A detector with these settings that knows what another one knew; nothing, where that was of the other rule."""
+    """A detector with these settings that takes over the state of another one; an empty one if that used the other
+    rule."""
     begun = hang.detector(settings)
     try:
         return type(begun).restored(state, settings)
@@ -328,7 +330,7 @@ def _going_on(state: dict[str, Any], settings: hang.HangSettings) -> hang.Detect
 
 
 def _told(found: dict[str, Any] | None) -> Change | None:
-    """None as well for what only another version understands: the rule then comes to a verdict of its own."""
+    """None also if only another version can read it: the rule then reaches its own verdict."""
     if found is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Stacks of jobs: taken when somebody asks and when a job seems to hang, and kept with the job."""
+"""Stacks of jobs: taken on request and when a job seems to hang, and stored with the job."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -27,16 +27,16 @@ from muster.v1 import job_pb2
 
 __all__ = ["REQUEST", "JobStacks", "Stacks", "StacksSettings", "message"]
 
-#: Of how many jobs stacks are taken at the same time (as many again where nobody has asked), how many calls may wait
-#: for those of one job, and for how many seconds.
+#: Stacks of so many jobs are taken at the same time (and of as many again without a request); so many calls may wait
+#: for those of one job, for so many seconds.
 AT_ONCE, MAX_WAITING, TURN_S = 2, 4, 60.0
-#: Processes of a job that are looked at: its ranks, then their workers.
+#: Limit of the examined processes of a job: its ranks, then their workers.
 MAX_PROCESSES = 256
-#: Groups with native frames, where these are taken.
+#: Limit of the groups with native frames, if these are taken.
 NATIVE_GROUPS = 3
-#: Seconds that finding the job's processes, and reading or writing its files, may take.
+#: Time limits in seconds: for finding the job's processes, for reading or writing its files.
 FIND_S, FILE_S = 5.0, 5.0
-#: Bytes of an answer: clients take messages of 4 MiB.
+#: Limit of an answer in bytes: clients accept messages of 4 MiB.
 _MAX_ANSWER = 3 << 20
 
 _log = structlog.get_logger(__name__)
@@ -44,8 +44,8 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StacksSettings:
-    """`deadline_s`: seconds for all processes of a job. `native`: occasions on which C and C++ frames are taken as
-    well, which stops one process of each of the smallest groups for a second or more; by default only of a job that is
+    """`deadline_s`: seconds for all processes of a job. `native`: the occasions on which C and C++ frames are taken as
+    well, which pauses one process of each of the smallest groups for a second or more; by default only if the job is
     hung."""
 
     deadline_s: float = 20.0
@@ -53,18 +53,18 @@ class StacksSettings:
 
 
 class JobsWithRanks(Protocol):
-    """What is taken from the registry."""
+    """The part of the registry that stacks use."""
 
     async def get(self, job_id: str) -> Entry:
         """Raises JobNotFound."""
 
 
 class CardHolders(Protocol):
-    """What is taken from the driver."""
+    """The part of the driver that stacks use."""
 
     @property
     def view(self) -> View:
-        """What is known of the cards: which processes hold them."""
+        """The present view of the cards, with the processes that hold them."""
 
 
 class Stacks:
@@ -76,15 +76,15 @@ class Stacks:
         self._registry = registry
         self._driver = driver
         self._settings = settings
-        # People do not wait behind jobs that all hang at the same moment.
+        # Requests of people do not queue behind jobs that all hang at the same moment.
         self._asked, self._automatic = anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(AT_ONCE)
         self._busy: dict[str, tuple[anyio.Lock, int]] = {}
 
     async def take(self, job_id: str, ranks: Sequence[int] = (), occasion: str = REQUEST) -> JobStacks:
-        """The stacks of a job's ranks (empty: all of this node) and of what works for them, taken now and kept.
+        """Takes the stacks of a job's ranks (empty: all of this node) and of their workers, and stores them.
 
-        Takes at most `deadline_s` and 15 s from when its turn comes; one at a time of a job. A job of which nothing
-        runs has none, and a sentence that says so. Raises JobNotFound, InvalidRequest, TooMany.
+        Takes at most `deadline_s` and 15 s once its turn comes; one call at a time per job. A job without processes has
+        no stacks, but a sentence that says so. Raises JobNotFound, InvalidRequest, TooMany.
         """
         entry = await self._registry.get(job_id)
         wanted = _wanted(entry, ranks)
@@ -93,7 +93,7 @@ class Stacks:
             return await self._keep(entry, taken) if taken.processes else taken
 
     async def kept(self, job_id: str, ranks: Sequence[int] = ()) -> JobStacks:
-        """Those that were taken last, of these ranks; with a sentence where there are none. Raises JobNotFound,
+        """The last stored stacks of these ranks, with a sentence if there are none. Raises JobNotFound,
         InvalidRequest."""
         entry = await self._registry.get(job_id)
         wanted = _wanted(entry, ranks)
@@ -104,7 +104,7 @@ class Stacks:
         return replace(last, processes=tuple(one for one in last.processes if wanted is None or one.rank in wanted))
 
     async def history(self, job_id: str) -> list[JobStacks]:
-        """All that are kept of a job, oldest first; none where they cannot be read. Raises JobNotFound."""
+        """All stored stacks of a job, oldest first; empty if they cannot be read. Raises JobNotFound."""
         folder = (await self._registry.get(job_id)).paths.folder
         with anyio.move_on_after(FILE_S):
             try:
@@ -129,7 +129,7 @@ class Stacks:
         return replace(found, at=taken.at, processes=taken.processes, notes=(*notes, *taken.notes))
 
     async def _targets(self, entry: Entry, ranks: frozenset[int] | None) -> tuple[list[StackTarget], list[str]]:
-        """Ranks first, then workers, of each rank in turn; and what there is to say."""
+        """Ranks first, then workers, of each rank in turn; and notes."""
         roots = job_processes.roots(entry, self._driver.view.uuids)
         holders = {one.pid: index for index, seen in self._driver.view.holders.items() for one in seen.value}
         procs: tuple[JobProcess, ...] | None = None
@@ -150,7 +150,7 @@ class Stacks:
         return found, []
 
     async def _keep(self, entry: Entry, taken: JobStacks) -> JobStacks:
-        """Writes them into the job's folder; where that cannot be, the answer says so."""
+        """Writes them into the job's folder; if that fails, the answer says so."""
         folder = entry.paths.folder
         trouble = f"{folder}: does not answer within {FILE_S:g} s"
         with anyio.move_on_after(FILE_S):
@@ -164,7 +164,8 @@ class Stacks:
 
     @asynccontextmanager
     async def _turn(self, job_id: str, limiter: anyio.CapacityLimiter) -> AsyncIterator[None]:
-        """One at a time of a job, and so many on the node. Raises TooMany where too many wait, or it takes too long."""
+        """One call at a time per job, a limited number on the node. Raises TooMany if too many wait, or for too
+        long."""
         lock, users = self._busy.get(job_id, (anyio.Lock(), 0))
         if users > MAX_WAITING:
             raise TooMany(f"calls that wait for stacks of job {job_id}", MAX_WAITING)
@@ -184,8 +185,8 @@ class Stacks:
 
 
 def targets(procs: Sequence[JobProcess], roots: JobRoots, ranks: frozenset[int] | None) -> list[StackTarget]:
-    """Which processes are to be looked at; `ranks` None: of all. Where a launcher has made no rank that is known as
-    one: the launcher and what descends from it."""
+    """The processes to examine; `ranks` None: of all ranks. If a launcher has not yet made a recognized rank: the
+    launcher and its descendants."""
     of_ranks: dict[int, list[StackTarget]] = {}
     for role in (ProcessRole.RANK, ProcessRole.WORKER):
         for proc in procs:
@@ -200,7 +201,8 @@ def targets(procs: Sequence[JobProcess], roots: JobRoots, ranks: frozenset[int] 
 
 
 def message(taken: JobStacks) -> job_pb2.GetStacksResponse:
-    """As the API tells it, the smallest group first; what does not fit into 3 MiB is left out, the largest groups."""
+    """The answer of the API, the smallest group first; the largest groups are left out if they do not fit into 3
+    MiB."""
     answer = job_pb2.GetStacksResponse(
         at=protobuf_times.timestamp(taken.at), occasion=taken.occasion, notes=taken.notes
     )
@@ -232,7 +234,7 @@ def _owner(process: ProcessStacks) -> job_pb2.StackOwner:
 
 
 def processes_of(roots: JobRoots, holders: Mapping[int, int], proc: Path = Path("/proc")) -> tuple[JobProcess, ...]:
-    """Of a job now, those that hold its cards among them. Blocks."""
+    """The present processes of a job, including those that hold its cards. Blocks."""
     procfs = Procfs(proc)
     try:
         return Forest(procfs).look([roots], holders)[roots.job]
@@ -241,12 +243,12 @@ def processes_of(roots: JobRoots, holders: Mapping[int, int], proc: Path = Path(
 
 
 def _wanted(entry: Entry, ranks: Sequence[int]) -> frozenset[int] | None:
-    """The ranks that are meant; None: all. Raises InvalidRequest."""
+    """The selected ranks; None: all. Raises InvalidRequest."""
     job = entry.job
     if entry.spec.boot == Boot.RANKS:
         here = {rank.rank for rank in job.ranks}
     else:
-        here = set(range(max(job.world_size, job.local_ranks, 1)))  # which of them are here is the launcher's affair
+        here = set(range(max(job.world_size, job.local_ranks, 1)))  # the launcher decides which of them are here
     unknown = [rank for rank in ranks if rank not in here]
     if unknown:
         raise InvalidRequest([no_such_rank("ranks", unknown[0], here)])

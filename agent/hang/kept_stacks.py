@@ -1,7 +1,7 @@
-"""Stacks in a job's folder, `stacks-<n>.json`, which goes with the job when that is deleted.
+"""Stacks in a job's folder, `stacks-<n>.json`, which are deleted with the job.
 
-Few are kept: of those that somebody asked for the last ones, so that asking often does not cost what was taken when the
-job hung. Each is written whole or not at all, and is of bounded size. Everything here blocks.
+Few are stored: of those taken on request only the last ones, so that frequent requests do not push out the stacks taken
+when the job hung. Each file is written completely or not at all, and has a bounded size. Everything here blocks.
 """
 
 import os
@@ -16,11 +16,11 @@ import structlog
 from muster.probes.stacks import ProcessStacks
 from muster.supervisors.system import trust
 
-#: The occasion on which somebody has asked. Others are told by whoever takes stacks by himself.
+#: The occasion of a request. The caller names any other occasion.
 REQUEST = "request"
-#: How many are kept of a job, and how many of those that somebody asked for.
+#: How many are stored per job, and how many of them from requests.
 MAX_KEPT, MAX_REQUESTED = 8, 3
-#: Bytes of one file.
+#: Limit of one file in bytes.
 MAX_BYTES = 1 << 20
 _NAME = re.compile(r"stacks-(\d{1,9})\.json")
 
@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class JobStacks:
     """Stacks of a job. `at` in seconds since the epoch (0: none were taken); `occasion`: "request", "suspected hang",
-    "hung"; `notes`: sentences on what could not be had, and what to allow."""
+    "hung"; `notes`: sentences about what is missing, and which permission it needs."""
 
     at: float
     occasion: str
@@ -47,11 +47,11 @@ class _Head:
 
 
 def write(folder: Path, taken: JobStacks) -> Path:
-    """Keeps these, and removes those that are too many. Raises OSError, with nothing left behind."""
+    """Stores these, and removes surplus ones. Raises OSError, and leaves nothing behind."""
     there = dict(_files(folder))
     path = folder / f"stacks-{max(there, default=0) + 1}.json"
     temporary = folder / f".{path.name}.new"
-    # It tells of another's program: for the daemon's user only, whatever the umask is.
+    # It describes the program of another user: readable for the daemon's user only, whatever the umask is.
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with open(fd, "wb") as file:
@@ -65,21 +65,21 @@ def write(folder: Path, taken: JobStacks) -> Path:
 
 
 def read_all(folder: Path) -> list[JobStacks]:
-    """Oldest first; a file that is damaged is left out. Raises OSError where the folder cannot be listed."""
+    """Oldest first; damaged files are left out. Raises OSError if the folder cannot be listed."""
     found = []
     for _, path in sorted(_files(folder)):
         try:
             found.append(msgspec.json.decode(trust.read(path), type=JobStacks))
         except FileNotFoundError:
-            continue  # thinned out meanwhile
+            continue  # removed meanwhile
         except (OSError, ValueError) as error:
             _log.warning("stacks.unreadable", path=str(path), error=str(error))
     return found
 
 
 def encoded(taken: JobStacks, most: int = MAX_BYTES) -> bytes:
-    """As JSON of at most so many bytes: where it is too much, first the tasks go that tell least, then all but the
-    Python threads, then processes."""
+    """As JSON of at most so many bytes. If that is too much, it leaves out the least useful tasks first, then all but
+    the Python threads, then processes."""
     data = msgspec.json.encode(taken)
     for less in (_without_waiting, _without_tasks, _without_threads):
         if len(data) <= most:
@@ -118,7 +118,7 @@ def _files(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _thin(folder: Path) -> None:
-    """Removes the oldest of those that somebody asked for, then the oldest. Raises OSError."""
+    """Removes the oldest from requests, then the oldest of all. Raises OSError."""
     there = dict(_files(folder))
     asked = []
     for number, path in sorted(there.items()):
@@ -126,7 +126,7 @@ def _thin(folder: Path) -> None:
             if msgspec.json.decode(trust.read(path), type=_Head).occasion == REQUEST:
                 asked.append(number)
         except (OSError, ValueError):
-            asked.append(number)  # it tells nobody anything
+            asked.append(number)  # it cannot be read
     for number in asked[: max(0, len(asked) - MAX_REQUESTED)]:
         there.pop(number).unlink(missing_ok=True)
     for number in sorted(there)[: max(0, len(there) - MAX_KEPT)]:

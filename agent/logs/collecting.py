@@ -1,8 +1,8 @@
-"""Removes records of ended jobs: those beyond a number, and those beyond an age. Their logs stay, and go by [logs].
+"""Removes records of ended jobs beyond a number or an age. Their logs stay until the rules of [logs] remove them.
 
-A record is everything that is kept of a job but its logs and its events: its folder, with journal, spec, workspace,
-stacks and installed packages, and its rows of telemetry. It goes in an order in which a kill at any moment leaves
-either the whole job, which is collected by the next pass, or a folder that the next start removes.
+A record is everything that muster keeps of a job except its logs and events: its folder, with journal, spec, workspace,
+stacks and installed packages, and its rows of telemetry. The order of removal is such that a kill at any moment leaves
+either the whole job, which the next pass collects, or a folder that the next start removes.
 """
 
 import itertools
@@ -23,11 +23,11 @@ from muster.agent.logs.log_keeping import LogKeeping
 from muster.agent.telemetry.history.history_rows import SeriesKey
 from muster.agent.telemetry.history.history_store import History
 
-#: Records that are collected at once, and seconds between two such lots.
+#: How many records are collected at once, and the seconds between two batches.
 LOT, LOT_S = 32, 0.05
-#: Seconds between two passes, at least; and between two where nothing has ended.
+#: The least number of seconds between two passes; seconds between two passes if no job ends.
 PASS_S, LOOK_S = 5.0, 60.0
-#: Seconds after its end for which a record is not collected: whoever waited for the job asks for its verdict now.
+#: A record is not collected within so many seconds after the job's end: clients may still request its verdict.
 YOUNG_S = 10.0
 
 _log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class Collecting:
         events: EventStore,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`settings` gives the present configuration; `logs` is told whose log files stay; `clock` gives the time in
+        """`settings` gives the present configuration; `logs` learns which log files stay; `clock` gives the time in
         seconds since the epoch."""
         self._settings = settings
         self._registry = registry
@@ -56,16 +56,16 @@ class Collecting:
         self._events = events
         self._clock = clock
         self._told = Changes()
-        #: When records are sought next that are too old, by the loop's clock.
+        #: When to search for records beyond their age next, by the loop's clock.
         self._by_age_at = 0.0
 
     def reload(self) -> None:
-        """The configuration may be another: looks at once."""
+        """Starts a pass at once: the configuration may have changed."""
         self._by_age_at = 0.0
         self._told.tell()
 
     async def run(self) -> None:
-        """Collects, for ever."""
+        """Collects until cancelled."""
         ended = self._registry.ended
         ended.on_ended.append(lambda _: self._told.tell())
         await ended.indexed.wait()
@@ -74,7 +74,7 @@ class Collecting:
             told = self._told.count
             try:
                 wait = await self._collect()
-            except Exception:  # a defect must not end the daemon
+            except Exception:  # a bug here must not end the daemon
                 _log.exception("jobs.collecting_defect")
                 wait = LOOK_S
             with anyio.move_on_after(wait):
@@ -82,7 +82,7 @@ class Collecting:
             await anyio.sleep(PASS_S)
 
     async def _collect(self) -> float:
-        """Collects all that is due; returns the seconds after which to look again."""
+        """Collects all due records; returns the seconds until the next pass."""
         table, now = self._settings().jobs, self._clock()
         rows, wait = self._registry.ended.rows(), LOOK_S
         by_age = anyio.current_time() >= self._by_age_at
@@ -119,8 +119,8 @@ class Collecting:
 
 
 def _due(rows: Sequence[Ended], table: JobsTable, now: float, *, by_age: bool) -> list[tuple[Ended, str]]:
-    """Which records are to go, those of the jobs that ended first before the others, each with the reason, a part of a
-    sentence. Those that are too old are only sought with `by_age`."""
+    """Which records to remove, those of the jobs that ended first before the others, each with the reason, a part of a
+    sentence. Searches for records beyond their age only with `by_age`."""
     over = len(rows) - table.keep_ended if table.keep_ended else 0
     oldest = now - table.keep_ended_days * 86400 if table.keep_ended_days and by_age else -math.inf
     if over <= 0 and not any(row.since < oldest for row in rows):

@@ -1,4 +1,4 @@
-"""How the output of several ranks becomes one stream: whole lines, each with where it came from."""
+"""Turns the output of several ranks into one stream: whole lines, each with its origin."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Write = Callable[[bytes], None]
 
 @dataclass(slots=True)
 class _Held:
-    """A line that has not ended: what is not passed on of it, when it began (seconds since the epoch; 0: not known),
+    """A line that has not ended: the part that was not passed on, when it began (seconds since the epoch; 0: unknown),
     and, once a piece of it was passed on, whether it is `shown`."""
 
     data: bytes = b""
@@ -35,18 +35,18 @@ class Raw:
             self._write(data)
 
     def cut(self, source: str) -> None:
-        """Nothing is held."""
+        """Does nothing: no line is held."""
 
     def finish(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no line is held."""
 
 
 class LabelledLines:
-    """Whole lines, each with its label, `[rank 3] `, and, if wanted, its time; or only those that `grep` is found in.
+    """Whole lines, each with its label, `[rank 3] `, and its time on request; only lines that match `grep`, if given.
 
-    A line that has not ended is held until its newline comes or until `finish`, so that lines of several sources never
-    mix. A line over MAX_LINE bytes comes in pieces, and its first one decides whether it is wanted. Of `several`
-    sources every piece becomes a line with a label of its own.
+    A line that has not ended is held until its newline arrives or until `finish`, so lines of several sources never
+    mix. A line over MAX_LINE bytes is passed on in pieces, and its first piece decides whether it matches. With
+    `several` sources every piece becomes a line with its own label.
     """
 
     def __init__(
@@ -82,24 +82,24 @@ class LabelledLines:
             self._held[source] = held
 
     def held(self, source: str) -> int:
-        """Bytes of it that are not passed on yet."""
+        """Bytes of a source that were not passed on yet."""
         held = self._held.get(source)
         return len(held.data) if held is not None else 0
 
     def cut(self, source: str) -> None:
-        """What comes next of `source` does not belong to what was fed last."""
+        """The next output of `source` does not continue the last one."""
         held = self._held.pop(source, None)
         if held is not None and (held.data or (held.shown and not self._several)):
-            # A newline is added, since nothing else will end this line.
+            # Adds a newline: nothing else will end this line.
             self._line(source, held, b"\n")
 
     def finish(self) -> None:
-        """Passes on what is held."""
+        """Passes on the held lines."""
         for source in sorted(self._held):
             self.cut(source)
 
     def _line(self, source: str, held: _Held, end: bytes) -> None:
-        """The end of the line that is held."""
+        """Ends the held line."""
         if held.shown is None:
             self._lines(source, held.data + end, held.since)
         elif held.shown and not self._several:
@@ -108,7 +108,7 @@ class LabelledLines:
             self._write(self._prefix(source, held.since) + held.data + end)
 
     def _piece(self, source: str, held: _Held) -> None:
-        """What is held, of a line that goes on."""
+        """Passes on a piece of a line that continues."""
         begins = held.shown is None
         if held.shown is None:
             held.shown = self._wanted(held.data)
@@ -126,7 +126,7 @@ class LabelledLines:
             self._write(prefix + data[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if prefix else data)
 
     def _wanted(self, line: bytes) -> bool:
-        # Decoded, so that a dot is a character; whatever is no UTF-8 matches only itself in no pattern.
+        # Decoded, so a dot matches a character; bytes that are not UTF-8 match no literal pattern.
         return self._grep is None or bool(self._grep.search(line[:MAX_LINE].rstrip(b"\r").decode("utf-8", "replace")))
 
     def _prefix(self, source: str, time: float) -> bytes:

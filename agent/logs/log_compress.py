@@ -1,7 +1,7 @@
 """Compresses one rotated segment of a log: `python -m muster.agent.logs.log_compress FILE`, a process of its own.
 
-It takes the time of the processor and of the disk that nobody else wants, and keeps nothing of the file in the cache.
-Killed at any moment it leaves the plain file or the compressed one; see log_compressor.compress.
+It uses only idle processor and disk time, and leaves nothing of the file in the page cache. If it is killed, the plain
+or the compressed file remains; see log_compressor.compress.
 """
 
 import contextlib
@@ -15,19 +15,19 @@ from muster.supervisors.output import log_compressor
 from muster.supervisors.output.gzip_members import open_read
 from muster.supervisors.output.log_segments import Piece
 
-#: Exit code where another process has this file: one that an earlier daemon has begun.
+#: Exit code if another process has this file, one that an earlier daemon started.
 BUSY = 75
 _NAME = re.compile(r"(.+)\.(\d{16,})-(\d{16,})", re.DOTALL)
 
 
 def compress(segment: Path) -> int:
-    """Replaces a segment by its compressed form. Returns an exit code; raises OSError, with the plain file there."""
+    """Replaces a segment by its compressed form. Returns an exit code; raises OSError, and the plain file remains."""
     found = _NAME.fullmatch(segment.name)
     if found is None:
-        raise FileNotFoundError(0, "is no segment of a log", str(segment))
+        raise FileNotFoundError(0, "is not a log segment", str(segment))
     fd = open_read(segment)
     try:
-        # Two would write into the same temporary file.
+        # Two processes would write into the same temporary file.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         start, end = int(found[2]), int(found[3])
         piece = Piece(start, end, segment, start)
@@ -41,17 +41,17 @@ def compress(segment: Path) -> int:
 
 
 def main() -> int:
-    """For the file that is the first argument."""
+    """Compresses the file that is the first argument."""
     with contextlib.suppress(OSError):
         os.nice(19)
-    with contextlib.suppress(OSError):  # its disk class is idle with that, too: task_nice_ioclass of the kernel
+    with contextlib.suppress(OSError):  # this makes its disk class idle, too: task_nice_ioclass of the kernel
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     try:
         return compress(Path(sys.argv[1]))
     except FileNotFoundError:
         return 0  # compressed by another, or removed
     except OSError as error:
-        print(f"{sys.argv[1]}: cannot be compressed: {error.strerror or error}", file=sys.stderr)
+        print(f"{sys.argv[1]}: cannot compress it: {error.strerror or error}", file=sys.stderr)
         return 1
 
 

@@ -1,4 +1,4 @@
-"""Events among the output of ranks: those that a job's own log does not tell already, as lines in the order of time."""
+"""Events among the output of ranks: those that are not in the job's own log, as lines in order of time."""
 
 import time
 from collections import deque
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from muster.agent.errors import CursorTooOld
 from muster.agent.events.event_store import Event, EventStore
 
-#: Events taken from the store at once; and the most that `last` gives.
+#: Events read from the store at once; also the limit of `last`.
 PAGE = 256
-#: What a job's own log says in words of its own.
+#: Events that a job's own log already reports in its own words.
 _IN_THE_LOG = frozenset(
     (
         "job.checking",
@@ -26,7 +26,7 @@ _IN_THE_LOG = frozenset(
 
 
 class EventLines:
-    """What a reader is still to be told. It holds one page of events, however many there are."""
+    """The events that a reader has not received yet. It holds one page of them, however many there are."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class EventLines:
         until: int | None = None,
         losses_of: Callable[[int | None], bool] | None = None,
     ) -> None:
-        """Of one job, or of all jobs and the node (`job_id` empty), behind `cursor` (empty: from the oldest), told at
-        or after `since` and not after `until` (nanoseconds since the epoch).
-        `losses_of`: only events of output that is lost, of these ranks (asked with None: of the job's own log)."""
+        """Events of one job, or of all jobs and the node (`job_id` empty), after `cursor` (empty: from the oldest),
+        reported at or after `since` and not after `until` (nanoseconds since the epoch). `losses_of`: only events about
+        lost output of these ranks (called with None: of the job's own log)."""
         self._events = events
         self._job_id = job_id
         self._behind = cursor or None
@@ -51,16 +51,16 @@ class EventLines:
 
     @property
     def more(self) -> bool:
-        """Whether `take` may have something."""
+        """Whether `take` may return events."""
         return bool(self._page) or self._behind != self._events.newest_cursor()
 
     @property
     def cursor(self) -> str:
-        """Behind all that was looked at; once `take` had nothing more."""
+        """The cursor after all events that were read; valid once `take` has no more."""
         return self._behind or ""
 
     async def last(self, count: int) -> None:
-        """Passes over all but the last `count` events (at most PAGE). Raises InvalidRequest."""
+        """Skips all but the last `count` events (at most PAGE). Raises InvalidRequest."""
         kept: deque[tuple[Event, str]] = deque(maxlen=min(count, PAGE))
         while await self._read():
             kept.extend(self._page)
@@ -68,8 +68,8 @@ class EventLines:
         self._page = deque(kept)
 
     async def take(self, when: int | None = None) -> list[tuple[bytes, int, str]]:
-        """The next events that were told at or before `when` (nanoseconds; None: at any time): line, time, and the
-        cursor behind it. Empty: there are no more. Raises InvalidRequest for a cursor that is none."""
+        """The next events reported at or before `when` (nanoseconds; None: at any time): line, time, and the cursor
+        after it. Empty: there are no more. Raises InvalidRequest for an invalid cursor."""
         if not self._page:
             await self._read()
         found = []
@@ -79,7 +79,7 @@ class EventLines:
         return found
 
     async def _read(self) -> bool:
-        """Fills the page; False where the store has nothing more for it."""
+        """Fills the page; False if the store has no more events."""
         while not self._page:
             newest = self._events.newest_cursor()
             if self._behind == newest:
@@ -87,7 +87,7 @@ class EventLines:
             try:
                 batch = await self._events.read(self._behind, PAGE)
             except CursorTooOld:
-                self._behind = None  # what is no longer kept is not told
+                self._behind = None  # removed events are skipped
                 continue
             self._behind = batch[-1][1] if batch else newest
             self._page.extend((event, cursor) for event, cursor in batch if self._wanted(event))
@@ -103,7 +103,7 @@ class EventLines:
         return event.time * 1e9 >= self._since and (self._until is None or event.time * 1e9 <= self._until)
 
     def _line(self, event: Event) -> bytes:
-        """As the lines of a job's own log: the local time, then what there is to say."""
+        """In the form of a job's own log: the local time, then the message."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(event.time)) + f".{int(event.time % 1 * 1000):03d}"
         whose = f"{event.job_id} " if event.job_id and not self._job_id else ""
         return f"{stamp} {whose}{event.kind}: {' '.join(event.message.splitlines())}\n".encode("utf-8", "replace")

@@ -1,5 +1,5 @@
-"""Keeps the log folder: removes what is to go, compresses what was rotated, has files handed to a program, and writes
-worker logs. Whatever of it hangs or fails, the daemon and its jobs do not wait for it."""
+"""Keeps the log folder: removes files, compresses rotated segments, passes files to a program, and writes worker logs.
+If any of that hangs or fails, the daemon and its jobs go on without it."""
 
 import contextlib
 import functools
@@ -43,18 +43,18 @@ from muster.supervisors.output import gzip_members, log_segments, rotation
 from muster.supervisors.paths import Root
 from muster.supervisors.system import lock
 
-#: Seconds between two looks at the log folder, and at the jobs where nothing is told; that a look or removal may take.
+#: Seconds between two looks at the log folder; between two looks at the jobs without news; limit of a look or removal.
 LOOK_S, JOBS_S, SLOW_S = 60.0, 5.0, 600.0
-#: Seconds until settings that could not be written are tried again.
+#: Seconds until a retry of settings that could not be written.
 SETTLE_AGAIN_S = 5.0
 _SETTLE = "write settings"
-#: Seconds between two looks at the jobs, at least.
+#: The least number of seconds between two looks at the jobs.
 REST_S = 0.5
-#: Seconds for which a segment that could not be compressed is left as it is.
+#: A segment that could not be compressed is left alone for so many seconds.
 AGAIN_S = 3600.0
-#: Ended jobs whose folders are looked at in one thread hop.
+#: How many folders of ended jobs one thread hop reads.
 ROWS_AT_ONCE = 250
-#: Jobs whose files are listed in one look at the folder, to be removed.
+#: How many jobs' files one look at the folder lists for removal.
 REMOVE_AT_ONCE = 250
 #: Threads for worker logs.
 _THREADS = 2
@@ -65,8 +65,8 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a look at the log folder found. `owners`: jobs that are known, by id, the last that ended first; `plain`:
-    segments that are not compressed, with the job that each is of; `rotated`: names of a job's segments, without `.gz`;
+    """What a look at the log folder found. `owners`: known jobs by id, of several with one id the last that ended;
+    `plain`: segments that are not compressed, each with its job; `rotated`: names of a job's segments, without `.gz`;
     `collected`: jobs whose records were collected, by id."""
 
     owners: dict[str, Owner]
@@ -102,17 +102,17 @@ class LogKeeping:
         self._group: TaskGroup | None = None
         self._told = Changes()
         self._workers: dict[str, WorkerLog] = {}
-        #: Jobs that have not ended, or ended just now, whose worker log is being written or was.
+        #: Jobs that have not ended, or have just ended, whose worker log is being written or was written.
         self._written: set[tuple[str, float]] = set()
         self._just_ended: dict[str, Entry] = {}
-        #: Ended jobs whose files are to be handed over once they are complete.
+        #: Ended jobs whose files will be passed on once they are complete.
         self._incomplete: dict[str, Ended] = {}
-        #: Whether all ended jobs were looked through for such as need a worker log, or are to be handed over.
+        #: Whether all ended jobs were searched for worker logs to write, and for files to pass on.
         self._resumed = self._offered = False
         self._plain: list[tuple[str, Path]] = []
         self._some_plain = Changes()
         self._compressing = ""
-        #: Segments that are left as they are until a time; and those of them that another compresses.
+        #: Segments that are left alone until a time; and segments that another process compresses.
         self._left: dict[Path, float] = {}
         self._elsewhere: set[Path] = set()
         self._troubles: dict[str, str] = {}
@@ -124,11 +124,11 @@ class LogKeeping:
         return [*self._troubles.values(), *self.uploads.trouble, *workers[:3]]
 
     def reload(self) -> None:
-        """The configuration may be another: looks at once."""
+        """Looks at once: the configuration may have changed."""
         self._told.tell()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keeps, for ever."""
+        """Keeps the folder until cancelled."""
         await self._settle()
         self._registry.ended.on_ended.append(self._ended)
         self._registry.ended.on_removed.append(self._removed)
@@ -137,16 +137,16 @@ class LogKeeping:
             self._group.start_soon(self._follow_jobs)
             self._group.start_soon(self._compress)
             task_status.started()
-            await self._registry.ended.indexed.wait()  # files of jobs that are not known are nobody's
+            await self._registry.ended.indexed.wait()  # until then, a file of an unknown job has no owner
             while True:
                 told = self._told.count
                 try:
                     await self._look()
-                except Exception as error:  # a defect must not end the daemon
+                except Exception as error:  # a bug here must not end the daemon
                     _log.exception("logs.defect")
-                    self._troubles["look"] = f"logs: a defect: {error!r}"
-                gzip_members.forget()  # up to 33 MiB, of which a reader that goes on inflates a few again
-                # What could not be written is tried again: the disk may take it by now.
+                    self._troubles["look"] = f"logs: internal error: {error!r}"
+                gzip_members.forget()  # frees up to 33 MiB; a reader that continues inflates a few again
+                # Retry what could not be written: the disk may accept it now.
                 unsettled = _SETTLE in self._troubles
                 with anyio.move_on_after(SETTLE_AGAIN_S if unsettled else LOOK_S):
                     await self._told.beyond(told)
@@ -154,9 +154,9 @@ class LogKeeping:
                     await self._settle()
 
     async def _settle(self) -> None:
-        """Tells supervisors the settings that they go by."""
+        """Writes the settings that supervisors use."""
         logs = self._settings().logs
-        # What a program has not taken yet is not theirs to remove; but there has to be something that it can take.
+        # Supervisors must not remove files that the program has not taken; but the program must get files to take.
         most = (0, logs.max_job_bytes) if logs.upload else (logs.max_job_bytes, 0)
         settings = LogSettings(logs.max_file_bytes, *most)
         write = functools.partial(write_settings, self._root.settings, settings)
@@ -183,7 +183,7 @@ class LogKeeping:
             await anyio.sleep(REST_S)
 
     def _ended(self, entry: Entry) -> None:
-        """A job has ended at this moment."""
+        """A job has just ended."""
         self._just_ended[entry.job_id] = entry
         if (row := self._registry.ended.row(entry.job_id)) is not None:
             self._incomplete[row.job_id] = row
@@ -202,7 +202,7 @@ class LogKeeping:
                 self._group.start_soon(self._write_worker, entry, worker, name=f"worker log {entry.job_id}")
 
     async def _resume_workers(self) -> None:
-        """Once: those of jobs that had ended before there was anybody to write them."""
+        """Writes, once, the worker logs of jobs that ended while no daemon ran."""
         if self._resumed or not self._registry.ended.indexed.is_set():
             return
         self._resumed = True
@@ -211,7 +211,7 @@ class LogKeeping:
                 self._write_workers([await self._registry.get(row.job_id)])
 
     async def _offer(self) -> None:
-        """Has the files of ended jobs handed over, as soon as they are complete."""
+        """Passes the files of ended jobs on as soon as they are complete."""
         if not self._settings().logs.upload:
             self._offered = False
             self._incomplete.clear()
@@ -225,7 +225,7 @@ class LogKeeping:
                 self.uploads.ended(row)
 
     async def _sought(self, seek: Callable[[Root, list[Ended]], list[Ended]]) -> list[Ended]:
-        """Of all ended jobs those that `seek` finds, in a thread; without the ones that were removed meanwhile."""
+        """The ended jobs that `seek` finds, in a thread, without jobs that were removed meanwhile."""
         rows, found = list(self._registry.ended.rows()), []
         for start in range(0, len(rows), ROWS_AT_ONCE):
             some = rows[start : start + ROWS_AT_ONCE]
@@ -236,9 +236,9 @@ class LogKeeping:
         done = False
         try:
             done = await worker.run()
-        except Exception as error:  # a defect must not end the daemon
+        except Exception as error:  # a bug here must not end the daemon
             _log.exception("logs.worker_defect", job=entry.job_id)
-            self._troubles["worker"] = f"logs: worker log of job {entry.job_id}: a defect: {error!r}"
+            self._troubles["worker"] = f"logs: worker log of job {entry.job_id}: internal error: {error!r}"
             done = True
         finally:
             if self._workers.get(entry.job_id) is worker:
@@ -251,7 +251,7 @@ class LogKeeping:
         return self._settings().logs.worker_log
 
     def _complete(self, job: Entry | Ended) -> bool:
-        """Whether nothing comes to the files of a job any more."""
+        """Whether the files of a job no longer grow."""
         if not job.state.final or job.job_id in self._workers:
             return False
         if self._style() != "off" and (not self._resumed or job.job_id in self._just_ended):
@@ -262,13 +262,13 @@ class LogKeeping:
         return self._compressing == job_id
 
     def may_go(self, row: Ended) -> bool:
-        """Whether the record of an ended job is not needed here any more."""
+        """Whether the record of an ended job is no longer needed here."""
         logs = self._settings().logs
         if self._compressing == row.job_id or self.uploads.busy(row.job_id) or not self._complete(row):
             return False
         return row.uploaded or not logs.upload
 
-    # --- what goes ----------------------------------------------------------------------------------------------------
+    # --- removal ------------------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
         ended, live = self._registry.ended.rows(), self._registry.live()
@@ -306,8 +306,8 @@ class LogKeeping:
                     await self._remove(going, jobs.get(going.job_id) if not going.aside else None, why)
 
     async def _trim(self, seen: _Seen, jobs: Collection[str]) -> None:
-        """Where segments are handed to a program, a running job is kept within its limit here, and not by its
-        supervisor: of those go that were taken."""
+        """If a program takes segments over, this keeps a running job within its limit instead of its supervisor: it
+        removes only segments that were taken."""
         logs = self._settings().logs
         for job_id in seen.rotated if logs.upload and logs.max_job_bytes else ():
             if job_id in jobs and (taken := self.uploads.taken(job_id)):
@@ -316,14 +316,14 @@ class LogKeeping:
 
     def _kept(self, files: Files, job: Entry | Ended | None) -> Kept:
         busy = self._compressing == files.job_id or self.uploads.busy(files.job_id)
-        if job is None:  # nobody can say any more what they are of; another node may, where nodes share the folder
+        if job is None:  # their job is unknown here; another node may know it if nodes share the folder
             return Kept(files.name, files.changed, files.bytes, busy, orphan=True)
         ended_at = (isinstance(job, Ended) and job.ended_at) or files.changed
         uploaded = isinstance(job, Ended) and job.uploaded
         return Kept(files.name, ended_at, files.bytes, busy or not self._complete(job), uploaded)
 
     async def _remove(self, files: Files, job: Entry | Ended | None, why: str) -> None:
-        # A job of this id that is accepted or deleted meanwhile waits; one that was is seen here.
+        # This blocks a new job with this id and a deletion; changes before that are seen here.
         async with self._registry.alone(files.job_id):
             if self._registry.job(files.job_id) is not job and not files.aside:
                 return
@@ -339,8 +339,8 @@ class LogKeeping:
     async def _apart(
         self, what: str, function: Callable[[], T], whose: str = "", folder: Path | None = None
     ) -> T | None:
-        """In a thread that nobody depends on; None where it failed, which is told until the next that does not.
-        `folder`: where it is done, if not among the logs."""
+        """In a thread that nobody waits for; None if it failed, which is a warning until the next success. `folder`:
+        where it happens, if not among the logs."""
         folder = folder or self._root.log
         try:
             with anyio.fail_after(SLOW_S):
@@ -362,11 +362,11 @@ class LogKeeping:
     # --- compression --------------------------------------------------------------------------------------------------
 
     def _compress_on(self) -> None:
-        """There may be something to compress."""
+        """Starts the compressor: there may be a segment to compress."""
         self._some_plain.tell()
 
     async def _compress(self) -> None:
-        """One at a time, for ever."""
+        """Compresses one segment at a time, until cancelled."""
         while True:
             some = self._some_plain.count
             free = (one for one in self._plain if not self.uploads.busy(one[0]))
@@ -380,7 +380,7 @@ class LogKeeping:
                 await self.pack(path)
             finally:
                 self._compressing = ""
-            # What can be handed over goes first: it would wait for the last segment of its job else.
+            # Segments to pass on come first: otherwise they would wait for the last segment of their job.
             self.uploads.wake()
             await checkpoint()
 
@@ -396,7 +396,7 @@ class LogKeeping:
         if code == 0:
             self._troubles.pop("compress", None)
             return
-        if code == log_compress.BUSY:  # an earlier daemon's does it
+        if code == log_compress.BUSY:  # the compressor of an earlier daemon has it
             self._elsewhere.add(path)
             self._left[path] = time.monotonic() + LOOK_S
             return
@@ -411,7 +411,7 @@ def _key(entry: Entry) -> tuple[str, float]:
 
 
 def _owners(jobs: Iterable[Entry | Ended]) -> dict[str, Owner]:
-    """By job id, the last that ended first."""
+    """By job id, the job that ended last first."""
     ordered = sorted(jobs, key=lambda job: job.ended_at if isinstance(job, Ended) else math.inf, reverse=True)
     return {job.job_id: job if isinstance(job, Ended) else log_ownership.owner(job) for job in ordered}
 

@@ -1,21 +1,21 @@
-"""Which log files go, and why: the rule alone, which touches no file.
+"""Which log files to remove, and why: only the rule, which touches no file.
 
-What goes is always all of one job's. Files go by age, and before that for want of room; the jobs that ended first go
-first. Never a running job's, and, as long as they are to be handed to a program, none that it has not taken. Files
-whose job is not known go by age alone: they may be of a job that runs on another node.
+The unit of removal is all files of one job. Files are removed by age, and earlier if space runs short; files of the
+jobs that ended first are removed first. Files of a running job stay. If a program takes files over, files that it has
+not taken stay, too. Files of an unknown job are removed by age only: the job may run on another node.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-#: Seconds after its end for which a job's files do not go for want of room: somebody may be about to read them.
+#: A lack of space does not remove a job's files within so many seconds after its end: somebody may want to read them.
 YOUNG_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Log files of one job. `ended_at` in seconds since the epoch; of an `orphan`, whose job is not known here any more
-    or never was, when they were changed last. `bytes`: what they have on disk."""
+    """Log files of one job. `ended_at` in seconds since the epoch; for an `orphan`, whose job is unknown here, the time
+    of its last change. `bytes`: their size on disk."""
 
     name: str
     ended_at: float
@@ -35,7 +35,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What is taken from [logs]; 0 is no limit. `upload`: whether there is a program that files are handed to."""
+    """The settings from [logs]; 0 is no limit. `upload`: whether a program takes files over."""
 
     keep_s: float
     min_free_percent: float = 0.0
@@ -44,7 +44,7 @@ class Caps:
 
 
 def doomed(kept: Collection[Kept], now: float, disk: Disk, caps: Caps) -> list[tuple[Kept, str]]:
-    """What is to be removed, in this order, each with the reason, a part of a sentence."""
+    """The files to remove, in this order, each with the reason, a part of a sentence."""
     used, free = sum(each.bytes for each in kept), disk.free
     wanted = disk.size * caps.min_free_percent / 100
     found = []

@@ -1,4 +1,4 @@
-"""Output that was taken away: files that somebody deleted, moved or cut, and how much of a job's output that was."""
+"""Lost output: files that somebody deleted, moved or cut, and how much of a job's output is missing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from muster.supervisors.output.gaps import read_counts
 from muster.supervisors.output.log_removals import removals
 from muster.supervisors.paths import JobPaths
 
-#: What is missing behind the end of a file of which no supervisor has said why.
+#: The reason for output missing at the end of a file, if no supervisor recorded one.
 GONE = "somebody deleted, moved or truncated the file"
 
 
@@ -24,7 +24,7 @@ class Missing:
 
 
 def ends(job: Job, paths: JobPaths) -> dict[int, int]:
-    """Where the output of each rank ends, by what was written; only those of which it is known. Blocks."""
+    """Where the output of each rank ends, by the amount written; only ranks for which that is known. Blocks."""
     if job.state.final:
         return job.log_ends
     numbers = [*(rank.rank for rank in job.ranks), JOB]
@@ -38,10 +38,10 @@ def missing(
     stops: Mapping[int, int],
     ends: Mapping[int, int],
 ) -> list[Missing]:
-    """What is missing of these logs. What a setting or a command removed is not.
+    """The missing parts of these logs. Output that a setting or a command removed does not count.
 
-    `starts`, `stops`: what was read of each, in bytes; a rank without `stops` was to be read to its end, which is where
-    `ends` says. Blocks. Raises OSError.
+    `starts`, `stops`: the part that was read of each log, in bytes; a rank without `stops` should be read to its end,
+    which `ends` gives. Blocks. Raises OSError.
     """
     found = []
     for file, layout in zip(files, log_reading.look(list(files)), strict=True):

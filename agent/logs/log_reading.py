@@ -1,11 +1,11 @@
-"""Reading the files of ranks: by offset, by time, from the end, several merged in the order of time, and following.
+"""Reads the files of ranks: by offset, by time, from the end, several merged in order of time, and following.
 
-Nothing is held open and no file is held in memory, however long it is: a reader keeps an offset per rank and a kilobyte
-of its time index, and opens a file for as long as one batch takes. So 200 followers of 256 ranks cost no descriptors,
-and a file that was replaced is noticed.
+A reader holds no file open and no file in memory, however long the file is: it keeps an offset per rank and a kilobyte
+of the time index, and opens a file for one batch only. So 200 followers of 256 ranks need no descriptors, and a reader
+notices a replaced file.
 
-Offsets and sizes are those of all output of a rank, in whatever files it lies by now
-(supervisors/output/log_segments.py). Where something was removed, reading goes on behind it.
+Offsets and sizes count all output of a rank, in whatever files it is now (supervisors/output/log_segments.py). Reading
+skips output that was removed.
 """
 
 import heapq
@@ -26,14 +26,14 @@ from muster.supervisors.output.log_layout import Layout
 from muster.supervisors.output.log_reader import Reader
 from muster.supervisors.output.time_index import INDEX_INTERVAL_S, INDEX_RECORD
 
-#: Most bytes in a chunk; and most bytes and chunks in a batch, which is what one reader has in memory.
+#: Limits: bytes in a chunk; bytes and chunks in a batch, which is what one reader has in memory.
 CHUNK = 64 * 1024
 BATCH_BYTES = 4 * CHUNK
 BATCH_CHUNKS = 256
-#: Seconds between two looks at the files of a job that is followed: the first while output comes, the second at rest.
+#: Seconds between two looks at the files of a followed job: the first while output arrives, the second at rest.
 POLL_MIN_S = 0.02
 POLL_MAX_S = 0.25
-#: A step of the search for lines from the end, in bytes; between two steps it can be cancelled, and others read.
+#: Bytes in one step of the search for lines from the end; between two steps it can be cancelled, and others can read.
 TAIL_STEP = 4 << 20
 _INDEX_AHEAD = 64 * INDEX_RECORD.size
 
@@ -47,14 +47,14 @@ class RankLogFile:
     index: Path
 
     def size(self) -> int:
-        """Bytes of output ever; 0 for a file that is not there (yet). Raises OSError for other reasons."""
+        """Bytes of all output so far; 0 if the file does not exist (yet). Raises OSError for other errors."""
         return look([self])[0].end
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Output of one rank. `time` in nanoseconds since the epoch, None where no index tells it. `truncated`: the file
-    has become shorter than what was read of it; reading goes on at `offset`."""
+    """Output of one rank. `time` in nanoseconds since the epoch, None if no index has it. `truncated`: the file is
+    shorter than what was already read; reading continues at `offset`."""
 
     rank: int
     offset: int
@@ -64,24 +64,24 @@ class Chunk:
 
 
 def look(files: list[RankLogFile]) -> list[Layout]:
-    """How files of one folder lie there now. Raises OSError."""
+    """The present layout of files of one folder. Raises OSError."""
     return folder(files[0].path.parent).look([file.path for file in files]) if files else []
 
 
 class TimeIndex:
-    """Tells when the bytes at an offset were written, for offsets that grow."""
+    """Finds when the bytes at an offset were written, for ascending offsets."""
 
     def __init__(self, path: Path) -> None:
-        """Opens nothing yet."""
+        """Does not open the file yet."""
         self._path = path
-        #: Number of the record that is read next, None: to be found; and the one before it.
+        #: Number of the next record, None: to be found; and the record before it.
         self._next: int | None = None
         self._last = b""
         self._ahead: list[tuple[int, int]] = []
         self._time: int | None = None
 
     def segment(self, position: int, limit: int) -> tuple[int | None, int]:
-        """When the byte at `position` was written, and up to where this holds: at most `limit`."""
+        """When the byte at `position` was written, and up to which offset (at most `limit`) that holds."""
         while True:
             if not self._ahead:
                 self._read_ahead(position)
@@ -94,8 +94,8 @@ class TimeIndex:
             self._ahead.pop()
 
     def forget(self) -> None:
-        """The file was cut: records read ahead speak of bytes that are gone, and so do those that went from the index
-        before others came (IndexWriter in supervisors/output/time_index.py)."""
+        """Drops records read ahead: the file was cut, so they describe bytes that no longer exist, as did index records
+        that were removed before new ones (IndexWriter in supervisors/output/time_index.py)."""
         self._ahead = []
         self._next = self._time = None
 
@@ -106,9 +106,9 @@ class TimeIndex:
         size = INDEX_RECORD.size
         try:
             if self._next and os.pread(fd, size, (self._next - 1) * size) != self._last:
-                self.forget()  # it has become shorter since, or is another
+                self.forget()  # it has become shorter, or was replaced
             if self._next is None:
-                # The record before the first that is beyond `position` is the one that holds for it.
+                # The record for `position` is the one before the first record beyond it.
                 self._next = max(0, _bisect(fd, lambda offset, _: offset > position) - 1)
             data = os.pread(fd, _INDEX_AHEAD, self._next * size)
         finally:
@@ -120,11 +120,11 @@ class TimeIndex:
 
 
 def offset_since(file: RankLogFile, when: int, size: int) -> int:
-    """Where the output at or after `when` (nanoseconds since the epoch) begins; `size` where there is none.
+    """Where the output at or after `when` (nanoseconds since the epoch) begins; `size` if there is none.
 
-    The index is good for 100 ms: bytes are told to be up to so much older than they are, so reading begins with the
-    record that may hold younger ones. Of what is before the first record it is only known that it is not younger than
-    that: the index may have been made anew. Without an index only the file's own time helps.
+    The index is accurate to 100 ms: it reports bytes as up to that much older than they are, so reading begins with the
+    record that may contain younger bytes. Bytes before the first record are known only to be no younger than it,
+    because the index may have been rebuilt. Without an index only the file's own time helps.
     """
     found = _first_after(file.index, when - int(INDEX_INTERVAL_S * 1e9), first=0)
     if found is not None:
@@ -136,15 +136,15 @@ def offset_since(file: RankLogFile, when: int, size: int) -> int:
 
 
 def offset_until(file: RankLogFile, when: int, size: int) -> int:
-    """Where the first output that was written after `when` (nanoseconds since the epoch) begins; `size` where there is
-    none, or no index that tells it. What the index tells to be up to 100 ms older than it is may still be before it."""
+    """Where the first output written after `when` (nanoseconds since the epoch) begins; `size` if there is none, or if
+    no index has it. Output that the index reports as up to 100 ms older than it is may be before that offset."""
     found = _first_after(file.index, when)
     return size if found is None else min(found, size)
 
 
 def _first_after(index: Path, when: int, first: int | None = None) -> int | None:
-    """The offset of the first record after a time; beyond any offset where all are before it; None without records.
-    `first`, if it is given, comes in the place of the very first one's."""
+    """The offset of the first record after a time; beyond any offset if all are before it; None without records.
+    `first`, if given, replaces the offset of the very first record."""
     fd = _open(index)
     if fd is None:
         return None
@@ -161,7 +161,7 @@ def _first_after(index: Path, when: int, first: int | None = None) -> int | None
 
 
 async def tail_offset(file: RankLogFile, lines: int, size: int) -> int:
-    """Where the last `lines` lines before `size` begin, found from the end. A last line without newline counts."""
+    """Where the last `lines` lines before `size` begin, searched from the end. A last line without newline counts."""
     if lines == 0:
         return size
     position, missing = size, lines
@@ -171,8 +171,8 @@ async def tail_offset(file: RankLogFile, lines: int, size: int) -> int:
 
 
 def _tail_step(path: Path, end: int, missing: int, at_end: bool) -> tuple[int, int]:
-    """Looks at the bytes before `end`. Returns the offset of the line sought, or of the first byte that is kept, and 0;
-    or where to go on and the lines still missing."""
+    """Searches the bytes before `end`. Returns the offset of the wanted line, or of the first stored byte, and 0; or
+    where to continue and the number of missing lines."""
     with Reader(folder(path.parent)) as reader:
         lowest = end - TAIL_STEP
         while end > lowest:
@@ -184,7 +184,7 @@ def _tail_step(path: Path, end: int, missing: int, at_end: bool) -> tuple[int, i
             start, block = reader.stretch(path, first, end)
             stop = len(block)
             if at_end and block.endswith(b"\n"):
-                stop -= 1  # the newline that ends the last line begins no other
+                stop -= 1  # the newline at the end of the last line starts no new line
             at_end = False
             while (found := block.rfind(b"\n", 0, stop)) >= 0:
                 missing -= 1
@@ -207,8 +207,8 @@ async def starts(
     tail_lines: int | None,
     since: int | None,
 ) -> dict[int, int]:
-    """Where to begin reading each rank: at its offset if it has one, else where `tail_lines` and `since` (nanoseconds
-    since the epoch) say, the later of the two. Nothing begins before what is kept. Raises OffsetOutOfRange."""
+    """Where to begin reading each rank: at its offset if it has one, else at the later of `tail_lines` and `since`
+    (nanoseconds since the epoch). Nothing begins before the stored output. Raises OffsetOutOfRange."""
     layouts = await in_turn(look, files)
     begins = {file.rank: min(layout.begin, sizes[file.rank]) for file, layout in zip(files, layouts, strict=True)}
     for rank, offset in offsets.items():
@@ -231,7 +231,7 @@ async def starts(
 
 @dataclass(slots=True)
 class _Stream:
-    """One rank in a merge: what is to be read is [position, limit), of which [position, end) was written at `time`."""
+    """One rank in a merge: [position, limit) is unread, and [position, end) of it was written at `time`."""
 
     file: RankLogFile
     index: TimeIndex
@@ -242,10 +242,10 @@ class _Stream:
 
 
 class Merge:
-    """Reads several ranks in the order of time: always the rank whose next bytes are the oldest.
+    """Reads several ranks in order of time: always the rank with the oldest next bytes.
 
-    It goes in rounds, each up to sizes that were seen: the first is the history, those after it what came since. So
-    the order holds within a round, and a rank that writes without end keeps nobody waiting.
+    It works in rounds, each up to the sizes seen at its start: the first round is the history, later ones are new
+    output. So the order holds within a round, and a rank that writes without end does not hold up the others.
     """
 
     def __init__(self, files: list[RankLogFile], positions: dict[int, int]) -> None:
@@ -254,7 +254,7 @@ class Merge:
         self._heap: list[tuple[int, int]] | None = None
 
     def begin(self, sizes: dict[int, int]) -> bool:
-        """Begins a round up to `sizes`. True when there is something to read (or to tell) in it."""
+        """Begins a round up to `sizes`. True if there is something to read or to report in it."""
         for stream in self._streams:
             stream.limit = sizes[stream.file.rank]
         self._heap = None
@@ -262,11 +262,11 @@ class Merge:
 
     @property
     def left(self) -> bool:
-        """Whether something of the round may be left to read."""
+        """Whether the round may have unread output."""
         return self._heap is None or bool(self._heap)
 
     async def batch(self) -> list[Chunk]:
-        """The next chunks of the round; none: it is over. Raises OSError."""
+        """The next chunks of the round; an empty list: it is over. Raises OSError."""
         return await in_turn(self._batch)
 
     def _batch(self) -> list[Chunk]:
@@ -274,7 +274,7 @@ class Merge:
         if self._heap is None:
             self._heap = []
             for number, stream in enumerate(self._streams):
-                # The sizes of a round may be older than what was read before it: a look now tells whether it shrank.
+                # The sizes of a round may be older than the last read: a look now shows whether the file shrank.
                 if stream.limit < stream.position and (size := stream.file.size()) < stream.position:
                     stream.position = stream.limit = size
                     stream.index.forget()
@@ -289,12 +289,12 @@ class Merge:
                 stream = self._streams[number]
                 count = min(CHUNK, stream.end - stream.position)
                 begin, data = reader.read(stream.file.path, stream.position, count)
-                if begin > stream.position:  # what was there is not kept any more
+                if begin > stream.position:  # that output was removed
                     stream.position = min(begin, stream.limit)
                     heapq.heappop(self._heap)
                     self._push(number)
                     continue
-                if not data:  # it shrank meanwhile: the next round tells
+                if not data:  # it shrank meanwhile: the next round reports it
                     heapq.heappop(self._heap)
                     continue
                 chunks.append(Chunk(stream.file.rank, stream.position, data, stream.time))
@@ -314,30 +314,30 @@ class Merge:
 
 
 class Watcher:
-    """Sees the files of one job grow, once for all its followers. Whichever of them waits first does the looking, so
-    that there is no task that could outlive them.
+    """Sees the files of one job grow, once for all its followers. The first of them that waits does the looking, so no
+    task can outlive them.
 
     It polls sizes instead of using inotify, which is silent on network file systems, has a small number of instances
-    per user, and would have to be told of files that are not there yet. A look at a rank costs about two microseconds.
+    per user, and cannot watch files that do not exist yet. A look at a rank costs about two microseconds.
     """
 
     def __init__(
         self, files: list[RankLogFile], job_changed: Callable[[], Awaitable[None]], job_ended: Callable[[], bool]
     ) -> None:
-        """`job_changed` returns at the next change of the job's state; after the end there is none."""
+        """`job_changed` returns at the next change of the job's state; there is none after its end."""
         self.files = files
         self.sizes: dict[int, int] = {}
         #: Counts the changes of `sizes`.
         self.generation = 0
         self._job_changed = job_changed
         self._job_ended = job_ended
-        #: Set at the end of the look that somebody is at; None: nobody is.
+        #: Set at the end of the look in progress; None: there is none.
         self._looking: anyio.Event | None = None
         self._interval = POLL_MIN_S
 
     async def wait(self, seen: int, enough: Callable[[], bool] = lambda: False) -> None:
-        """Returns once `generation` is beyond `seen`, since a file has another size, or the job has ended, or what is
-        followed is `enough`, which each asks of its own behind each look."""
+        """Returns once `generation` is beyond `seen` because a file has another size, or the job has ended, or `enough`
+        is true, which each follower checks after each look."""
         while self.generation == seen and not self._job_ended() and not enough():
             if self._looking is not None:
                 await self._looking.wait()
@@ -345,7 +345,7 @@ class Watcher:
             looked = self._looking = anyio.Event()
             try:
                 await self._look()
-            finally:  # whoever leaves in the middle of it is replaced
+            finally:  # if this follower leaves in the middle, another one takes over
                 self._looking = None
                 looked.set()
 
@@ -358,13 +358,13 @@ class Watcher:
             self.sizes = sizes
             self.generation += 1
             self._interval = POLL_MIN_S
-        # With many ranks or a slow disk: never more than a tenth of a core for looking.
+        # With many ranks or a slow disk: spend at most a tenth of a core on looking.
         cost = time.monotonic() - began
         self._interval = min(max(self._interval * 1.3, cost * 10), POLL_MAX_S)
 
 
 def _open(index: Path) -> int | None:
-    """None where the index cannot be read, whatever is there: output is read without it, only its times are unknown."""
+    """None if the index cannot be read: output is then read without it, and its times are unknown."""
     try:
         return open_read(index)
     except OSError:
@@ -372,7 +372,7 @@ def _open(index: Path) -> int | None:
 
 
 def _bisect(fd: int, beyond: Callable[[int, int], bool]) -> int:
-    """Number of the first record for which `beyond` is true, as it is for all after it. A torn last one is ignored."""
+    """Number of the first record for which `beyond` is true, as for all after it. Ignores a torn last record."""
     low, high = 0, os.fstat(fd).st_size // INDEX_RECORD.size
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""What readers of output have in common: a job's files, the time that is asked for, and messages."""
+"""Common parts of the readers of output: a job's files, the requested time span, and messages."""
 
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +17,7 @@ from muster.v1 import log_pb2
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-#: Nanoseconds after which what was written before a time is in the time index.
+#: So many nanoseconds after a time, the time index has everything written before it.
 _INDEXED_NS = 300_000_000
 
 
@@ -31,7 +31,7 @@ class _Timed(Protocol):
 
 
 class Span:
-    """The time that a reader asks for: `since` and `until` in nanoseconds since the epoch, None where it is open."""
+    """The requested time span: `since` and `until` in nanoseconds since the epoch, None if open."""
 
     def __init__(self, request: _Timed) -> None:
         """Raises InvalidRequest."""
@@ -39,11 +39,11 @@ class Span:
         self.until = _ns(request.until)
         self._threads = threads.Pool(1)
         if self.since is not None and self.until is not None and self.until < self.since:
-            raise InvalidRequest([Violation("until", "is before `since`: nothing can be between them")])
+            raise InvalidRequest([Violation("until", "is before `since`: the time span is empty")])
 
     @property
     def over(self) -> bool:
-        """Whether nothing of that time can come any more."""
+        """Whether no more output of that time can arrive."""
         return self.until is not None and time.time_ns() > self.until + _INDEXED_NS
 
     async def cut(self, files: list[log_reading.RankLogFile], sizes: dict[int, int]) -> dict[int, int]:
@@ -67,7 +67,7 @@ def files_of(root: Root, entry: Entry) -> list[log_reading.RankLogFile]:
 
 
 def message(chunk: log_reading.Chunk) -> log_pb2.ReadLogsResponse:
-    """As a reader gets it."""
+    """The message for a reader."""
     own = chunk.rank == JOB
     answer = log_pb2.ReadLogsResponse(
         rank=0 if own else chunk.rank, job_log=own, offset=chunk.offset, data=chunk.data, truncated=chunk.truncated
@@ -78,7 +78,7 @@ def message(chunk: log_reading.Chunk) -> log_pb2.ReadLogsResponse:
 
 
 async def events_before(events: EventLines | None, when: int | None) -> list[log_pb2.ReadLogsResponse]:
-    """The next messages that tell what happened at or before `when` (nanoseconds; None: at any time); none: no more."""
+    """Messages of the next events at or before `when` (nanoseconds; None: at any time); an empty list: no more."""
     if events is None:
         return []
     return [

@@ -1,8 +1,8 @@
-"""Hands log files to a program of the operator's, which copies them to where the site keeps logs.
+"""Passes log files to a program of the operator, which copies them to the site's log store.
 
-It is run for a job that has ended, with all its files, and before that for each lot of rotated segments. What it has
-taken (it ended with 0) is noted in the job's folder, `uploaded`; what it has not taken is handed to it again, over
-restarts of the daemon, until it does or the job is deleted.
+It runs the program for an ended job, with all its files, and before that for each batch of rotated segments. What the
+program took (it exited with 0) is noted in the job's folder, `uploaded`. What it did not take is passed again, across
+restarts of the daemon, until the program takes it or the job is deleted.
 """
 
 import contextlib
@@ -33,18 +33,18 @@ from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.output.log_segments import segment_path
 from muster.supervisors.paths import Root
 
-#: Runs of the program at the same time.
+#: At most so many runs of the program at the same time.
 AT_ONCE = 2
-#: Seconds until the first try again, which doubles with each, and the longest.
+#: Seconds until the first retry, which double with each retry, and their limit.
 FIRST_RETRY_S, MAX_RETRY_S = 5.0, 3600.0
-#: Seconds between two looks at what may be handed over, where nothing is told.
+#: Seconds between two searches for files to pass on, if no event starts one.
 LOOK_S = 30.0
 
 _log = structlog.get_logger(__name__)
 
 
 class Uploaded(msgspec.Struct):
-    """`uploaded` in a job's folder: names of the segments that were taken, without `.gz`, and whether all was."""
+    """`uploaded` in a job's folder: names of the taken segments, without `.gz`, and whether all files were taken."""
 
     segments: list[str] = []  # msgspec copies it
     all: bool = False
@@ -52,8 +52,8 @@ class Uploaded(msgspec.Struct):
 
 @dataclass(slots=True)
 class Lot:
-    """What is to be handed over of one job. `due` by the loop's clock; `ended_at` in seconds since the epoch, 0 for a
-    job that has not ended."""
+    """The files of one job to pass on. `due` by the loop's clock; `ended_at` in seconds since the epoch, 0 for a job
+    that has not ended."""
 
     job_id: str
     accepted_at: float
@@ -63,13 +63,13 @@ class Lot:
     why: str = ""
     due: float = 0.0
     busy: bool = False
-    #: Rotated segments that are ready to be handed over, and whether all files are.
+    #: Rotated segments that can be passed on, and whether all files can.
     segments: list[str] = field(default_factory=list)
     ended: bool = False
 
 
 class UploadedJobs(Protocol):
-    """What is taken from the registry."""
+    """The part of the registry that uploads use."""
 
     async def get(self, job_id: str) -> Entry:
         """A job. Raises JobNotFound."""
@@ -91,7 +91,7 @@ class Uploads:
         over: Callable[[], None],
     ) -> None:
         """`settings` gives the present configuration; `compressed`: whether a job's file is being compressed; `over` is
-        told that a job is not `busy` any more."""
+        called with each job that is no longer `busy`."""
         self._registry = registry
         self._compressed = compressed
         self._over = over
@@ -110,7 +110,7 @@ class Uploads:
             return []
         worst = max(failing, key=lambda lot: lot.failures)
         return [
-            f"logs: upload: the files of {len(failing)} job(s) were not taken and stay; job "
+            f"logs: upload: the program did not take the files of {len(failing)} job(s); they stay; job "
             f"{worst.job_id}: {worst.why}; tried {worst.failures} time(s)"
         ]
 
@@ -121,7 +121,7 @@ class Uploads:
         self.wake()
 
     def rotated(self, job: Entry | Ended, segments: list[str]) -> None:
-        """These segments of a job's logs, by their names without `.gz`, are there and will not change any more."""
+        """These segments of a job's logs, by their names without `.gz`, exist and will not change any more."""
         if isinstance(job, Ended) and job.uploaded:
             return
         lot = self._lot(job)
@@ -134,7 +134,7 @@ class Uploads:
         self.lots.pop(job_id, None)
 
     def taken(self, job_id: str) -> list[str]:
-        """Names of a job's segments that are known to be taken, without `.gz`."""
+        """Names of a job's taken segments, without `.gz`."""
         lot = self.lots.get(job_id)
         return lot.uploaded.segments if lot is not None and lot.uploaded is not None else []
 
@@ -145,11 +145,11 @@ class Uploads:
         return lot
 
     def busy(self, job_id: str) -> bool:
-        """Whether its files are being handed over."""
+        """Whether the program is running for this job."""
         return (lot := self.lots.get(job_id)) is not None and lot.busy
 
     async def run(self) -> None:
-        """Hands over, for ever."""
+        """Passes files on until cancelled."""
         async with anyio.create_task_group() as group:
             for _ in range(AT_ONCE):
                 group.start_soon(self._serve)
@@ -167,19 +167,19 @@ class Uploads:
             lot.busy = True
             try:
                 await self._hand_over(lot)
-            except Exception as error:  # a defect must not end the daemon
+            except Exception as error:  # a bug here must not end the daemon
                 _log.exception("logs.upload_defect", job=lot.job_id)
-                self._failed(lot, f"a defect: {error!r}")
+                self._failed(lot, f"internal error: {error!r}")
             finally:
                 lot.busy = False
                 self._over()
 
     def wake(self) -> None:
-        """What is to be handed over may be so now: a job's file is not being compressed any more."""
+        """Looks again: a compression has ended, so a waiting file may be ready."""
         self._told.tell()
 
     def _next(self) -> Lot | None:
-        """The job that ended first, of those with something to hand over now."""
+        """The job that ended first among those with files to pass on now."""
         now = anyio.current_time()
         ready = [
             lot
@@ -223,20 +223,20 @@ class Uploads:
             uploaded = Uploaded([*lot.uploaded.segments, *(name for name in segments if name in there)], ended)
             await self._threads.run(_store, entry.paths.uploaded, uploaded)
         except (ProgramFailed, OSError) as error:
-            if entry.paths.folder.exists():  # else it was deleted meanwhile
+            if entry.paths.folder.exists():  # otherwise it was deleted meanwhile
                 self._failed(lot, str(error))
             return
         lot.uploaded = uploaded
-        lot.segments = [name for name in lot.segments if name in there or name not in segments]  # the others are gone
+        lot.segments = [name for name in lot.segments if name in there or name not in segments]  # others were removed
         if ended and files:
             size = sum(file["bytes"] for file in files)
-            text = f"{len(files)} log file(s) with {size} bytes were handed to {logs.upload[0]}"
+            text = f"{len(files)} log file(s) with {size} bytes were passed to {logs.upload[0]}"
             self._tell("logs.uploaded", lot, text, files=len(files), bytes=size, tries=lot.failures + 1)
         lot.failures, lot.why = 0, ""
         self._done(lot)
 
     def _done(self, lot: Lot) -> None:
-        """Once all of an ended job was taken, nothing of it is kept here."""
+        """Forgets an ended job once all its files were taken."""
         if lot.uploaded is None or not lot.uploaded.all:
             return
         row = self._registry.job(lot.job_id)
@@ -251,7 +251,7 @@ class Uploads:
         lot.due = anyio.current_time() + wait
         if why != lot.why:  # each reason once, not each try
             lot.why = why
-            self._tell("logs.upload_failed", lot, f"log files were not taken, and are kept: {why}", tries=lot.failures)
+            self._tell("logs.upload_failed", lot, f"log files were not taken and stay: {why}", tries=lot.failures)
             _log.warning("logs.upload_failed", job=lot.job_id, error=why)
 
     def _tell(self, kind: str, lot: Lot, message: str, **attributes: int) -> None:
@@ -260,14 +260,14 @@ class Uploads:
 
 
 def wants(lot: Lot) -> bool:
-    """Whether there is something to hand over."""
+    """Whether there are files to pass on."""
     if lot.uploaded is None:
         return lot.ended or bool(lot.segments)
     return not lot.uploaded.all and (lot.ended or not set(lot.segments) <= set(lot.uploaded.segments))
 
 
 def waiting(root: Root, rows: Iterable[Ended]) -> list[Ended]:
-    """Those of these jobs whose files were not all taken, as their folders say. Blocks."""
+    """The jobs with files that were not taken, as their folders say. Blocks."""
     found = []
     for row in rows:
         with contextlib.suppress(OSError):
@@ -288,8 +288,8 @@ def _store(path: Path, uploaded: Uploaded) -> None:
 
 
 def listed_files(root: Root, entry: Entry, only: set[str] | None, taken: set[str]) -> list[dict[str, Any]]:
-    """Files to hand over: the segments `only` where it is given, by their names without `.gz`, else all files; and none
-    that was `taken`. Raises OSError."""
+    """Files to pass on: the segments `only` if given, by their names without `.gz`, else all files; and none that was
+    `taken`. Raises OSError."""
     names, folders = only, dict[Path, int]()
     if names is None:
         found = log_ownership.of_job(root.log, log_ownership.owner(entry))
@@ -301,7 +301,7 @@ def listed_files(root: Root, entry: Entry, only: set[str] | None, taken: set[str
         whose = log_ownership.parsed(name)
         if whose is None or whose.passing:
             continue
-        # In this order: a compressor, an earlier daemon's say, makes the second before it removes the first.
+        # In this order: a compressor, such as an earlier daemon's, makes the second before it removes the first.
         for path in (root.log / name, root.log / f"{name}.gz"):
             with contextlib.suppress(FileNotFoundError):
                 status = path.lstat()
@@ -318,7 +318,7 @@ def _plain(name: str) -> str:
 
 
 def _said(entry: Entry, ended: bool, files: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the program reads (docs/guides/logs-keeping.md). Nothing of the environment or the command is in it."""
+    """The program's input (docs/guides/logs-keeping.md). It contains neither environment nor command."""
     job, verdict = entry.job, entry.job.verdict
     return {
         "job": entry.job_id,

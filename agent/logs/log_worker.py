@@ -1,9 +1,9 @@
 """The worker log: one file per job and node with the lines of all its ranks and of the job's own log, as
-`muster logs JOB` shows them; ModelArts writes such a file, and here a setting does.
+`muster logs JOB` shows them. ModelArts writes such a file; in muster a setting enables it.
 
-It is made of the ranks' files, each line once, whatever becomes of the daemon: what was read of each rank and how long
-the worker log was then are stored together, and a successor cuts the file to that length and goes on from there. A disk
-that is full loses nothing either: the lines are still in the ranks' files, and are written when there is room.
+It contains each line of the ranks' files once, even if the daemon is killed: the offsets read from each rank and the
+length of the worker log are stored together, and a successor cuts the file to that length and continues from there. A
+full disk loses nothing either: the lines are still in the ranks' files, and are written when there is space.
 """
 
 import contextlib
@@ -29,19 +29,19 @@ from muster.supervisors.output.job_output import set_aside
 from muster.supervisors.paths import Root
 from muster.supervisors.system import trust
 
-#: Seconds between two looks at the ranks' files; between two times that it is stored how far the log goes; until a disk
-#: that takes nothing is tried again.
+#: Seconds between two looks at the ranks' files; between two writes of the position; until a retry when the disk
+#: accepts no writes.
 LOOK_S, SAVE_S, RETRY_S = 1.0, 5.0, 1.0
-#: Seconds after which a disk that takes nothing is no longer waited for, once the job has ended.
+#: Once the job has ended, a disk that accepts no writes is retried for at most so many seconds.
 GIVE_UP_S = 600.0
-#: Seconds after its end for which a job gets a worker log that nobody has begun: its whole life fell between daemons.
+#: A job that ran while no daemon did gets a worker log only within so many seconds after its end.
 RECENT_S = 3600.0
 
 _log = structlog.get_logger(__name__)
 
 
 class RankLines:
-    """Whole lines of several ranks. `offsets`: by rank, how far its output was passed on."""
+    """Whole lines of several ranks. `offsets`: by rank, how much of its output was passed on."""
 
     def __init__(self, offsets: dict[int, int]) -> None:
         self.offsets = offsets
@@ -49,17 +49,17 @@ class RankLines:
         self._lines = LabelledLines(self._out.append, label=True)
 
     def take(self, chunk: Chunk, labelled: bool) -> bytes:
-        """What can be written now that these bytes are there as well."""
+        """The lines that these bytes complete."""
         rank, source = chunk.rank, _source(chunk.rank)
         self._lines.label = labelled
         if chunk.offset != self.offsets.get(rank, 0) + self._lines.held(source):
-            self._lines.cut(source)  # what lay between was cut off or removed
+            self._lines.cut(source)  # the output in between was cut off or removed
         self._lines.feed(source, chunk.data, 0.0)
         self.offsets[rank] = chunk.offset + len(chunk.data) - self._lines.held(source)
         return self._passed_on()
 
     def finish(self, labelled: bool) -> bytes:
-        """The lines that have not ended, since nothing will end them any more."""
+        """The unfinished lines: nothing will finish them any more."""
         self._lines.label = labelled
         for rank in sorted(self.offsets):
             self.offsets[rank] += self._lines.held(_source(rank))
@@ -85,7 +85,7 @@ class _Saved(msgspec.Struct):
 
 
 class WorkerLog:
-    """Writes that of one job. Belongs to one event loop; what touches the disk is done in threads of `pool`."""
+    """Writes the worker log of one job. Belongs to one event loop; the disk is used in threads of `pool`."""
 
     def __init__(self, root: Root, entry: Entry, style: Callable[[], str], pool: threads.Pool) -> None:
         """`style` gives the present worker_log of [logs]."""
@@ -97,14 +97,14 @@ class WorkerLog:
         self._size = 0
         self._saved_at = 0.0
         self._since: float | None = None
-        #: Sentence for an operator while the disk takes nothing, or gives nothing.
+        #: Sentence for an operator while the disk cannot be written or read.
         self.trouble = ""
 
     async def run(self) -> bool:
-        """Writes to the job's end. False where it was told to stop before that: it can go on later."""
+        """Writes to the job's end. False if it was told to stop before that: it can continue later."""
         entry = self._entry
         while not entry.job.ranks and not entry.job.state.final:
-            await entry.changed.next()  # its rank table is still to say which ranks there are
+            await entry.changed.next()  # its rank table has not yet said which ranks exist
         self._path = self._root.worker_log(entry.job_id, entry.job.node_rank)
         lines: RankLines | None = None
         while True:
@@ -122,7 +122,7 @@ class WorkerLog:
                     return True
 
     async def _follow(self, lines: RankLines) -> bool:
-        """From where `lines` stands. Raises OSError where the ranks' files cannot be read."""
+        """From the position of `lines`. Raises OSError if the ranks' files cannot be read."""
         entry, files = self._entry, files_of(self._root, self._entry)
         merge = log_reading.Merge(files, {file.rank: lines.offsets.get(file.rank, 0) for file in files})
         while (style := self._style()) != "off":
@@ -143,7 +143,7 @@ class WorkerLog:
         return False
 
     async def _write(self, data: bytes) -> None:
-        """All of it, as soon as the disk takes it. Raises _Deleted."""
+        """Writes all of it, with retries until the disk accepts it. Raises _Deleted."""
         while data:
             try:
                 self._size = await self._threads.run(_append, self._entry, self._path, data, self._size)
@@ -157,8 +157,8 @@ class WorkerLog:
             return
 
     async def _wait(self, error: OSError) -> bool:
-        """True where it has waited long enough for a job that has ended: its own files could not be removed else, and
-        room may be what is missing."""
+        """True if it has waited long enough for an ended job: while it waits, the job's own files cannot be removed,
+        and that may be what frees space."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
@@ -166,7 +166,7 @@ class WorkerLog:
         waited = now - self._since
         self.trouble = (
             f"logs: {error.filename or self._path}: {error.strerror or error}; the worker log of job "
-            f"{self._entry.job_id} waits for {waited:.0f} s"
+            f"{self._entry.job_id} has been waiting for {waited:.0f} s"
         )
         if waited > GIVE_UP_S and self._entry.job.state.final:
             _log.error("logs.worker_given_up", job=self._entry.job_id, error=str(error))
@@ -175,7 +175,7 @@ class WorkerLog:
         return False
 
     async def _save(self, lines: RankLines, done: bool = False) -> None:
-        """How far it goes, at times; a disk that does not take it makes a successor write a part anew, no more."""
+        """Stores the position from time to time; if that fails, a successor only writes a part again."""
         if done or time.monotonic() - self._saved_at >= SAVE_S:
             saved = _Saved(self._size, dict(lines.offsets), done)
             with contextlib.suppress(OSError):
@@ -184,11 +184,11 @@ class WorkerLog:
 
 
 class _Deleted(OSError):
-    """Raised when the job was deleted meanwhile: nothing is to be left of it."""
+    """Raised when the job was deleted meanwhile: no file of it may remain."""
 
 
 def unfinished(root: Root, rows: Iterable[Ended]) -> list[Ended]:
-    """Those of these jobs whose worker log is to be written still, if there is to be one. Blocks."""
+    """The jobs whose worker log is not complete, if it is enabled. Blocks."""
     found = []
     for row in rows:
         if row.damaged:
@@ -203,18 +203,18 @@ def unfinished(root: Root, rows: Iterable[Ended]) -> list[Ended]:
 
 
 def _begin(entry: Entry, path: Path) -> _Saved | None:
-    """Where to go on; None where there is nothing to do. Raises OSError."""
+    """The position to continue from; None if there is nothing to do. Raises OSError."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         return state_file.read(entry.paths.worker, _Saved)
     if entry.job.state.final and time.time() - entry.job.ended_at > RECENT_S:
         return None
     set_aside([(path, path.with_suffix(".idx"))])
-    _store(entry, _Saved(), path)  # before the first line: from here on, what stands in the file is ours
+    _store(entry, _Saved(), path)  # before the first line: from here on the file is ours
     return _Saved()
 
 
 def _append(entry: Entry, path: Path, data: bytes, size: int) -> int:
-    """Writes behind the first `size` bytes, whatever stands there; returns the new size. Raises OSError, _Deleted."""
+    """Writes after the first `size` bytes and drops the rest; returns the new size. Raises OSError, _Deleted."""
     fd, may_be_given = _open(path, os.O_WRONLY | os.O_CREAT)
     try:
         there = os.fstat(fd).st_size
@@ -232,8 +232,8 @@ def _append(entry: Entry, path: Path, data: bytes, size: int) -> int:
 
 
 def _open(path: Path, flags: int) -> tuple[int, bool]:
-    """See trust.open_log. The file belongs to the job's user, who can hold a lease on it (fcntl(2)): an open() that
-    waits would take a thread of all jobs for 45 s; this one does not. Raises Untrusted, OSError."""
+    """See trust.open_log. The file belongs to the job's user, who can hold a lease on it (fcntl(2)). A waiting open()
+    would block a thread that all jobs share for 45 s; this one does not wait. Raises Untrusted, OSError."""
     folder = trust.open_logs(path.parent)
     try:
         return trust.open_log(path.name, flags, folder=folder)
@@ -242,7 +242,7 @@ def _open(path: Path, flags: int) -> tuple[int, bool]:
 
 
 def _give(fd: int, entry: Entry, path: Path) -> None:
-    """To the job's user, as the ranks' files are."""
+    """Makes the job's user the owner, as of the ranks' files."""
     for rank in entry.job.ranks[:1]:
         with contextlib.suppress(OSError):
             owner = path.with_name(f"{entry.job_id}-proc-rank-{rank.rank}-device-{rank.device}.txt").lstat()

@@ -96,7 +96,7 @@ def test_what_cannot_be_compressed_is_said(tmp_path: Path) -> None:
     path.rename(short)
     done = subprocess.run([*COMMAND, str(short)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == f"{short}: cannot be compressed: is shorter than its name says\n"
+    assert done.stderr == f"{short}: cannot compress it: is shorter than its name says\n"
     assert short.exists()
 
 

@@ -202,7 +202,7 @@ async def test_a_lease_on_it_holds_up_no_thread(tmp_path: Path) -> None:
         async with anyio.create_task_group() as tasks:
             with leased(log):
                 tasks.start_soon(mine.run)
-                await until(lambda: "the worker log of job job waits" in mine.trouble)
+                await until(lambda: "the worker log of job job has been waiting" in mine.trouble)
     assert log.read_bytes() == b"one\ntwo\n"
 
 
@@ -232,7 +232,7 @@ async def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
         with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(mine.run)
-                await until(lambda: "No space left on device; the worker log of job job waits" in mine.trouble)
+                await until(lambda: "No space left on device; the worker log of job job has been" in mine.trouble)
                 ballast.unlink()
                 end(entry)
         assert mine.trouble == ""
