@@ -1,4 +1,4 @@
-"""What a request must meet on this very node, over what its spec says by itself."""
+"""Requirements on a request that depend on this node, beyond those on the spec alone."""
 
 import contextlib
 import difflib
@@ -19,7 +19,8 @@ from muster.supervisors.launch.child import Account
 from muster.supervisors.model.spec import DEFAULT_GRACE_STEPS, JobSpec, Violation
 from muster.supervisors.supervision_errors import NotStartable
 
-#: Characters of a setting of the hang rule: of a text (the longest, a list of names, has 500 by default), of a number.
+#: Limits of a setting of the hang rule, in characters: a text (the longest default, a list of names, has 500), a
+#: number.
 _MAX_TEXT, _MAX_NUMBER = 4096, 32
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -34,7 +35,7 @@ def new_job_id() -> str:
 
 
 def refuse_configured(spec: JobSpec, config: Config) -> None:
-    """Raises InvalidRequest with all of a spec that the configuration of this node does not allow."""
+    """Raises InvalidRequest with everything in a spec that this node's configuration does not allow."""
     found = _hang(spec.hang, config.hang)
     if spec.local_ranks > config.jobs.max_ranks:
         found.append(Violation("ranks", f"{spec.local_ranks}: this node allows at most {config.jobs.max_ranks}"))
@@ -43,7 +44,7 @@ def refuse_configured(spec: JobSpec, config: Config) -> None:
 
 
 def refuse_unfit(spec: JobSpec) -> None:
-    """Raises InvalidRequest where this node does not have the spec's folder, files or user. Blocks."""
+    """Raises InvalidRequest if this node lacks the spec's folder, files or user. Blocks."""
     files = {"pre_start": spec.pre_start, "requirements": spec.requirements, "epilog": spec.epilog}
     found = [*_workdir(spec.workdir), *_files(files), *_user(spec.user)]
     if found:
@@ -51,17 +52,17 @@ def refuse_unfit(spec: JobSpec) -> None:
 
 
 def refuse_port(spec: JobSpec, held: dict[int, str]) -> None:
-    """Raises PortInUse where rank 0 of this job could not listen at its master_port: another job has it (`held`: job
-    ids by port), or a process listens there. Says nothing of a port on another node. Blocks."""
+    """Raises PortInUse if rank 0 of this job could not listen on its master_port: another job has it (`held`: job ids
+    by port), or a process listens there. Ignores a port on another node. Blocks."""
     if not spec.master_port or spec.node_rank:
         return
-    remedy = "give another master_port, on every node of the job"
+    remedy = "use another master_port, on every node of the job"
     if job_id := held.get(spec.master_port):
-        raise PortInUse(f"master_port {spec.master_port}: job {job_id} meets there: {remedy}")
+        raise PortInUse(f"master_port {spec.master_port}: job {job_id} uses it: {remedy}")
     try:
         found = socket.getaddrinfo(spec.master_addr or "127.0.0.1", spec.master_port, type=socket.SOCK_STREAM)
     except OSError:
-        return  # whether the name resolves is the pre-check's to say
+        return  # the pre-check reports whether the name resolves
     for family, kind, number, _, address in found:
         with contextlib.suppress(OSError), socket.socket(family, kind, number) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -69,26 +70,26 @@ def refuse_port(spec: JobSpec, held: dict[int, str]) -> None:
                 sock.bind(address)
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
-                    what = f"master_port {spec.master_port}: a process listens at {address[0]!s} already"
+                    what = f"master_port {spec.master_port}: a process already listens on {address[0]!s}"
                     raise PortInUse(f"{what}: {remedy}") from None
 
 
 def resolved(spec: JobSpec, config: Config) -> JobSpec:
-    """The spec as it is carried out: with this node's default of the grace, where it differs from the usual one."""
+    """The effective spec: with this node's default grace, if it differs from muster's."""
     if spec.grace_steps or config.jobs.grace_steps == DEFAULT_GRACE_STEPS:
         return spec
     return replace(spec, grace_steps=config.jobs.grace_steps)
 
 
 def as_asked(spec: JobSpec, digest: str) -> JobSpec:
-    """The request behind a spec that is carried out: the inverse of `resolved`, whatever this node's default was then.
-    `digest`: of the request."""
+    """The request behind an effective spec: the inverse of `resolved`, whatever this node's default was then. `digest`:
+    of the request."""
     asked = replace(spec, grace_steps=())
     return asked if asked.has_digest(digest) else spec
 
 
 def free_port(taken: set[int]) -> int:
-    """A TCP port on which nobody listens and that is not in `taken`. Raises NoRoom where there is none."""
+    """A TCP port on which no process listens and that is not in `taken`. Raises NoRoom if there is none."""
     for _ in range(64):
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
@@ -98,7 +99,7 @@ def free_port(taken: set[int]) -> int:
             raise NoRoom(f"no free TCP port for master_port: {error.strerror}; name one in the request") from error
         if port not in taken:
             return port
-    raise NoRoom("no free TCP port for master_port was found in 64 tries: name one in the request")
+    raise NoRoom("found no free TCP port for master_port in 64 tries: name one in the request")
 
 
 def _workdir(path: str) -> list[Violation]:
@@ -107,20 +108,20 @@ def _workdir(path: str) -> list[Violation]:
     try:
         if stat.S_ISDIR(os.stat(path).st_mode):
             return []
-        why = "is no folder"
+        why = "is not a folder"
     except OSError as error:
         why = str(error.strerror).lower()
     return [Violation("workdir", f"{path!r}: {why}: give a folder that exists on this node")]
 
 
 def _files(paths: Mapping[str, str]) -> list[Violation]:
-    """By field. What the daemon may not look at, the job's user may: that is found out when the file is needed."""
+    """By field. A file that the daemon cannot access passes: the job's user may access it, as its use will show."""
     found = []
     for field, path in paths.items():
         why = ""
         try:
             if path and not stat.S_ISREG(os.stat(path).st_mode):
-                why = "is no file"
+                why = "is not a file"
         except (FileNotFoundError, NotADirectoryError) as error:
             why = str(error.strerror).lower()
         except OSError:
@@ -131,7 +132,7 @@ def _files(paths: Mapping[str, str]) -> list[Violation]:
 
 
 def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:
-    """What is wrong with a job's own settings of the hang rule, which go over those of the node."""
+    """What is wrong with a job's own settings of the hang rule, which override those of the node."""
     rule = hang.HangSettings(**{field.name: getattr(node, field.name) for field in fields(hang.HangSettings)})
     names = [field.name for field in fields(rule)]
     found, left = [], dict(values)
@@ -143,11 +144,11 @@ def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:
         if name in names:
             text = f"has {len(value)} characters: allowed are {most}"
         elif name in ("enabled", "action"):
-            text = "is a setting of the node alone; on_hang says what is done about a job that hangs"
+            text = "is a setting of the node only; on_hang sets the action for a job that hangs"
         else:
             near = ", ".join(difflib.get_close_matches(name, names, 3))
-            text = "is no setting of the hang rule" + (f" (near it: {near})" if near else "")
-            text += "; docs/concepts/hang.md has them all"
+            text = "is not a setting of the hang rule" + (f" (near it: {near})" if near else "")
+            text += "; docs/concepts/hang.md lists them"
         found.append(Violation(f"hang[{name[:40]}]", text))
     while left:
         try:
@@ -158,9 +159,9 @@ def _hang(values: Mapping[str, str], node: HangTable) -> list[Violation]:
             if left.pop(name, None) is not None:
                 found.append(Violation(f"hang[{name}]", text))
                 continue
-            if not found:  # else it may only miss one that is left out now
+            if not found:  # otherwise the error may come from a setting that is left out here
                 own = next((own for own in left if own in text), next(iter(left)))
-                found.append(Violation(f"hang[{own}]", f"does not go with what the node has: {error}; give both"))
+                found.append(Violation(f"hang[{own}]", f"conflicts with the node's setting: {error}; give both"))
             break
     return found
 
@@ -175,9 +176,7 @@ def _user(user: str) -> list[Violation]:
     if os.geteuid() not in (0, uid):
         ours = _name(os.geteuid())
         return [
-            Violation(
-                "user", f"{user!r}: the daemon runs as {ours} and not as root, and so can run jobs as {ours} only"
-            )
+            Violation("user", f"{user!r}: the daemon runs as {ours}, not as root, so it can run jobs as {ours} only")
         ]
     return []
 

@@ -1,7 +1,7 @@
-"""Supervisors and nurseries that die: each death in the log and as an event, and a condition where it does not stop.
+"""Supervisors and nurseries that die: each death is logged and an event; repeated deaths are a condition.
 
-One death is nothing: that is what takeovers are for. Who dies again and again, or gets no successor, is a condition of
-the node, SUPERVISOR_CRASHING, and a warning of the job, until a supervisor has lived for a while.
+A single death is harmless: a takeover handles it. A supervisor or nursery that dies repeatedly, or gets no successor,
+is a condition of the node, SUPERVISOR_CRASHING, and a warning of the job, until a supervisor has lived for a while.
 """
 
 import time
@@ -18,14 +18,14 @@ from muster.agent.link.nursery_client import MAX_LINE, Which
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status, one_line
 
-#: So many deaths within so many seconds are too many; and so long after the last one it is over.
+#: So many deaths within so many seconds are too many; so long after the last one the condition ends.
 MANY, WINDOW_S = 3, 60.0
-#: The most of one job that are counted, or known by their pids.
+#: Limits per job: counted deaths, remembered pids.
 MOST = 1000
 CLEAR_S = EXPLANATIONS[Code.SUPERVISOR_CRASHING].age_s
-#: Seconds between two events of the same job, once there were many.
+#: Seconds between two events about the same job after many of them.
 FLOOD_S = 60.0
-#: Seconds between two looks at what is over.
+#: Seconds between two looks for conditions that have ended.
 LOOK_S = 5.0
 ITEM = "supervision"
 _BOTH = "it died or could not be started"
@@ -35,10 +35,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Deaths:
-    """Of one job, or of the nursery. Times are of time.monotonic()."""
+    """The deaths of one job, or of the nursery. Times are of time.monotonic()."""
 
     last: float = 0.0
-    #: When, and whether it had lived: those of the last WINDOW_S.
+    #: Deaths of the last WINDOW_S: when, and whether it had lived.
     recent: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=MOST))
     known: deque[Which] = field(default_factory=lambda: deque(maxlen=MOST))
     told_at: float = float("-inf")
@@ -52,14 +52,14 @@ class Crashes:
     def __init__(
         self, events: EventStore, found: Callable[[CheckResult], None], entry: Callable[[str], Entry | None]
     ) -> None:
-        """`found` latches a condition; `entry` gives a job by its id."""
+        """`found` latches a condition; `entry` returns a job by its id."""
         self._events, self._found, self._entry = events, found, entry
         self._deaths: dict[str, _Deaths] = {}
 
     def died(self, job_id: str, how: str, error: str, lived: bool = True, which: Which | None = None) -> None:
         """A supervisor died, or (no job) the nursery, or (not `lived`) could not be started; `error`: the end of its
-        traceback, if it told one. `which`: counted once, though a nursery tells it when it happens, and again whoever
-        asks for a supervisor before there is one."""
+        traceback, if it has one. `which` is counted once, though the nursery reports it when it happens, and again to
+        each request for a supervisor until there is one."""
         now = time.monotonic()
         self._forget(now)
         deaths = self._deaths.setdefault(job_id, _Deaths())
@@ -87,7 +87,7 @@ class Crashes:
             self._condition(job_id, deaths)
 
     async def run(self) -> None:
-        """Takes back what was said of supervisors that have lived for a while, for ever."""
+        """Ends warnings about supervisors that have lived for a while, until cancelled."""
         while True:
             await anyio.sleep(LOOK_S)
             self._forget(time.monotonic())
@@ -100,7 +100,7 @@ class Crashes:
         result = CheckResult(ITEM, Status.WARN, Code.SUPERVISOR_CRASHING, reason, action=meaning.action)
         self._found(replace(result, device=f"job {job_id}" if job_id else "nursery"))
         if (entry := self._entry(job_id)) is not None:
-            entry.note("supervisor", f"SUPERVISOR_CRASHING: {reason}; a stop works all the same")
+            entry.note("supervisor", f"SUPERVISOR_CRASHING: {reason}; `muster stop` still works")
 
     def _forget(self, now: float) -> None:
         for job_id, deaths in list(self._deaths.items()):

@@ -1,4 +1,4 @@
-"""A job's folder: made whole or not at all, taken up again, removed. Everything here blocks."""
+"""A job's folder: created completely or not at all, reclaimed, removed. Everything here blocks."""
 
 import contextlib
 import os
@@ -30,20 +30,20 @@ from muster.supervisors.system import trust
 
 @dataclass(slots=True)
 class HeldJob:
-    """A job that no supervisor has yet: the daemon has its lock, and writes its journal."""
+    """A job without a supervisor so far: the daemon has its lock and writes its journal."""
 
     lock: job_lock.Lock
     writer: Writer
 
     def close(self) -> None:
-        """Lets go: from here on only a supervisor writes."""
+        """Releases the job: from here on only a supervisor writes."""
         self.writer.close()
         self.lock.close()
 
 
 def tidy(root: Root, paths: JobPaths) -> None:
-    """Removes what a supervisor would have removed: it was killed right behind its job's last record, or before the job
-    was stopped without one. Raises OSError."""
+    """Removes files that a supervisor would have removed: it was killed right after its job's last record, or before
+    the job was stopped without a supervisor. Raises OSError."""
     stop_order.remove(root.stop_order(paths.folder.name))
     files = [*paths.controls, *paths.folder.glob("*.fifo"), paths.unborn, paths.lost, paths.ends, paths.exports]
     for path in [*files, *(paths.spare_counts or ())]:
@@ -51,8 +51,8 @@ def tidy(root: Root, paths: JobPaths) -> None:
 
 
 def load_all(root: Root, job_ids: Iterable[str]) -> list[tuple[Entry, Told]]:
-    """These jobs, and all that there is to tell of each; see entry.load. What supervisors of ended ones could not
-    remove is removed."""
+    """These jobs with all their events; see entry.load. Also removes what supervisors of ended jobs could not
+    remove."""
     found = [load(job_id, root.job(job_id)) for job_id in job_ids]
     for entry, _ in found:
         if entry.job.state.final and not entry.damaged:
@@ -62,8 +62,8 @@ def load_all(root: Root, job_ids: Iterable[str]) -> list[tuple[Entry, Told]]:
 
 
 def set_logs_aside(root: Root, job_id: str, job: Job) -> None:
-    """Files with the names that this job's will have are output of an earlier job of that name whose record was
-    removed: they are kept under other names. Raises OSError."""
+    """Renames files with the names that this job's logs will have: they are output of an earlier job with this name
+    whose record was removed. Raises OSError."""
     set_aside(_files(root, job_id, job))
 
 
@@ -76,7 +76,7 @@ def _files(root: Root, job_id: str, job: Job) -> Iterator[tuple[Path, Path]]:
 
 
 def append_log(log: Path, index: Path, lines: Sequence[str]) -> None:
-    """Lines of muster's own behind a job's log, which nobody else writes yet, and when that was. Raises OSError."""
+    """Appends muster's lines, and their time, to a job's log, which nobody else writes yet. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     folder = trust.open_logs(log.parent)
     try:
@@ -90,13 +90,13 @@ def append_log(log: Path, index: Path, lines: Sequence[str]) -> None:
 
 
 def create(root: Root, spec: JobSpec, accepted: Record) -> HeldJob:
-    """Makes a job's folder with the record `accepted`, on disk and locked. Raises NoRoom, with nothing left behind.
+    """Creates a job's folder with the record `accepted`, on disk and locked. Raises NoRoom, and leaves nothing behind.
 
-    It is made under another name: a job is there with all its files, or it is not there.
+    It is created under another name first, so a job exists with all its files or not at all.
     """
     temporary = JobPaths(root.jobs / f".{spec.job_id}.{secrets.token_hex(4)}")
     name = temporary.folder.name
-    # Of an earlier job of this name, removed by force.
+    # Left by an earlier job with this name that was removed by force.
     stop_order.remove(root.stop_order(spec.job_id))
     for path in root.job(spec.job_id).spare_counts or ():
         with contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> HeldJob:
             try:
                 os.mkdir(name, 0o700, dir_fd=jobs)
                 folder = _opened(opened, name, jobs)
-                os.fchmod(folder, 0o711)  # whatever the umask is: the job's user passes through to the working folder
+                os.fchmod(folder, 0o711)  # whatever the umask is: the job's user must reach the working folder
                 lock = job_lock.take(temporary.lock, temporary.folder)
                 try:
                     held = HeldJob(lock, Writer(temporary.journal, Contents([], 0, torn=False)))
@@ -131,17 +131,17 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> HeldJob:
                 shutil.rmtree(name, ignore_errors=True, dir_fd=jobs)
                 raise
     except OSError as error:
-        # Names without a folder are those of the job's own files.
+        # A name without a folder is one of the job's own files.
         where = error.filename if os.path.isabs(os.fsdecode(error.filename or "")) else root.jobs
         raise NoRoom(
-            f"{where}: the job cannot be recorded: {error.strerror}; nothing was started"
+            f"{where}: cannot record the job: {error.strerror}; nothing was started"
             + (f": {what}, then try again" if (what := remedy(error)) else "")
         ) from error
     return held
 
 
 def reclaim(paths: JobPaths) -> HeldJob | None:
-    """Takes a job up that no supervisor has, and of which nothing ever ran; None for others.
+    """Reclaims a job without a supervisor that never had a process; None for others.
 
     Raises JournalDamaged, IllegalTransition, OSError.
     """
@@ -162,7 +162,7 @@ def reclaim(paths: JobPaths) -> HeldJob | None:
 
 
 def note(paths: JobPaths, due: Callable[[Job], list[Record]]) -> None:
-    """Records what is `due`, by what the journal says, in the place of a supervisor; nothing where one lives. Raises
+    """Records what is `due` according to the journal, in place of a supervisor; does nothing if one lives. Raises
     JournalDamaged, IllegalTransition, OSError."""
     try:
         lock = job_lock.take(paths.lock, paths.folder)
@@ -183,19 +183,19 @@ def note(paths: JobPaths, due: Callable[[Job], list[Record]]) -> None:
 
 
 def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
-    """Removes a job's folder and, unless `keep_logs`, its log files. Returns a sentence about what is left.
+    """Removes a job's folder and, unless `keep_logs`, its log files. Returns a sentence about what remains.
 
-    The log files go first: should the daemon be killed meanwhile, the job is still there and can be deleted again.
-    Raises JobNotEnded for one whose journal is damaged while its supervisor lives, OSError with the job still there.
+    The log files are removed first: if the daemon is killed meanwhile, the job still exists and can be deleted again.
+    Raises JobNotEnded for a job with a damaged journal whose supervisor lives; OSError if the job still exists.
     """
     if entry.damaged and job_lock.holder(entry.paths.lock):
         raise JobNotEnded(entry.job_id)
     if not keep_logs:
-        for _ in range(2):  # a segment that was compressed meanwhile has another name by then
+        for _ in range(2):  # a segment that was compressed meanwhile has another name
             files = log_ownership.of_job(root.log, log_ownership.owner(entry))
             for path in files.paths:
                 path.unlink(missing_ok=True)
-        # One that the platform's name of the job (MA_VJ_NAME) gave another name may be other jobs' as well, and stays.
+        # A folder named by the platform (MA_VJ_NAME) may belong to other jobs as well, and stays.
         with contextlib.suppress(OSError):
             own = (entry.job_id, root.own_job_logs(entry.job_id).name)
             log_ownership.remove_folders(path for path in files.folders if path.name in own)
@@ -207,17 +207,17 @@ def remove(root: Root, entry: Entry, keep_logs: bool) -> str:
 
 
 def remove_tree(folder: Path) -> str:
-    """Removes as much as can be, whatever a job's user has made of it; returns a sentence about what could not, or
-    nothing."""
+    """Removes as much as possible, whatever a job's user has done to it; returns a sentence about what could not be
+    removed, or ""."""
     try:
         log_ownership.remove_folders([folder])
     except OSError as error:
-        return f"{folder}: cannot be removed: {error.strerror}"
+        return f"{folder}: cannot remove it: {error.strerror}"
     return ""
 
 
 def folders(root: Root) -> tuple[list[str], list[Path], list[Path]]:
-    """What is in the folder of jobs: their ids, half-made or half-removed ones, and what does not belong there."""
+    """The contents of the folder of jobs: ids, incomplete folders, and anything else."""
     ids, leftovers, strange = [], [], []
     with os.scandir(root.jobs) as entries:
         for entry in entries:
@@ -231,7 +231,7 @@ def folders(root: Root) -> tuple[list[str], list[Path], list[Path]]:
 
 
 def _opened(opened: contextlib.ExitStack, folder: Path | str, within: int | None = None) -> int:
-    """A descriptor of a folder of ours, closed with `opened`. Raises OSError."""
+    """A descriptor of one of muster's folders, closed with `opened`. Raises OSError."""
     flags = os.O_RDONLY if within is None else os.O_RDONLY | os.O_NOFOLLOW
     fd = trust.open_folder(folder, folder=within, flags=flags)
     opened.callback(os.close, fd)
@@ -245,7 +245,7 @@ def _write(path: Path, data: bytes, folder: int) -> None:
 
 
 def _sync(paths: list[Path]) -> None:
-    """All at the same time, which takes a file system about as long as one: a start waits for it. Raises OSError."""
+    """Syncs all at the same time, which takes about as long as one: a start waits for it. Raises OSError."""
     with ThreadPoolExecutor(len(paths)) as threads:
         list(threads.map(_sync_one, paths))
 

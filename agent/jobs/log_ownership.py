@@ -1,7 +1,7 @@
-"""Which files in the log folder are whose, and how a job's files are removed. Everything here blocks.
+"""Which job owns which file in the log folder, and the removal of a job's files. Everything here blocks.
 
-Only what has a name that muster gives is looked at; a symbolic link is neither followed nor removed. What lies in a
-job's own folder belongs to the job's user, who may put anything there.
+Only files with a name that muster gives count; symbolic links are neither followed nor removed. A job's own folder
+belongs to the job's user, who may put anything there.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ from muster.supervisors.output import log_removals, log_segments
 from muster.supervisors.output.log_layout import Layout
 from muster.supervisors.paths import OWN_LOGS
 
-#: Files in the folder of a job's user that are counted, and how deep; more take part in nothing but being removed.
+#: Limits in the folder of a job's user: counted files, depth. Further files are not counted, but are removed.
 MAX_COUNTED = 100_000
 MAX_DEPTH = 64
-#: A log's own name, then what is beside it: a time where it was set aside for a later job of that id, a segment.
+#: A log's own name, then what follows it: a time if it was set aside for a later job with that id, a segment.
 _NAME = re.compile(
     r"(?P<log>(?P<job>[A-Za-z0-9][A-Za-z0-9._-]{0,127})-"
     r"(?:proc-rank-(?P<rank>\d+)-device-\d+\.(?:txt|idx)|(?P<own>muster|worker)-(?P<node>\d+)\.(?:log|idx)))"
@@ -39,9 +39,9 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What the name of a file says. `aside`: when it was set aside, empty for one of the present job of this id;
-    `kind`: "output", "job", "worker", "index"; `rank` or else `node`: the number in it; `more`: what makes it a
-    segment, or a file beside one."""
+    """The parts of a file's name. `aside`: when it was set aside, empty for a file of the present job with this id;
+    `kind`: "output", "job", "worker", "index"; `rank` or else `node`: its number; `more`: what makes it a segment, or a
+    file beside one."""
 
     job_id: str
     log: str
@@ -53,12 +53,12 @@ class Name:
 
     @property
     def passing(self) -> bool:
-        """Whether it is in the making, or only tells of what was removed."""
+        """Whether it is a temporary file, or only records a removal."""
         return self.more.endswith((".part", ".new", ".removed"))
 
 
 def parsed(name: str) -> Name | None:
-    """None: muster gives no file this name."""
+    """None: muster gives no file such a name."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -71,9 +71,9 @@ def parsed(name: str) -> Name | None:
 
 
 class Owner(Protocol):
-    """What is known of a job: the index entry of one that has ended, or `KnownJob`. Another node that writes into this
-    folder has other ranks, and another number. `ranks`: None where they cannot be known. `folders`: names of those of
-    the job's user; it has `<id>.logs` in their place where they are another user's."""
+    """What is known of a job: the index entry of an ended one, or `KnownJob`. Another node that writes into this folder
+    has other ranks and another number. `ranks`: None if unknown. `folders`: names of folders of the job's user; if they
+    belong to another user, the job has `<id>.logs` instead."""
 
     @property
     def job_id(self) -> str: ...
@@ -87,7 +87,7 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KnownJob:
-    """A job that is in memory; see `Owner`."""
+    """A job in memory; see `Owner`."""
 
     job_id: str
     node_rank: int
@@ -96,12 +96,12 @@ class KnownJob:
 
 
 def _has(owner: Owner, name: Name) -> bool:
-    """Whether a file of that name, which is of a job of this id, is this one's."""
+    """Whether a file with that name, which belongs to a job with this id, belongs to this job."""
     return owner.ranks is None or (name.node == owner.node_rank if name.rank is None else name.rank in owner.ranks)
 
 
 def owner(entry: Entry) -> KnownJob:
-    """Of a job that is in memory."""
+    """The owner for a job in memory."""
     ranks = None if entry.damaged else frozenset(rank.rank for rank in entry.job.ranks)
     folders = dict.fromkeys((entry.job_id, modelarts.job_name(entry.job_id, entry.spec.env)))
     return KnownJob(entry.job_id, entry.job.node_rank, ranks, tuple(folders))
@@ -109,45 +109,44 @@ def owner(entry: Entry) -> KnownJob:
 
 @dataclass(slots=True)
 class Files:
-    """Log files of one job; `aside` as in Name. `bytes`: what all have on disk; `changed` in seconds since the epoch.
-    `folders`: those of the job's user that are there, with their bytes. `gone`: nothing is left but records of what was
-    removed."""
+    """Log files of one job; `aside` as in Name. `bytes`: the disk space of all; `changed` in seconds since the epoch.
+    `folders`: existing folders of the job's user, with their bytes. `gone`: only records of removed files are left."""
 
     job_id: str
     aside: str = ""
     folder: Path = Path()
-    #: Names, each ended by a slash: of a hundred thousand files, paths would take fifty megabytes. None: not kept.
+    #: Names, each ended by a slash: the paths of a hundred thousand files would take fifty megabytes. None: not kept.
     names: bytearray | None = None
     bytes: int = 0
     changed: float = 0.0
     folders: dict[Path, int] = field(default_factory=dict)
-    #: Whether a name shows that muster made them: ModelArts' own launcher gives files of ranks the same names.
+    #: Whether a name proves that muster made them: ModelArts' own launcher gives files of ranks the same names.
     ours: bool = False
     rotated: bool = False
     gone: bool = True
 
     @property
     def name(self) -> str:
-        """One that no other has: a job's id may end like a time."""
+        """A unique name: a job's id may end like a time."""
         return f"{self.job_id}/{self.aside}" if self.aside else self.job_id
 
     @property
     def paths(self) -> list[Path]:
-        """Of all files, but not of folders; of a scan that kept their names."""
+        """Paths of all files, without folders; only after a scan that kept their names."""
         assert self.names is not None
         return [self.folder / os.fsdecode(name) for name in bytes(self.names).split(b"/")[:-1]]
 
     @property
     def logs(self) -> set[Path]:
-        """Live files that can have segments, there or not."""
+        """Live files that can have segments, existing or not."""
         named = [parsed(path.name) for path in self.paths]
         return {self.folder / n.log for n in named if n is not None and n.kind in ("output", "job") and not n.aside}
 
 
 def scan(folder: Path, owners: Mapping[str, Owner], only: Collection[str] | None = None) -> dict[str, Files]:
-    """Muster's files in the log folder, by `Files.name`: those of the jobs with the ids `only`, with their names, or
-    those of all jobs, of which nothing but sums is kept. `owners`: jobs that are known, by id; a folder that several
-    share (MA_VJ_NAME) goes with the first of them. Raises OSError."""
+    """muster's files in the log folder, by `Files.name`: those of the jobs with the ids `only`, with their names, or
+    those of all jobs, with sums only. `owners`: known jobs by id; a folder that several share (MA_VJ_NAME) counts for
+    the first of them. Raises OSError."""
     found: dict[str, Files] = {}
     there: set[str] = set()
     begin = next(iter(only)) if only is not None and len(only) == 1 else ""
@@ -171,14 +170,14 @@ def scan(folder: Path, owners: Mapping[str, Owner], only: Collection[str] | None
         job_id = whose.get(each, each.removesuffix(OWN_LOGS))
         if only is not None and job_id not in only:
             continue
-        # That of a job that is known and has given it up to a later one is not its own any more.
+        # A folder that a known job gave up to a later one is no longer its own.
         if each in whose or (job_id not in owners and (orphan := found.get(job_id)) is not None and orphan.ours):
             _count(_files(found, job_id, "", folder, named=only is not None), folder / each)
     return found
 
 
 def _folders(owners: Iterable[Owner], there: Collection[str]) -> dict[str, str]:
-    """Of the folders of jobs' users that are there, which is of which job."""
+    """The existing folders of jobs' users, with the job of each."""
     whose: dict[str, str] = {}
     for one in owners:
         own = f"{one.job_id}{OWN_LOGS}"
@@ -189,13 +188,13 @@ def _folders(owners: Iterable[Owner], there: Collection[str]) -> dict[str, str]:
 
 
 def _files(found: dict[str, Files], job_id: str, aside: str, folder: Path, named: bool) -> Files:
-    """Those that are in `found` by now, or new ones."""
+    """The entry in `found`, or a new one."""
     new = Files(job_id, aside, folder, bytearray() if named else None)
     return found.setdefault(new.name, new)
 
 
 def _count(files: Files, folder: Path) -> None:
-    """A folder of the job's user."""
+    """Adds a folder of the job's user."""
     size = 0
     for status in itertools.islice(inside(folder), MAX_COUNTED):
         size += status.st_blocks * 512
@@ -216,8 +215,8 @@ def _add(files: Files, file: str, name: Name, status: os.stat_result) -> None:
 
 
 def inside(name: Path | str, within: int | None = None, depth: int = MAX_DEPTH) -> Iterator[os.stat_result]:
-    """Of all that is in a folder, as far as it can be read. It goes from folder to folder by descriptors, so that no
-    link that its owner puts in the place of one leads out of it."""
+    """The status of everything in a folder, as far as it is readable. It descends by descriptors, so a link that the
+    owner puts in place of a folder cannot lead out of it."""
     with contextlib.suppress(OSError):
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
         try:
@@ -233,14 +232,14 @@ def inside(name: Path | str, within: int | None = None, depth: int = MAX_DEPTH) 
 
 
 def of_job(folder: Path, whose: Owner) -> Files:
-    """Those of one job, with their names. Raises OSError."""
+    """The files of one job, with their names. Raises OSError."""
     files = Files(whose.job_id, folder=folder, names=bytearray())
     return scan(folder, {whose.job_id: whose}, [whose.job_id]).get(files.name, files)
 
 
 def remove_obstacles(folder: Path, whose: Owner) -> list[str]:
-    """What stands in the place of a job's logs and is no file: links and empty folders are removed. Returns a sentence
-    about each thing that is left. Raises OSError."""
+    """Links, folders and the like in place of a job's logs: removes links and empty folders. Returns a sentence about
+    each thing that remains. Raises OSError."""
     left = []
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]
@@ -255,28 +254,28 @@ def remove_obstacles(folder: Path, whose: Owner) -> list[str]:
             elif path.is_dir():
                 path.rmdir()
             else:
-                left.append(f"{path}: stands in the place of a log, and is no file: it stays")
+                left.append(f"{path}: is in the place of a log, and is not a file: not removed")
         except FileNotFoundError:
             pass
         except OSError as error:
-            left.append(f"{path}: stands in the place of a log, and is no file: it stays: {error.strerror}")
+            left.append(f"{path}: is in the place of a log, and is not a file: not removed: {error.strerror}")
     return left
 
 
 def layouts(files: Files) -> dict[Path, Layout]:
-    """What is kept of each log. Raises OSError."""
+    """The stored parts of each log. Raises OSError."""
     logs = sorted(files.logs)
     return dict(zip(logs, known_folder(logs[0].parent).look(logs), strict=True)) if logs else {}
 
 
 def remove_folders(folders: Iterable[Path]) -> None:
-    """Those of jobs' users: rm follows no link there, however fast they change, and no folder is too deep for it.
-    Of one with a mount in it, which a job of root may have left behind, nothing is removed: what is behind the mount
-    is not muster's. Raises OSError."""
+    """Removes folders of jobs' users. rm follows no link in them, however fast they change, and no folder is too deep
+    for it. A folder with a mount in it, which a job of root may have left behind, is not touched: what is behind the
+    mount does not belong to muster. Raises OSError."""
     for folder in folders:
         if mounts := _mounts(folder):
             raise OSError(errno.EBUSY, f"{mounts[0]} is mounted: unmount it; its data stays", str(folder))
-        # The option is for a mount that came just now; it alone takes a bind mount of the same disk for a plain folder.
+        # The option is for a mount made just now; alone it would miss a bind mount of the same disk.
         argv = ("-rf", "--one-file-system", "--", str(folder))
         ended = Script("/bin/rm", ENV, argv, patient=True).run()
         if ended.returncode:
@@ -284,12 +283,12 @@ def remove_folders(folders: Iterable[Path]) -> None:
 
 
 def _mounts(folder: Path) -> list[str]:
-    """What is mounted at or below a folder, as our mount namespace sees it. Raises OSError."""
+    """The mounts at or below a folder in our mount namespace. Raises OSError."""
     top = os.path.join(os.path.realpath(folder.parent), folder.name)
     found = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
-            # Blanks and the like are written as octal numbers.
+            # Spaces and the like are octal escapes.
             point = re.sub(r"\\([0-7]{3})", lambda number: chr(int(number[1], 8)), line.split()[4])
             if point == top or point.startswith(f"{top}/"):
                 found.append(point)
@@ -297,14 +296,14 @@ def _mounts(folder: Path) -> list[str]:
 
 
 def remove(files: Files, why: str, known: bool) -> None:
-    """Removes them. `known`: the job can still be asked for, and records of what was removed stay behind. Killed in the
-    middle of it, what is left is found again. Raises OSError."""
+    """Removes files. `known`: the job can still be queried, so records of the removal stay. If this is killed in the
+    middle, a later scan finds the rest. Raises OSError."""
     remove_folders(files.folders)
     kept = layouts(files) if known else {}
     paths = set(files.paths)
     for log, layout in kept.items():
         for live in layout.pieces[-1:]:
-            # A record that covers it would move where a live file begins; a segment begins where its name says.
+            # A record that covers it would move the start of a live file; a segment starts where its name says.
             if live.inode and live.start < live.end:
                 segment = log_segments.segment_path(log, live.start, live.end)
                 log.rename(segment)
@@ -317,8 +316,8 @@ def remove(files: Files, why: str, known: bool) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            unrecorded[log] = layout  # there is no room, which is why they are to go
-    for path in sorted(paths, key=lambda path: "-muster-" in path.name):  # what shows that they are ours is last
+            unrecorded[log] = layout  # there is no space, which is the reason for the removal
+    for path in sorted(paths, key=lambda path: "-muster-" in path.name):  # proof that they are ours comes last
         if not (known and path.name.endswith(".removed")):
             path.unlink(missing_ok=True)
     for log, layout in unrecorded.items():

@@ -1,5 +1,5 @@
-"""The node's view of output that is being lost: a condition of the file system of the logs, for as long as it lasts;
-and the lines about gaps in which jobs ended, which are written once there is room."""
+"""The node's view of lost output: a condition of the logs' file system for as long as output is being lost; and the
+lines about gaps in which jobs ended, which are written once there is space."""
 
 import contextlib
 import time
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A gap's line that is still to be written into the log of an ended job. `end`: bytes of its output."""
+    """A gap's line that the log of an ended job still lacks. `end`: bytes of its output."""
 
     log: Path
     line: str
@@ -44,12 +44,12 @@ class OutputLosses:
     """Belongs to one event loop."""
 
     def __init__(self, root: Root, found: Callable[[CheckResult], None], live: Callable[[], Iterable[Entry]]) -> None:
-        """`found` latches a condition of the node; `live` gives the jobs that have not ended."""
+        """`found` latches a condition of the node; `live` returns the jobs that have not ended."""
         self._root, self._found, self._live = root, found, live
         self._lines: dict[Path, _Line] = {}
 
     async def run(self) -> None:
-        """Looks at all jobs, for ever."""
+        """Looks at all jobs until cancelled."""
         while True:
             self._condition()
             for line in list(self._lines.values()):
@@ -63,7 +63,7 @@ class OutputLosses:
             await anyio.sleep(LOOK_S)
 
     def ended(self, entry: Entry) -> None:
-        """A job has ended, or was found ended: lines that its logs lack are written as soon as that can be done."""
+        """A job has ended, or was found ended: writes the lines that its logs lack as soon as possible."""
         job = entry.job
         for rank in job.ranks:
             if line := job.missing_lines.get(rank.rank):
@@ -74,11 +74,11 @@ class OutputLosses:
             self._lines[log] = _Line(log, line, job.log_ends.get(JOB, -1), entry, JOB)
 
     async def _written(self, line: _Line) -> None:
-        """The job's warning goes with its last line, also for whoever reads the job again."""
+        """The last line ends the job's warning, also for a later reader of the job."""
         missing = line.entry.job.missing_lines
         missing.pop(line.rank, None)
         if not missing:
-            with contextlib.suppress(OSError):  # else the next daemon looks again, and finds the line
+            with contextlib.suppress(OSError):  # if this fails, the next daemon looks again, and finds the line
                 await threads.run(lambda: line.entry.paths.lines_written.touch(mode=0o600))
         line.entry.wake()
 
@@ -99,7 +99,7 @@ class OutputLosses:
 
 
 def _others(missing: _Line) -> Claims:
-    """The files of the job's other logs: a name of one of them is no place for this line."""
+    """The files of the job's other logs: this line must not go into one of them."""
     entry, folder = missing.entry, missing.log.parent
     names = [rank_log_name(entry.job_id, rank.rank, rank.device) for rank in entry.job.ranks]
     claims: Claims = {}
@@ -111,7 +111,7 @@ def _others(missing: _Line) -> Claims:
 
 
 def _write(missing: _Line) -> None:
-    """Appends the line, unless it is there, or the log was removed. Blocks. Raises OSError."""
+    """Appends the line, unless it exists or the log was removed. Blocks. Raises OSError."""
     gone = removals(missing.log)
     if gone and not gone[-1].lost and gone[-1].end >= missing.end:
         return

@@ -1,4 +1,4 @@
-"""All jobs of this node: what is done with a job as a whole."""
+"""All jobs of this node, and the operations on a job as a whole."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -49,8 +49,8 @@ __all__ = ["Entry", "Registry"]
 
 
 class Registry(JobTable):
-    """The table of jobs, and what changes it. Belongs to one event loop. What changes files runs in tasks of its own:
-    a caller that goes away in the middle leaves nothing half done."""
+    """The table of jobs and its operations. Belongs to one event loop. Operations on files run in tasks of their own: a
+    caller that disappears leaves nothing half done."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class Registry(JobTable):
         leasing: Leasing,
         health: NodeHealth,
     ) -> None:
-        """`config` gives the present configuration. `load`, then `run` make it usable."""
+        """`config` returns the present configuration. `load`, then `run` make it usable."""
         reserve = Reserve(RESERVE)
         super().__init__(root, events, leasing, reserve)
         self._root, self._config, self._events, self._nursery = root, config, events, nursery
-        # Not the loop's own: readers of logs on a slow disk must not keep a journal from being read.
+        # Not the loop's own threads: readers of logs on a slow disk must not block the reading of journals.
         self._threads = pool = threads.Pool(8)
         checks = StartChecks(config, nursery, driver, health)
         self._around = Surroundings(
@@ -88,21 +88,21 @@ class Registry(JobTable):
     # --- readers ------------------------------------------------------------------------------------------------------
 
     def is_followed(self, job_id: str) -> bool:
-        """Whether the job has not ended, or its supervisor has not left yet."""
+        """Whether the job has not ended, or its supervisor has not exited yet."""
         return job_id in self._tasks or job_id in self.unended
 
     @property
     def cards(self) -> list[Lease]:
-        """By index, with who holds them."""
+        """The cards by index, with their holders."""
         return self.leasing.all()
 
     @property
     def nursery_pid(self) -> int:
-        """0 while there is none."""
+        """The pid of the nursery; 0 while there is none."""
         return self._nursery.pid
 
     def warnings(self) -> list[str]:
-        """Sentences for an operator: what is wrong at this moment."""
+        """Sentences for an operator: the present problems."""
         found = [
             *self.of_daemon(),
             self._config_trouble,
@@ -119,7 +119,7 @@ class Registry(JobTable):
     # --- operations ---------------------------------------------------------------------------------------------------
 
     async def start(self, spec: JobSpec, by: str) -> tuple[Entry, bool]:
-        """Accepts a job: on disk when this returns. True with the entry of the very same job that was there before.
+        """Accepts a job: it is on disk when this returns. True: the same job existed before, and this is its entry.
 
         An empty id is replaced by a new one. Raises InvalidRequest, JobIdConflict, JournalUnreadable, NoSuchCard,
         CardBusy, PortInUse, TooMany, NoRoom, ShuttingDown; nothing was started then.
@@ -140,7 +140,7 @@ class Registry(JobTable):
         """Orders a stop with these steps of grace (seconds; None: the job's own). `hung`: since when the job has hung
         (seconds since the epoch), and how.
 
-        Returns when it is in force, or the job has ended; a damaged one is stopped by `stop_damaged`. Raises
+        Returns when it is in force, or the job has ended; `stop_damaged` stops a damaged job. Raises
         JobNotFound, SupervisorUnreachable.
         """
         entry = await self.get(job_id)
@@ -150,10 +150,10 @@ class Registry(JobTable):
         return entry
 
     async def stop_damaged(self, entry: Entry, steps: tuple[float, ...] | None, by: str, reason: str) -> list[str]:
-        """Ends what lives of a job whose record cannot be trusted; returns what was done and what cannot be known, a
-        sentence each, once nothing lives or what does cannot be killed. May be cancelled: the stop goes on.
+        """Ends the processes of a job whose record cannot be trusted. Returns, once none lives or the rest cannot be
+        killed, what was done and what is unknown, a sentence each. If cancelled, the stop continues.
 
-        Raises JournalUnreadable where nothing of it lives.
+        Raises JournalUnreadable if no process of it lives.
         """
         self.damaged.add(entry)
         job = self.damaged.get(entry.job_id)
@@ -163,8 +163,8 @@ class Registry(JobTable):
         return job.remarks
 
     async def delete(self, job_id: str, keep_logs: bool, force: bool = False) -> list[str]:
-        """Forgets an ended job, with its log files unless they are kept. With `force` any job of which no process
-        lives, and whatever else has this name among the jobs on disk; returns what could not be removed, a sentence
+        """Removes an ended job, with its log files unless they are kept. With `force`: any job without living
+        processes, and whatever else has this name among the jobs on disk; returns what could not be removed, a sentence
         each. Raises JobNotFound, JobNotEnded, NoRoom."""
         if force:
             return await self._work.finish(lambda: self._removal.remove_by_force(job_id, keep_logs))
@@ -172,8 +172,8 @@ class Registry(JobTable):
         return await self._work.finish(lambda: self._removal.remove(job_id, keep_logs))
 
     async def collect(self, rows: Sequence[Ended], logs: CollectedLogs) -> tuple[list[Ended], str]:
-        """Removes the records of these ended jobs; their log files stay, and `logs` knows whose they are. Returns those
-        that are gone, and a sentence about what could not be removed."""
+        """Removes the records of these ended jobs; their log files stay, and `logs` knows their owners. Returns the
+        jobs whose records were removed, and a sentence about what could not be removed."""
         return await self._work.finish(lambda: self._removal.collect(rows, logs))
 
     def alone(self, job_id: str) -> AbstractAsyncContextManager[None]:
@@ -181,7 +181,7 @@ class Registry(JobTable):
         return self._work.alone(job_id)
 
     def close(self) -> None:
-        """From now on no job is accepted; one that is being accepted counts as `starting`."""
+        """From now on refuses new jobs; a job that is just being accepted counts as `starting`."""
         self._closing = True
 
     @property
@@ -190,7 +190,7 @@ class Registry(JobTable):
         return self._starting
 
     def reload(self, trouble: str) -> None:
-        """`trouble`: what an operator should know of a new configuration."""
+        """`trouble`: a sentence for an operator about a new configuration."""
         self._config_trouble = trouble
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Registry(JobTable):
         await self._loading.load()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Follows all jobs; for ever. Cancelled, it finishes what changes files, and leaves the jobs running."""
+        """Follows all jobs until cancelled; then it finishes changes of files, and leaves the jobs running."""
         async with anyio.create_task_group() as group:
             self._work.start(group)
             self._tasks.start(group)
@@ -263,7 +263,7 @@ class Registry(JobTable):
         return entry
 
     def _ports(self) -> set[int]:
-        """Where live jobs meet."""
+        """The master ports of live jobs."""
         return {e.job.master_port for e in self.unended.values()}
 
     @contextmanager

@@ -17,7 +17,7 @@ from muster.supervisors.system import descriptors
 
 
 class StartChecks:
-    """Runs the checks before a start with the configuration of the moment."""
+    """Runs the checks before a start with the present configuration."""
 
     def __init__(
         self, config: Callable[[], Config], nursery: NurseryClient, driver: Driver, health: NodeHealth
@@ -25,11 +25,11 @@ class StartChecks:
         self._config, self._nursery, self._driver, self._health = config, nursery, driver, health
 
     async def run(self, spec: JobSpec, job: Job) -> list[CheckResult]:
-        """All results, those of the node's own checks behind those of the request."""
+        """All results: first of the request, then of the node's own checks."""
         request = precheck.CheckRequest(
             cards=precheck.CardsWanted(self._shown(job, job.cards), kind=job.card_kind),
             driver=self._driver,
-            # The names of an MPI job may come later: it waits for them itself.
+            # The names of an MPI job may resolve later: the job waits for them itself.
             hosts=tuple(n for n in dict.fromkeys((*spec.nodes, spec.master_addr)) if n)
             if spec.boot != Boot.MPI
             else (),
@@ -42,13 +42,13 @@ class StartChecks:
         return results + (await self._of_node(self._shown(job, job.hardware)) if job.cards else [])
 
     def _shown(self, job: Job, cards: Sequence[int]) -> tuple[int, ...]:
-        """These cards of the job by their present numbers; a card that the driver does not show keeps its own."""
+        """These cards of the job by their present numbers; a card that the driver does not show keeps its number."""
         now = numbers_now(job, cards, self._driver.view.uuids)
         return tuple(now.get(card, card) for card in cards)
 
     async def _of_node(self, cards: Sequence[int]) -> list[CheckResult]:
-        """What the node's periodic checks find now at these cards and at the node, without results that are OK. A
-        finding that only an event can report is a condition already, and has refused the job."""
+        """What the node's periodic checks find now about these cards and the node, without OK results. A finding that
+        only an event can report is already a condition, and has refused the job."""
         policy = self._config().health.policy
         if policy == "off":
             return []

@@ -1,4 +1,4 @@
-"""How jobs get their cards, and how these become free again."""
+"""Leases cards to jobs, and frees them again."""
 
 import contextlib
 import os
@@ -29,9 +29,9 @@ from muster.supervisors.model.card_identity import CardsNow, is_same, missing_of
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.system import lock
 
-#: Seconds that a start waits for cards whose job has ended and which are being looked at.
+#: A start waits so many seconds for cards that are being examined after the end of their job;
 FREED_S = 15.0
-#: ... and for a new reading of the cards that it gets.
+#: and so many for a new reading of the cards that it gets.
 FRESH_S = 2.0
 
 _log = structlog.get_logger(__name__)
@@ -39,24 +39,24 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OnCards:
-    """An ended job of which somebody may still be on its cards; when it ended, in seconds since the epoch."""
+    """An ended job that may still have processes on its cards; when it ended, in seconds since the epoch."""
 
     job_id: str
     cards: tuple[int, ...]
     ended_at: float
-    #: Of these cards, as far as they are known.
+    #: UUIDs of these cards, as far as known.
     uuids: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entry: Entry) -> Self | None:
-        """None where nobody can be."""
+        """None if no process can be left."""
         if not _may_be_on_cards(entry):
             return None
         return cls(entry.job_id, tuple(entry.job.cards), entry.job.ended_at, entry.job.card_uuids)
 
 
 class Leasing:
-    """Who may have which card at this moment. Belongs to one event loop."""
+    """Decides which job gets which card. Belongs to one event loop."""
 
     def __init__(self, config: Callable[[], Config], events: EventStore, driver: Driver, health: NodeHealth) -> None:
         """`config` gives the present configuration; `run` makes it usable."""
@@ -66,22 +66,22 @@ class Leasing:
         self._health = health
         self._cards = CardLeases()
         self._freed = Changes()
-        #: Ended jobs whose cards are looked at before others get them.
+        #: Ended jobs whose cards are examined before other jobs get them.
         self._freeing: set[str] = set()
         self._group: TaskGroup | None = None
-        #: Set once the driver has been asked for the first time which cards there are.
+        #: Set after the first request to the driver for its cards.
         self.known = anyio.Event()
-        #: Set once it is known which cards jobs that have ended before the daemon started may have left occupied.
+        #: Set once it is known which cards may be occupied by jobs that ended before the daemon started.
         self.settled = anyio.Event()
 
     def all(self) -> list[Lease]:
-        """The cards of this node by index, with who holds them."""
+        """The cards of this node by index, with their holders."""
         self._cards.refresh(self._driver.view.cards)
         return self._cards.all()
 
     @property
     def kind(self) -> str:
-        """Of the cards of this node."""
+        """The kind of this node's cards."""
         return self._driver.view.kind
 
     def has(self, indices: Sequence[int]) -> bool:
@@ -93,21 +93,21 @@ class Leasing:
         return next((lease.job_id for lease in self._cards.all() if lease.card.index == index), "")
 
     def held_by(self, job_id: str) -> list[str] | None:
-        """Who is still on the cards of an ended job: sentences, and none while that is being looked at. None: the cards
-        are free."""
+        """Processes that are still on the cards of an ended job: sentences; empty while they are being examined. None:
+        the cards are free."""
         if job_id not in self._freeing:
             return None
         return [f"card {x.card.index}: {x.held_by}" for x in self._cards.all() if x.job_id == job_id and x.held_by]
 
     async def wait_freed(self, job_id: str) -> None:
-        """Returns when the cards of an ended job are free, or when it is known who is still on them."""
+        """Returns when the cards of an ended job are free, or when their holders are known."""
         while self.held_by(job_id) == []:
             await self._freed.next()
 
     async def lease(self, job_id: str, spec: JobSpec) -> Given:
-        """The cards that a job gets, in the order of its ranks; waits a little for such as are being freed.
+        """Leases cards to a job, in the order of its ranks; waits briefly for cards that are being freed.
 
-        Raises NoSuchCard, CardBusy, NodeUnhealthy, NodeDraining; it holds nothing then.
+        Raises NoSuchCard, CardBusy, NodeUnhealthy, NodeDraining; then the job holds nothing.
         """
         if (drain := self._health.drain) is not None:
             raise NodeDraining(drain.by, drain.reason, drain.since)
@@ -132,7 +132,7 @@ class Leasing:
                 await self._freed.next()
         try:
             self._refuse_several_instances(spec, given)
-            # What is in use now is no leftover of this job.
+            # Memory in use now is not a leftover of this job.
             await self._driver.refresh(What.READINGS, given.devices, deadline_s=FRESH_S)
         except BaseException:
             self.give_up(job_id)
@@ -140,27 +140,28 @@ class Leasing:
         return replace(given, devices=visible.in_order([self._cards.get(index) for index in given.devices]))
 
     def _refuse_several_instances(self, spec: JobSpec, given: Given) -> None:
-        """Of MIG, for a launcher: all its workers get one list, of which CUDA takes the first. Raises NoSuchCard."""
+        """Refuses several MIG instances for a launcher: CUDA uses only the first of the workers' list. Raises
+        NoSuchCard."""
         parts = [index for index in given.devices if self._cards.get(index).parent is not None]
         if spec.boot != Boot.RANKS and len(parts) > 1:
             raise NoSuchCard(
-                f"cards {numbers(parts)} are MIG instances, of which CUDA shows a process the first alone: with --boot "
+                f"cards {numbers(parts)} are MIG instances, and CUDA shows a process only the first: with --boot "
                 f"{spec.boot} a job can have one; muster's own ranks (--boot ranks) get one each"
             )
 
     def _refuse_unknown(self, spec: JobSpec) -> None:
-        """Of a driver that does not say which cards there are. Raises NodeUnhealthy."""
+        """Refuses a job while the driver does not report its cards. Raises NodeUnhealthy."""
         view = self._driver.view
         missing = [i for i in spec.card_indices if i not in view.cards]
         if view.driver is not None and (missing or len(view.cards) < spec.card_count):
             raise NodeUnhealthy(f"the driver does not report which cards exist: {view.driver.text}")
 
     def restore(self, entry: Entry) -> None:
-        """Takes the lease of a job up again that has not ended."""
+        """Restores the lease of a job that has not ended."""
         self._cards.restore(entry.job_id, list(entry.job.cards), entry.job.card_uuids)
 
     def on_cards(self, spec: JobSpec, indices: Sequence[int]) -> dict[str, Any]:
-        """What the journal is to know of the cards that a job was given; see placement.on_cards."""
+        """Fields of the journal about the cards of a job; see placement.on_cards."""
         readings = self._driver.view.readings
         used = {i: readings[i].value.mem_used for i in indices if i in readings}
         view, cards = self._driver.view, [self._cards.get(index) for index in indices]
@@ -175,7 +176,7 @@ class Leasing:
         )
 
     def cards_now(self, entry: Entry) -> CardsNow | None:
-        """What the processes of the job are to call its cards from now on; None where the driver does not say that."""
+        """The present numbers of the job's cards for its processes; None if the driver does not report them."""
         view, job = self._driver.view, entry.job
         if view.driver is not None or view.kind != job.card_kind or not self._driver.opened or not job.cards:
             return None
@@ -193,12 +194,12 @@ class Leasing:
         return CardsNow(uuids, {number: words[card.index] for number, card in cards.items()}, nodes)
 
     def give_up(self, job_id: str) -> None:
-        """Frees the cards of a job of which nothing ever ran."""
+        """Frees the cards of a job that never had a process."""
         self._cards.release(job_id)
         self._freed.tell()
 
     def give_back(self, entry: Entry) -> None:
-        """Frees the cards of an ended job, as soon as the driver shows nobody of it on them."""
+        """Frees the cards of an ended job as soon as the driver shows none of its processes on them."""
         if entry.job_id in self._freeing:
             return
         if self._group is None or not self._cards.held(entry.job_id) or not _may_be_on_cards(entry):
@@ -208,17 +209,17 @@ class Leasing:
         self._group.start_soon(self._free, entry, name=f"cards of {entry.job_id}")
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Frees cards, for ever."""
+        """Frees cards until cancelled."""
         async with anyio.create_task_group() as self._group:
             task_status.started()
             await anyio.sleep_forever()
 
     async def settle(self, ended: Iterable[OnCards], entry_of: Callable[[str], Awaitable[Entry]]) -> None:
-        """Begins to free the cards that jobs which ended before the daemon started may have left occupied. `entry_of`
-        gives such a job, or raises JobNotFound where it was removed."""
+        """Starts to free the cards that may be occupied by jobs that ended before the daemon started. `entry_of`
+        returns such a job, or raises JobNotFound if it was removed."""
         taken = self._cards.held_cards
         for each in sorted(ended, key=lambda each: each.ended_at, reverse=True):
-            # Of a card only the job that had it last can have left somebody there.
+            # Only the last job of a card can have left a process there.
             had = [(card, each.uuids.get(card, "")) for card in each.cards]
             free = [one for one in had if not any(is_same(*one, *other) for other in taken)]
             taken += free
@@ -275,7 +276,7 @@ class Leasing:
         self._freeing.discard(entry.job_id)
         self.give_up(entry.job_id)
         entry.wake()
-        with contextlib.suppress(OSError):  # then the next daemon looks again
+        with contextlib.suppress(OSError):  # if this fails, the next daemon looks again
             await threads.run(entry.paths.cards_free.touch)
         if late:
             self._note(entry, "job.cards_free", "no process is left on the job's cards")
@@ -286,7 +287,7 @@ class Leasing:
 
 
 def _may_be_on_cards(entry: Entry) -> bool:
-    """Whether somebody of an ended job may still be on its cards. One whose journal is damaged may not have ended."""
+    """Whether an ended job may have processes on its cards. With a damaged journal it may not even have ended."""
     if entry.damaged:
         return bool(entry.job.cards) and entry.job.boot_id == process.boot_id()
     return release.needed(entry.job)

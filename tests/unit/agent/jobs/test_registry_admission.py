@@ -31,9 +31,9 @@ def test_a_spec_that_is_too_large():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"hungs": "3"}, {"hang[hungs]": "is no setting of the hang rule (near it: hung_s"}),
-        ({"a: b" * 50: "3"}, {"hang[" + "a: b" * 10 + "]": "is no setting"}),
-        ({"action": "stop"}, {"hang[action]": "on_hang says what is done"}),
+        ({"hungs": "3"}, {"hang[hungs]": "is not a setting of the hang rule (near it: hung_s"}),
+        ({"a: b" * 50: "3"}, {"hang[" + "a: b" * 10 + "]": "is not a setting"}),
+        ({"action": "stop"}, {"hang[action]": "on_hang sets the action"}),
         ({"hung_s": "soon", "rule": "x"}, {"hang[hung_s]": "'soon': must be a number", "hang[rule]": "full or plain"}),
         ({"hung_s": "nan"}, {"hang[hung_s]": "must be a number, 0.1 to"}),
         ({"min_samples": "9" * 400}, {"hang[min_samples]": "has 400 characters: allowed are 32"}),
@@ -41,7 +41,7 @@ def test_a_spec_that_is_too_large():
         ({"hung_s": "900", "suspect_s": "1000"}, {"hang[hung_s]": "must be at least suspect_s, which is 1000"}),
         # The one that misses another is not told beside that.
         ({"suspect_s": "1000", "hung_s": "1e9"}, {"hang[hung_s]": "0.1 to 2592000"}),
-        ({"suspect_s": "700"}, {"hang[suspect_s]": "does not go with what the node has: hung_s: 650"}),
+        ({"suspect_s": "700"}, {"hang[suspect_s]": "conflicts with the node's setting: hung_s: 650"}),
     ],
 )
 def test_a_jobs_own_settings_of_the_hang_rule(settings: dict[str, str], says: dict[str, str]):
@@ -61,7 +61,7 @@ def test_good_settings_of_the_hang_rule_are_taken():
 def test_the_working_folder_must_be_one(tmp_path: Path):
     admission.refuse_unfit(JobSpec("a", ("true",), workdir=str(tmp_path)))
     (tmp_path / "file").touch()
-    for path, why in ((tmp_path / "none", "no such file"), (tmp_path / "file", "is no folder")):
+    for path, why in ((tmp_path / "none", "no such file"), (tmp_path / "file", "is not a folder")):
         with pytest.raises(InvalidRequest, match=why) as caught:
             admission.refuse_unfit(JobSpec("a", ("true",), workdir=str(path)))
         assert caught.value.violations[0].field == "workdir"
