@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,8 @@ from muster.agent import threads
 from muster.agent.config.schema import Config, HangTable
 from muster.agent.errors import CursorTooOld
 from muster.agent.events.event_store import Event, EventStore
+from muster.agent.hang import culprit
+from muster.agent.hang.kept_stacks import JobStacks
 from muster.agent.host import state_file
 from muster.agent.jobs.entry import Entry
 from muster.agent.link import supervisor_client
@@ -27,6 +29,7 @@ from muster.agent.telemetry.records import Lost, Records, TelemetryRecord, encod
 from muster.agent.text import ranks
 from muster.probes import hang
 from muster.probes.hang import Change, HangVerdict
+from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import OnHang
 from muster.supervisors.model.states import State
 
@@ -56,7 +59,7 @@ class WatchedJobs(Protocol):
 
 
 #: Takes the stacks of a job's ranks: job, ranks (empty: all), occasion.
-TakeStacks = Callable[[str, Sequence[int], str], Any]
+TakeStacks = Callable[[str, Sequence[int], str], Awaitable[JobStacks]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,10 @@ class CurrentHang:
     @property
     def evidence(self) -> Mapping[str, Any]:
         """Of the last record, if that has some."""
-        return self.now if self.now is not None else self.change.evidence
+        if self.now is None:
+            return self.change.evidence
+        blamed = self.change.evidence.get("culprit")
+        return self.now if blamed is None else {**self.now, "culprit": blamed}
 
     @property
     def is_proven(self) -> bool:
@@ -86,7 +92,9 @@ class CurrentHang:
 
 
 def sentence(change: Change) -> str:
-    """For people: the verdict, the ranks, and why."""
+    """For people: the culprit, where stacks show it; else the verdict, the ranks, and why."""
+    if blamed := change.evidence.get("culprit"):
+        return str(blamed.get("text", ""))[:_SHOWN]
     kind = f" ({change.kind})" if change.kind else ""
     odd = change.evidence.get("odd_ranks") or {}
     who = f"; {ranks(change.ranks)}" if change.ranks else ""
@@ -106,6 +114,8 @@ class _Watched:
     detector: hang.Detector | hang.PlainDetector
     found: CurrentHang | None = None
     since_stored: int = 0
+    #: A hang whose event follows once its stacks are taken, and when it was found.
+    unpublished: tuple[Change, float] | None = None
 
 
 class _Stored(msgspec.Struct):
@@ -193,7 +203,8 @@ class HangWatch:
         watched.since_stored += 1
         if changes or watched.since_stored >= STORE_EVERY:
             watched.since_stored = 0
-            await self._store(watched, found, untold)
+            pending = _kind(watched.unpublished[0]) if watched.unpublished is not None else ""
+            await self._store(watched, found, untold or pending)
         # Published after the store: if it is killed in between, the next daemon sees whether the event was published.
         watched.found = found
         for change in changes:
@@ -211,7 +222,7 @@ class HangWatch:
         if change is not None and watched.detector.verdict is not None:
             watched.found = CurrentHang(change, stored.since, change.t)
             if stored.untold and not await self._was_told(stored.untold, change):
-                self._note(watched, stored.untold, change)
+                self._publish(watched, stored.untold, change)
             if change.verdict is HangVerdict.HUNG and self._group is not None:
                 # The earlier daemon may have been killed before it acted.
                 self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
@@ -243,10 +254,23 @@ class HangWatch:
     def _tell(self, watched: _Watched, kind: str, change: Change) -> None:
         _log.info("hang.verdict", job=change.job, verdict=str(change.verdict), confidence=change.confidence)
         watched.entry.wake()
+        self._publish_pending(watched)  # its stacks are still being taken
         if kind:
-            self._note(watched, kind, change)
+            self._publish(watched, kind, change)
         if change.verdict in _QUIET and self._group is not None:
             self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
+
+    def _publish(self, watched: _Watched, kind: str, change: Change) -> None:
+        """A hang is published with its culprit, as soon as its stacks are taken (`_follow_up`); all else now."""
+        if change.verdict is HangVerdict.HUNG and self._group is not None:
+            watched.unpublished = change, time.time()
+        else:
+            self._note(watched, kind, change, time.time())
+
+    def _publish_pending(self, watched: _Watched, named: Change | None = None) -> None:
+        if watched.unpublished is not None:
+            (change, at), watched.unpublished = watched.unpublished, None
+            self._note(watched, _kind(change), named or change, at)
 
     async def _was_told(self, kind: str, change: Change) -> bool:
         cursor = None
@@ -259,7 +283,7 @@ class HangWatch:
             pass
         return False
 
-    def _note(self, watched: _Watched, kind: str, change: Change) -> None:
+    def _note(self, watched: _Watched, kind: str, change: Change, at: float) -> None:
         attributes = {
             "verdict": str(change.verdict),
             "kind": str(change.kind or ""),
@@ -272,15 +296,28 @@ class HangWatch:
         if kind == "job.recovered" and watched.found is not None:
             how = (change.evidence.get("recovered") or {}).get("how", "")
             text = f"works again ({how or change.verdict})"
-        self._events.append([(None, Event(time.time(), kind, change.job, message=text, attributes=attributes))])
+        self._events.append([(None, Event(at, kind, change.job, message=text, attributes=attributes))])
+
+    async def _blame(self, watched: _Watched, change: Change, taken: JobStacks | None) -> Change:
+        """Publishes the hang, and makes its culprit part of the verdict, if the stacks show one."""
+        named = change if taken is None else _with_culprit(change, taken, watched.entry.job)
+        self._publish_pending(watched, named)
+        if watched.found is not None and watched.found.change is change:
+            watched.found = dataclasses.replace(watched.found, change=named)
+            watched.entry.wake()
+            await self._store(watched, watched.found, "")
+        return named
 
     async def _follow_up(self, watched: _Watched, change: Change) -> None:
         """Takes the stacks while the processes still exist; then carries out the configured action."""
         occasion = "suspected hang" if change.verdict is HangVerdict.SUSPECT else "hung"
+        taken = None
         try:
-            await self._take_stacks(change.job, (), occasion)
+            taken = await self._take_stacks(change.job, (), occasion)
         except Exception as error:  # evidence is useful, not required
             _log.warning("hang.no_stacks", job=change.job, error=str(error))
+        if change.verdict is HangVerdict.HUNG:
+            change = await self._blame(watched, change, taken)
         entry = watched.entry
         action = OnHang(entry.spec.on_hang or self._settings().hang.action)
         if change.verdict is not HangVerdict.HUNG or action is OnHang.NOTIFY or self.found(entry) is None:
@@ -311,6 +348,25 @@ class HangWatch:
             except LinkLost as error:
                 _log.warning("hang.not_ended", job=change.job, error=str(error))
                 await anyio.sleep(AGAIN_S)
+
+
+def _with_culprit(change: Change, taken: JobStacks, job: Job) -> Change:
+    """With the culprit, if the stacks show it. A rank that has exited has none, and stays the one to blame."""
+    seen = {process.rank for process in taken.processes}
+    if any(rank not in seen for rank in change.ranks):
+        return change
+    found = culprit.find(taken.processes, {rank.rank: rank.pid for rank in job.ranks})
+    if found is None:
+        return change
+    since = change.evidence.get("since")
+    told = {
+        "ranks": list(found.ranks),
+        "text": found.sentence(since if isinstance(since, (int, float)) else change.t),
+        "kind": str(found.place.kind),
+        "at": found.place.line or found.place.call,
+        "stacks_at": taken.at,
+    }
+    return dataclasses.replace(change, ranks=found.ranks, evidence={**change.evidence, "culprit": told})
 
 
 def _kind(change: Change) -> str:

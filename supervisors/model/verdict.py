@@ -266,7 +266,9 @@ def _hung(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[int
     if len(hung) == len(job.ranks):
         where = "the job"
     code = shell_code(first.status) or HUNG_CODE
-    text = f"{where} hung" + (f": {job.stop.reason}" if job.stop.reason else "")
+    # A reason that names the ranks says it all: where each is, and who waits for whom.
+    by_name = job.stop.reason.startswith("rank")
+    text = ("hung" if by_name else f"{where} hung") + (f": {job.stop.reason}" if job.stop.reason else "")
     return Verdict(code, text, first.rank, last_lines, victims, *recommend(job, first, fault))
 
 

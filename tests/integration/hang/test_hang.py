@@ -107,6 +107,7 @@ def test_a_spinning_job_is_suspected_then_hung_and_gets_on_again(daemon: Daemon,
     assert found.kind == "spin" and found.confidence > 0.5 and "thresholds" in found.evidence
     # It is told, and nothing more.
     assert daemon.get("j").state == job_pb2.JOB_STATE_RUNNING
+    eventually(lambda: "job.hung" in kinds(daemon, "j"), 60)  # once its stacks are taken
     assert kinds(daemon, "j").count("job.suspected_hang") == kinds(daemon, "j").count("job.hung") == 1
     # The stacks of that moment are kept.
     kept = eventually(lambda: daemon.jobs.GetStacks(job_pb2.GetStacksRequest(job_id="j", kept=True), timeout=60), 60)

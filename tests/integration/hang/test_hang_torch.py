@@ -1,6 +1,8 @@
 """A real DDP job on gloo, of which one rank stops taking part: what is told of it, and of the same job before."""
 
 import importlib.util
+import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -75,6 +77,15 @@ def test_a_rank_that_sleeps_is_found_named_and_ended(on_stage: Stage, tmp_path: 
     assert job.state == job_pb2.JOB_STATE_FAILED
     assert job.ranks[ODD].outcome == job_pb2.RANK_OUTCOME_HUNG
     assert {job.ranks[rank].outcome for rank in (0, 2)} == {job_pb2.RANK_OUTCOME_GANG_VICTIM}
+    culprit = (
+        rf"rank {ODD} sleeps in prepare_next_batch \(\S*ddp_absent.py:\d+\) since [\d:]{{8}}; ranks 0,2 wait for it in "
+    )
+    assert re.match(f"hung: {culprit}", job.verdict.summary), job.verdict.summary
+    assert job.verdict.first_failed_rank == ODD
+    (event,) = [event for event in daemon.event_list("ddp") if event.kind == "job.hung"]
+    assert re.match(culprit, event.message) and event.attributes["ranks"] == str(ODD), event
+    cause = json.loads(daemon.cli("why", "ddp", "-o", "json").stdout)["cause"]
+    assert re.match(f"it hung: {culprit}", cause["text"]), cause
     why = daemon.cli("why", "ddp").stdout
     assert f"rank {ODD}" in why.splitlines()[1] and "hung" in why.splitlines()[1]
     # Where it was, and that the others were elsewhere.

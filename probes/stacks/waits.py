@@ -1,0 +1,158 @@
+"""Where a process waits, from its Python frames and from where the kernel has it.
+
+Without native frames the innermost call is hidden if it is C: `lock.acquire()`, `time.sleep()` and `work.wait()` all
+leave the program's own line as the innermost frame. So frames of libraries are read first, from the innermost one
+outwards; at the first frame of the program itself only the kernel's function tells what it waits for.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from muster.probes.stacks.groups import telling
+from muster.probes.stacks.record import ProcessStacks
+
+
+class WaitKind(enum.StrEnum):
+    """What a process waits for."""
+
+    COLLECTIVE = "collective"  # for other ranks
+    RENDEZVOUS = "rendezvous"  # for other ranks to come
+    LOADER = "loader"
+    CHECKPOINT = "checkpoint"
+    COMPILER = "compiler"
+    PROMPT = "prompt"
+    LOCK = "lock"
+    SLEEP = "sleep"
+    SOCKET = "socket"
+    CHILD = "child"
+    STOPPED = "stopped"
+    TRACED = "traced"
+    BLOCKED = "blocked"
+    RUNS = "runs"
+    UNKNOWN = "unknown"
+
+
+#: In words, behind "rank 2".
+WORDS = {
+    WaitKind.COLLECTIVE: "waits for other ranks",
+    WaitKind.RENDEZVOUS: "waits for other ranks to join",
+    WaitKind.LOADER: "waits for data",
+    WaitKind.CHECKPOINT: "saves or loads a checkpoint",
+    WaitKind.COMPILER: "compiles",
+    WaitKind.PROMPT: "waits at a prompt",
+    WaitKind.LOCK: "waits",
+    WaitKind.SLEEP: "sleeps",
+    WaitKind.SOCKET: "waits for a socket or pipe",
+    WaitKind.CHILD: "waits for a child process",
+    WaitKind.STOPPED: "is stopped by a signal (T)",
+    WaitKind.TRACED: "is held by a debugger (t)",
+    WaitKind.BLOCKED: "waits in the kernel (D)",
+    WaitKind.RUNS: "runs",
+    WaitKind.UNKNOWN: "waits",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPlace:
+    """`call`: the library's function, "all_reduce"; `line`: the innermost line of the program itself, "step
+    (train.py:30)", or, of a process without Python, the kernel's function. Either may be empty."""
+
+    kind: WaitKind
+    call: str = ""
+    line: str = ""
+
+    @property
+    def text(self) -> str:
+        """ "sleeps in guilty (train.py:11)"."""
+        return f"{WORDS[self.kind]} in {self.line or self.call}" if self.line or self.call else WORDS[self.kind]
+
+
+#: Parts of files of libraries, and what a frame there waits for; the first that fits counts. The frames were seen in
+#: stacks of PyTorch on gloo, or stand in the sources of these libraries.
+_FILES: tuple[tuple[str, WaitKind], ...] = (
+    ("torch/distributed/rendezvous.py", WaitKind.RENDEZVOUS),
+    ("torch/distributed/checkpoint/", WaitKind.CHECKPOINT),
+    ("torch/distributed/elastic/", WaitKind.UNKNOWN),
+    ("torch/distributed/", WaitKind.COLLECTIVE),
+    ("torch/nn/parallel/", WaitKind.COLLECTIVE),
+    ("torch/cuda/", WaitKind.COLLECTIVE),  # it waits for what the card does, a collective mostly
+    ("torch_npu/npu/", WaitKind.COLLECTIVE),
+    ("torch/autograd/graph.py", WaitKind.COLLECTIVE),
+    ("deepspeed/comm/", WaitKind.COLLECTIVE),
+    ("mpi4py/", WaitKind.COLLECTIVE),
+    ("mindspore/communication/", WaitKind.COLLECTIVE),
+    ("torch/utils/data/", WaitKind.LOADER),
+    ("mindspore/dataset/", WaitKind.LOADER),
+    ("torch/serialization.py", WaitKind.CHECKPOINT),
+    ("orbax/checkpoint", WaitKind.CHECKPOINT),
+    ("megatron/core/dist_checkpointing", WaitKind.CHECKPOINT),
+    ("torch/_inductor/", WaitKind.COMPILER),
+    ("torch/_dynamo/convert_frame.py", WaitKind.COMPILER),
+    ("triton/", WaitKind.COMPILER),
+    ("torch/utils/cpp_extension", WaitKind.COMPILER),
+    ("ipykernel/", WaitKind.PROMPT),
+    ("IPython/", WaitKind.PROMPT),
+    ("debugpy/", WaitKind.PROMPT),
+    ("(pdb.py", WaitKind.PROMPT),
+    ("(bdb.py", WaitKind.PROMPT),
+    ("(code.py", WaitKind.PROMPT),
+    ("(cmd.py", WaitKind.PROMPT),
+    ("(subprocess.py", WaitKind.CHILD),
+    ("(socket.py", WaitKind.SOCKET),
+    ("(ssl.py", WaitKind.SOCKET),
+    ("asyncio/", WaitKind.SOCKET),
+)
+#: Files of libraries of which a frame says nothing by itself: who calls it does.
+_PASSED = (
+    *(
+        "torch/",
+        "(threading.py",
+        "(queue.py",
+        "(selectors.py",
+        "multiprocessing/",
+        "concurrent/futures/",
+        "(contextlib.py",
+    ),
+    *("(functools.py", "(importlib", "<frozen "),
+)
+_NATIVE = (("MPI_", WaitKind.COLLECTIVE), ("nccl", WaitKind.COLLECTIVE), ("gloo::", WaitKind.COLLECTIVE))
+#: By the kernel's function, at a line of the program itself.
+_KERNEL = (
+    ("futex", WaitKind.LOCK),
+    ("nanosleep", WaitKind.SLEEP),
+    ("n_tty_read", WaitKind.PROMPT),
+    ("wait_woken", WaitKind.PROMPT),
+    ("do_wait", WaitKind.CHILD),
+    *((name, WaitKind.SOCKET) for name in ("poll", "stream_read", "sk_wait", "accept", "recv", "pipe_read", "connect")),
+)
+
+
+def place_of(process: ProcessStacks) -> WaitPlace:
+    """Where its telling thread waits."""
+    main = process.main
+    state = (main.state if main is not None else process.state) or "?"
+    wchan = main.wchan if main is not None else ""
+    thread = telling(process)
+    frames = () if thread is None else (thread.held if len(thread.held) < len(thread.frames) else thread.frames)
+    line = next((frame for frame in frames if _of_library(frame) is None), "")
+    if stuck := {"T": WaitKind.STOPPED, "t": WaitKind.TRACED, "D": WaitKind.BLOCKED}.get(state):
+        return WaitPlace(stuck, "", line or wchan)
+    for frame in frames:
+        kind = _of_library(frame)
+        if kind is None:
+            break
+        if kind is not WaitKind.UNKNOWN:
+            return WaitPlace(kind, frame.partition(" (")[0], line)
+    native = next((kind for frame in process.native for name, kind in _NATIVE if name in frame), None)
+    if native is not None:
+        return WaitPlace(native, "", line)
+    if state == "R" or (thread is not None and len(thread.held) < len(thread.frames)):
+        return WaitPlace(WaitKind.RUNS, "", line)
+    kind = next((kind for name, kind in _KERNEL if name in wchan), WaitKind.UNKNOWN)
+    return WaitPlace(kind, "", line or wchan)
+
+
+def _of_library(frame: str) -> WaitKind | None:
+    """What a frame of a library waits for, UNKNOWN where it does not say; None for one of the program itself."""
+    found = next((kind for part, kind in _FILES if part in frame), None)
+    return WaitKind.UNKNOWN if found is None and any(part in frame for part in _PASSED) else found

@@ -1,0 +1,92 @@
+"""Where a process waits. The frames of PyTorch on gloo were seen in real jobs, without native frames."""
+
+import pytest
+
+from muster.probes.stacks import ProcessStacks, PythonThread, Task
+from muster.probes.stacks.waits import WaitKind, place_of
+
+USER = "step (train.py:30)"
+REDUCE = ("all_reduce (torch/distributed/distributed_c10d.py:2501)", "wrapper (torch/distributed/c10d_logger.py:79)")
+
+
+def process(*frames: str, state: str = "S", wchan: str = "", held: int | None = None, rank: int = 0) -> ProcessStacks:
+    pid = 100 + rank
+    thread = PythonThread(pid, "MainThread", False, frames, frames if held is None else frames[-held:])
+    python = (thread,) if frames else ()
+    return ProcessStacks(rank, pid, 1, "python", state, 1, (Task(pid, "python", state, wchan),), python)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "text"),
+    [
+        (process(*REDUCE, USER, wchan="futex_do_wait"), WaitKind.COLLECTIVE, f"waits for other ranks in {USER}"),
+        (
+            process("_engine_run_backward (torch/autograd/graph.py:824)", "backward (torch/_tensor.py:581)", USER),
+            WaitKind.COLLECTIVE,
+            f"waits for other ranks in {USER}",
+        ),
+        (
+            process(
+                "_create_c10d_store (torch/distributed/rendezvous.py:189)",
+                "init_process_group (torch/distributed/distributed_c10d.py:1710)",
+                "main (train.py:5)",
+                wchan="hrtimer_nanosleep",
+            ),
+            WaitKind.RENDEZVOUS,
+            "waits for other ranks to join in main (train.py:5)",
+        ),
+        (
+            process(
+                "select (selectors.py:416)",
+                "wait (multiprocessing/connection.py:930)",
+                "get (multiprocessing/queues.py:113)",
+                "_try_get_data (torch/utils/data/dataloader.py:1131)",
+                USER,
+                wchan="poll_schedule_timeout",
+            ),
+            WaitKind.LOADER,
+            f"waits for data in {USER}",
+        ),
+        (
+            process("guilty_lock (train.py:11)", wchan="futex_do_wait"),
+            WaitKind.LOCK,
+            "waits in guilty_lock (train.py:11)",
+        ),
+        (
+            process("wait (threading.py:327)", "get (queue.py:171)", USER, wchan="futex_wait_queue"),
+            WaitKind.LOCK,
+            f"waits in {USER}",
+        ),
+        (process(USER, wchan="hrtimer_nanosleep"), WaitKind.SLEEP, f"sleeps in {USER}"),
+        (process(USER, wchan="poll_schedule_timeout"), WaitKind.SOCKET, f"waits for a socket or pipe in {USER}"),
+        (process(USER, wchan="unix_stream_read_generic"), WaitKind.SOCKET, f"waits for a socket or pipe in {USER}"),
+        (
+            process("_try_wait (subprocess.py:2013)", "wait (subprocess.py:1264)", USER, wchan="do_wait"),
+            WaitKind.CHILD,
+            f"waits for a child process in {USER}",
+        ),
+        (
+            process("readline (<frozen codecs>:1)", USER, wchan="n_tty_read"),
+            WaitKind.PROMPT,
+            f"waits at a prompt in {USER}",
+        ),
+        (process(USER, state="R"), WaitKind.RUNS, f"runs in {USER}"),
+        (process("inner (train.py:9)", USER, held=1), WaitKind.RUNS, f"runs in {USER}"),
+        (process(*REDUCE, USER, state="T"), WaitKind.STOPPED, f"is stopped by a signal (T) in {USER}"),
+        (process(*REDUCE, USER, state="t"), WaitKind.TRACED, f"is held by a debugger (t) in {USER}"),
+        (process(USER, state="D", wchan="nfs_wait"), WaitKind.BLOCKED, f"waits in the kernel (D) in {USER}"),
+        (process(wchan="futex_do_wait"), WaitKind.LOCK, "waits in futex_do_wait"),
+        (process(), WaitKind.UNKNOWN, "waits"),
+        # The agent of torchrun, below which everything else runs, says nothing.
+        (
+            process(
+                USER, "wrapper (torch/distributed/elastic/multiprocessing/errors/__init__.py:357)", wchan="futex_wait"
+            ),
+            WaitKind.LOCK,
+            f"waits in {USER}",
+        ),
+    ],
+)
+def test_what_a_process_waits_for(found: ProcessStacks, kind: WaitKind, text: str):
+    place = place_of(found)
+    assert (place.kind, place.text) == (kind, text)
