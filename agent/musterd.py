@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import click
 
+from muster.agent import usage_error
 from muster.agent.config.live_config import LiveConfig
 from muster.agent.errors import StartupError
 from muster.agent.host import build, heap, lockfile, log_setup, ownership, state_folder
@@ -20,7 +21,7 @@ from muster.supervisors.paths import Root
 _NO_TLS_1_2 = "ECDHE-PSK-AES128-CBC-SHA"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("musterd", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False),
@@ -53,7 +54,7 @@ _NO_TLS_1_2 = "ECDHE-PSK-AES128-CBC-SHA"
 )
 @click.option("--owner-fd", type=click.IntRange(min=0), hidden=True)
 @click.option("--claim-fd", type=click.IntRange(min=0), hidden=True)
-def main(
+def command(
     root: Path | None,
     config_file: Path | None,
     check_config: bool,
@@ -120,6 +121,18 @@ def main(
     if failure is not None:
         click.echo(f"musterd: {failure}", err=True)
         sys.exit(1)
+
+
+def main() -> None:
+    """The program `musterd`. Its usage errors look like those of `muster`."""
+    try:
+        code = command.main(prog_name="musterd", standalone_mode=False)
+    except click.ClickException as error:
+        usage_error.show(error, "musterd")
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _prefer_our_session() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import get_completion_class
 
+from muster.agent import usage_error
 from muster.agent.cli.client.address import address_options
 from muster.agent.cli.commands import check, debug, events, hang, jobs, logs, look, node, run, service, stacks, top, why
 from muster.agent.cli.commands import exec as exec_
@@ -88,15 +89,8 @@ def show(error: click.ClickException) -> None:
     """Writes an error of click's to stderr as an error of muster's, after the usage."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # not an error: the help of a group
         error.show()
-        return
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is not None:
-        hint = f"Try '{context.command_path} {context.help_option_names[0]}' for help."
-        click.echo(f"{context.get_usage()}\n{hint}\n", err=True)
-    text = error.format_message().rstrip(".")
-    if text[1:2].islower():
-        text = text[:1].lower() + text[1:]
-    Failure(text).show()
+    else:
+        usage_error.show(error, "muster")
 
 
 def main() -> None:
