@@ -1,4 +1,4 @@
-"""From the records of a journal to events: the same records always tell the same story."""
+"""Turns the records of a journal into events: the same records always give the same events."""
 
 import os
 from typing import Any
@@ -12,33 +12,33 @@ from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.states import JOB, STEP, Kind, Outcome, StopCause
 
 _WHY = {
-    Outcome.GANG_VICTIM: "it was ended because another rank had failed",
-    Outcome.STOPPED: "it was ended by the stop",
+    Outcome.GANG_VICTIM: "muster ended it because another rank had failed",
+    Outcome.STOPPED: "the stop ended it",
     Outcome.OUT_OF_MEMORY: "the kernel was out of memory",
-    Outcome.HUNG: "it was ended because it hung",
+    Outcome.HUNG: "muster ended it because it hung",
 }
 _CAUSES = {
-    StopCause.REQUESTED: "{by} asked for it",
-    StopCause.MAX_RUNTIME: "its time is over",
+    StopCause.REQUESTED: "requested by {by}",
+    StopCause.MAX_RUNTIME: "its time limit was reached",
     StopCause.RANK_FAILED: "{by} failed",
-    StopCause.LEFTOVERS: "processes of it are left over",
+    StopCause.LEFTOVERS: "it left processes behind",
     StopCause.HUNG: "it hangs",
     StopCause.SERVED: "the ranks that it served have ended",
 }
 
 
 class Story:
-    """Tells one job. Feed it every record in order, each after the job has applied it."""
+    """The events of one job. Feed it every record in order, each after the job has applied it."""
 
     def __init__(self) -> None:
         self._since = 0.0
 
     def tell(self, record: Record, job: Job, job_id: str) -> Event | None:
-        """The event of a record; None for one that is of no interest to a watcher. At most one per record."""
+        """The event of a record; None for a record that does not interest a watcher. At most one per record."""
         kind, now = Kind(record["kind"]), record["t"]
         took = max(now - self._since, 0.0) if self._since else 0.0
         if kind in (Kind.CHECKING, Kind.PREPARING, Kind.RUNNING, Kind.STOPPING):
-            # A stop that comes again (somebody shortens the grace) is no new step.
+            # A repeated stop (with a shorter grace) is no new step.
             if kind is not Kind.STOPPING or job.stop is None or job.stop.at == now:
                 self._since = now
             else:
@@ -62,8 +62,8 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
             return "job.accepted", None, message, 0.0, {"ranks": ranks, "by": job.accepted_by}
         case Kind.CHECKING:
             if what := r.get("what"):
-                return "job.waiting", None, f"waits for the {what}", 0.0, {}
-            return "job.checking", None, "the node is being checked", 0.0, {}
+                return "job.waiting", None, f"is waiting for the {what}", 0.0, {}
+            return "job.checking", None, "muster checks the node", 0.0, {}
         case Kind.PLANNED:
             numbers = ", ".join(str(rank.rank) for rank in job.ranks[:8]) + (", ..." if len(job.ranks) > 8 else "")
             message = (
@@ -73,9 +73,9 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
         case Kind.CHECKED:
             return _checked(r, took)
         case Kind.PREPARING:
-            return "job.preparing", None, "its processes are being made", 0.0, {"attempt": job.attempt}
+            return "job.preparing", None, "muster starts its processes", 0.0, {"attempt": job.attempt}
         case Kind.RUNNING:
-            return "job.running", None, "all ranks were let go", took, {"attempt": job.attempt}
+            return "job.running", None, "all ranks have started", took, {"attempt": job.attempt}
         case Kind.STEP:
             return "job.step", None, f"{r['name']} begins", 0.0, {"step": r["name"], "pid": r["pid"]}
         case Kind.EXITED if r["rank"] == STEP:
@@ -93,16 +93,16 @@ def _told(kind: Kind, r: Record, job: Job, took: float) -> _Told | None:
         case Kind.ENDED:
             return _ended(job, took)
         case Kind.TAKEN if r["takeover"]:
-            message = f"a supervisor (pid {r['pid']}) took over from one that had died"
+            message = f"a supervisor (pid {r['pid']}) took over after another one died"
             return "job.taken_over", None, message, 0.0, {"pid": r["pid"]}
         case Kind.WARNING:
             return "job.warning", None, r["text"], 0.0, {}
         case Kind.LOST_BYTES:
             return _output_lost(r)
         case Kind.ESCALATED if r["signal"] == "SIGKILL":
-            # Counted are those that were still there a moment later: mostly none.
+            # Counts processes that still existed a moment later: usually none.
             left = f" to {r['processes']} process(es)" if r["processes"] else ""
-            message = f"the grace is over: SIGKILL was sent{left}"
+            message = f"the grace has ended: SIGKILL was sent{left}"
             return "job.warning", None, message, 0.0, {"processes": r["processes"]}
     return None
 
@@ -111,16 +111,16 @@ def _checked(r: Record, took: float) -> _Told:
     results = r["results"]
     found = [f"{x['item']} {x['status']}" for x in results if x["status"] not in ("OK", "NOT_APPLICABLE")]
     if r["skipped"]:
-        message = f"the checks were left out: {r['skipped']}"
+        message = f"the checks were skipped: {r['skipped']}"
     elif not found:
-        message = f"{len(results)} checks found nothing"
+        message = f"{len(results)} checks found no problem"
     else:
-        message = ("the node may be used: " if r["ok"] else "the node is not fit: ") + ", ".join(found)
+        message = ("the node can be used: " if r["ok"] else "the node is not fit: ") + ", ".join(found)
     return "job.checked", None, message, took, {"ok": str(bool(r["ok"])).lower()}
 
 
 def _output_lost(r: Record) -> _Told:
-    """`bytes` is what was lost since the event before, `total` what the gap has lost in all."""
+    """`bytes`: lost since the previous event; `total`: lost in the whole gap."""
     rank: int | None = None if r["rank"] == JOB else r["rank"]
     total: int = r["total"] if "total" in r else r["bytes"]
     is_open = bool(r.get("open"))

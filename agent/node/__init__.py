@@ -1,6 +1,6 @@
-"""The health of the node: what is wrong with it now, and whether it takes jobs.
+"""The health of the node: what is wrong with it now, and whether it accepts jobs.
 
 `health.NodeHealth` is what other rooms call. `node_watch` runs the checks of `muster.probes`, `conditions` and
 `condition_rules` say how long a finding counts, `node_file` keeps it over a reboot. `all_checks` runs every check at
-once for a person, `degraded` says what the daemon cannot do now, `node_notes` tells the event store.
+once for a person, `degraded` finds what the daemon cannot do now, `node_notes` writes events.
 """

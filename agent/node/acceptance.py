@@ -1,4 +1,4 @@
-"""Which of the findings about the node's cards somebody means who accepts them."""
+"""Selects the findings about the node's cards that an operator accepts."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -8,12 +8,12 @@ from muster.agent.node.conditions import Condition
 from muster.probes.checks.result import CheckResult, Code
 from muster.supervisors.model.spec import Violation
 
-#: A finding: its code, and what it is about.
+#: A finding: its code and its device.
 Pair = tuple[Code, str]
 
 
 def pending(conditions: Iterable[Condition], results: Iterable[CheckResult]) -> dict[Pair, str]:
-    """What can be accepted, with its reason: what is latched, and what a look found just now."""
+    """The findings that can be accepted, with their reasons: latched ones, and those of the last look."""
     found = {(result.code, result.device): result.reason for result in results if of_presence(str(result.code))}
     for condition in conditions:
         if of_presence(condition.code) and not condition.injected:
@@ -22,10 +22,9 @@ def pending(conditions: Iterable[Condition], results: Iterable[CheckResult]) -> 
 
 
 def chosen(found: Collection[Pair], cards: Sequence[str], names_of: Callable[[str], Collection[str]]) -> list[Pair]:
-    """The findings about these cards; all of them where none is named. `names_of` gives the names of what a finding is
-    about.
+    """The findings about these cards; without cards all findings. `names_of` returns the names of a finding's device.
 
-    Raises NothingToAccept for a card about which there is none, InvalidRequest for a number that several have.
+    Raises NothingToAccept for a card without a finding, InvalidRequest for a number that several have.
     """
     if not cards:
         return list(found)

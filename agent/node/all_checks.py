@@ -8,7 +8,7 @@ from muster.probes.checks import custom, precheck
 from muster.probes.checks.precheck import UnknownItem
 from muster.probes.checks.result import CheckResult
 
-#: Runs checks of the node by item: all where none is named. Raises UnknownItem.
+#: Runs checks of the node by item; without items all. Raises UnknownItem.
 NodeLook = Callable[[Sequence[str]], Awaitable[list[CheckResult]]]
 
 
@@ -19,8 +19,8 @@ async def run(
     of_node: Sequence[str],
     items: Sequence[str] = (),
 ) -> list[CheckResult]:
-    """Runs all of both side by side, or those that `items` name (by item or by its first word); the results of those
-    before a start come first. `of_node`: the items that `look` knows. Raises UnknownItem."""
+    """Runs all checks of both kinds side by side, or those that `items` name (by item or by its first word); the
+    results of checks before a start come first. `of_node`: the items that `look` knows. Raises UnknownItem."""
     before, node = _chosen(items, of_node)
     found: list[list[CheckResult]] = [[], []]
     wrong: list[UnknownItem] = []
@@ -28,7 +28,7 @@ async def run(
     async def one(place: int, results: Awaitable[list[CheckResult]]) -> None:
         try:
             found[place] = await results
-        except UnknownItem as error:  # a check of the custom folder, or one that was switched off this moment
+        except UnknownItem as error:  # a check of the custom folder, or one that was just switched off
             wrong.append(error)
 
     async with anyio.create_task_group() as group:
@@ -42,7 +42,7 @@ async def run(
 
 
 def _chosen(items: Sequence[str], of_node: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Those before a start, and those of the node. Raises UnknownItem."""
+    """The items before a start, and the items of the node. Raises UnknownItem."""
     of_start = [entry.item for entry in precheck.catalogue()]
     before = [i for i in items if _named(i, of_start) or i.partition(" ")[0] == custom.ALL]
     node = [i for i in items if _named(i, of_node)]

@@ -1,4 +1,4 @@
-"""The newest result of each check, good ones too: what is wrong stays in conditions, this says what was looked at."""
+"""The newest result of each check, OK ones too: conditions hold what is wrong, this holds what was examined."""
 
 from collections.abc import Collection, Sequence
 
@@ -6,7 +6,7 @@ from muster.probes.checks.result import CheckResult
 
 
 class CheckResults:
-    """Results by item. Not for several threads."""
+    """Results by item. Not thread-safe."""
 
     def __init__(self) -> None:
         self._by_item: dict[str, list[CheckResult]] = {}
@@ -17,8 +17,8 @@ class CheckResults:
         return [result for results in self._by_item.values() for result in results]
 
     def take(self, results: Sequence[CheckResult], cards: Collection[int] | None) -> None:
-        """Takes over what a look said. `cards`: the only ones that were looked at; None: all that there is, so that a
-        device that is not named any more is forgotten."""
+        """Stores the results of a look. `cards`: the look examined only these; None: all, so a device without a result
+        is forgotten."""
         new: dict[str, list[CheckResult]] = {}
         for result in results:
             new.setdefault(result.item, []).append(result)
@@ -30,5 +30,5 @@ class CheckResults:
             self._by_item[item] = kept + found
 
     def keep_only(self, items: Collection[str]) -> None:
-        """Forgets what is not looked at any more."""
+        """Forgets items that are no longer checked."""
         self._by_item = {item: found for item, found in self._by_item.items() if item in items}

@@ -1,4 +1,4 @@
-"""How conditions clear, and whom they keep away: the tables of codes and checks, as the daemon uses them."""
+"""How conditions clear, and which jobs they refuse: the tables of codes and checks, as the daemon uses them."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,12 +9,12 @@ from muster.probes.checks.result import CheckResult, Code, Status
 from muster.probes.node import node_checks
 from muster.supervisors.model.spec import Violation
 
-#: Items whose findings are nothing to a job without cards.
+#: Items whose findings do not matter to a job without cards.
 _OF_CARDS = frozenset(check.item for check in node_checks.catalogue(node_checks.NodeSettings()) if check.of_cards)
 
 
 def explained(code: str) -> tuple[Code, codes.Explanation]:
-    """A code with what it means. Raises InvalidRequest that names the nearest."""
+    """A code and its meaning. Raises InvalidRequest, which names the nearest code."""
     try:
         return codes.explain(code)
     except codes.UnknownCode as error:
@@ -22,7 +22,7 @@ def explained(code: str) -> tuple[Code, codes.Explanation]:
 
 
 def rule(code: str) -> ConditionRule:
-    """How conditions of this code clear; of one that only another version knew, by an operator."""
+    """How conditions of this code clear; if only another version knew the code, an operator clears them."""
     try:
         meaning = codes.EXPLANATIONS[Code(code)]
     except (KeyError, ValueError):
@@ -31,7 +31,7 @@ def rule(code: str) -> ConditionRule:
 
 
 def of_presence(code: str) -> bool:
-    """Whether it tells which cards there are, and nothing of those that a job can get."""
+    """Whether it is about which cards exist, not about cards that a job can get."""
     try:
         return codes.EXPLANATIONS[Code(code)].presence
     except (KeyError, ValueError):
@@ -39,9 +39,10 @@ def of_presence(code: str) -> bool:
 
 
 def refuses(condition: Condition, cards: Collection[int], wants_cards: bool) -> bool:
-    """Whether it keeps a job away that is to get these cards, or (`wants_cards`) some that are not chosen yet.
+    """Whether it refuses a job that would get these cards, or (`wants_cards`) cards that are not chosen yet.
 
-    One of a card counts for who gets it, one of all cards for who wants any, one of the node for everybody.
+    A condition of a card counts for a job that gets it, of all cards for a job that wants any, of the node for every
+    job.
     """
     if condition.status is not Status.CRITICAL or condition.elsewhere:
         return False
@@ -53,14 +54,14 @@ def refuses(condition: Condition, cards: Collection[int], wants_cards: bool) -> 
 
 
 def doubtful(condition: Condition) -> bool:
-    """Whether a job should rather get another card than the one that this condition is about."""
+    """Whether a job should preferably get a card without this condition."""
     return not condition.elsewhere and not of_presence(condition.code)
 
 
 def still(item: str, device: str, code: Code, results: Sequence[CheckResult]) -> bool | None:
-    """Whether a look finds a condition again; None where it does not tell.
+    """Whether a look finds a condition again; None if it cannot tell.
 
-    A card is well again when a look at this very card says so: of one that is not in the list, because its driver hangs
+    A card is well again when a look at this very card says so. If the card is not in the list, because its driver hangs
     or was not asked yet, nothing is known.
     """
     if device.startswith("card ") and not any(r.item == item and r.device == device for r in results):

@@ -1,9 +1,9 @@
-"""What is wrong with the node now: conditions, which are latched, and by which rule each goes away.
+"""What is wrong with the node now: conditions, which are latched, and the rules by which they clear.
 
-A condition is known by (item, device, code); an injected one stands beside a real one of the same code. What a code
-means, and how it clears, is told by `muster.probes.checks.codes` alone, and whether a look answers a condition by
-`muster.probes.node.node_checks.still`: an answer UNKNOWN neither makes a graver condition nor takes one away. Nothing
-here reads a disk or a card, and the time is told to it.
+A condition is identified by (item, device, code); an injected one exists beside a real one of the same code.
+`muster.probes.checks.codes` alone defines what a code means and how it clears, and
+`muster.probes.node.node_checks.still` whether a look finds a condition again: a result UNKNOWN neither raises nor
+clears a condition. This module reads no disk and no card, and its callers pass the time.
 """
 
 import time
@@ -13,27 +13,27 @@ from dataclasses import dataclass, replace
 from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
 from muster.supervisors.model.card_identity import number_now
 
-#: How a condition goes away: see Condition in node.proto.
+#: How a condition clears: see Condition in node.proto.
 READING, REBOOT, OPERATOR, AGE = "reading", "reboot", "operator", "age"
 #: The item of findings about cards of which only the bus id may be known.
 XID = "xid"
-#: More than any node has; what would be one too many is counted and said.
+#: More than any node has; further ones are counted and reported.
 MAX_CONDITIONS = 512
-#: Characters of a text that a check gave: some hold a line of the kernel's log.
+#: Limit of a text from a check, in characters: some contain a line of the kernel log.
 MAX_TEXT = 500
-#: Characters of such a text in an error, which has to fit into a trailer.
+#: Limit of such a text in an error, which has to fit into a trailer.
 MAX_SENTENCE = 300
-#: From harmless to grave: what is not known is no fault.
+#: From harmless to grave: UNKNOWN is no fault.
 _GRAVITY = (Status.WARN, Status.UNKNOWN, Status.CRITICAL)
 
 Key = tuple[str, str, str, bool]
-#: Of an item, a device and a code: whether these results find it again (True), or not any more (False), or do not tell.
+#: For an item, a device and a code: whether these results find it again (True), do not (False), or cannot tell (None).
 Still = Callable[[str, str, Code, Sequence[CheckResult]], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """See Condition in node.proto; times in seconds since the epoch, `card` None where it is about no card."""
+    """See Condition in node.proto; times in seconds since the epoch, `card` None if it is not about a card."""
 
     item: str
     device: str
@@ -48,7 +48,7 @@ class Condition:
     clears: str = READING
     injected: bool = False
     card: int | None = None
-    #: Of the card, "" where it is not known.
+    #: Of the card, "" if unknown.
     uuid: str = ""
 
     @property
@@ -57,17 +57,17 @@ class Condition:
 
     @property
     def elsewhere(self) -> bool:
-        """It is about a card that this node does not show: no job can get it. The kernel's log of a container tells of
+        """It is about a card that this node does not show, so no job can get it. The kernel log in a container reports
         the Xids of every card of the host."""
         return self.item == XID and self.card is None and bool(self.device)
 
     @property
     def finding(self) -> str:
-        """Of what, which code, and why, in one line."""
+        """The device, the code and the reason, in one line."""
         return f"{self.device or 'the node'}: {self.code}: {self.reason}{self._drill}"
 
     def sentence(self) -> str:
-        """The same with the time since when, and short enough for an error."""
+        """The same with its start time, short enough for an error."""
         reason = _short(self.reason, MAX_SENTENCE)
         return f"{self.device or 'the node'}: {self.code} since {clock(self.since)}: {reason}{self._drill}"
 
@@ -78,7 +78,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """`at` is wall-clock time, which people read; `up` seconds since the boot, which no one can set."""
+    """`at` is wall-clock time, for people; `up` is seconds since the boot, which no one can set."""
 
     at: float
     up: float
@@ -86,8 +86,8 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class ConditionRule:
-    """How conditions of a code clear; `age_s` after it was last seen, where it is by age. Without `condition` a result
-    of this code is none, however grave. A `steady` one goes with the first look that does not find it."""
+    """How conditions of a code clear; `age_s` after it was last seen, if it clears by age. Without `condition` a result
+    with this code is no condition, however grave. A `steady` one clears with the first look that does not find it."""
 
     clears: str
     age_s: float = 0.0
@@ -97,7 +97,7 @@ class ConditionRule:
 
 @dataclass(frozen=True, slots=True)
 class ConditionChange:
-    """A condition that came (`was` None), changed its status (`was`: the one before) or went (`gone`: why)."""
+    """A condition that began (`was` None), changed its status (`was`: the earlier one) or cleared (`gone`: why)."""
 
     condition: Condition
     was: Status | None = None
@@ -106,8 +106,8 @@ class ConditionChange:
 
 @dataclass(slots=True)
 class Latched:
-    """A condition and what decides over its end: looks in a row that did not find it, when (boot time) the last of them
-    was counted, and when it was seen last; `age_s` of an injected one."""
+    """A condition and what decides its end: how many looks in a row did not find it, when (boot time) the last of them
+    was counted, and when it was last seen; `age_s` of an injected one."""
 
     condition: Condition
     seen_up: float
@@ -117,7 +117,7 @@ class Latched:
 
 
 class Conditions:
-    """All of them. Not for several threads."""
+    """All conditions. Not thread-safe."""
 
     def __init__(
         self,
@@ -127,9 +127,9 @@ class Conditions:
         spacing: Callable[[str], float],
         uuids: Callable[[], Mapping[int, str]] = dict,
     ) -> None:
-        """`looks`: how many in a row must find nothing before a condition goes that is not steady. `spacing`: seconds
-        that must lie between two of them that count, by item; so a burst of looks does not clear what comes and
-        goes. `uuids`: of the cards that there are, by number."""
+        """`looks`: how many looks in a row must not find a condition that is not steady before it clears. `spacing`:
+        seconds between two looks that count, by item, so that a burst of looks does not clear an intermittent
+        condition. `uuids`: of the existing cards, by number."""
         self._rules = rules
         self._still = still
         self._looks = looks
@@ -137,23 +137,23 @@ class Conditions:
         self._uuids = uuids
         self._latched: dict[Key, Latched] = {}
         self._sorted: list[Condition] | None = None
-        #: Conditions that were not taken because there are too many.
+        #: Conditions that were not stored because there are too many.
         self.refused = 0
 
     @property
     def all(self) -> list[Condition]:
-        """The gravest first, then the oldest."""
+        """All conditions, the gravest first, then the oldest."""
         if self._sorted is None:
             found = (latched.condition for latched in self._latched.values())
             self._sorted = sorted(found, key=lambda c: (-_GRAVITY.index(c.status), c.since, c.item, c.device))
         return list(self._sorted)
 
-    # --- what comes ---------------------------------------------------------------------------------------------------
+    # --- new conditions -----------------------------------------------------------------------------------------------
 
     def look(self, results: Sequence[CheckResult], cards: Collection[int] | None, now: Moment) -> list[ConditionChange]:
-        """Takes over what a look found, and lets go what it did not find any more.
+        """Stores what a look found, and clears what it no longer finds.
 
-        `cards`: the only ones that were looked at, beside what is about no card; None: all.
+        `cards`: the look examined only these, and everything that is not about a card; None: all cards.
         """
         changes = [change for result in results if (change := self.found(result, now)) is not None]
         for latched in list(self._latched.values()):
@@ -161,14 +161,14 @@ class Conditions:
             looked_at = cards is None or condition.card is None or condition.card in cards
             if condition.injected or not looked_at or self._rules(condition.code).clears != READING:
                 continue
-            # Where it is found again, `found` saw to it. A code that no rule knows is not cleared by a reading.
+            # `found` handles what is found again. A reading does not clear a code without a rule.
             over = self._still(condition.item, condition.device, Code(condition.code), results) is False
             if over and self._missed(latched, now):
                 changes.append(self._drop(condition, "it is normal again"))
         return changes
 
     def found(self, result: CheckResult, now: Moment) -> ConditionChange | None:
-        """Latches a finding; None where it is none, or changes nothing that is worth telling."""
+        """Latches a finding; None if it is no condition, or changes nothing worth an event."""
         rule = self._rules(str(result.code))
         if result.status not in _GRAVITY or not rule.condition:
             return None
@@ -191,7 +191,7 @@ class Conditions:
         if latched is None:
             return self._take(Latched(new, now.up))
         old = latched.condition
-        # What a reading says of itself is true now; what is latched stays as grave as it ever was.
+        # A condition by reading has the status of the last reading; a latched one keeps its gravest status.
         eased = new.clears != READING and _GRAVITY.index(new.status) < _GRAVITY.index(old.status)
         status = old.status if eased else new.status
         latched.condition = replace(new, since=old.since, status=status)
@@ -200,7 +200,7 @@ class Conditions:
         return ConditionChange(latched.condition, old.status) if status is not old.status else None
 
     def inject(self, condition: Condition, age_s: float, now: Moment) -> ConditionChange | None:
-        """A condition for a drill, which goes by itself after `age_s`; None where there was the same already."""
+        """A condition for a drill, which clears after `age_s`; None if the same one existed."""
         old = self._latched.get(condition.key)
         if old is not None:
             old.condition = replace(condition, since=old.condition.since)
@@ -209,7 +209,7 @@ class Conditions:
         return self._take(Latched(condition, now.up, age_s=age_s))
 
     def restore(self, kept: Iterable[Latched], same_boot: bool, now: Moment) -> list[ConditionChange]:
-        """Takes up what a file kept. After a reboot what a reboot clears goes, and so do drills."""
+        """Restores conditions from a file. After a reboot drops drills and conditions that a reboot clears."""
         changes = []
         for latched in kept:
             condition = latched.condition
@@ -217,7 +217,7 @@ class Conditions:
             latched.condition = replace(condition, clears=clears)
             self._latched[condition.key] = latched
             if not same_boot:
-                # Another boot's clock says nothing here: how long ago it was is what the wall clock says.
+                # The clock of another boot is useless here: the age comes from the wall clock.
                 latched.seen_up = now.up - max(0.0, now.at - condition.seen_at)
                 latched.misses, latched.missed_up = 0, 0.0
                 if clears == REBOOT or condition.injected:
@@ -225,16 +225,16 @@ class Conditions:
         self._sorted = None
         return changes
 
-    # --- what goes ----------------------------------------------------------------------------------------------------
+    # --- clearing -----------------------------------------------------------------------------------------------------
 
     def clear(self, code: str, device: str, why: str) -> list[ConditionChange]:
-        """Takes those of a code away, of one device or (empty) of all."""
+        """Clears the conditions of a code, of one device or (empty) of all."""
         chosen = [c for c in self.all if c.code == code and device in ("", c.device)]
         return [self._drop(condition, why) for condition in chosen]
 
     def follow(self) -> list[ConditionChange]:
-        """Takes conditions along with their cards where these have other numbers now, and away where another card has
-        the number and theirs is not shown: that it is missing is a condition of its own."""
+        """Moves conditions with their cards to new numbers. Clears a condition if another card has the number and the
+        driver does not show its own card: a missing card is a condition of its own."""
         shown, changes = self._uuids(), list[ConditionChange]()
         for latched in list(self._latched.values()):
             condition = latched.condition
@@ -254,28 +254,29 @@ class Conditions:
         return changes
 
     def expire(self, now: Moment) -> list[ConditionChange]:
-        """Takes away what is old enough."""
+        """Clears conditions that are old enough."""
         gone = []
         for latched in list(self._latched.values()):
             condition = latched.condition
             rule = self._rules(condition.code)
             age = latched.age_s if condition.injected else rule.age_s if rule.clears == AGE else None
             if age is not None and now.up - latched.seen_up >= age:
-                why = "the drill is over" if condition.injected else f"it was not seen again for {age:g} s"
+                why = "the drill has ended" if condition.injected else f"it was not seen again for {age:g} s"
                 gone.append(self._drop(condition, why))
         return gone
 
     def unwatched(self, items: Collection[str], why: str) -> list[ConditionChange]:
-        """Takes away what a look would clear, where nobody looks any more: only `items` are still looked at."""
+        """Clears conditions that only a look could clear and no check looks for any more: only `items` are still
+        checked."""
         chosen = [c for c in self.all if c.clears == READING and not c.injected and c.item not in items]
         return [self._drop(condition, why) for condition in chosen]
 
     def kept(self) -> list[Latched]:
-        """For a file."""
+        """Conditions for a file."""
         return list(self._latched.values())
 
     def _missed(self, latched: Latched, now: Moment) -> bool:
-        """Counts a look that did not find it; whether that was the last that was needed."""
+        """Counts a look that did not find it; returns whether it was the last one needed."""
         if latched.misses and now.up - latched.missed_up < self._spacing(latched.condition.item):
             return False
         latched.misses += 1
@@ -297,19 +298,19 @@ class Conditions:
 
 
 def clock(at: float) -> str:
-    """A time, in seconds since the epoch, as this node's people write it; without the date where it was today."""
+    """A time, in seconds since the epoch, in this node's time zone; without the date if it is today."""
     then = time.localtime(at)
     same_day = time.localtime()[:3] == then[:3]
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", then)
 
 
 def said(text: str, device: str) -> str:
-    """What was said of a device, without its name in front, which is told beside it; as `shown` has it."""
+    """A text about a device without the leading name of the device, which is shown beside it; see `shown`."""
     return shown(text.removeprefix(f"{device}: ") if device else text)
 
 
 def shown(text: str) -> str:
-    """What a check or the kernel said, as a line may hold it: no control characters, not without end."""
+    """A text of a check or the kernel, fit for a line: no control characters, bounded length."""
     return _short(one_line(text), MAX_TEXT)
 
 

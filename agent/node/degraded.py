@@ -1,8 +1,8 @@
-"""What the daemon cannot do at this moment: folders that take no write, and a limit of descriptors that is reached.
+"""What the daemon cannot do at this moment: write to a folder, or open more descriptors.
 
-It goes on all the same: it answers, shows, explains and stops. What it cannot do is a condition of the node
-(DAEMON_DEGRADED) and a warning of `muster node` for as long as it lasts, and is tried again. Descriptors are kept in
-reserve: at the limit they are given back, so that a client that wants to stop a job gets in.
+It keeps running: it answers, shows, explains and stops. What it cannot do is a condition of the node (DAEMON_DEGRADED)
+and a warning of `muster node` for as long as it lasts, and is retried. Descriptors are kept in reserve and closed when
+the limit is reached, so that a client that wants to stop a job can connect.
 """
 
 import errno
@@ -28,14 +28,14 @@ from muster.supervisors.supervision_errors import remedy
 from muster.supervisors.system import descriptors
 from muster.supervisors.system.spare import Spare
 
-#: Seconds between two looks at descriptors, and at folders; and that a folder's disk has for an answer.
+#: Seconds between two looks at descriptors, and at folders; time limit for a folder's disk to answer.
 FDS_S, FOLDERS_S, ANSWER_S = 0.5, 10.0, 5.0
-#: Descriptors in reserve; and how many more must be free before they are taken again.
+#: Descriptors in reserve; how many more must be free before the reserve is opened again.
 SPARE, HEADROOM = 32, 16
-#: With fewer it does not start: one that is idle has 33 to 36 (docs/concepts/performance.md); 12 are the reserve of the
+#: musterd does not start with fewer: an idle one has 33 to 36 (docs/concepts/performance.md); 12 are the reserve of the
 #: ladder (climbing.py); 16 are for a client, the start of a nursery, checks, and a job or two.
 NEEDED = 64
-#: Where fewer than these can be had, the reserve is given back.
+#: If fewer than these are free, the reserve is closed.
 LOW = 8
 ITEM = "daemon"
 
@@ -48,26 +48,26 @@ def trouble_of(error: OSError) -> str:
 
 
 def take_descriptors() -> None:
-    """Raises our own limit as far as it may be. Raises StartupError where that is too low to serve with."""
+    """Raises the daemon's own limit as far as possible. Raises StartupError if that is too low to serve."""
     descriptors.raise_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and limit < NEEDED:
         what = remedy(OSError(errno.EMFILE, ""))
-        raise StartupError(f"the limit of open files is {limit}, and musterd needs at least {NEEDED}: {what}")
+        raise StartupError(f"the limit of open files is {limit}, but musterd needs at least {NEEDED}: {what}")
 
 
 class Degraded:
     """Belongs to one event loop."""
 
     def __init__(self, root: Root, found: Callable[[CheckResult], None]) -> None:
-        """`found` latches a condition, which goes when it is not found again for a while."""
+        """`found` latches a condition, which clears when it is not found again for a while."""
         self._root, self._found = root, found
         self._spare = Spare(SPARE)
         self._folders: dict[Path, str] = {}
         self._fds = ""
         self._told = 0.0
         self._threads = threads.Pool(3, abandon_on_cancel=True)
-        #: Ranks of the largest job that was refused since a look found room for it.
+        #: Ranks of the largest job that was refused since the last look that found room for it.
         self._ranks = 1
         self._refused = Changes()
 
@@ -77,18 +77,18 @@ class Degraded:
         return [*self._folders.values(), *([self._fds] if self._fds else [])]
 
     def refused(self, ranks: int) -> None:
-        """A job with so many ranks could not be recorded: it is looked at once, and with this size."""
+        """A job with so many ranks could not be recorded: looks at once, with this size."""
         self._ranks = max(ranks, self._ranks)
         self._refused.tell()
 
     async def run(self) -> None:
-        """Looks, for ever."""
+        """Looks until cancelled."""
         async with anyio.create_task_group() as tasks:
             root = self._root
             for folder, lost in (
-                (root.jobs, "no job can be accepted, and what happens is recorded later"),
+                (root.jobs, "no job can be accepted, and records are written later"),
                 (root.log, "output of jobs is being counted, not stored"),
-                (root.run, "no nursery can be started, and stops that no supervisor takes do not outlive the daemon"),
+                (root.run, "no nursery can be started, and a stop without a supervisor is lost if the daemon ends"),
             ):
                 tasks.start_soon(self._watch, folder, lost)
             while True:
@@ -96,18 +96,18 @@ class Degraded:
                 await anyio.sleep(FDS_S)
 
     def look(self) -> None:
-        """Gives descriptors back at the limit, and takes them again where there are enough."""
+        """Closes the reserve at the limit, and opens it again when enough descriptors are free."""
         if descriptors.raise_again():
             _log.warning("daemon.descriptors_raised", text="somebody had lowered the limit of open files (prlimit)")
         if self._spare.full:
-            free = Spare(LOW)  # not a single one: what is done between two looks needs some
+            free = Spare(LOW)  # not just one: the work between two looks needs some
             enough = free.full
             free.release()
             if not enough:
                 error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
                 self._spare.release()
                 self._fds = (
-                    f"no file descriptor is left ({error.strerror}): {remedy(error)}; {SPARE} in reserve are used"
+                    f"no file descriptor is left ({error.strerror}): {remedy(error)}; musterd uses {SPARE} in reserve"
                 )
                 _log.error("daemon.degraded", what="descriptors", error=error.strerror)
         else:
@@ -129,7 +129,7 @@ class Degraded:
             if folder == self._root.jobs:
                 look = functools.partial(writable_for_job, folder, ranks)
                 if ranks > 1:
-                    told = f"no job with {ranks} ranks can be accepted, and what happens may be recorded later"
+                    told = f"no job with {ranks} ranks can be accepted, and records may be written later"
             why = f"does not answer within {ANSWER_S:g} s"
             with anyio.move_on_after(ANSWER_S):
                 try:

@@ -1,4 +1,4 @@
-"""Conditions that are made for a drill: as a check would find them, and marked as injected everywhere."""
+"""Conditions for a drill: as a check would find them, and marked as injected everywhere."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -9,20 +9,20 @@ from muster.probes.checks import precheck
 from muster.probes.node.node_checks import NodeCheck
 from muster.supervisors.model.spec import Violation
 
-#: Characters of the reason.
+#: Limit of the reason, in characters.
 MAX_REASON = 300
 
 
 def drill(
     code: str, card: int | None, reason: str, by: str, at: float, cards: Collection[int], catalogue: Iterable[NodeCheck]
 ) -> Condition:
-    """The condition, of a card or (None) of the node; `cards` are those that the node has, `at` is in seconds since the
-    epoch, and an empty reason becomes a sentence that says what the code means. Raises InvalidRequest."""
+    """The condition, of a card or (None) of the node; `cards`: those that the node has; `at` in seconds since the
+    epoch; an empty reason becomes a sentence with the meaning of the code. Raises InvalidRequest."""
     known, meaning = explained(code)
     wrong = []
     if not meaning.condition:
         wrong.append(
-            Violation("code", f"{known}: is not the code of a condition: give the code of something that can be wrong")
+            Violation("code", f"{known}: is not the code of a condition: use the code of a possible condition")
         )
     if card is not None and card not in cards:
         have = f"cards {', '.join(str(i) for i in sorted(cards))}" if cards else "no cards"

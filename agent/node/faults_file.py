@@ -1,12 +1,12 @@
-"""`<state>/faults.json`: what is wrong with the hardware, for supervisors, which read it when a job ends badly.
+"""`<state>/faults.json`: hardware faults for supervisors, which read it when a job fails.
 
     {"boot": boot id, "at": seconds since the epoch, "node": [sentence, ...], "cards": {"3": [sentence, ...]},
      "uuids": {"GPU-...": [sentence, ...]}}
 
-What is about a card of which the UUID is known is under both: supervisors of the release before read numbers alone.
+A fault of a card with a known UUID is under both: supervisors of the earlier release read only numbers.
 
-Only what is grave: CRITICAL conditions, and fatal events of the last hour, which are what broke a job even if the card
-was reset since. Replaced as a whole; not synced, since it says nothing that outlives the boot.
+It contains only grave faults: CRITICAL conditions, and fatal events of the last hour, which may have broken a job even
+if the card was reset since. It is replaced completely; it is not synced, because its content does not outlive the boot.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,20 +25,20 @@ from muster.agent.node.conditions import Condition, Moment, clock
 from muster.agent.node.node_file import Fault
 from muster.probes.checks.result import Status
 
-#: Seconds for which a fatal event counts.
+#: A fatal event counts for so many seconds.
 FAULT_S = 3600.0
-#: Events remembered.
+#: Limit of remembered events.
 MAX_FAULTS = 64
-#: Sentences of one card, or of the node: the newest events, then conditions.
+#: Limit of sentences for one card, or for the node: the newest events, then conditions.
 _MAX_SENTENCES = 16
-#: Seconds between two tries where writing does not work.
+#: Seconds between two tries if writing fails.
 _RETRY_S = 1.0
 
 _log = structlog.get_logger(__name__)
 
 
 def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iterable[Fault]) -> dict[str, Any]:
-    """What the file says. An event that a condition tells of as well is told once."""
+    """The content of the file. An event that is also a condition appears once."""
     node: list[str] = []
     cards: dict[str, list[str]] = {}
     uuids: dict[str, list[str]] = {}
@@ -72,15 +72,15 @@ def content(boot: str, now: float, conditions: Sequence[Condition], faults: Iter
 
 
 def _nobodys(condition: Condition) -> bool:
-    """It is about a card that no job has: that one is missing since days is no reason why another's rank failed."""
+    """It is about a card that no job has: a long missing card is no reason why a rank on another card failed."""
     return condition.card is None and of_presence(condition.code)
 
 
 class FaultsFile:
-    """Remembers what happened, and keeps the file as it should be. Belongs to one event loop."""
+    """Remembers fatal events, and keeps the file current. Belongs to one event loop."""
 
     def __init__(self, path: Path, boot: str) -> None:
-        """`boot`: id of the present one."""
+        """`boot`: id of the present boot."""
         self._path = path
         self._boot = boot
         self._faults: list[Fault] = []
@@ -96,15 +96,15 @@ class FaultsFile:
         return list(self._faults)
 
     def add(self, faults: Iterable[Fault]) -> None:
-        """These happened; `put` writes them."""
+        """Adds events; `put` writes them."""
         self._faults = [*self._faults, *faults][-MAX_FAULTS:]
 
     def forget(self, code: str, card: int | None) -> None:
-        """An operator cleared these; `put` writes that."""
+        """Drops events that an operator cleared; `put` writes that."""
         self._faults = [fault for fault in self._faults if (fault.code, fault.card) != (code, card)]
 
     def put(self, conditions: Sequence[Condition], now: Moment) -> None:
-        """What is wrong from now on; nothing is written where the file says that already."""
+        """Sets the present conditions; writes only if the content changes."""
         self._faults = [fault for fault in self._faults if now.up - fault.up < FAULT_S]
         new = content(self._boot, now.at, conditions, self._faults)
         if {**new, "at": 0} != {**self._content, "at": 0}:
@@ -112,7 +112,7 @@ class FaultsFile:
             self._dirty.tell()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Writes at each change, for ever."""
+        """Writes at each change until cancelled."""
         task_status.started()
         seen = 0
         while True:
@@ -122,8 +122,8 @@ class FaultsFile:
                 self.trouble = ""
             except OSError as error:
                 self.trouble = (
-                    f"{self._path}: cannot be written: {error.strerror or error}; verdicts of jobs do not see what is "
-                    "wrong with the cards"
+                    f"{self._path}: cannot be written: {error.strerror or error}; verdicts of jobs ignore faults of "
+                    "the cards"
                 )
                 _log.warning("faults_file.unwritten", path=str(self._path), error=str(error))
                 self._dirty.tell()
@@ -131,7 +131,7 @@ class FaultsFile:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Puts a new file in the place of this one. Blocks. Raises OSError."""
+    """Replaces this file by a new one. Blocks. Raises OSError."""
     temporary = path.with_name(f".{path.name}.new")
     try:
         temporary.touch(0o600)

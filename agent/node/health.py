@@ -1,7 +1,7 @@
-"""The health of the node: latches what its checks find, tells of it, and says whether jobs may come.
+"""The health of the node: latches the findings of its checks, writes events, and decides whether jobs are accepted.
 
-`NodeWatch` looks; here it is decided what follows. All that must be known after a restart is in `node.json`, what a
-supervisor needs for a verdict in `faults.json`.
+`NodeWatch` looks; this module decides what follows. Everything needed after a restart is in `node.json`, everything
+that a supervisor needs for a verdict in `faults.json`.
 """
 
 import time
@@ -32,22 +32,22 @@ from muster.supervisors.paths import Root
 
 __all__ = ["Clock", "Condition", "DrainState", "NodeHealth"]
 
-#: The item of the node's cards as they were.
+#: The item that compares the node's cards with its inventory.
 INVENTORY = "inventory"
-#: Seconds between two rounds of upkeep, in which what is old goes.
+#: Seconds between two rounds of upkeep, which drops old conditions.
 UPKEEP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Where time and boot come from: seconds since the epoch, seconds since the boot, the boot's id."""
+    """The sources of time and boot: seconds since the epoch, seconds since the boot, the boot's id."""
 
     now: Callable[[], float] = time.time
     up: Callable[[], float] = process.uptime
     boot: Callable[[], str] = process.boot_id
 
     def moment(self, at: float | None = None) -> Moment:
-        """Now, or when it was `at` by the wall clock."""
+        """Now, or the moment `at` of the wall clock."""
         now, up = self.now(), self.up()
         ago = 0.0 if at is None else max(0.0, now - at)
         return Moment(now - ago, up - ago)
@@ -66,7 +66,7 @@ class NodeHealth:
         looker: Callable[..., Looks] = Looker,
         clock: Clock | None = None,
     ) -> None:
-        """`settings` gives the present configuration."""
+        """`settings` returns the present configuration."""
         self._settings = settings
         self._root = root
         self._driver = driver
@@ -84,21 +84,21 @@ class NodeHealth:
         self._results = CheckResults()
         self._told: Position | None = None
         self._drain: DrainState | None = None
-        #: Changes of the inventory that the file has, or will have.
+        #: Changes of the inventory that are in the file or on their way.
         self._remembered = 0
         self._looker: Looks | None = None
         self._watch: NodeWatch | None = None
 
-    # --- what is known ------------------------------------------------------------------------------------------------
+    # --- readers ------------------------------------------------------------------------------------------------------
 
     @property
     def conditions(self) -> list[Condition]:
-        """What is wrong now, the gravest first."""
+        """The present conditions, the gravest first."""
         return self._conditions.all
 
     @property
     def results(self) -> list[CheckResult]:
-        """The newest result of each check, good ones too."""
+        """The newest result of each check, OK ones too."""
         return self._results.all
 
     @property
@@ -108,7 +108,7 @@ class NodeHealth:
 
     @property
     def holder(self) -> Callable[[int], str]:
-        """Gives the job that holds a card, empty for none; may be set."""
+        """Returns the job that holds a card, "" for none; may be set."""
         return self._notes.holder
 
     @holder.setter
@@ -126,39 +126,39 @@ class NodeHealth:
         ]
 
     def checks(self) -> list[tuple[NodeCheck, str]]:
-        """The checks that are switched on, each with why it does not apply to this node (empty: it does)."""
+        """The checks that are switched on, each with the reason why it does not apply to this node (empty: it does)."""
         watch, looker = self._ready()
         return [(check, looker.applicable(item)) for item, check in watch.catalogue.items()]
 
     def refusal(self, cards: Collection[int], *, wants_cards: bool = True) -> Condition | None:
-        """The CRITICAL condition of the node, or of one of these cards, that refuses a job; None: it may come.
+        """The CRITICAL condition of the node, or of one of these cards, that refuses a job; None: the job is accepted.
 
-        One that is about all cards, such as their driver's, refuses no job that wants none.
+        A condition of all cards, such as their driver's, does not refuse a job without cards.
         """
         if self._settings().health.policy != "enforce":
             return None
         return next((c for c in self._conditions.all if refuses(c, cards, wants_cards)), None)
 
     def unfit_cards(self) -> Mapping[int, Condition]:
-        """The cards that no job is to get, each with its gravest condition."""
+        """The cards that no job gets, each with its gravest condition."""
         if self._settings().health.policy != "enforce":
             return {}
         grave = [c for c in self._conditions.all if c.status is Status.CRITICAL]
         return self._driver.view.shared({c.card: c for c in reversed(grave) if c.card is not None})
 
-    # --- what is done -------------------------------------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------------------------------------
 
     async def look(self, items: Sequence[str] = (), cards: Collection[int] | None = None) -> list[CheckResult]:
-        """Runs checks now (by item, or by its first word; none: all) and latches what they find.
+        """Runs checks now (by item, or by its first word; none: all) and latches their findings.
 
-        `cards`: only what is about these, or about the node; for a job that waits, so it takes [checks] deadline_s at
-        most. Where the checks are switched off nothing is latched. Raises UnknownItem.
+        `cards`: only findings about these or about the node; for a waiting job, so it takes [checks] deadline_s at
+        most. If the checks are switched off nothing is latched. Raises UnknownItem.
         """
         watch, _ = self._ready()
         return await watch.look(items, cards)
 
     async def set_drain(self, reason: str, by: str) -> None:
-        """Takes the node out of service; of a drained one it changes the reason. Raises NoRoom: done, but not kept."""
+        """Takes the node out of service; if it is drained, changes the reason. Raises NoRoom: done, but not stored."""
         now = self._clock.moment()
         if self._drain is None or (self._drain.reason, self._drain.by) != (reason, by):
             self._drain = DrainState(reason, by, self._drain.since if self._drain is not None else now.at)
@@ -167,7 +167,7 @@ class NodeHealth:
         await self._file.written()
 
     async def undrain(self, by: str) -> None:
-        """Takes it into service again. Raises NoRoom: done, but not kept."""
+        """Returns the node to service. Raises NoRoom: done, but not stored."""
         if self._drain is not None:
             before, self._drain = self._drain, None
             self._notes.undrained(before, by, self._clock.moment())
@@ -175,9 +175,9 @@ class NodeHealth:
         await self._file.written()
 
     async def clear(self, code: str, device: str, by: str) -> list[Condition]:
-        """Takes conditions of a code away, of one device or (empty) of all; what is still so comes back with a look.
+        """Clears conditions of a code, of one device or (empty) of all; a look finds those again that persist.
 
-        Raises InvalidRequest for a code that there is not, ConditionNotFound, NoRoom (done, but not kept).
+        Raises InvalidRequest for an unknown code, ConditionNotFound, NoRoom (done, but not stored).
         """
         known, _ = explained(code)
         there = [f"{c.code} of {c.device or 'the node'}" for c in self._conditions.all]
@@ -194,10 +194,10 @@ class NodeHealth:
         return [change.condition for change in changes]
 
     async def accept(self, cards: Sequence[str], by: str) -> list[tuple[str, str, str]]:
-        """Takes what the checks find to differ about these cards (by number, uuid, serial number or bus id; none: all
-        cards) for how the node is to be. Returns what was accepted: codes, devices and reasons.
+        """Accepts the differences that the checks find about these cards (by number, uuid, serial number or bus id;
+        none: all cards) as intended. Returns what was accepted: codes, devices and reasons.
 
-        Raises NothingToAccept, InvalidRequest, NoRoom (done, but not kept).
+        Raises NothingToAccept, InvalidRequest, NoRoom (done, but not stored).
         """
         _, looker = self._ready()
         results = await self.look([INVENTORY])
@@ -221,8 +221,8 @@ class NodeHealth:
         return [(str(code), device, found[code, device]) for code, device in pairs]
 
     async def inject(self, code: str, card: int | None, reason: str, by: str) -> Condition:
-        """Makes a condition for a drill, of a card or (None) of the node. It ends with `clear`, a reboot, or after
-        [health] inject_s. Raises InvalidRequest; NoRoom (done, but not kept)."""
+        """Creates a condition for a drill, of a card or (None) of the node. It ends with `clear`, a reboot, or after
+        [health] inject_s. Raises InvalidRequest; NoRoom (done, but not stored)."""
         watch, _ = self._ready()
         now = self._clock.moment()
         condition = drill(code, card, reason, by, now.at, self._driver.view.cards, watch.catalogue.values())
@@ -234,7 +234,7 @@ class NodeHealth:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Takes up what was known. Raises OSError."""
+        """Restores the stored state. Raises OSError."""
         state = await self._file.load() or NodeState()
         same_boot = state.boot == self._boot
         self._drain = state.drain
@@ -256,7 +256,7 @@ class NodeHealth:
             self._file.changed()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Watches the node and keeps the files, for ever."""
+        """Watches the node and keeps the files until cancelled."""
         watch, _ = self._ready()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._file.run)
@@ -268,7 +268,7 @@ class NodeHealth:
                 self.upkeep()
 
     def upkeep(self) -> None:
-        """Lets go what is old, and what nobody looks at any more."""
+        """Drops old conditions, and conditions that no check looks for any more."""
         watch, _ = self._ready()
         now = self._clock.moment()
         self._follow()
@@ -279,32 +279,32 @@ class NodeHealth:
         self._changed(changes)
         self._notes.flush(now)
 
-    # --- what follows -------------------------------------------------------------------------------------------------
+    # --- consequences -------------------------------------------------------------------------------------------------
 
     def _looked(self, results: Sequence[CheckResult], cards: Collection[int] | None) -> None:
         self._results.take(results, cards)
         self._follow()
-        # What happened was latched as it happened: a look tells of it again, and would keep it young for ever.
+        # Events were latched when they happened: a look reports them again, and would renew their age forever.
         periodic = {item for item, check in self._ready()[0].catalogue.items() if check.interval_s > 0}
         lasting = [result for result in results if result.item in periodic]
         self._remember()
         self._changed(self._conditions.look(lasting, cards, self._clock.moment()))
 
     def _follow(self) -> None:
-        """Conditions go with their cards. Those of a driver that does not answer have the numbers that they had."""
+        """Moves conditions with their cards. If the driver does not answer, they keep their numbers."""
         view = self._driver.view
         if view.driver is None and view.cards:
             self._changed(self._conditions.follow())
 
     def found(self, result: CheckResult) -> None:
-        """Latches what the daemon finds of itself."""
+        """Latches a finding of the daemon about itself."""
         change = self._conditions.found(result, self._clock.moment())
         self._changed([change] if change is not None else [])
 
     def _happened(self, findings: Sequence[Finding], of_kernel: bool) -> None:
         changes = []
         for finding in findings:
-            # The kernel's log tells of what was before the daemon was there.
+            # The kernel log contains events from before the daemon's start.
             then = self._clock.moment(finding.at)
             if finding.item == XID and finding.number is not None:
                 self._xids.note(self._names(finding), finding.number)
@@ -329,7 +329,7 @@ class NodeHealth:
         self._faults.put(self._conditions.all, now)
 
     def _remember(self) -> None:
-        """Sees to it that the file has the cards that are remembered now."""
+        """Makes sure that the file has the remembered cards."""
         changes = self._ready()[1].inventory.changes
         if changes != self._remembered:
             self._remembered = changes

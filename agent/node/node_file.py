@@ -1,6 +1,7 @@
-"""`<state>/node.json`: what the daemon must know of the node over its own end and over a reboot.
+"""`<state>/node.json`: what the daemon must remember of the node across restarts and reboots.
 
-Written as a whole, and only after a change; changes in quick succession are one write (agent/host/state_file.py).
+It is written completely, and only after a change; changes in quick succession become one write
+(agent/host/state_file.py).
 """
 
 from collections.abc import Callable
@@ -27,22 +28,22 @@ class DrainState:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A grave event of the hardware: a sentence, its code, its card (None: the node), and when, by the wall clock and
-    in seconds since the boot."""
+    """A grave event of the hardware: a sentence, its code, its card (None: the node), and its time, by the wall clock
+    and in seconds since the boot."""
 
     sentence: str
     code: str
     card: int | None
     at: float
     up: float
-    #: Of the card, "" where it was not known.
+    #: Of the card, "" if unknown.
     uuid: str = ""
 
 
 @dataclass(slots=True)
 class NodeState:
-    """What the file holds. `kernel_seq` is the last line of this boot's kernel log that was told as an event, `xids`
-    the boots in which a card (by its bus id) had an Xid, by "bus/xid", the newest last, `inventory` the cards that the
+    """The content of the file. `kernel_seq`: the last line of this boot's kernel log that became an event. `xids`: the
+    boots in which a card (by its bus id) had an Xid, by "bus/xid", the newest last. `inventory`: the cards that the
     node had."""
 
     version: int = VERSION
@@ -56,8 +57,8 @@ class NodeState:
 
 
 def read_inventory(path: Path) -> InventoryState | None:
-    """The cards that the file remembers, for somebody who only looks; None where there is no file. Raises OSError, and
-    ValueError for a file that cannot be understood."""
+    """The cards that the file remembers, for a reader without a daemon; None if there is no file. Raises OSError, and
+    ValueError for a file that cannot be parsed."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=NodeState).inventory
     except FileNotFoundError:
@@ -67,9 +68,9 @@ def read_inventory(path: Path) -> InventoryState | None:
 
 
 def node_file(path: Path, snapshot: Callable[[], NodeState], save_s: float = 1.0) -> StateFile[NodeState]:
-    """`snapshot` gives what is to be written; it is called on the loop."""
+    """`snapshot` returns the content to write; it is called on the loop."""
     forgotten = (
-        "conditions of before are found again by the checks, but a drain and the inventory of the cards are forgotten; "
-        "drain the node again if it was drained, and look whether all of its cards are there"
+        "the checks find earlier conditions again, but a drain and the inventory of the cards are lost; "
+        "drain the node again if it was drained, and check that all its cards are present"
     )
     return StateFile(path, NodeState, snapshot, version=VERSION, forgotten=forgotten, save_s=save_s, indent=1)

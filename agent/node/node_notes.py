@@ -1,7 +1,7 @@
-"""What the node's checks tell the event store: conditions as they come and go, and what kernel and drivers reported.
+"""Writes events about the node: conditions that begin and clear, and reports of kernel and drivers.
 
-Conditions are told each time: a look cannot make many of them. What kernel and drivers report can come a thousand times
-a second, so the same thing is told at most once a minute, with how often it was.
+Each change of a condition is an event: a look cannot make many of them. Kernel and drivers can report a thousand times
+a second, so the same report is an event at most once a minute, with a count.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,9 +18,9 @@ from muster.probes.node.node_checks import Finding
 CONDITION, CLEARED, EVENT = "node.condition", "node.condition_cleared", "node.event"
 DRAINED, UNDRAINED = "node.drained", "node.undrained"
 ACCEPTED = "node.card_accepted"
-#: Seconds in which the same event is told once.
+#: The same event is written once within so many seconds.
 FLOOD_S = 60.0
-#: Different events remembered for that; beyond it the oldest are told and forgotten.
+#: Remembered different events; beyond that the oldest are written and forgotten.
 MAX_REMEMBERED = 1024
 
 _log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Told:
-    """The same event, told at `up`; it came `more` times since, and `last` is the last of them."""
+    """An event written at `up`; it occurred `more` times since, and `last` is the last of them."""
 
     up: float
     more: int = 0
@@ -41,13 +41,13 @@ class Notes:
     def __init__(self, events: EventStore) -> None:
         self._events = events
         self._told: dict[tuple[str, ...], _Told] = {}
-        #: Job that holds a card, empty for none; whoever knows that sets it.
+        #: Returns the job that holds a card, "" for none; set by the wiring.
         self.holder: Callable[[int], str] = lambda card: ""
-        #: Gives the UUID of a card, empty where it is not known.
+        #: Returns the UUID of a card, "" if unknown.
         self.uuid_of: Callable[[int], str] = lambda card: ""
 
     def changes(self, changes: Iterable[ConditionChange], now: Moment, by: str = "") -> None:
-        """Conditions that came, changed or went; `by` who took them away."""
+        """Conditions that began, changed or cleared; `by`: who cleared them."""
         for change in changes:
             condition = change.condition
             attributes = self._attributes(condition)
@@ -62,8 +62,8 @@ class Notes:
             self._append(Event(now.at, kind, message=message, attributes=attributes))
 
     def event(self, finding: Finding, now: Moment) -> None:
-        """Something that kernel or driver reported. What is the same in all attributes is told once a minute; after
-        that it is told how often it came meanwhile (`count`; missing, it is one)."""
+        """A report of kernel or driver. A report with the same attributes is written once a minute, with its number
+        since then (`count`; missing: one)."""
         attributes = self._of_finding(finding)
         event = Event(finding.at, EVENT, message=_message(finding), attributes=attributes)
         key = tuple(f"{name}={value}" for name, value in sorted(attributes.items()))
@@ -74,7 +74,7 @@ class Notes:
             return
         if told is not None:
             self._tell_rest(told)
-            del self._told[key]  # to the end of the order
+            del self._told[key]  # moves it to the end of the order
         elif len(self._told) >= MAX_REMEMBERED:
             oldest = next(iter(self._told))
             self._tell_rest(self._told.pop(oldest))
@@ -82,7 +82,7 @@ class Notes:
         self._append(_counted(event, finding.count) if finding.count > 1 else event)
 
     def flush(self, now: Moment) -> None:
-        """Tells of what was held back and whose minute is over."""
+        """Writes events that were held back and whose minute has passed."""
         for key, told in list(self._told.items()):
             if now.up - told.up >= FLOOD_S:
                 self._tell_rest(told)
@@ -97,12 +97,12 @@ class Notes:
         self._append(Event(now.at, DRAINED, message=message, attributes={"by": drain.by, "reason": drain.reason}))
 
     def undrained(self, drain: DrainState, by: str, now: Moment) -> None:
-        """The node was taken into service again."""
+        """The node was returned to service."""
         message = f"{by} returned the node to service; it was drained because of: {drain.reason}"
         self._append(Event(now.at, UNDRAINED, message=message, attributes={"by": by, "reason": drain.reason}))
 
     def accepted(self, code: str, device: str, reason: str, by: str, now: Moment) -> None:
-        """An operator took a difference among the cards for how the node is to be."""
+        """An operator accepted a difference among the cards as intended."""
         message = f"{device or 'the node'}: {code}: accepted by {by}: {said(reason, device)}"
         attributes = {"by": by, "code": code, "device": device}
         self._append(Event(now.at, ACCEPTED, message=message, attributes=attributes))

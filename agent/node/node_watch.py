@@ -1,7 +1,7 @@
-"""Watches the node: runs each check at its time, and takes what kernel and driver report.
+"""Watches the node: runs each check on schedule, and receives reports of kernel and driver.
 
-Every check has its own look, and each look has an end, so that none hinders another. A check that fails by a defect is
-a finding UNKNOWN of its own, never the end of the watch.
+Every check has its own look, and each look has a time limit, so none blocks another. A check with a bug becomes a
+finding UNKNOWN, and never ends the watch.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -23,13 +23,13 @@ from muster.probes.node.node_checks import Finding, Inventory, NodeCheck, NodeSe
 
 #: Seconds after the start in which every check has its first turn, one after the other.
 FIRST_S = 5.0
-#: Seconds that a look may take over what its parts allow themselves, before it is given up.
+#: A look is abandoned when it takes so many seconds longer than the limits of its parts.
 MARGIN_S = 2.0
 #: Seconds between two looks at the configuration.
 RELOAD_S = 5.0
-#: Seconds of rest after the watch of kernel or driver failed by a defect.
+#: Seconds of pause after the watch of kernel or driver failed because of a bug.
 REST_S = 5.0
-#: Seconds that a reading of the driver may be old for a periodic look, where telemetry does not read it anyway.
+#: A periodic look uses a driver reading up to so many seconds old, if telemetry does not read the driver anyway.
 FRESH_S = 5.0
 
 _log = structlog.get_logger(__name__)
@@ -85,7 +85,7 @@ class CheckSchedule:
 
 
 class Looks(Protocol):
-    """What is used of `muster.probes.node.node_checks.Looker`."""
+    """The part of `muster.probes.node.node_checks.Looker` that is used here."""
 
     @property
     def position(self) -> Position | None: ...
@@ -108,7 +108,7 @@ class Looks(Protocol):
 
 
 class NodeWatch:
-    """Tells its two listeners, on the loop, of results (with the cards that were looked at) and of findings."""
+    """Passes results (with the examined cards) and findings to its two listeners, on the loop."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class NodeWatch:
         looked: Callable[[Sequence[CheckResult], Collection[int] | None], None],
         happened: Callable[[Sequence[Finding], bool], None],
     ) -> None:
-        """`held`: jobs by the cards that they hold. `happened` is told whether the kernel's log said so."""
+        """`held`: jobs by the cards that they hold. `happened` also receives whether the kernel log reported it."""
         self._settings = settings
         self._driver = driver
         self._looker = looker
@@ -128,14 +128,14 @@ class NodeWatch:
         self._happened = happened
         self._rota = CheckSchedule()
         self._running: set[str] = set()
-        #: Set once the driver was asked for its cards, or did not answer in time.
+        #: Set once the driver has reported its cards, or has not answered in time.
         self._begun: anyio.Event | None = None
         self._config: Config | None = None
         self._catalogue: dict[str, NodeCheck] = {}
 
     @property
     def on(self) -> bool:
-        """Whether anybody wants to know; looks on demand are done all the same."""
+        """Whether periodic checks are switched on; looks on demand always run."""
         return self._settings().health.policy != "off"
 
     @property
@@ -150,8 +150,8 @@ class NodeWatch:
     async def look(self, items: Sequence[str], cards: Collection[int] | None) -> list[CheckResult]:
         """Looks now, with fresh readings. Raises UnknownItem.
 
-        Where the look as a whole did not end in time, each item's result says so, and nobody else is told: a caller in
-        a hurry is no finding about the node.
+        If the look as a whole did not end in time, each item's result says so, and the listeners get nothing: a
+        caller's short time limit is no finding about the node.
         """
         results, ended = await self._look(items, cards, max_age_s=0.0)
         if ended and self.on:
@@ -163,10 +163,10 @@ class NodeWatch:
         self._begun = begun = anyio.Event()
         task_status.started()
         try:
-            # By the driver's list of cards the kernel's log is understood.
+            # Understanding the kernel log needs the driver's list of cards.
             await self._driver.ready()
             async with anyio.create_task_group() as group:
-                # Before the first look: it would read the log itself, where nobody follows it.
+                # Before the first look, which would read the log itself if nothing followed it.
                 group.start_soon(self._watch, self._looker.kernel_events, True, name="kernel log")
                 group.start_soon(self._watch, self._driver_events, False, name="events of the driver")
                 await checkpoint()
@@ -189,7 +189,7 @@ class NodeWatch:
 
     async def _turn(self, item: str) -> None:
         telemetry = self._settings().telemetry
-        # Telemetry reads the same: no card is asked twice for it.
+        # Telemetry reads the same values: no card is read twice.
         max_age_s = 1.5 * telemetry.health_s if telemetry.enabled else FRESH_S
         try:
             results, _ = await self._look((item,), None, max_age_s=min(max_age_s, self.catalogue[item].interval_s))
@@ -203,10 +203,10 @@ class NodeWatch:
     async def _look(
         self, items: Sequence[str], cards: Collection[int] | None, *, max_age_s: float
     ) -> tuple[list[CheckResult], bool]:
-        """The results, and whether they are the look's own."""
+        """The results, and whether the look itself returned them."""
         config = self._settings()
         limit = self._node_settings().look_deadline_s + config.cards.driver_deadline_s + MARGIN_S
-        if cards is not None:  # a job waits
+        if cards is not None:  # a job is waiting
             limit = min(limit, config.checks.deadline_s)
         results: list[CheckResult] | None = None
         why, code = f"no answer within {limit:g} s", Code.PROBE_TIMED_OUT
@@ -217,9 +217,9 @@ class NodeWatch:
                 results = await self._looker.look(items, cards, held=self._held(), max_age_s=max_age_s)
         except UnknownItem:
             raise
-        except Exception as error:  # a defect of a check is a finding of its own
+        except Exception as error:  # a bug in a check is a finding of its own
             _log.exception("check.failed", items=list(items))
-            why, code = f"the check itself failed (a defect): {type(error).__name__}: {error}", Code.PROBE_FAILED
+            why, code = f"the check itself failed (a bug): {type(error).__name__}: {error}", Code.PROBE_FAILED
         if results is not None:
             return results, True
         named = [i for i, check in self.catalogue.items() if _chosen(i, items) and check.interval_s > 0]
@@ -233,7 +233,7 @@ class NodeWatch:
         while True:
             try:
                 self._tell(await events(), of_kernel)
-            except Exception:  # a defect, such as a line that nobody thought of, ends neither this watch nor the daemon
+            except Exception:  # a bug, such as an unexpected line, must end neither this watch nor the daemon
                 _log.exception("kernel_log.failed" if of_kernel else "driver_events.failed")
                 await anyio.sleep(REST_S)
 

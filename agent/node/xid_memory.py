@@ -1,26 +1,26 @@
-"""In which boots a card had which Xid: what comes again after a reboot is no longer cured by one."""
+"""The boots in which a card had an Xid: a reboot does not cure an Xid that returned after one."""
 
 from collections.abc import Collection, Mapping
 
-#: Boots remembered of one Xid of one card, and pairs of both.
+#: Limits: remembered boots for one Xid of one card; remembered pairs of card and Xid.
 MAX_BOOTS = 8
 MAX_PAIRS = 512
 
 
 class XidMemory:
-    """Knows a card by each of its names (uuid, bus id): which of them is known can differ from time to time."""
+    """Knows a card by each of its names (uuid, bus id): not every name is known at all times."""
 
     def __init__(self, boot: str, kept: Mapping[str, list[str]]) -> None:
-        """`boot`: id of the present one. `kept`: what `kept` gave before."""
+        """`boot`: id of the present boot. `kept`: an earlier result of `kept`."""
         self._boot = boot
         self._boots = {pair: list(boots) for pair, boots in kept.items()}
 
     def earlier(self, name: str, xid: int) -> int:
-        """In how many boots before this one the card of this name had this Xid."""
+        """The number of earlier boots in which the card with this name had this Xid."""
         return sum(boot != self._boot for boot in self._boots.get(_pair(name, xid), ()))
 
     def note(self, names: Collection[str], xid: int) -> None:
-        """The card of these names has this Xid now."""
+        """Notes that the card with these names has this Xid now."""
         for name in filter(None, names):
             pair = _pair(name, xid)
             boots = [boot for boot in self._boots.pop(pair, []) if boot != self._boot]
@@ -29,7 +29,7 @@ class XidMemory:
             del self._boots[next(iter(self._boots))]
 
     def kept(self) -> dict[str, list[str]]:
-        """For a file."""
+        """The content for a file."""
         return {pair: list(boots) for pair, boots in self._boots.items()}
 
 

@@ -260,7 +260,7 @@ def test_too_few_descriptors_are_refused_in_one_sentence(tmp_path: Path) -> None
         )  # fmt: skip
         assert refused.returncode == 1
         assert refused.stderr == (
-            f"musterd: the limit of open files is {few}, and musterd needs at least 64: raise the limit of open files "
+            f"musterd: the limit of open files is {few}, but musterd needs at least 64: raise the limit of open files "
             "(LimitNOFILE= of the service, `ulimit -n`)\n"
         )
 

@@ -39,12 +39,12 @@ async def test_only_what_the_jobs_log_does_not_say(store):
             event(2, "job.warning", message="two\nlines"),
             event(3, "job.hung", job_id="another"),
             event(3, "job.stopping", attributes={"cause": "requested"}),
-            event(4, "job.stopping", attributes={"cause": "max_runtime"}, message="its time is over"),
+            event(4, "job.stopping", attributes={"cause": "max_runtime"}, message="its time limit was reached"),
             event(5, "job.ended"),
             event(6, "node.drained", job_id=""),
         ]
     )
-    mine = ["job.accepted: accepted\n", "job.warning: two lines\n", "job.stopping: its time is over\n"]
+    mine = ["job.accepted: accepted\n", "job.warning: two lines\n", "job.stopping: its time limit was reached\n"]
     assert await told(EventLines(store, "x", "")) == mine
     node = await told(EventLines(store, "", ""))
     assert node == [f"x {line}" for line in mine[:2]] + ["another job.hung: \n", f"x {mine[2]}", "node.drained: \n"]

@@ -225,7 +225,7 @@ def test_a_drill_stands_beside_the_real_thing_and_ends_by_itself():
     assert not change.condition.injected
     assert known.expire(at(699)) == []
     (change,) = known.expire(at(700))
-    assert change.gone == "the drill is over"
+    assert change.gone == "the drill has ended"
     known.inject(drill, 600, at(800))
     assert len(known.clear("GPU_TEMPERATURE", "", "asked")) == 1
 

@@ -604,7 +604,7 @@ async def test_a_drill_acts_as_a_real_one_and_is_marked_everywhere(house: House)
         house.time.pass_(600)
         health.upkeep()
         assert codes(health) == []
-    assert "the drill is over" in (await house.told("node.condition_cleared"))[0].message
+    assert "the drill has ended" in (await house.told("node.condition_cleared"))[0].message
 
 
 async def test_a_drill_that_cannot_be_is_refused_with_the_reason(house: House):

@@ -52,7 +52,7 @@ def failed() -> Facts:
         *(victim(number) for number in range(1, 4)),
         signs=(sign("cuda-out-of-memory", 0, 0.5),),
         happenings=(
-            happening("job.running", "all ranks were let go", 100),
+            happening("job.running", "all ranks have started", 100),
             happening("node.event", "card 0: \x1b[2Jodd\nlines", 50.0, card=0, code="GPU_TEMPERATURE"),
             happening("node.event", "card 3: Xid 79 (CRITICAL)", 2.0, card=3, code="GPU_OFF_BUS", grave=True),
         ),
