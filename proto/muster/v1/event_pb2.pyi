@@ -28,7 +28,7 @@ class WatchRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     NO_FOLLOW_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
-    """Opaque; from an earlier message. Empty: what happens from now on, or the whole history kept with `from_oldest`."""
+    """Opaque; from an earlier message. Empty: only new events, or with `from_oldest` the whole stored history."""
     from_oldest: _builtins.bool
     job_id: _builtins.str
     """Only events of this job."""
@@ -118,7 +118,7 @@ class Event(_message.Message):
     message: _builtins.str
     """One sentence for people."""
     seconds: _builtins.float
-    """Seconds that the step which ended here took (checking, preparing, running, stopping); 0 where that has no meaning."""
+    """Duration in seconds of the step that ended here (checking, preparing, running, stopping); 0 for other events."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property

@@ -45,11 +45,11 @@ class EventServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Watch(self, request, context):
-        """Streams events from a cursor on. Every message carries the cursor behind it: a watcher that remembers it and
-        starts again with it misses nothing and sees nothing twice, over restarts of the daemon too. With no event for 15 s
-        a bookmark comes: a message without an event that only carries the cursor. When the history
-        no longer reaches back to the cursor the call ends with OUT_OF_RANGE / CURSOR_TOO_OLD and the message
-        names the oldest one.
+        """Streams events from a cursor on. Every message carries the cursor after it: a watcher that remembers it and starts
+        again with it misses nothing and sees nothing twice, also across restarts of the daemon. After 15 s without an event
+        it sends a bookmark: a message without an event that only carries the cursor. If the stored history no longer
+        reaches back to the cursor, the call ends with OUT_OF_RANGE / CURSOR_TOO_OLD, and the message names the oldest
+        cursor.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

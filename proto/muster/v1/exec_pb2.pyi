@@ -43,11 +43,11 @@ class ExecRequest(_message.Message):
     def window(self) -> Global___WindowSize: ...
     @_builtins.property
     def ack(self) -> Global___ExecAck:
-        """What was received: the session does not send more than 1 MiB that is not acknowledged."""
+        """Acknowledges output: the session sends at most 1 MiB beyond the acknowledged bytes."""
 
     @_builtins.property
     def detach(self) -> Global___ExecDetach:
-        """Leave the session running; it is not abandoned then, and has no time limit but its own."""
+        """Leave the session running; it then does not count as abandoned, and has only its own time limit."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class ExecStart(_message.Message):
     tty: _builtins.bool
     """A pseudo terminal; stdout and stderr are one then. Needs `stdin`."""
     stdin: _builtins.bool
-    """Whether there will be input; without it stdin is /dev/null."""
+    """Whether the client sends input; otherwise stdin is /dev/null."""
     workdir: _builtins.str
-    """In place of the rank's working folder."""
+    """Replaces the rank's working folder."""
     detached: _builtins.bool
-    """No client is attached from the beginning: the stream ends after `started`."""
+    """No client attaches: the stream ends after `started`."""
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The command and its arguments, as execvp(3) takes them: at most 1 MiB."""
@@ -125,11 +125,11 @@ class ExecStart(_message.Message):
 
     @_builtins.property
     def env(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Variables over those of the rank (TERM, say)."""
+        """Variables that override those of the rank, such as TERM."""
 
     @_builtins.property
     def time_limit(self) -> _duration_pb2.Duration:
-        """The session is ended after that."""
+        """Time limit: muster ends the session after it."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class ExecAttach(_message.Message):
     job_id: _builtins.str
     session_id: _builtins.str
     stdout_offset: _builtins.int
-    """Go on behind these bytes; without them at the oldest that are kept. Whoever was attached before is sent away."""
+    """Continue after these bytes; without them at the oldest stored byte. A client that was attached before is detached."""
     stderr_offset: _builtins.int
     def __init__(
         self,
@@ -199,13 +199,13 @@ class ExecInput(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
-    """Of the first byte of `data` in all input of the session. What the session has already is passed over, so that a
-    client that lost its connection may send again what was not acknowledged.
+    """Offset of the first byte of `data` in all input of the session. The session skips input that it already has, so a
+    client that lost its connection can send again what was not acknowledged.
     """
     data: _builtins.bytes
     """At most 64 KiB."""
     close: _builtins.bool
-    """Nothing comes behind it. With a terminal: ^D."""
+    """The end of the input. With a terminal: ^D."""
     def __init__(
         self,
         *,
@@ -293,7 +293,7 @@ class ExecResponse(_message.Message):
     EXITED_FIELD_NUMBER: _builtins.int
     LEFT_FIELD_NUMBER: _builtins.int
     input_offset: _builtins.int
-    """Input that has reached the command, in bytes; a client has at most 1 MiB on its way beyond it."""
+    """Bytes of input that reached the command; a client may send at most 1 MiB beyond them."""
     @_builtins.property
     def started(self) -> Global___ExecStarted: ...
     @_builtins.property
@@ -302,7 +302,7 @@ class ExecResponse(_message.Message):
     def exited(self) -> Global___ExecExited: ...
     @_builtins.property
     def left(self) -> Global___ExecLeft:
-        """The session went to another client, or was detached; nothing follows."""
+        """Another client took the session, or it was detached; nothing follows."""
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class ExecStarted(_message.Message):
     rank: _builtins.int
     pid: _builtins.int
     input_offset: _builtins.int
-    """Where the session is: input that it has, and output that comes next."""
+    """The position of the session: input that it has, and the next output."""
     stdout_offset: _builtins.int
     stderr_offset: _builtins.int
     tty: _builtins.bool
@@ -370,8 +370,8 @@ class ExecOutput(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     stderr: _builtins.bool
     offset: _builtins.int
-    """Of the first byte of `data` in all output of this stream. Where it is beyond what was received, what lies between
-    was not kept (no client was attached).
+    """Offset of the first byte of `data` in all output of this stream. If it is beyond the received bytes, the output in
+    between was not stored (no client was attached).
     """
     data: _builtins.bytes
     """At most 64 KiB."""
@@ -402,7 +402,7 @@ class ExecExited(_message.Message):
     signal: _builtins.int
     """Number of the signal that ended it; 0 for none."""
     message: _builtins.str
-    """A sentence where muster has one: not found, ended with the job, its time was over, abandoned."""
+    """A sentence if muster has one: not found, ended with the job, time limit reached, abandoned."""
     def __init__(
         self,
         *,
@@ -475,14 +475,14 @@ class RunCommandRequest(_message.Message):
     """All of stdin: at most 1 MiB."""
     workdir: _builtins.str
     output_limit: _builtins.int
-    """Bytes kept of each of stdout and stderr, their beginning; by default 64 KiB, at most 1 MiB."""
+    """Limit for each of stdout and stderr: their first bytes are returned; by default 64 KiB, at most 1 MiB."""
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def env(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def time_limit(self) -> _duration_pb2.Duration:
-        """By default 60 s, at most an hour. The command is ended then, and `timed_out` says so."""
+        """By default 60 s, at most an hour. After it muster ends the command and sets `timed_out`."""
 
     def __init__(
         self,
@@ -524,7 +524,7 @@ class RunCommandResponse(_message.Message):
     stdout: _builtins.bytes
     stderr: _builtins.bytes
     stdout_cut: _builtins.int
-    """Bytes that were written beyond the limit."""
+    """Bytes beyond the limit."""
     stderr_cut: _builtins.int
     timed_out: _builtins.bool
     @_builtins.property
@@ -606,7 +606,7 @@ class Session(_message.Message):
     session_id: _builtins.str
     rank: _builtins.int
     command: _builtins.str
-    """Arguments may hold secrets, so this is only the program."""
+    """Only the program: arguments may contain secrets."""
     tty: _builtins.bool
     pid: _builtins.int
     by: _builtins.str

@@ -26,13 +26,13 @@ if _version_not_supported:
 
 
 class ExecServiceStub(object):
-    """A command runs in the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
-    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and can be attached to
-    again. It ends with the job (or with the attempt of it), by the same escalation.
+    """A command runs with the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
+    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and a
+    client can attach to it again. It ends with the job (or with the attempt), by the same escalation.
 
     FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
-    NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-    RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
+    NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is no longer stored
+    RESOURCE_EXHAUSTED   TOO_MANY              the job has the maximum of sessions, or the listener the maximum of streams
     """
 
     def __init__(self, channel):
@@ -64,13 +64,13 @@ class ExecServiceStub(object):
 
 
 class ExecServiceServicer(object):
-    """A command runs in the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
-    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and can be attached to
-    again. It ends with the job (or with the attempt of it), by the same escalation.
+    """A command runs with the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
+    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and a
+    client can attach to it again. It ends with the job (or with the attempt), by the same escalation.
 
     FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
-    NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-    RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
+    NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is no longer stored
+    RESOURCE_EXHAUSTED   TOO_MANY              the job has the maximum of sessions, or the listener the maximum of streams
     """
 
     def Exec(self, request_iterator, context):
@@ -82,14 +82,14 @@ class ExecServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RunCommand(self, request, context):
-        """One command without a terminal: its output up to a limit, its end. For schedulers. It ends when the call does.
+        """One command without a terminal: its output up to a limit, and its exit status. For schedulers. It ends when the call does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSessions(self, request, context):
-        """Sessions of one job, or of all: those that run, and those that have ended and whose result is still kept.
+        """Sessions of one job, or of all: running ones, and ended ones whose result is still stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -134,13 +134,13 @@ def add_ExecServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ExecService(object):
-    """A command runs in the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
-    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and can be attached to
-    again. It ends with the job (or with the attempt of it), by the same escalation.
+    """A command runs with the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
+    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and a
+    client can attach to it again. It ends with the job (or with the attempt), by the same escalation.
 
     FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
-    NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-    RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
+    NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is no longer stored
+    RESOURCE_EXHAUSTED   TOO_MANY              the job has the maximum of sessions, or the listener the maximum of streams
     """
 
     @staticmethod

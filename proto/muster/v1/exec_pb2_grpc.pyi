@@ -27,13 +27,13 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ExecServiceStub:
-    """A command runs in the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
-    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and can be attached to
-    again. It ends with the job (or with the attempt of it), by the same escalation.
+    """A command runs with the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
+    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and a
+    client can attach to it again. It ends with the job (or with the attempt), by the same escalation.
 
       FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
-      NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-      RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
+      NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is no longer stored
+      RESOURCE_EXHAUSTED   TOO_MANY              the job has the maximum of sessions, or the listener the maximum of streams
     """
 
     @_typing.overload
@@ -45,21 +45,21 @@ class ExecServiceStub:
     ends without `exited` lost its daemon: attach to the session again, with the offsets that were received.
     """
     RunCommand: _grpc.UnaryUnaryMultiCallable[_exec_pb2.RunCommandRequest, _exec_pb2.RunCommandResponse]
-    """One command without a terminal: its output up to a limit, its end. For schedulers. It ends when the call does."""
+    """One command without a terminal: its output up to a limit, and its exit status. For schedulers. It ends when the call does."""
     ListSessions: _grpc.UnaryUnaryMultiCallable[_exec_pb2.ListSessionsRequest, _exec_pb2.ListSessionsResponse]
-    """Sessions of one job, or of all: those that run, and those that have ended and whose result is still kept."""
+    """Sessions of one job, or of all: running ones, and ended ones whose result is still stored."""
     EndSession: _grpc.UnaryUnaryMultiCallable[_exec_pb2.EndSessionRequest, _exec_pb2.EndSessionResponse]
     """Ends a session: SIGHUP (with a terminal) or SIGTERM, and after a grace SIGKILL, to all processes of its session."""
 
 @_typing.type_check_only
 class ExecServiceAsyncStub(ExecServiceStub):
-    """A command runs in the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
-    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and can be attached to
-    again. It ends with the job (or with the attempt of it), by the same escalation.
+    """A command runs with the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
+    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and a
+    client can attach to it again. It ends with the job (or with the attempt), by the same escalation.
 
       FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
-      NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-      RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
+      NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is no longer stored
+      RESOURCE_EXHAUSTED   TOO_MANY              the job has the maximum of sessions, or the listener the maximum of streams
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -68,20 +68,20 @@ class ExecServiceAsyncStub(ExecServiceStub):
     ends without `exited` lost its daemon: attach to the session again, with the offsets that were received.
     """
     RunCommand: _aio.UnaryUnaryMultiCallable[_exec_pb2.RunCommandRequest, _exec_pb2.RunCommandResponse]  # type: ignore[assignment]
-    """One command without a terminal: its output up to a limit, its end. For schedulers. It ends when the call does."""
+    """One command without a terminal: its output up to a limit, and its exit status. For schedulers. It ends when the call does."""
     ListSessions: _aio.UnaryUnaryMultiCallable[_exec_pb2.ListSessionsRequest, _exec_pb2.ListSessionsResponse]  # type: ignore[assignment]
-    """Sessions of one job, or of all: those that run, and those that have ended and whose result is still kept."""
+    """Sessions of one job, or of all: running ones, and ended ones whose result is still stored."""
     EndSession: _aio.UnaryUnaryMultiCallable[_exec_pb2.EndSessionRequest, _exec_pb2.EndSessionResponse]  # type: ignore[assignment]
     """Ends a session: SIGHUP (with a terminal) or SIGTERM, and after a grace SIGKILL, to all processes of its session."""
 
 class ExecServiceServicer(metaclass=_abc_1.ABCMeta):
-    """A command runs in the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
-    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and can be attached to
-    again. It ends with the job (or with the attempt of it), by the same escalation.
+    """A command runs with the environment, working folder, user, limits, cgroup and card visibility of a rank. Its session
+    lives in the job's supervisor, not in this stream: it outlives a lost connection and a restart of the daemon, and a
+    client can attach to it again. It ends with the job (or with the attempt), by the same escalation.
 
       FAILED_PRECONDITION  RANK_NOT_RUNNING      the job or this rank has ended, or does not run yet
-      NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is not kept any more
-      RESOURCE_EXHAUSTED   TOO_MANY              the job has as many sessions, or the listener as many streams, as are allowed
+      NOT_FOUND            SESSION_NOT_FOUND     no such session, or its result is no longer stored
+      RESOURCE_EXHAUSTED   TOO_MANY              the job has the maximum of sessions, or the listener the maximum of streams
     """
 
     @_abc_1.abstractmethod
@@ -100,7 +100,7 @@ class ExecServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _exec_pb2.RunCommandRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_exec_pb2.RunCommandResponse, _abc.Awaitable[_exec_pb2.RunCommandResponse]]:
-        """One command without a terminal: its output up to a limit, its end. For schedulers. It ends when the call does."""
+        """One command without a terminal: its output up to a limit, and its exit status. For schedulers. It ends when the call does."""
 
     @_abc_1.abstractmethod
     def ListSessions(
@@ -108,7 +108,7 @@ class ExecServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _exec_pb2.ListSessionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_exec_pb2.ListSessionsResponse, _abc.Awaitable[_exec_pb2.ListSessionsResponse]]:
-        """Sessions of one job, or of all: those that run, and those that have ended and whose result is still kept."""
+        """Sessions of one job, or of all: running ones, and ended ones whose result is still stored."""
 
     @_abc_1.abstractmethod
     def EndSession(

@@ -83,9 +83,9 @@ class ReadLogsRequest(_message.Message):
     ONLY_LOSSES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     follow: _builtins.bool
-    """Go on until the job has ended and everything was read."""
+    """Continue until the job has ended and everything was read."""
     tail_lines: _builtins.int
-    """Start so many lines before the end, per rank. The first messages then say where: they have an offset and no data."""
+    """Start so many lines before the end, per rank. The first messages then carry that offset and no data."""
     job_log: Global___JobLog.ValueType
     """Whether to read the job's own log too: what muster did for it (checks, preparation and its output, restarts, the end)."""
     job_offset: _builtins.int
@@ -93,19 +93,19 @@ class ReadLogsRequest(_message.Message):
     attempt: _builtins.int
     """Only the output of this attempt (the job's own log is not cut). One that has not begun yet is INVALID_ARGUMENT."""
     events: _builtins.bool
-    """Tell among the output what EventService has of the job and its own log does not say: gaps, takeovers, hangs, ..."""
+    """Include events of the job that are not in its own log: gaps, takeovers, hangs, ..."""
     event_cursor: _builtins.str
-    """Go on behind this event."""
+    """Continue after this event."""
     only_losses: _builtins.bool
-    """With `events`: only those of output that is being lost."""
+    """With `events`: only events about lost output."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ranks (numbers over all nodes); empty: all of this node."""
 
     @_builtins.property
     def offsets(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
-        """Start at these offsets (rank -> byte). A rank that is not named starts at the beginning, or where `tail_lines` or
-        `since` say. An offset beyond the end, or before what is kept, is OUT_OF_RANGE and the message says what there is.
+        """Start at these offsets (rank -> byte). A rank without an offset starts at the beginning, or at `tail_lines` or
+        `since`. An offset beyond the end, or before the stored output, is OUT_OF_RANGE; the message names the stored range.
         """
 
     @_builtins.property
@@ -114,7 +114,7 @@ class ReadLogsRequest(_message.Message):
 
     @_builtins.property
     def until(self) -> _timestamp_pb2.Timestamp:
-        """End before the first output that was written after this time (100 ms); a reader that follows ends when it has come."""
+        """End before the first output that was written after this time (100 ms); a following reader ends at that time."""
 
     def __init__(
         self,
@@ -165,19 +165,19 @@ class ReadLogsResponse(_message.Message):
     MISSING_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     offset: _builtins.int
-    """Of the first byte of `data` in the rank's file."""
+    """Offset of the first byte of `data` in the rank's file."""
     data: _builtins.bytes
     """At most 64 KiB."""
     eof: _builtins.bool
     """The last message; it carries no data."""
     state: _job_pb2.JobState.ValueType
     truncated: _builtins.bool
-    """The file shrank below what was already read (somebody truncated or replaced it): reading goes on at `offset`."""
+    """The file shrank below what was already read (somebody truncated or replaced it): reading continues at `offset`."""
     job_log: _builtins.bool
-    """The data is of the job's own log, and `rank` means nothing."""
+    """The data is from the job's own log; ignore `rank`."""
     event_cursor: _builtins.str
-    """The data is a line that tells an event, or there is none (a bookmark behind the history); `rank` and `offset` mean
-    nothing. Whoever lost its connection goes on behind it with `event_cursor` of the request.
+    """The data is the line of an event, or empty (a bookmark after the history); ignore `rank` and `offset`. After a lost
+    connection a reader continues with `event_cursor` of the request.
     """
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
@@ -224,7 +224,7 @@ class MissingOutput(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     job_log: _builtins.bool
-    """It is of the job's own log, and `rank` means nothing."""
+    """It is from the job's own log; ignore `rank`."""
     bytes: _builtins.int
     reason: _builtins.str
     def __init__(
@@ -255,20 +255,20 @@ class ReadNodeLogsRequest(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     EVENT_CURSOR_FIELD_NUMBER: _builtins.int
     follow: _builtins.bool
-    """Go on for ever."""
+    """Continue until the client ends the call."""
     tail_lines: _builtins.int
-    """As in ReadLogsRequest; of a job that is accepted later all is read."""
+    """As in ReadLogsRequest; jobs that are accepted later are read completely."""
     events: _builtins.bool
-    """Tell among the output what EventService has of the node and of jobs, and their own logs do not say."""
+    """Include events of the node and of jobs that are not in the jobs' own logs."""
     event_cursor: _builtins.str
-    """Go on behind this event."""
+    """Continue after this event."""
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def until(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobPosition]:
-        """Start at these places. One that is not there any more is passed over."""
+        """Start at these positions. Positions that no longer exist are ignored."""
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class JobPosition(_message.Message):
     job_offset: _builtins.int
     @_builtins.property
     def accepted_at(self) -> _timestamp_pb2.Timestamp:
-        """Tells a job from a later one of the same id."""
+        """Distinguishes a job from a later one with the same id."""
 
     @_builtins.property
     def offsets(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...

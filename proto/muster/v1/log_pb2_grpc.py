@@ -51,20 +51,20 @@ class LogServiceServicer(object):
 
     def ReadLogs(self, request, context):
         """Streams the output of one or all ranks of a job. Chunks of one rank come in order and carry their offset in that
-        rank's file, so that a reader that lost its connection goes on with `offsets`; chunks of several ranks
-        come in the order of time, as far as the time index (100 ms) tells it. Bytes are passed on as they are: a chunk can end in
-        the middle of a line or of a character. Where what is kept of a rank begins behind the byte that was asked for, its first message has no data
-        and the `offset` from which on there is some; so has a later one where output was removed meanwhile. The last message has `eof`, and the verdict of a job that has ended.
-        A slow reader delays no other reader and no rank.
+        rank's file, so a reader that lost its connection continues with `offsets`; chunks of several ranks come in order of
+        time, as far as the time index (100 ms) gives it. Bytes are passed on unchanged: a chunk can end in the middle of a
+        line or of a character. If the stored output of a rank begins after the requested byte, the rank's first message has
+        no data and the `offset` where the stored output begins; so has a later message if output was removed meanwhile. The
+        last message has `eof`, and the verdict of an ended job. A slow reader delays no other reader and no rank.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadNodeLogs(self, request, context):
-        """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in the order of time; with
-        `follow` as it comes, jobs that are accepted meanwhile included. At most 1024 files are read at once: those of jobs that
-        have not ended, then those of the jobs accepted last; a message like those of events says how many jobs were left out.
+        """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in order of time; with `follow`
+        as it arrives, including jobs that are accepted meanwhile. It reads at most 1024 files at once: those of running
+        jobs, then those of the jobs accepted last; a message in the form of an event says how many jobs were left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

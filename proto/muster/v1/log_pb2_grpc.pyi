@@ -33,16 +33,16 @@ class LogServiceStub:
     def __new__(cls, channel: _aio.Channel) -> LogServiceAsyncStub: ...
     ReadLogs: _grpc.UnaryStreamMultiCallable[_log_pb2.ReadLogsRequest, _log_pb2.ReadLogsResponse]
     """Streams the output of one or all ranks of a job. Chunks of one rank come in order and carry their offset in that
-    rank's file, so that a reader that lost its connection goes on with `offsets`; chunks of several ranks
-    come in the order of time, as far as the time index (100 ms) tells it. Bytes are passed on as they are: a chunk can end in
-    the middle of a line or of a character. Where what is kept of a rank begins behind the byte that was asked for, its first message has no data
-    and the `offset` from which on there is some; so has a later one where output was removed meanwhile. The last message has `eof`, and the verdict of a job that has ended.
-    A slow reader delays no other reader and no rank.
+    rank's file, so a reader that lost its connection continues with `offsets`; chunks of several ranks come in order of
+    time, as far as the time index (100 ms) gives it. Bytes are passed on unchanged: a chunk can end in the middle of a
+    line or of a character. If the stored output of a rank begins after the requested byte, the rank's first message has
+    no data and the `offset` where the stored output begins; so has a later message if output was removed meanwhile. The
+    last message has `eof`, and the verdict of an ended job. A slow reader delays no other reader and no rank.
     """
     ReadNodeLogs: _grpc.UnaryStreamMultiCallable[_log_pb2.ReadNodeLogsRequest, _log_pb2.ReadNodeLogsResponse]
-    """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in the order of time; with
-    `follow` as it comes, jobs that are accepted meanwhile included. At most 1024 files are read at once: those of jobs that
-    have not ended, then those of the jobs accepted last; a message like those of events says how many jobs were left out.
+    """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in order of time; with `follow`
+    as it arrives, including jobs that are accepted meanwhile. It reads at most 1024 files at once: those of running
+    jobs, then those of the jobs accepted last; a message in the form of an event says how many jobs were left out.
     """
 
 @_typing.type_check_only
@@ -50,16 +50,16 @@ class LogServiceAsyncStub(LogServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReadLogs: _aio.UnaryStreamMultiCallable[_log_pb2.ReadLogsRequest, _log_pb2.ReadLogsResponse]  # type: ignore[assignment]
     """Streams the output of one or all ranks of a job. Chunks of one rank come in order and carry their offset in that
-    rank's file, so that a reader that lost its connection goes on with `offsets`; chunks of several ranks
-    come in the order of time, as far as the time index (100 ms) tells it. Bytes are passed on as they are: a chunk can end in
-    the middle of a line or of a character. Where what is kept of a rank begins behind the byte that was asked for, its first message has no data
-    and the `offset` from which on there is some; so has a later one where output was removed meanwhile. The last message has `eof`, and the verdict of a job that has ended.
-    A slow reader delays no other reader and no rank.
+    rank's file, so a reader that lost its connection continues with `offsets`; chunks of several ranks come in order of
+    time, as far as the time index (100 ms) gives it. Bytes are passed on unchanged: a chunk can end in the middle of a
+    line or of a character. If the stored output of a rank begins after the requested byte, the rank's first message has
+    no data and the `offset` where the stored output begins; so has a later message if output was removed meanwhile. The
+    last message has `eof`, and the verdict of an ended job. A slow reader delays no other reader and no rank.
     """
     ReadNodeLogs: _aio.UnaryStreamMultiCallable[_log_pb2.ReadNodeLogsRequest, _log_pb2.ReadNodeLogsResponse]  # type: ignore[assignment]
-    """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in the order of time; with
-    `follow` as it comes, jobs that are accepted meanwhile included. At most 1024 files are read at once: those of jobs that
-    have not ended, then those of the jobs accepted last; a message like those of events says how many jobs were left out.
+    """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in order of time; with `follow`
+    as it arrives, including jobs that are accepted meanwhile. It reads at most 1024 files at once: those of running
+    jobs, then those of the jobs accepted last; a message in the form of an event says how many jobs were left out.
     """
 
 class LogServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -70,11 +70,11 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_log_pb2.ReadLogsResponse], _abc.AsyncIterator[_log_pb2.ReadLogsResponse]]:
         """Streams the output of one or all ranks of a job. Chunks of one rank come in order and carry their offset in that
-        rank's file, so that a reader that lost its connection goes on with `offsets`; chunks of several ranks
-        come in the order of time, as far as the time index (100 ms) tells it. Bytes are passed on as they are: a chunk can end in
-        the middle of a line or of a character. Where what is kept of a rank begins behind the byte that was asked for, its first message has no data
-        and the `offset` from which on there is some; so has a later one where output was removed meanwhile. The last message has `eof`, and the verdict of a job that has ended.
-        A slow reader delays no other reader and no rank.
+        rank's file, so a reader that lost its connection continues with `offsets`; chunks of several ranks come in order of
+        time, as far as the time index (100 ms) gives it. Bytes are passed on unchanged: a chunk can end in the middle of a
+        line or of a character. If the stored output of a rank begins after the requested byte, the rank's first message has
+        no data and the `offset` where the stored output begins; so has a later message if output was removed meanwhile. The
+        last message has `eof`, and the verdict of an ended job. A slow reader delays no other reader and no rank.
         """
 
     @_abc_1.abstractmethod
@@ -83,9 +83,9 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _log_pb2.ReadNodeLogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_log_pb2.ReadNodeLogsResponse], _abc.AsyncIterator[_log_pb2.ReadNodeLogsResponse]]:
-        """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in the order of time; with
-        `follow` as it comes, jobs that are accepted meanwhile included. At most 1024 files are read at once: those of jobs that
-        have not ended, then those of the jobs accepted last; a message like those of events says how many jobs were left out.
+        """Streams the output of all ranks of all jobs of this node with the jobs' own logs, in order of time; with `follow`
+        as it arrives, including jobs that are accepted meanwhile. It reads at most 1024 files at once: those of running
+        jobs, then those of the jobs accepted last; a message in the form of an event says how many jobs were left out.
         """
 
 def add_LogServiceServicer_to_server(servicer: LogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -60,7 +60,7 @@ class DrainRequest(_message.Message):
 
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why, for those who find the node drained. Must not be empty; at most 1000 characters."""
+    """The reason, for people who find the node drained. Must not be empty; at most 1000 characters."""
     def __init__(
         self,
         *,
@@ -163,7 +163,7 @@ class AcceptCardsResponse(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def accepted(self) -> _containers.RepeatedCompositeFieldContainer[Global___AcceptedCard]:
-        """What was accepted; empty where nothing differed."""
+        """What was accepted; empty if nothing differed."""
 
     @_builtins.property
     def node(self) -> Global___Node: ...
@@ -247,18 +247,18 @@ class Node(_message.Message):
     """"nvidia", "ascend", or "slot" on a host without cards; version of the driver where it tells it."""
     driver_version: _builtins.str
     build: _builtins.str
-    """Which build of that version the daemon is: the commit and its day, and whether anything was changed since."""
+    """The daemon's build: the commit and its day, and whether anything was changed since."""
     @_builtins.property
     def daemon_started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def cards(self) -> _containers.RepeatedCompositeFieldContainer[Global___Card]: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What is wrong with the daemon or its state at this moment: a damaged journal, a full disk."""
+        """Present problems of the daemon or its state: a damaged journal, a full disk."""
 
     @_builtins.property
     def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
-        """What is wrong with the node and its cards, the gravest first."""
+        """Present conditions of the node and its cards, the gravest first."""
 
     @_builtins.property
     def drain(self) -> Global___DrainState:
@@ -358,7 +358,7 @@ class Card(_message.Message):
     job_id: _builtins.str
     """Job that holds it; empty: free."""
     uuid: _builtins.str
-    """The same over reboots, and in another slot."""
+    """Stays the same across reboots, and in another slot."""
     model: _builtins.str
     memory_bytes: _builtins.int
     bus_id: _builtins.str
@@ -371,9 +371,9 @@ class Card(_message.Message):
     answer.
     """
     held_by: _builtins.str
-    """A sentence, while the job that held it has ended and the driver still shows somebody on it: who that is."""
+    """A sentence that names the process that the driver still shows on the card after the end of the job that held it."""
     mig: _builtins.bool
-    """It is cut into instances (MIG), which are cards of their own: jobs get these, and several readings are not set."""
+    """It is divided into instances (MIG), which are cards of their own: jobs get these, and some readings are not set."""
     visible_as: _builtins.str
     """What CUDA_VISIBLE_DEVICES or ASCEND_RT_VISIBLE_DEVICES calls it in the job that holds it, or in one that would get it
     now: its index, CANN's number in this container, or a UUID. Empty: it is a slot, or no job gets it.
@@ -471,7 +471,7 @@ Global___Card: _TypeAlias = Card  # noqa: Y015
 
 @_typing.final
 class CardReading(_message.Message):
-    """What a card's driver said last. A reading that it does not give is not set."""
+    """The last readings of a card's driver. A reading that the driver does not give is not set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -512,7 +512,7 @@ class CardReading(_message.Message):
     def at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___CardProcess]:
-        """Processes on the card; empty where there are none, or where they are not told (`processes_known`)."""
+        """Processes on the card; empty if there are none, or if they are unknown (`processes_known`)."""
 
     def __init__(
         self,
@@ -605,7 +605,7 @@ class CardProcess(_message.Message):
     pid: _builtins.int
     memory_bytes: _builtins.int
     command: _builtins.str
-    """What is known of it here: command name, user, and the job that it belongs to."""
+    """What this node knows about it: command name, user, and the job that it belongs to."""
     user: _builtins.str
     job_id: _builtins.str
     def __init__(
@@ -629,7 +629,7 @@ Global___CardProcess: _TypeAlias = CardProcess  # noqa: Y015
 
 @_typing.final
 class Condition(_message.Message):
-    """Something that is wrong now, as opposed to an event, which was."""
+    """Something that is wrong now, unlike an event, which happened once."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -652,14 +652,14 @@ class Condition(_message.Message):
     status: _builtins.str
     """WARN, CRITICAL or UNKNOWN. Only CRITICAL refuses jobs."""
     code: _builtins.str
-    """Stable; `muster check explain CODE` tells more."""
+    """Stable; `muster check explain CODE` explains it."""
     reason: _builtins.str
     observed: _builtins.str
     threshold: _builtins.str
     action: _builtins.str
     """NONE, RESTART_JOB, RESET_DEVICE, REBOOT, DRAIN, RMA, INVESTIGATE"""
     clears: _builtins.str
-    """How it goes away: "reading" (when it is normal again), "reboot", "operator" (`muster check clear`), "age"."""
+    """How it clears: "reading" (when it is normal again), "reboot", "operator" (`muster check clear`), "age"."""
     injected: _builtins.bool
     """Made by `muster check inject`, for a drill."""
     card: _builtins.int
@@ -668,7 +668,7 @@ class Condition(_message.Message):
     def since(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def seen_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was found again last."""
+        """When it was last found again."""
 
     def __init__(
         self,

@@ -60,22 +60,22 @@ class NodeServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def GetNode(self, request, context):
-        """The node, its cards, and what is wrong with them, as it was seen last.
+        """The node, its cards and their conditions, as last seen.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; those that are there run
-        on. Kept over restarts and reboots. Draining a drained node changes the reason.
+        """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; running jobs continue.
+        It persists across restarts and reboots. Draining a drained node changes the reason.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Undrain(self, request, context):
-        """Takes it into service again; conditions stay what they are. Idempotent.
+        """Returns the node to service; conditions do not change. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -32,13 +32,13 @@ class NodeServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> NodeServiceAsyncStub: ...
     GetNode: _grpc.UnaryUnaryMultiCallable[_node_pb2.GetNodeRequest, _node_pb2.GetNodeResponse]
-    """The node, its cards, and what is wrong with them, as it was seen last."""
+    """The node, its cards and their conditions, as last seen."""
     Drain: _grpc.UnaryUnaryMultiCallable[_node_pb2.DrainRequest, _node_pb2.DrainResponse]
-    """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; those that are there run
-    on. Kept over restarts and reboots. Draining a drained node changes the reason.
+    """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; running jobs continue.
+    It persists across restarts and reboots. Draining a drained node changes the reason.
     """
     Undrain: _grpc.UnaryUnaryMultiCallable[_node_pb2.UndrainRequest, _node_pb2.UndrainResponse]
-    """Takes it into service again; conditions stay what they are. Idempotent."""
+    """Returns the node to service; conditions do not change. Idempotent."""
     AcceptCards: _grpc.UnaryUnaryMultiCallable[_node_pb2.AcceptCardsRequest, _node_pb2.AcceptCardsResponse]
     """Accepts the present cards as intended: muster forgets a missing card, remembers a new, replaced or moved card, and
     ignores a card that the driver does not show. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
@@ -49,13 +49,13 @@ class NodeServiceStub:
 class NodeServiceAsyncStub(NodeServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetNode: _aio.UnaryUnaryMultiCallable[_node_pb2.GetNodeRequest, _node_pb2.GetNodeResponse]  # type: ignore[assignment]
-    """The node, its cards, and what is wrong with them, as it was seen last."""
+    """The node, its cards and their conditions, as last seen."""
     Drain: _aio.UnaryUnaryMultiCallable[_node_pb2.DrainRequest, _node_pb2.DrainResponse]  # type: ignore[assignment]
-    """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; those that are there run
-    on. Kept over restarts and reboots. Draining a drained node changes the reason.
+    """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; running jobs continue.
+    It persists across restarts and reboots. Draining a drained node changes the reason.
     """
     Undrain: _aio.UnaryUnaryMultiCallable[_node_pb2.UndrainRequest, _node_pb2.UndrainResponse]  # type: ignore[assignment]
-    """Takes it into service again; conditions stay what they are. Idempotent."""
+    """Returns the node to service; conditions do not change. Idempotent."""
     AcceptCards: _aio.UnaryUnaryMultiCallable[_node_pb2.AcceptCardsRequest, _node_pb2.AcceptCardsResponse]  # type: ignore[assignment]
     """Accepts the present cards as intended: muster forgets a missing card, remembers a new, replaced or moved card, and
     ignores a card that the driver does not show. NOT_FOUND / NOTHING_TO_ACCEPT for a card about which
@@ -69,7 +69,7 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _node_pb2.GetNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_node_pb2.GetNodeResponse, _abc.Awaitable[_node_pb2.GetNodeResponse]]:
-        """The node, its cards, and what is wrong with them, as it was seen last."""
+        """The node, its cards and their conditions, as last seen."""
 
     @_abc_1.abstractmethod
     def Drain(
@@ -77,8 +77,8 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _node_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_node_pb2.DrainResponse, _abc.Awaitable[_node_pb2.DrainResponse]]:
-        """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; those that are there run
-        on. Kept over restarts and reboots. Draining a drained node changes the reason.
+        """Takes the node out of service: new jobs are refused with FAILED_PRECONDITION / NODE_DRAINING; running jobs continue.
+        It persists across restarts and reboots. Draining a drained node changes the reason.
         """
 
     @_abc_1.abstractmethod
@@ -87,7 +87,7 @@ class NodeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _node_pb2.UndrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_node_pb2.UndrainResponse, _abc.Awaitable[_node_pb2.UndrainResponse]]:
-        """Takes it into service again; conditions stay what they are. Idempotent."""
+        """Returns the node to service; conditions do not change. Idempotent."""
 
     @_abc_1.abstractmethod
     def AcceptCards(

@@ -60,7 +60,7 @@ class ProbeServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def ListChecks(self, request, context):
-        """The checks that there are.
+        """The checks of this node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,8 +75,8 @@ class ProbeServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ClearConditions(self, request, context):
-        """Takes conditions away, also those that only an operator clears; what is still so comes back with the next look.
-        INVALID_ARGUMENT / NOT_FOUND where there is none of this code.
+        """Clears conditions, also those that only an operator clears; the next look finds those again that persist.
+        INVALID_ARGUMENT for an unknown code, NOT_FOUND if there is no condition with this code.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -145,7 +145,7 @@ class RankTelemetry(_message.Message):
     processes: _builtins.int
     """The rank's process and its descendants."""
     cpu: _builtins.float
-    """Percent of one CPU, since the look before."""
+    """Percent of one CPU, since the previous look."""
     memory_bytes: _builtins.int
     read_rate: _builtins.float
     """Bytes per second through read- and write-like calls."""
@@ -204,17 +204,17 @@ class GetHistoryRequest(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """What it is about: a job, or one card of the node; neither: the node with all its cards."""
+    """The subject: a job, or one card of the node; neither: the node with all its cards."""
     card: _builtins.int
     @_builtins.property
     def start(self) -> _timestamp_pb2.Timestamp:
-        """Default: the last hour; kept are three days."""
+        """Default: the last hour. Three days are stored."""
 
     @_builtins.property
     def end(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def step(self) -> _duration_pb2.Duration:
-        """Points are means over such steps; default: as fine as what is kept, at most 1000 points."""
+        """Points are means over such steps; default: the stored resolution, at most 1000 points."""
 
     @_builtins.property
     def metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -307,7 +307,7 @@ class Point(_message.Message):
     most: _builtins.float
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp:
-        """Begin of the step."""
+        """Start of the step."""
 
     def __init__(
         self,
