@@ -246,8 +246,12 @@ def _write(path: Path, data: bytes, folder: int) -> None:
 
 def _sync(paths: list[Path]) -> None:
     """Syncs all at the same time, which takes about as long as one: a start waits for it. Raises OSError."""
-    with ThreadPoolExecutor(len(paths)) as threads:
-        list(threads.map(_sync_one, paths))
+    try:
+        with ThreadPoolExecutor(len(paths)) as threads:
+            list(threads.map(_sync_one, paths))
+    except RuntimeError:  # the node has no more threads: one after the other
+        for path in paths:
+            _sync_one(path)
 
 
 def _sync_one(path: Path) -> None:

@@ -192,6 +192,18 @@ def test_the_story_is_the_same_however_it_is_read(tmp_path: Path):
     assert entry.end == paths.journal.stat().st_size
 
 
+def test_a_job_is_recorded_where_the_node_has_no_more_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    root = Root.under(tmp_path)
+    root.jobs.mkdir(parents=True)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    job_folder.create(root, SPEC, ACCEPTED).close()
+    assert JobSpec.read(root.job(SPEC.job_id).spec, SPEC.job_id) == SPEC
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
