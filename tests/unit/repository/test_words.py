@@ -63,7 +63,16 @@ def test_a_page_has_no_replaced_word(page: str) -> None:
 
 # --- code -----------------------------------------------------------------------------------------------------------
 
-ROOMS = ("supervisors", "probes")
+ROOMS = (
+    "supervisors",
+    "probes",
+    "agent/events",
+    "agent/hang",
+    "agent/jobs",
+    "agent/logs",
+    "agent/node",
+    "agent/why",
+)
 
 
 def words_of_code(path: Path) -> list[tuple[int, str]]:
