@@ -58,7 +58,7 @@ def _unrecorded(job: "Job") -> set[int]:
 
 
 async def reap(registry: "Registry") -> None:
-    """Of the daemon; for ever."""
+    """Reaps orphans of the daemon until cancelled."""
     import anyio
 
     orphans = Orphans(lambda: {pid for entry in registry.live() for pid in _unrecorded(entry.job)})

@@ -49,7 +49,7 @@ class OwnLogs:
         page.add(LOST, self._audit.lost)
 
     async def run(self) -> None:
-        """Looks, for ever."""
+        """Looks until cancelled."""
         while True:
             # Given up when the daemon ends: a disk that hangs would hold up its end.
             await self._threads.run(self.look)

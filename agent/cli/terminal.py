@@ -46,7 +46,7 @@ class Terminal:
 
     def _set(self, change: Callable[[], None]) -> None:
         """Only in the foreground: else it is another's now, the shell's say, and we would be stopped. At once: at a
-        terminal that was halted by Ctrl-S anything else waits for ever."""
+        terminal that was halted by Ctrl-S anything else waits forever."""
         try:
             if os.tcgetpgrp(self._fd) == os.getpgrp():
                 change()

@@ -262,7 +262,7 @@ class EventStore:
     # --- upkeep -------------------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Syncs, keeps the bound, and writes what could not be written; for ever."""
+        """Syncs, keeps the size limit, and retries failed writes, until cancelled."""
         task_status.started()
         seen = 0
         while True:

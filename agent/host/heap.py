@@ -26,7 +26,7 @@ def keep_one() -> None:
 
 
 async def trim() -> None:
-    """Gives free pages back, for ever: by itself the library does so with those at the heap's end alone."""
+    """Returns free pages to the system, forever: by itself the library returns only pages at the heap's end."""
     release = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while release is not None:
         await anyio.sleep(TRIM_S)

@@ -178,7 +178,7 @@ class StateFile(Generic[_T]):
             )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Writes what has changed, for ever; once more at the end."""
+        """Writes changes until cancelled, and once more at the end."""
         task_status.started()
         try:
             while True:

@@ -106,7 +106,7 @@ class JobLoading:
         self._on_cards = []
 
     async def read_again(self) -> None:
-        """Reads jobs that could not be read, until they can be, or turn out to be damaged; for ever."""
+        """Retries unreadable jobs until they can be read or turn out to be damaged. Runs until cancelled."""
         pause = Backoff(READ_AGAIN_S, READ_AGAIN_MOST_S)
         while True:
             await anyio.sleep(pause.next())

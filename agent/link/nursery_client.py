@@ -89,7 +89,7 @@ class NurseryClient:
         self.trouble = ""
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keeps a nursery there, for ever; started after the first try.
+        """Keeps a nursery running until cancelled; started after the first try.
 
         Raises StartupError where one of another protocol version serves this root: it cannot be replaced while it has
         jobs.
@@ -314,7 +314,7 @@ def _spawn(root: Root, owner_fd: int | None) -> tuple[int, int]:
 
 
 def _opened_log(path: Path) -> int:
-    """Raises OSError: in a folder of others (a volume) it may be a link, or a FIFO whose open() would wait for ever."""
+    """Raises OSError: in a folder of others (a volume) it may be a link, or a FIFO whose open() would wait forever."""
     folder = trust.open_logs(path.parent)
     try:
         fd, _ = trust.open_log(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, folder=folder)

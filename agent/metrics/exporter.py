@@ -175,7 +175,7 @@ class Metrics:
         return page.text(openmetrics=openmetrics)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Counts, measures and shows, for ever. Cancelled, it takes the textfile away."""
+        """Counts, measures and serves until cancelled. Then it removes the textfile."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._tally.run)
             for setting, work in (

@@ -21,7 +21,7 @@ class LoopLag:
         self._total = 0.0
 
     async def run(self) -> None:
-        """Measures, for ever."""
+        """Measures until cancelled."""
         while True:
             due = time.monotonic() + PERIOD_S
             await anyio.sleep(PERIOD_S)

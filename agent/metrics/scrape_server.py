@@ -117,7 +117,7 @@ def _abandoned(path: str) -> bool:
 
 
 async def serve(sock: socket.socket, show: Show, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-    """Answers on a socket of `bind`, for ever, and closes it in the end.
+    """Answers on a socket of `bind`, forever, and closes it in the end.
 
     While no descriptors are left, the server takes no connections, or closes them at once; afterwards it goes on.
     """

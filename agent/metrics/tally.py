@@ -81,7 +81,7 @@ class Tally:
                 self._counts[metric][()] = 0
 
     async def run(self) -> None:
-        """Follows the events, for ever."""
+        """Follows the events until cancelled."""
         while True:
             with contextlib.suppress(CursorTooOld):  # `catch_up` goes on from what is left
                 await self._events.wait_beyond(self._cursor)

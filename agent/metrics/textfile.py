@@ -31,7 +31,7 @@ class Textfile:
         self.trouble = ""
 
     async def run(self, period_s: Callable[[], float]) -> None:
-        """Writes it every so often, for ever; takes it away at the end, since what it says would stay said."""
+        """Writes the file periodically until cancelled; then removes it, because its values would go stale."""
         try:
             while True:
                 await self.write()

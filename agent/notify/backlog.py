@@ -180,7 +180,7 @@ class Outbox:
             self._queues = {key: Queue(deque(items)) for key, items in saved.waiting.items() if items}
 
     async def run(self) -> None:
-        """Keeps the file, for ever; once more at the end."""
+        """Keeps the file until cancelled, and writes it once more at the end."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._file.run)

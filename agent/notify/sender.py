@@ -122,7 +122,7 @@ class Notifier:
             self._outbox.cursor = self._events.newest_cursor()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Sends, for ever."""
+        """Sends until cancelled."""
         async with anyio.create_task_group() as self._group:
             for key in self._outbox.keys:
                 self._wake(key)

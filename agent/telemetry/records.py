@@ -161,7 +161,7 @@ class RecordFile:
         self.trouble = ""
 
     async def follow(self, path: str) -> None:
-        """Writes what comes from now on, for ever."""
+        """Writes new records until cancelled."""
         with self._records.subscribed() as subscription:
             while True:
                 lines = b"".join(encoded(record) + b"\n" for record in await subscription.some())

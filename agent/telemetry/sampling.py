@@ -106,7 +106,7 @@ class Telemetry:
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many beats were left out since what is read took longer than its period, by what is read."""
+        """How many readings were skipped because one took longer than its period, by what is read."""
         return {beat.name: beat.skipped for beat in self._sampler.heartbeats}
 
     @property
@@ -157,7 +157,7 @@ class Telemetry:
         await self.history.load()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Samples, for ever. Cancelled, it puts what is left of the history onto the disk."""
+        """Samples until cancelled. Then it writes the rest of the history to disk."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self.history.run)
             await tasks.start(self._sampler.run)

@@ -197,7 +197,7 @@ class DaemonConnection:
         return facts
 
     def _silence(self) -> str:
-        """Why the daemon, which holds its socket, may be silent; empty where nobody can tell from here."""
+        """Why the daemon, which holds its socket, may be silent; empty if this cannot be found out from here."""
         from muster.agent.cli.client import silent
 
         return silent.why(self.address)

@@ -409,7 +409,7 @@ def _read(most: int) -> bytes:
 
 
 async def _apart(function: Callable[[], T]) -> T:
-    """Runs what may block for ever in a thread that does not delay the exit, unlike a worker's thread."""
+    """Runs what may block forever in a thread that does not delay the exit, unlike a worker's thread."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

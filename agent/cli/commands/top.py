@@ -68,7 +68,7 @@ def top(address: Address, job: str, interval: float, count: int | None, record: 
 
 
 def _look(connection: "DaemonConnection", job: str, interval: float, looks: int, live: bool, as_json: bool) -> None:
-    """`looks`: 0 is for ever."""
+    """`looks`: 0 is forever."""
     from muster.v1 import telemetry_pb2
 
     request = telemetry_pb2.GetTelemetryRequest(job_id=job)

@@ -194,7 +194,7 @@ class History:
                 _log.warning("history.unread", path=str(self._path), error=str(error))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Puts what was noted onto the disk, for ever; what is left, when it is cancelled."""
+        """Writes noted rows to disk until cancelled, then the remaining ones."""
         task_status.started()
         try:
             while True:

@@ -14,7 +14,7 @@ class Waiting:
 
     def __init__(self, step_s: float) -> None:
         self.step_s = step_s
-        #: Rows that were dropped for want of room since it was last set to 0.
+        #: Rows that were dropped because there was no room, since it was last set to 0.
         self.dropped = 0
         self._rows: dict[SeriesKey, dict[int, list[float | None]]] = {}
         self._count = 0

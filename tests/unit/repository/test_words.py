@@ -66,11 +66,19 @@ def test_a_page_has_no_replaced_word(page: str) -> None:
 ROOMS = (
     "supervisors",
     "probes",
+    "agent/api",
+    "agent/cli",
+    "agent/config",
     "agent/events",
     "agent/hang",
+    "agent/host",
     "agent/jobs",
+    "agent/link",
     "agent/logs",
+    "agent/messages",
+    "agent/metrics",
     "agent/node",
+    "agent/notify",
     "agent/why",
 )
 
