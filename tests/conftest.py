@@ -227,6 +227,11 @@ class Daemon:
         assert answer.ended, f"{job_id} has not ended after {seconds} s: {answer.job}"
         return answer.job
 
+    def explained(self, job_id: str) -> Any:
+        """The job once its end is explained too, which `wait` waits for only so long."""
+        self.wait(job_id)
+        return eventually(lambda: (job := self.get(job_id)).verdict.explained and job)
+
     def until_running(self, job_id: str) -> Any:
         def running() -> Any:
             job = self.get(job_id)

@@ -19,7 +19,7 @@ from muster.supervisors.paths import Root
 from muster.supervisors.system.spare import Reserve
 
 #: Callers wait at most so many seconds after a job's end for its explained verdict.
-EXPLAIN_S = 3.0
+EXPLAIN_S = 10.0
 
 
 class JobTable:

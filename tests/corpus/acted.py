@@ -24,7 +24,7 @@ import grpc
 from muster.probes.hang import Change, HangKind, HangSettings, HangVerdict, PlainDetector
 from muster.probes.hang.hang_records import read
 from muster.v1 import job_pb2, telemetry_pb2
-from tests.conftest import Daemon
+from tests.conftest import Daemon, eventually
 from tests.corpus.measure import Outcome, for_plain, judge
 from tests.corpus.scaled import scaled
 from tests.corpus.scenarios import BY_NAME, Scenario
@@ -321,6 +321,8 @@ def play(
     changes = list(watcher.changes[job])
     plain = PlainDetector(PLAIN)
     by_plain = [change for record in list(watcher.records[job]) for change in plain.feed(read(record))]
+    if any(change.verdict is HangVerdict.HUNG for change in changes):  # its event waits for the stacks
+        eventually(lambda: any(event.kind == "job.hung" for event in daemon.event_list(job)), PATIENCE_S)
     events = tuple(event.kind for event in daemon.event_list(job))
     for card in mine:
         card.restore()

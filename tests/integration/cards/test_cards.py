@@ -288,8 +288,8 @@ def test_an_xid_behind_the_end_changes_the_verdict(daemon: Daemon, cards: FakeCa
     start(daemon, "sleep", "100", job_id="j", indices=[6])
     job = daemon.until_running("j")
     os.kill(job.ranks[0].pid, signal.SIGABRT)
-    ended = daemon.wait("j")
-    assert ended.verdict.explained and ended.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
+    ended = daemon.explained("j")
+    assert ended.verdict.recommendation == job_pb2.RECOMMENDATION_FAIL
     cards.xid(6, 79)
     elsewhere = job_pb2.RECOMMENDATION_RETRY_ELSEWHERE
     verdict = eventually(lambda: (v := daemon.get("j").verdict).recommendation == elsewhere and v, 60)

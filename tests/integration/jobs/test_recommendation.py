@@ -82,7 +82,7 @@ def fails(daemon: Daemon, folder: Path, name: str, text: str) -> Any:
     path = folder / f"{name}.txt"
     path.write_text(text)
     daemon.run("sh", "-c", f"cat {path} >&2; exit 1", job_id=name)
-    return daemon.wait(name)
+    return daemon.explained(name)
 
 
 def action(job: Any) -> str:
@@ -146,7 +146,7 @@ def test_a_job_that_failed_while_no_daemon_ran(daemon: Daemon, tmp_path: Path) -
     (tmp_path / "go").touch()
     eventually(lambda: not alive(supervisor))
     daemon.start()
-    job = daemon.wait("x")
+    job = daemon.explained("x")
     assert (action(job), len(explained(daemon, "x"))) == (ELSEWHERE, 1)
 
 

@@ -46,8 +46,7 @@ def why(daemon: Daemon, job_id: str) -> dict[str, Any]:
 def test_every_reader_names_the_worker(shared: Daemon, name: str, status: str, action: str, line: str) -> None:
     launcher = name.partition("-")[0]
     shared.run(*prints(name), job_id=name)
-    job = shared.wait(name)
-    verdict = job.verdict
+    verdict = shared.explained(name).verdict
     assert (verdict.first_failed_rank, verdict.failed_worker.rank) == (0, 1)
     assert (verdict.failed_worker.launcher, verdict.failed_worker.status) == (launcher, status)
     assert job_pb2.Recommendation.Name(verdict.recommendation) == f"RECOMMENDATION_{action}"
@@ -68,7 +67,7 @@ def test_the_log_of_a_worker_of_msrun(shared: Daemon, tmp_path: Path) -> None:
     said = "Traceback (most recent call last):\\n  File w.py, line 9\\nRuntimeError: bad shape (3, 4)\\n"
     script = f"mkdir LOGDIR; echo step > LOGDIR/worker_0.log; printf '{said}' > LOGDIR/worker_1.log; "
     shared.run("sh", "-c", f"{script} cat {TEXTS}/msrun-raise.txt >&2; exit 1", job_id="msrun", workdir=str(tmp_path))
-    verdict = shared.wait("msrun").verdict
+    verdict = shared.explained("msrun").verdict
     assert (verdict.failed_worker.launcher, verdict.failed_worker.rank) == ("msrun", 1)
     assert verdict.cause.startswith("rank 1 exited with code 1: ")
     found = why(shared, "msrun")
@@ -113,7 +112,7 @@ def test_a_worker_of_the_real_mpirun(
     env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     job_id = f"{boot}-{how}"
     shared.run(*words, job_id=job_id, env=env, **fields)
-    verdict = shared.wait(job_id).verdict
+    verdict = shared.explained(job_id).verdict
     assert (verdict.failed_worker.launcher, verdict.failed_worker.rank) == ("mpirun", 1), why(shared, job_id)
     assert verdict.cause.startswith(status)
     assert job_pb2.Recommendation.Name(verdict.recommendation) == f"RECOMMENDATION_{action}"

@@ -335,7 +335,7 @@ def test_what_was_deleted_is_told_though_something_stands_in_its_place(daemon: D
     eventually(lambda: any("log of rank 0: somebody deleted" in text for text in daemon.get("job").warnings))
     job.end()
     removed = daemon.cli("rm", "job")
-    assert str(job.log(0)) in removed.stderr and "it stays" in removed.stderr, removed
+    assert str(job.log(0)) in removed.stderr and "not removed" in removed.stderr, removed
     assert job.log(0).is_dir()
 
 
