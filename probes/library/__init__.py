@@ -1,15 +1,16 @@
 """Proof of a hang by the library that the ranks wait in: who is inside a collective, and who never came to it.
 
-`flight_recorder` reads dumps of PyTorch, `dump_files` finds them and asks for new ones, `laggards` judges two dumps of
-each rank. `nccl_ras` asks NCCL's RAS, `nccl_version` says where that is safe, `ras_judgement` judges two answers.
-`collective_finding` is what both judgements return. What is read here was written by the job: nothing of it is run.
+`flight_recorder` reads dumps of PyTorch, `dump_files` finds them, `dump_taking` gets new ones of all ranks, `laggards`
+judges two of each rank. `nccl_ras` asks NCCL's RAS, `nccl_version` says where that is safe, `ras_judgement` judges two
+answers. Both judgements return a `LibraryFinding`. What is read here was written by the job: nothing of it is run.
 """
 
 from muster.probes.library.collective_finding import LibraryFinding, LibraryVerdict, StuckCollective
 from muster.probes.library.dump_files import DumpSource, ask_for_dump, dump_source, dump_stamps, fresh_dump, latest_dump
+from muster.probes.library.dump_taking import TakenDumps, take_dumps
 from muster.probes.library.flight_recorder import DumpBeingWritten, DumpUnreadable, FlightDump
 from muster.probes.library.laggards import find_laggards
-from muster.probes.library.nccl_ras import RasAnswer, RasTarget, RasTrouble, ask_ras
+from muster.probes.library.nccl_ras import RasAnswer, RasTarget, RasTrouble, ask_ras, inner_pids, ras_address
 from muster.probes.library.nccl_version import SAFE_FROM, mapped_version, version_of
 from muster.probes.library.ras_judgement import judge_answers
 
@@ -25,14 +26,18 @@ __all__ = [
     "RasTarget",
     "RasTrouble",
     "StuckCollective",
+    "TakenDumps",
     "ask_for_dump",
     "ask_ras",
     "dump_source",
     "dump_stamps",
     "find_laggards",
     "fresh_dump",
+    "inner_pids",
     "judge_answers",
     "latest_dump",
     "mapped_version",
+    "ras_address",
+    "take_dumps",
     "version_of",
 ]

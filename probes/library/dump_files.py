@@ -101,7 +101,7 @@ async def ask_for_dump(source: DumpSource, deadline_s: float = 5.0, proc: Path =
     except DumpUnreadable as error:
         return str(error)
     except (OSError, watched.StillHanging) as error:  # TimeoutError is an OSError
-        return f"the pipe {source.pipe} of rank {source.rank}: {_reason(error)}"
+        return f"the pipe {shown(source.pipe)} of rank {source.rank}: {_reason(error)}"
     return ""
 
 
@@ -117,15 +117,21 @@ async def latest_dump(source: DumpSource, deadline_s: float = 10.0, proc: Path =
 
 
 async def fresh_dump(
-    source: DumpSource, before: Mapping[str, DumpStamp], deadline_s: float, proc: Path = PROC
+    source: DumpSource,
+    before: Mapping[str, DumpStamp],
+    deadline_s: float,
+    proc: Path = PROC,
+    limiter: anyio.CapacityLimiter | None = None,
 ) -> FlightDump:
-    """A dump that was written since `before`, once it is complete. Raises DumpUnreadable: it did not come within
-    `deadline_s` seconds, or is none."""
+    """A dump that was written since `before`, once it is complete. `limiter`: held while a file is read. Raises
+    DumpUnreadable: it did not come within `deadline_s` seconds, or is none."""
+    limiter = limiter or anyio.CapacityLimiter(1)
     why = "no new dump"
     with anyio.move_on_after(deadline_s):
         while True:
             try:
-                return await _in_thread(source, math.inf, lambda: _read(source, before, proc))
+                async with limiter:
+                    return await _in_thread(source, math.inf, lambda: _read(source, before, proc))
             except (DumpBeingWritten, _NoFreshDump) as error:
                 why = str(error)
             await anyio.sleep(LOOK_S)

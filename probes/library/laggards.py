@@ -42,25 +42,26 @@ def find_laggards(
         names = f"rank{'s' if len(moved) > 1 else ''} {numbers(moved)}"
         return LibraryFinding(LibraryVerdict.MOVES, f"{names} advanced between two dumps", moved=moved)
     dumps = {rank: second[rank] for rank in ranks}
-    by_name: defaultdict[str, dict[int, FlightGroup]] = defaultdict(dict)
+    # Two groups of different ranks may have one name, where only their own ranks made them.
+    found: defaultdict[tuple[str, tuple[int, ...]], dict[int, FlightGroup]] = defaultdict(dict)
     for rank in ranks:
         for name, group in dumps[rank].groups.items():
-            by_name[name][rank] = group
+            found[name, group.ranks][rank] = group
     stuck: list[StuckCollective] = []
     left_out = False
-    for name, groups in by_name.items():
+    for (name, listed), groups in found.items():
         inside = {rank: group for rank, group in groups.items() if group.enqueued > group.completed}
         if any(group.p2p for group in groups.values()):
             left_out = left_out or bool(inside)
         elif inside:
-            stuck += _of_group(_Members(name, groups, dumps, everyone), inside)
+            stuck += _of_group(_Members(name, listed, groups, dumps, everyone), inside)
     if stuck:
         return finding_of(sorted(stuck, key=lambda one: one.group))
     if left_out:
         reason = "ranks wait in groups with sends and receives, whose numbers tell nothing"
         return LibraryFinding(LibraryVerdict.UNDECIDED, reason)
     if len(ranks) < len(everyone):
-        reason = f"no rank with a dump waits in a collective; {len(everyone) - len(ranks)} ranks have no dump"
+        reason = f"no rank with a dump waits in a collective; {len(ranks)} of {len(everyone)} ranks have dumps"
         return LibraryFinding(LibraryVerdict.IDLE, reason)
     return LibraryFinding(LibraryVerdict.IDLE, "no rank waits in a collective")
 
@@ -75,6 +76,7 @@ class _Members:
     """A group in the dumps of its ranks."""
 
     name: str
+    listed: tuple[int, ...]
     groups: Mapping[int, FlightGroup]
     dumps: Mapping[int, FlightDump]
     everyone: list[int]
@@ -91,10 +93,14 @@ class _Members:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Of the job; those that are seen to use it where no dump lists them."""
-        listed = {rank for dump in self.dumps.values() for rank in dump.known.get(self.name, ())}
-        if not listed and self.desc == DEFAULT_GROUP:
-            listed = set(self.everyone)
-        return tuple(sorted(listed | self.groups.keys()))
+        listed = self.everyone if not self.listed and self.desc == DEFAULT_GROUP else self.listed
+        return tuple(sorted({*listed, *self.groups}))
+
+    def never_used(self, rank: int) -> bool:
+        """Whether it is certain that a rank without a status of this group never enqueued anything in it: its dump has
+        all groups that it has used, and no other one by this name."""
+        dump = self.dumps.get(rank)
+        return dump is not None and dump.complete and self.name not in dump.groups
 
 
 def _of_group(members: _Members, inside: Mapping[int, FlightGroup]) -> list[StuckCollective]:
@@ -115,8 +121,7 @@ def _collective(members: _Members, number: int, inside: tuple[int, ...]) -> Stuc
     for rank in members.ranks:
         group, dump = members.groups.get(rank), members.dumps.get(rank)
         if group is None:
-            # One whose dump does not name all its groups may have this one under a number.
-            (absent if dump is not None and dump.complete else unknown).append(rank)
+            (absent if members.never_used(rank) else unknown).append(rank)
         elif group.enqueued == group.completed and group.enqueued < number:
             # In a group without a name it may wait for another rank.
             (unknown if dump is not None and dump.waits_unnamed else absent).append(rank)

@@ -5,45 +5,40 @@ localhost:28028 if nothing else is set, where every process of a job listens and
 The server closes the connection after a status. JSON came with 2.28.7.
 
 Asking has crashed jobs (see `nccl_version`): ask only a job that is suspected, not one that starts, at most every 15
-seconds. Nothing is sent before the listener is known to be a socket of the rank's user and greets as RAS does: the port
-is the job's to choose, and another program may take the same lines for something else.
+seconds. Nothing but a hello is sent before it is known that a process of the job answers, as RAS does: the port is the
+job's to choose, other jobs may share it, and another program may take the same lines for something else.
 """
 
-import ipaddress
+import contextlib
 import os
 import re
-import socket
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 import anyio.abc
 import msgspec
-import psutil
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from muster.probes.calls import watched
+from muster.probes.library import sockets
 from muster.probes.library.collective_finding import shown
 from muster.probes.library.nccl_version import SAFE_FROM, Version
 
 PROC = Path("/proc")
 DEFAULT_PORT = 28028
-#: Seconds for an answer: RAS itself waits up to 10 for its peers. Bytes of an answer, of a line before it, and of
-#: /proc/PID/net/tcp.
-DEADLINE_S, MAX_ANSWER_BYTES, MAX_LINE_BYTES, MAX_TABLE_BYTES = 12.0, 16 << 20, 4096, 16 << 20
+#: Seconds for an answer: RAS itself waits up to 10 for its peers. Bytes of an answer, and of a line before it.
+DEADLINE_S, MAX_ANSWER_BYTES, MAX_LINE_BYTES = 12.0, 16 << 20, 4096
 #: `init_state` and `async_error` of a communicator that is well (ncclSuccess), and of one in progress.
 WELL, IN_PROGRESS = 0, 7
 
-_LISTEN = "0A"
 _HELLO = b"CLIENT PROTOCOL 2\n"
 _GREETING = re.compile(r"SERVER PROTOCOL \d+")
 _POSITION = re.compile(r"\(byte (\d+)\)")
 #: 2.28.7 and 2.28.9 leave out the comma behind this of a missing rank.
 _NO_COMMA = re.compile(rb'("nvml_dev"\s*:\s*-?\d+)(\s*")')
-
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class RasTrouble(Exception):
@@ -219,7 +214,7 @@ def ras_address(environ: Iterable[bytes]) -> tuple[str, int]:
 
 async def ask_ras(
     target: RasTarget,
-    pids: Collection[int],
+    pids: Mapping[int, int],
     *,
     least: Version = SAFE_FROM,
     deadline_s: float = DEADLINE_S,
@@ -227,8 +222,8 @@ async def ask_ras(
 ) -> RasAnswer:
     """The state of all communicators that a rank's RAS knows.
 
-    `pids`: all processes of the job on this node, as they call themselves (the last number of NSpid in
-    /proc/PID/status). Raises RasTrouble: one of its kinds above.
+    `pids`: all processes of the job on this node, workers too, each with what it calls itself (`inner_pids`). Raises
+    RasTrouble: one of its kinds above.
     """
     if target.version is None or target.version < least:
         said = "unknown" if target.version is None else ".".join(map(str, target.version))
@@ -238,16 +233,16 @@ async def ask_ras(
         with anyio.fail_after(deadline_s):
             what = f"the RAS listeners of process {target.pid}"
             addresses = await watched.call(what, lambda: _listening(target, proc))
-            data = await _ask_one(addresses, target.port)
+            data = await _ask_one(addresses, target.port, pids, proc)
             at = time.monotonic()
-            answer = await watched.call("addresses of this node", lambda: parse_answer(data, at, _own_addresses()))
+            answer = await watched.call(what, lambda: parse_answer(data, at, sockets.own_addresses()))
     except TimeoutError:
         raise RasUnreachable(f"RAS did not answer within {deadline_s:g} s") from None
     except (OSError, watched.StillHanging) as error:
         raise RasUnreachable(f"RAS cannot be asked: {getattr(error, 'strerror', None) or error}") from None
-    found = answer.processes()
-    if not found or not found <= frozenset(pids):
-        foreign = ", ".join(map(str, sorted(found - frozenset(pids))[:5]))
+    found, own = answer.processes(), frozenset(pids.values())
+    if not found or not found <= own:
+        foreign = ", ".join(map(str, sorted(found - own)[:5]))
         said = f"processes {foreign} in it are not the job's" if foreign else "it has no process of this node"
         raise RasOtherJob(f"the answer of RAS on port {target.port} is another job's: {said}")
     return answer
@@ -258,17 +253,20 @@ def _listening(target: RasTarget, proc: Path) -> list[str]:
     theirs, ours = (os.readlink(f"{proc}/{pid}/ns/net") for pid in (target.pid, "self"))
     if theirs != ours:
         raise RasUnreachable("RAS is not reachable: the rank has a network namespace of its own")
-    sockets = [one for name in ("tcp", "tcp6") for one in _listeners(f"{proc}/{target.pid}/net/{name}", target.port)]
-    wanted = _addresses(target.host)
+    try:
+        wanted = sockets.local_addresses(target.host)
+    except ValueError:
+        host = shown(target.host, 100)
+        raise RasUnreachable(
+            f"NCCL_RAS_ADDR names the host {host!r}: muster asks only localhost and addresses of this node"
+        ) from None
     found: list[str] = []
     for address in wanted:
-        # The kernel prefers the one that is bound to the address itself. A socket bound to :: may take IPv4 as well.
-        owners = {uid for bound, uid in sockets if bound == address}
-        owners = owners or {uid for bound, uid in sockets if bound.is_unspecified and bound.version >= address.version}
-        if owners - {target.uid}:
-            listener = f"uid {min(owners - {target.uid})} listens on port {target.port}"
+        foreign = sorted((users := sockets.listeners(address, target.port, target.pid, proc)) - {target.uid})
+        if foreign:
+            listener = f"uid {foreign[0]} listens on port {target.port}"
             raise RasRefused(f"{listener}, and the rank's user is uid {target.uid}: another user's job has the port")
-        if owners:
+        if users:
             found.append(str(address))
     if not found:
         said = " and ".join(str(address) for address in wanted)
@@ -276,51 +274,7 @@ def _listening(target: RasTarget, proc: Path) -> list[str]:
     return found
 
 
-def _addresses(host: str) -> list[_Address]:
-    if host == "localhost":
-        return [ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1")]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        raise RasUnreachable(
-            f"NCCL_RAS_ADDR names the host {shown(host, 100)!r}: muster asks only localhost and addresses of this node"
-        ) from None
-    if address.is_unspecified:
-        return _addresses("127.0.0.1" if address.version == 4 else "::1")
-    if not address.is_loopback and str(address) not in _own_addresses():
-        raise RasUnreachable(f"NCCL_RAS_ADDR names {address}, which is no address of this node")
-    return [address]
-
-
-def _own_addresses() -> frozenset[str]:
-    """Of this network namespace, with its host name. Blocks."""
-    addresses = {one.address.partition("%")[0] for found in psutil.net_if_addrs().values() for one in found}
-    return frozenset(addresses | {socket.gethostname()})
-
-
-def _listeners(path: str, port: int) -> list[tuple[_Address, int]]:
-    """Address and user of each socket that listens on a port, by /proc/PID/net/tcp (proc_net_tcp in the kernel's
-    documentation)."""
-    try:
-        with open(path, "rb") as file:
-            lines = file.read(MAX_TABLE_BYTES).decode("ascii", "replace").splitlines()[1:]
-    except FileNotFoundError:  # no IPv6
-        return []
-    found = []
-    for line in lines:
-        words = line.split()
-        if len(words) < 8 or words[3] != _LISTEN:
-            continue
-        bound, _, number = words[1].partition(":")
-        if int(number, 16) == port:
-            # Words of 32 bits as they lie in memory.
-            raw = bytes.fromhex(bound)
-            swapped = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
-            found.append((ipaddress.ip_address(swapped), int(words[7])))
-    return found
-
-
-async def _ask_one(addresses: Iterable[str], port: int) -> bytes:
+async def _ask_one(addresses: Iterable[str], port: int, pids: Mapping[int, int], proc: Path) -> bytes:
     """The answer at the first address that takes the connection."""
     refused: OSError | None = None
     for address in addresses:
@@ -330,46 +284,92 @@ async def _ask_one(addresses: Iterable[str], port: int) -> bytes:
             refused = error
             continue
         async with stream:
-            return await _talk(stream)
+            return await _Conversation(stream, pids, proc).report()
     raise RasUnreachable(f"RAS on port {port} takes no connection: {refused}")
 
 
-async def _talk(stream: anyio.abc.ByteStream) -> bytes:
-    reader = BufferedByteReceiveStream(stream)
-    try:
-        greeting = await _line(stream, reader, _HELLO)
-        if not _GREETING.fullmatch(greeting):
-            raise RasRefused(f"what listens on the port does not greet as RAS does: {shown(greeting, 100)!r}")
-        format_set = await _line(stream, reader, b"SET FORMAT json\n")
-        if format_set != "OK":
-            raise RasRefused(f"RAS has no JSON (NCCL before 2.28.7): {shown(format_set, 100)!r}")
-        await stream.send(b"VERBOSE STATUS\n")
-        data = await _to_end(reader)
-    except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
-        raise RasUnreachable("RAS closed the connection before its answer") from None
-    except anyio.DelimiterNotFound:
-        raise RasRefused(f"what listens on the port sends no line of at most {MAX_LINE_BYTES} bytes") from None
-    if data.startswith(b"ERROR"):
-        raise RasRefused(f"RAS refuses: {shown(data.splitlines()[0].decode('utf-8', 'replace'), 200)}")
-    if not data.strip():
-        raise RasUnreachable("RAS closed the connection before its answer")
-    return data
-
-
-async def _line(stream: anyio.abc.ByteStream, reader: BufferedByteReceiveStream, command: bytes) -> str:
-    await stream.send(command)
-    return (await reader.receive_until(b"\n", MAX_LINE_BYTES)).decode("utf-8", "replace").strip()
-
-
-async def _to_end(reader: BufferedByteReceiveStream) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    while True:
+async def inner_pids(pids: Iterable[int], deadline_s: float = 5.0, proc: Path = PROC) -> dict[int, int]:
+    """By pid: what each process calls itself, in its own pid namespace (the last number of NSpid in /proc/PID/status).
+    Without those that have ended, and empty where /proc does not answer in time."""
+    asked = tuple(pids)
+    with anyio.move_on_after(deadline_s):
         try:
-            piece = await reader.receive(64 << 10)
-        except anyio.EndOfStream:
-            return b"".join(pieces)
-        size += len(piece)
-        if size > MAX_ANSWER_BYTES:
-            raise RasRefused(f"the answer of RAS is larger than {MAX_ANSWER_BYTES >> 20} MiB")
-        pieces.append(piece)
+            what = f"the pid namespaces of process {min(asked, default=0)} and others"
+            return await watched.call(what, lambda: _inner_pids(asked, proc))
+        except (OSError, watched.StillHanging):
+            pass
+    return {}
+
+
+def _inner_pids(pids: Iterable[int], proc: Path) -> dict[int, int]:
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            status = Path(f"{proc}/{pid}/status").read_text(errors="replace")
+            found[pid] = int(status.partition("\nNSpid:")[2].splitlines()[0].split()[-1])
+    return found
+
+
+class _Conversation:
+    """One connection to whatever listens."""
+
+    def __init__(self, stream: anyio.abc.SocketStream, pids: Mapping[int, int], proc: Path) -> None:
+        self._stream = stream
+        self._reader = BufferedByteReceiveStream(stream)
+        self._pids = pids
+        self._proc = proc
+
+    async def report(self) -> bytes:
+        """Raises RasTrouble, OSError."""
+        try:
+            greeting = await self._line(_HELLO)
+            if not _GREETING.fullmatch(greeting):
+                raise RasRefused(f"what listens on the port does not greet as RAS does: {shown(greeting, 100)!r}")
+            await self._check_process()
+            format_set = await self._line(b"SET FORMAT json\n")
+            if format_set != "OK":
+                raise RasRefused(f"RAS has no JSON (NCCL before 2.28.7): {shown(format_set, 100)!r}")
+            await self._stream.send(b"VERBOSE STATUS\n")
+            data = await self._to_end()
+        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
+            raise RasUnreachable("RAS closed the connection before its answer") from None
+        except anyio.DelimiterNotFound:
+            raise RasRefused(f"what listens on the port sends no line of at most {MAX_LINE_BYTES} bytes") from None
+        if data.startswith(b"ERROR"):
+            raise RasRefused(f"RAS refuses: {shown(data.splitlines()[0].decode('utf-8', 'replace'), 200)}")
+        if not data.strip():
+            raise RasUnreachable("RAS closed the connection before its answer")
+        return data
+
+    async def _check_process(self) -> None:
+        """Whether the process that took the connection is one of the job's. Pids in the answer do not tell it where
+        two containers share a network: both have processes 1 to 8."""
+        ours = self._stream.extra(anyio.abc.SocketAttribute.local_address)
+        theirs = self._stream.extra(anyio.abc.SocketAttribute.remote_address)
+        assert isinstance(ours, tuple) and isinstance(theirs, tuple)  # a name would be that of a unix socket
+        try:
+            what = f"the sockets of process {min(self._pids, default=0)} and others"
+            found = await watched.call(what, lambda: sockets.holder(theirs, ours, tuple(self._pids), self._proc))
+        except PermissionError:
+            if all(pid == inner for pid, inner in self._pids.items()):
+                return  # then the pids in the answer are those of this node, and tell it
+            found = None
+        if found is None:
+            raise RasOtherJob("RAS was answered by a process that is not known as one of the job's")
+
+    async def _line(self, command: bytes) -> str:
+        await self._stream.send(command)
+        return (await self._reader.receive_until(b"\n", MAX_LINE_BYTES)).decode("utf-8", "replace").strip()
+
+    async def _to_end(self) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            try:
+                piece = await self._reader.receive(64 << 10)
+            except anyio.EndOfStream:
+                return b"".join(pieces)
+            size += len(piece)
+            if size > MAX_ANSWER_BYTES:
+                raise RasRefused(f"the answer of RAS is larger than {MAX_ANSWER_BYTES >> 20} MiB")
+            pieces.append(piece)

@@ -57,6 +57,8 @@ def judge_answers(first: RasAnswer, second: RasAnswer, job: Mapping[int, int]) -
     if silent:
         who = ", ".join(dict.fromkeys(job_ranks.text(one) for comm in silent for one in comm.missing_ranks[:4]))
         return LibraryFinding(LibraryVerdict.UNDECIDED, f"RAS has no report of {who}: stopped or unreachable")
+    if second.communicators and not running:
+        return LibraryFinding(LibraryVerdict.UNDECIDED, "no communicator runs: each is being made or closed")
     if not any(one.counted for one in running):
         return LibraryFinding(LibraryVerdict.IDLE, "RAS has counted no collective")
     reason = (

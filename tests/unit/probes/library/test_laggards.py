@@ -160,6 +160,13 @@ def test_a_rank_that_never_used_the_group() -> None:
     assert (found.verdict, found.culprits) == (LibraryVerdict.ABSENT, (3,))
 
 
+def test_two_groups_of_one_name() -> None:
+    first, second = {"tp": "0, 1"}, {"tp": "2, 3"}
+    waits, other = nccl(first, {"tp": (7, 6)}), nccl(second, {"tp": (2, 2)})
+    found = finding({0: waits, 1: waits, 2: other, 3: other})
+    assert (found.verdict, [one.inside for one in found.stuck]) == (LibraryVerdict.LAUNCHED, [(0, 1)])
+
+
 def test_a_rank_whose_groups_have_no_names_is_unknown() -> None:
     waits = nccl(ALL, {"all": (1, 0)})
     top = {"version": "2.10", "entries": [], "pg_config": {}, "pg_status": {"5": {"last_enqueued_collective": 4}}}

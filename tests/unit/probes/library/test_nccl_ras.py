@@ -14,6 +14,7 @@ from muster.probes.library.nccl_ras import (
     RasRefused,
     RasUnreachable,
     RasUnsafe,
+    inner_pids,
     parse_answer,
     ras_address,
 )
@@ -30,6 +31,8 @@ from tests.unit.probes.library.ras_server import (
 )
 
 PID = os.getpid()
+#: The processes of the job, each with what it calls itself.
+OWN = {PID: PID}
 SAFE: Version = (2, 29, 2)
 LIMIT_S = 60.0
 
@@ -42,7 +45,7 @@ async def ask(server: RasServer) -> RasAnswer:
     trouble: RasTrouble | None = None
     async with server.listening() as port:
         try:
-            return await ask_ras(target(port), [PID], deadline_s=LIMIT_S)
+            return await ask_ras(target(port), OWN, deadline_s=LIMIT_S)
         except RasTrouble as error:
             trouble = error  # raised outside of the server's task group, which would wrap it
     raise trouble
@@ -70,7 +73,7 @@ async def test_localhost_is_both_families(address: str) -> None:
     server = RasServer(report(communicator([rank(0, PID, 7, host=address)])))
     try:
         async with server.listening(address) as port:
-            found = await ask_ras(target(port, host="localhost"), [PID], deadline_s=LIMIT_S)
+            found = await ask_ras(target(port, host="localhost"), OWN, deadline_s=LIMIT_S)
     except OSError:
         pytest.skip(f"there is no {address} here")
     assert found.processes() == {PID}
@@ -139,11 +142,11 @@ async def test_no_answer() -> None:
     for server in (RasServer(b""), RasServer(greeting=b"")):
         async with server.listening() as port:
             with pytest.raises(RasUnreachable):
-                await ask_ras(target(port), [PID], deadline_s=0.3)
+                await ask_ras(target(port), OWN, deadline_s=0.3)
     for answer in (nothing, slowly):
         async with RasServer(answer=answer).listening() as port:
             with pytest.raises(RasUnreachable, match=r"within 0\.3 s"):
-                await ask_ras(target(port), [PID], deadline_s=0.3)
+                await ask_ras(target(port), OWN, deadline_s=0.3)
 
 
 async def test_an_endless_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,17 +167,17 @@ async def test_the_version_gate(version: Version | None) -> None:
     server = RasServer()
     async with server.listening() as port:
         with pytest.raises(RasUnsafe, match=r"at least 2\.29\.2 is needed"):
-            await ask_ras(target(port, version=version), [PID])
+            await ask_ras(target(port, version=version), OWN)
         assert server.commands == []
         if version is not None:
-            await ask_ras(target(port, version=version), [PID], least=(2, 24, 0), deadline_s=LIMIT_S)
+            await ask_ras(target(port, version=version), OWN, least=(2, 24, 0), deadline_s=LIMIT_S)
 
 
 async def test_another_users_listener_gets_nothing() -> None:
     server = RasServer()
     async with server.listening() as port:
         with pytest.raises(RasRefused, match=f"uid {os.getuid()} listens on port {port}"):
-            await ask_ras(target(port, uid=os.getuid() + 1), [PID], deadline_s=LIMIT_S)
+            await ask_ras(target(port, uid=os.getuid() + 1), OWN, deadline_s=LIMIT_S)
     assert server.commands == []
 
 
@@ -192,11 +195,32 @@ async def test_another_jobs_answer(ranks: list[object]) -> None:
         await ask(RasServer(report(communicator(ranks))))
 
 
+async def test_another_process_answers() -> None:
+    # Both containers have a process of this number, and they share the port.
+    other = os.getppid()
+    server = RasServer(report(communicator([rank(0, 1, 7)])))
+    async with server.listening() as port:
+        with pytest.raises(RasOtherJob, match="not known as one of the job's"):
+            await ask_ras(target(port), {other: 1}, deadline_s=LIMIT_S)
+        found = await ask_ras(target(port), {other: 1, PID: 1}, deadline_s=LIMIT_S)
+    assert server.commands[0] == "CLIENT PROTOCOL 2" and server.commands[1].startswith("CLIENT")
+    assert found.processes() == {1}
+
+
+async def test_what_processes_call_themselves(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/status").write_text("Name:\tpython\nPid:\t7\nNSpid:\t7\t31\t2\nNSpgid:\t7\t31\t2\n")
+    (tmp_path / "8").mkdir()
+    (tmp_path / "8/status").write_text("Name:\tpython\n")
+    assert await inner_pids([7, 8, 9], proc=tmp_path) == {7: 2}
+    assert PID in await inner_pids([PID])
+
+
 async def test_nothing_listens() -> None:
     async with RasServer().listening() as port:
         pass
     with pytest.raises(RasUnreachable, match=f"nothing listens on port {port}"):
-        await ask_ras(target(port), [PID], deadline_s=LIMIT_S)
+        await ask_ras(target(port), OWN, deadline_s=LIMIT_S)
 
 
 async def test_another_network_namespace(tmp_path: Path) -> None:
@@ -204,15 +228,15 @@ async def test_another_network_namespace(tmp_path: Path) -> None:
         (tmp_path / name / "ns").mkdir(parents=True)
         (tmp_path / name / "ns/net").symlink_to(namespace)
     with pytest.raises(RasUnreachable, match="not reachable: the rank has a network namespace of its own"):
-        await ask_ras(target(1), [PID], deadline_s=LIMIT_S, proc=tmp_path)
+        await ask_ras(target(1), OWN, deadline_s=LIMIT_S, proc=tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("host", "said"), [("192.0.2.7", "no address of this node"), ("example.org", "names the host")]
+    ("host", "said"), [("192.0.2.7", "names the host '192.0.2.7'"), ("example.org", "names the host")]
 )
 async def test_hosts_that_are_not_asked(host: str, said: str) -> None:
     with pytest.raises(RasTrouble, match=said):
-        await ask_ras(target(28028, host=host), [PID], deadline_s=LIMIT_S)
+        await ask_ras(target(28028, host=host), OWN, deadline_s=LIMIT_S)
 
 
 @pytest.mark.parametrize(

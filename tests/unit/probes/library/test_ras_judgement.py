@@ -94,7 +94,7 @@ def test_errors_and_communicators_that_do_not_run() -> None:
         found = standing(communicator([lag[0], rank(1, 15, 6, **status)]))
         assert found.verdict is LibraryVerdict.UNDECIDED and "rank 5" in found.reason
     for status in ({"init_state": 7}, {"finalize_called": True}, {"destroy_flag": True}):
-        assert standing(communicator([lag[0], rank(1, 15, 6, **status)])).verdict is LibraryVerdict.IDLE
+        assert standing(communicator([lag[0], rank(1, 15, 6, **status)])).verdict is LibraryVerdict.UNDECIDED
     assert standing(communicator([lag[0], rank(1, 15, 6, async_error=7)])).culprits == (5,)
 
 
