@@ -125,7 +125,8 @@ def test_its_output_goes_on(daemon: Daemon, tmp_path: Path, spoil: Spoil, killed
 def test_the_folder_comes_back(daemon: Daemon, tmp_path: Path, restarted: bool) -> None:
     """Then it is a job like any other, and its end is what it is."""
     daemon.run("sh", "-c", COUNTS, job_id="job", workdir=str(tmp_path))
-    daemon.until_running("job")
+    log = daemon.root.rank_log("job", 0, 0)
+    eventually(lambda: log.exists() and log.stat().st_size)
     folder = daemon.root.job("job").folder
     moved(folder)
     if restarted:
