@@ -117,7 +117,7 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None) -> Daemon
     # What watches them, and what tells of them.
     telemetry = Telemetry(root, config, driver, registry)
     stacks = Stacks(registry, driver)
-    hangs = HangWatch(config, events, registry, telemetry.records, stacks.take)
+    hangs = HangWatch(config, events, registry, telemetry.records, stacks)
     explaining = Explaining(Sources(events, telemetry, health, config, root), registry)
     notifier = Notifier(root, config, events, registry)
     slots = Listeners(config)

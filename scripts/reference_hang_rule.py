@@ -145,7 +145,19 @@ def _pattern(row: PatternRow) -> str:
     limit = ", else ".join(row.limit)
     who = "" if row.verdict is None else (row.who.__doc__ or "").rstrip(".")
     who = who[:1].lower() + who[1:]
-    return _row([row.name, row.scene or "any", row.words, verdict, row.kind or "", who, limit, sure, row.scenario])
+    return _row(
+        [
+            row.name,
+            row.scene or "any",
+            row.words,
+            verdict,
+            ("by the stacks" if callable(row.kind) else row.kind) or "",
+            who,
+            limit,
+            sure,
+            row.scenario,
+        ]
+    )
 
 
 def _used() -> Iterable[Scenario]:

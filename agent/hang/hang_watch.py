@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
 from muster.agent.config.schema import Config, HangTable
-from muster.agent.errors import CursorTooOld
+from muster.agent.errors import CursorTooOld, MusterError
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.hang import culprit
 from muster.agent.hang.kept_stacks import JobStacks
@@ -29,6 +29,9 @@ from muster.agent.telemetry.records import Lost, Records, TelemetryRecord, encod
 from muster.agent.text import ranks
 from muster.probes import hang
 from muster.probes.hang import Change, HangVerdict
+from muster.probes.hang.dump_schedule import dump_times
+from muster.probes.stacks.rank_stacks import of_ranks
+from muster.probes.waits import RankStack, blame, place
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.spec import OnHang
 from muster.supervisors.model.states import State
@@ -58,8 +61,14 @@ class WatchedJobs(Protocol):
         """A job in memory: one that has not ended, or that a client has read."""
 
 
-#: Takes the stacks of a job's ranks: job, ranks (empty: all), occasion.
-TakeStacks = Callable[[str, Sequence[int], str], Awaitable[JobStacks]]
+class StackTaker(Protocol):
+    """Takes the stacks of a job; both raise MusterError."""
+
+    def take(self, job_id: str, ranks: Sequence[int], occasion: str) -> Awaitable[JobStacks]:
+        """Of these ranks (empty: all) and their workers; stores them."""
+
+    def look(self, job_id: str) -> Awaitable[JobStacks]:
+        """Of all ranks without their workers; stores nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ class CurrentHang:
         if self.now is None:
             return self.change.evidence
         blamed = self.change.evidence.get("culprit")
-        return self.now if blamed is None else {**self.now, "culprit": blamed}
+        return self.now if blamed is None or "culprit" in self.now else {**self.now, "culprit": blamed}
 
     @property
     def is_proven(self) -> bool:
@@ -94,7 +103,9 @@ class CurrentHang:
 def sentence(change: Change) -> str:
     """For people: the culprit, where stacks show it; else the verdict, the ranks, and why."""
     if blamed := change.evidence.get("culprit"):
-        return str(blamed.get("text", ""))[:_SHOWN]
+        since = change.evidence.get("since")
+        text = culprit.sentence(blamed, since if isinstance(since, (int, float)) else change.t)
+        return (text if change.verdict is HangVerdict.HUNG else f"{change.verdict}: {text}")[:_SHOWN]
     kind = f" ({change.kind})" if change.kind else ""
     odd = change.evidence.get("odd_ranks") or {}
     who = f"; {ranks(change.ranks)}" if change.ranks else ""
@@ -116,6 +127,8 @@ class _Watched:
     since_stored: int = 0
     #: A hang whose event follows once its stacks are taken, and when it was found.
     unpublished: tuple[Change, float] | None = None
+    #: Whether its stacks are taken again and again.
+    is_looked_at: bool = False
 
 
 class _Stored(msgspec.Struct):
@@ -138,14 +151,14 @@ class HangWatch:
         events: EventStore,
         registry: WatchedJobs,
         records: Records,
-        take_stacks: TakeStacks,
+        stacks: StackTaker,
     ) -> None:
-        """`take_stacks` is an async function."""
+        """For jobs of this registry, from these records."""
         self._settings = settings
         self._events = events
         self._registry = registry
         self._records = records
-        self._take_stacks = take_stacks
+        self._stacks = stacks
         self._jobs: dict[str, _Watched] = {}
         self._group: TaskGroup | None = None
         self._threads = threads.Pool(2)
@@ -168,6 +181,7 @@ class HangWatch:
                 while True:
                     some = await records.some()
                     self._jobs = {job: each for job, each in self._jobs.items() if not each.entry.job.state.final}
+                    self._records.drop_stacks(self._jobs)
                     for record in some:
                         if isinstance(record, Lost):
                             continue  # the rule sees a gap, which is no evidence
@@ -209,6 +223,9 @@ class HangWatch:
         watched.found = found
         for change in changes:
             self._tell(watched, untold, change)
+        if watched.detector.wants_stacks and not watched.is_looked_at and self._group is not None:
+            watched.is_looked_at = True
+            self._group.start_soon(self._look, watched, name=f"stacks of {record.job}")
 
     async def _begin(self, entry: Entry) -> _Watched:
         """A detector for an attempt, in the state in which an earlier daemon left it."""
@@ -308,12 +325,28 @@ class HangWatch:
             await self._store(watched, watched.found, "")
         return named
 
+    async def _look(self, watched: _Watched) -> None:
+        """Takes stacks for the rule, as long as it wants some."""
+        job_id = watched.entry.job_id
+        try:
+            begin = anyio.current_time()
+            for after in dump_times(watched.detector.settings.stacks_apart_s):
+                await anyio.sleep_until(begin + after)
+                if not watched.detector.wants_stacks or self._jobs.get(job_id) is not watched:
+                    return
+                taken = await self._stacks.look(job_id)
+                self._records.add_stacks(job_id, _rank_stacks(taken, watched.entry.job))
+        except MusterError as error:  # it has ended meanwhile, or too many jobs are looked at
+            _log.warning("hang.no_stacks", job=job_id, error=str(error))
+        finally:
+            watched.is_looked_at = False
+
     async def _follow_up(self, watched: _Watched, change: Change) -> None:
         """Takes the stacks while the processes still exist; then carries out the configured action."""
         occasion = "suspected hang" if change.verdict is HangVerdict.SUSPECT else "hung"
         taken = None
         try:
-            taken = await self._take_stacks(change.job, (), occasion)
+            taken = await self._stacks.take(change.job, (), occasion)
         except Exception as error:  # evidence is useful, not required
             _log.warning("hang.no_stacks", job=change.job, error=str(error))
         if change.verdict is HangVerdict.HUNG:
@@ -355,18 +388,15 @@ def _with_culprit(change: Change, taken: JobStacks, job: Job) -> Change:
     seen = {process.rank for process in taken.processes}
     if any(rank not in seen for rank in change.ranks):
         return change
-    found = culprit.find(taken.processes, {rank.rank: rank.pid for rank in job.ranks})
+    found = blame({stack.rank: place(stack) for stack in _rank_stacks(taken, job)})
     if found is None:
         return change
-    since = change.evidence.get("since")
-    told = {
-        "ranks": list(found.ranks),
-        "text": found.sentence(since if isinstance(since, (int, float)) else change.t),
-        "kind": str(found.place.kind),
-        "at": found.place.line or found.place.call,
-        "stacks_at": taken.at,
-    }
+    told = found.as_evidence() | {"stacks_at": taken.at}
     return dataclasses.replace(change, ranks=found.ranks, evidence={**change.evidence, "culprit": told})
+
+
+def _rank_stacks(taken: JobStacks, job: Job) -> tuple[RankStack, ...]:
+    return of_ranks(taken.processes, {rank.rank: rank.pid for rank in job.ranks}, taken.at)
 
 
 def _kind(change: Change) -> str:

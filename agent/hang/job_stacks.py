@@ -92,6 +92,12 @@ class Stacks:
             taken = await self._take(entry, wanted, occasion)
             return await self._keep(entry, taken) if taken.processes else taken
 
+    async def look(self, job_id: str) -> JobStacks:
+        """Takes the stacks of a job's ranks without their workers, and stores nothing. Raises JobNotFound, TooMany."""
+        entry = await self._registry.get(job_id)
+        async with self._turn(job_id, self._automatic):
+            return await self._take(entry, None, "", workers=False)
+
     async def kept(self, job_id: str, ranks: Sequence[int] = ()) -> JobStacks:
         """The last stored stacks of these ranks, with a sentence if there are none. Raises JobNotFound,
         InvalidRequest."""
@@ -115,12 +121,14 @@ class Stacks:
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    async def _take(self, entry: Entry, ranks: frozenset[int] | None, occasion: str) -> JobStacks:
+    async def _take(
+        self, entry: Entry, ranks: frozenset[int] | None, occasion: str, *, workers: bool = True
+    ) -> JobStacks:
         found = JobStacks(time.time(), occasion, entry.job.attempt, (), ())
         if entry.job.state.final or not entry.job.spawned:
             what = "has ended" if entry.job.state.final else "has no process yet"
             return replace(found, notes=(f"the job {what} ({entry.job.state}): it has no stacks",))
-        targets, notes = await self._targets(entry, ranks)
+        targets, notes = await self._targets(entry, ranks, workers=workers)
         settings = self._settings()
         native = NATIVE_GROUPS if occasion in settings.native else 0
         taken = await stacks.take(targets, deadline_s=settings.deadline_s, native=native)
@@ -128,7 +136,9 @@ class Stacks:
             notes = ["its processes have ended: it has no stacks"]
         return replace(found, at=taken.at, processes=taken.processes, notes=(*notes, *taken.notes))
 
-    async def _targets(self, entry: Entry, ranks: frozenset[int] | None) -> tuple[list[StackTarget], list[str]]:
+    async def _targets(
+        self, entry: Entry, ranks: frozenset[int] | None, *, workers: bool
+    ) -> tuple[list[StackTarget], list[str]]:
         """Ranks first, then workers, of each rank in turn; and notes."""
         roots = job_processes.roots(entry, self._driver.view.uuids)
         holders = {one.pid: index for index, seen in self._driver.view.holders.items() for one in seen.value}
@@ -143,7 +153,7 @@ class Stacks:
             return own, [
                 f"/proc does not answer within {FIND_S:g} s: showing only the processes that muster itself started"
             ]
-        found = targets(procs, roots, ranks)
+        found = targets(procs, roots, ranks, workers=workers)
         if len(found) > MAX_PROCESSES:
             note = f"the job has {len(found)} processes: showing {MAX_PROCESSES} of them; select ranks with --rank"
             return found[:MAX_PROCESSES], [note]
@@ -184,11 +194,13 @@ class Stacks:
                 self._busy[job_id] = (lock, users - 1)
 
 
-def targets(procs: Sequence[JobProcess], roots: JobRoots, ranks: frozenset[int] | None) -> list[StackTarget]:
+def targets(
+    procs: Sequence[JobProcess], roots: JobRoots, ranks: frozenset[int] | None, *, workers: bool = True
+) -> list[StackTarget]:
     """The processes to examine; `ranks` None: of all ranks. If a launcher has not yet made a recognized rank: the
     launcher and its descendants."""
     of_ranks: dict[int, list[StackTarget]] = {}
-    for role in (ProcessRole.RANK, ProcessRole.WORKER):
+    for role in (ProcessRole.RANK, ProcessRole.WORKER) if workers else (ProcessRole.RANK,):
         for proc in procs:
             if proc.role is role and proc.rank is not None and _is_in(proc.rank, ranks):
                 of_ranks.setdefault(proc.rank, []).append(StackTarget(proc.rank, proc.stat.pid, proc.stat.start))

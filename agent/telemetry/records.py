@@ -7,7 +7,7 @@ place is marked.
 import contextlib
 import os
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 
 import anyio
 import msgspec
@@ -16,6 +16,7 @@ import structlog
 from muster.agent.changes import Changes
 from muster.probes.calls import watched
 from muster.probes.kernel.trees import ProcessRole
+from muster.probes.waits import RankStack
 
 #: How many records wait for a subscriber: with a job and the default rates 16 minutes of them. Where there are many
 #: jobs it is at least so many of each: all of a look come at once.
@@ -72,6 +73,8 @@ class TelemetryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     driver: str | None = None
     #: Nodes of the job; left out: one.
     nodes: int = 1
+    #: Of dumps since the record before; left out: none was taken.
+    stacks: tuple[RankStack, ...] = ()
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -124,6 +127,16 @@ class Records:
 
     def __init__(self) -> None:
         self._subscriptions: set[Subscription] = set()
+        #: Stacks that the next record of a job takes along.
+        self._stacks: dict[str, tuple[RankStack, ...]] = {}
+
+    def add_stacks(self, job_id: str, stacks: Sequence[RankStack]) -> None:
+        """Has the next record of this job take them along."""
+        self._stacks[job_id] = (*self._stacks.get(job_id, ()), *stacks)
+
+    def drop_stacks(self, jobs: Container[str]) -> None:
+        """Forgets those of all but these jobs."""
+        self._stacks = {job_id: stacks for job_id, stacks in self._stacks.items() if job_id in jobs}
 
     @property
     def wanted(self) -> bool:
@@ -142,6 +155,8 @@ class Records:
 
     def publish(self, record: TelemetryRecord) -> None:
         """Hands a record to all who want it."""
+        if stacks := self._stacks.pop(record.job, ()):
+            record = msgspec.structs.replace(record, stacks=stacks)
         for subscription in self._subscriptions:
             subscription.put(record)
 

@@ -1,7 +1,7 @@
 """Does a job hang? A rule over telemetry records, without clock and without IO: docs/concepts/hang.md explains it.
 
 `Detector` takes the records of one job and returns each change of verdict; `HangSettings` has every number; the rule is
-three tables in `tables/`. `hang_replay` runs it over a file of records.
+three tables in `tables/`. `hang_replay` runs it over a file of records; `dump_schedule` says when stacks are taken.
 """
 
 from muster.probes.hang.hang_records import BadRecord, Record, parse

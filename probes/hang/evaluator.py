@@ -99,7 +99,7 @@ def _decision(row: PatternRow, m: JobMoment, table: Sequence[ExplanationRow]) ->
     m.decision = Decision(
         row=row.name,
         verdict=verdict,
-        kind=row.kind,
+        kind=row.kind_at(m),
         rule=row.rule if isinstance(row.rule, str) else row.rule(m),
         since=row.since(m),
         ranks=ranks,

@@ -6,6 +6,7 @@ from typing import Any
 from muster.probes.hang.facts.moment import Decision, JobMoment
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER
+from muster.probes.hang.verdicts import HangVerdict
 
 _ALWAYS = ("period_s", "window_s", "suspect_s", "hung_s", "write_floor_bytes", "read_floor_bytes")
 _CPU = ("cpu_idle_s", "cpu_busy_s", "low_percent")
@@ -38,6 +39,8 @@ def evidence(m: JobMoment, decision: Decision) -> dict[str, Any]:
         "would_clear": list(decision.clears),
         "thresholds": _thresholds(s, decision),
     }
+    if decision.verdict in (HangVerdict.SUSPECT, HangVerdict.HUNG) and (blamed := m.stacks.culprit) is not None:
+        found["culprit"] = blamed.as_evidence()
     return found
 
 
@@ -62,7 +65,24 @@ def _rank(m: JobMoment, rank: int) -> Mapping[str, Any]:
         "last_weak_io": _or_none(m, track.weak_at),
         "last_log": _or_none(m, track.log_at),
         "gone": track.is_gone(m.now, m.s) or track.has_ended(),
+        "waits": _waits(m, rank),
         "held": [{"pid": h.pid, "state": h.state, "wchan": h.wchan, "since": _or_none(m, h.since)} for h in held],
+    }
+
+
+def _waits(m: JobMoment, rank: int) -> Mapping[str, Any] | None:
+    """By the last dumps of stacks of this silence."""
+    wait = m.stacks.waits.get(rank)
+    if wait is None:
+        return None
+    return {
+        "kind": str(wait.kind),
+        "call": wait.call,
+        "line": wait.line,
+        "since": _or_none(m, wait.since),
+        "looks": wait.looks,
+        "still_since": _or_none(m, wait.still_since),
+        "still_looks": wait.still_looks,
     }
 
 

@@ -6,12 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from muster.probes.waits import RankStack
+
 RANK, WORKER, HELPER = "rank", "worker", "helper"
 #: The word with which a card says that a call of its driver does not return
 #: (`muster.probes.cards.accelerator.Trouble.HANG`).
 HANG = "HANG"
 #: Beyond every clock and every counter.
 _MOST = 1e18
+#: Frames of a stack, and characters of a frame.
+_MOST_FRAMES, _MOST_FRAME = 64, 300
 
 
 class BadRecord(ValueError):
@@ -53,7 +57,7 @@ class CardReading:
 @dataclass(frozen=True, slots=True)
 class Record:
     """A job at time `t`. `procs` and `cards` None: unknown, which is not the same as none. `others`: nodes of the job
-    of which this tells nothing."""
+    of which this tells nothing. `stacks`: of dumps that were taken since the record before."""
 
     t: float
     job: str
@@ -64,6 +68,7 @@ class Record:
     net_bytes: float | None
     driver_hangs: bool
     others: int = 0
+    stacks: tuple[RankStack, ...] = ()
 
 
 def parse(line: str | bytes) -> Record | None:
@@ -98,6 +103,7 @@ def read(value: object) -> Record:
         net_bytes=_counter(net),
         driver_hangs=value.get("driver") == HANG,
         others=max(0, (_whole(value.get("nodes")) or 1) - 1),
+        stacks=_stacks(value.get("stacks")),
     )
 
 
@@ -156,6 +162,34 @@ def _cards(values: list[Any]) -> tuple[CardReading, ...]:
             value.get("trouble") == HANG,
         )
     return tuple(found[key] for key in sorted(found))
+
+
+def _stacks(values: object) -> tuple[RankStack, ...]:
+    found = []
+    for value in values if isinstance(values, list) else ():
+        if not isinstance(value, dict):
+            continue
+        t, rank, pid = _number(value.get("t")), _whole(value.get("rank")), _whole(value.get("pid"))
+        state, wchan, frames = value.get("state"), value.get("wchan"), value.get("frames")
+        if t is None or rank is None or pid is None or not isinstance(state, str) or not state:
+            continue
+        found.append(
+            RankStack(
+                t=t,
+                rank=rank,
+                pid=pid,
+                state=state[:1],
+                wchan=wchan[:80] if isinstance(wchan, str) else "",
+                frames=tuple(frame[:_MOST_FRAME] for frame in frames[:_MOST_FRAMES] if isinstance(frame, str))
+                if isinstance(frames, list)
+                else (),
+                moves=value.get("moves") is True,
+                switches=_whole(value.get("switches")),
+                others=_whole(value.get("others")),
+                in_collective=value.get("in_collective") is True,
+            )
+        )
+    return tuple(sorted(found, key=lambda stack: (stack.t, stack.rank)))
 
 
 def _log(value: object) -> dict[int, float]:

@@ -102,6 +102,15 @@ class HangSettings(Settings):
 
     # How long.
     suspect_s: float = _period(300.0, "Silence after which a job is SUSPECT.")
+    # A record each 15 s, and two of three readings that agree.
+    suspect_soon_s: float = _period(
+        60.0,
+        "The same, if sooner, where the silence is unusual: all cards began to wait at once, or a log lost its rhythm.",
+    )
+    cadence_count: int = setting(20, "Lines of a log after which their distance is known.", least=2)
+    cadence_factor: float = _factor(10.0, "A log has lost its rhythm after this many times the longest of these.")
+    proof_s: float = _period(150.0, "Silence after which a job is HUNG, if that is sooner, whose stacks prove it.")
+    stacks_apart_s: float = _period(10.0, "Time between the dumps of stacks of a job that is suspected to hang.")
     hung_s: float = _period(600.0, "Silence after which a job is HUNG.")
     npu_hung_s: float = _period(300.0, "Silence after which a job on NPUs whose fabric fell silent is HUNG.")
     # Stacks must be taken before the end.
@@ -164,6 +173,11 @@ class HangSettings(Settings):
             if low > high or (low == high and not equal):
                 least = "at least" if equal else "more than"
                 raise ValueError(f"{upper}: {high:g}: must be {least} {lower}, which is {low:g}")
+
+    @property
+    def file_systems(self) -> tuple[str, ...]:
+        """`file_system_waits`, one by one."""
+        return tuple(name for name in self.file_system_waits.split(",") if name)
 
     @property
     def recent_s(self) -> float:

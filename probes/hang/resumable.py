@@ -52,6 +52,11 @@ class Resumable(Generic[K]):
         return None
 
     @property
+    def wants_stacks(self) -> bool:
+        """Whether records with stacks would tell more."""
+        return False
+
+    @property
     def verdict(self) -> HangVerdict | None:
         """The present one; None before the first."""
         return self._job.verdict

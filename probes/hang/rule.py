@@ -16,6 +16,7 @@ from muster.probes.hang.verdicts import Change, HangKind, HangVerdict
 
 _SILENCE = (HangVerdict.SUSPECT, HangVerdict.HUNG)
 _QUIET = (*_SILENCE, HangVerdict.UNKNOWN)
+_WAITED_FOR = (HangVerdict.WAITING, HangVerdict.BUSY_HOST)
 _BAD = (*_SILENCE, HangVerdict.DRIVER_HANG)
 
 
@@ -66,7 +67,17 @@ class Detector(Resumable[JobState]):
         )
         job.verdict, job.kind, job.verdict_ranks = decision.verdict, decision.kind, list(decision.ranks)
         job.silent_since, job.verdict_at, job.asleep = decision.since, job.now, decision.asleep
+        if not self.wants_stacks:
+            job.waits = {}
         return [change]
+
+    @property
+    def wants_stacks(self) -> bool:
+        """Whether stacks would tell more: while a silence is not explained, or is explained by stacks, or one of
+        several ranks may be waited for."""
+        job = self._job
+        several = sum(track.is_known and rank >= 0 for rank, track in job.ranks.items()) > 1
+        return job.verdict is HangVerdict.SUSPECT or (job.verdict in _WAITED_FOR and (several or bool(job.waits)))
 
     def present(self) -> Mapping[str, Any] | None:
         """Evidence of the last record for the present verdict; None where that is not what the record itself says."""

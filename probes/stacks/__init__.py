@@ -4,7 +4,7 @@
     taken = await take([Target(rank=0, pid=4711, start=123456)], deadline_s=20.0)
     for group in grouped(taken.processes): ...
 
-`waits` says what a process waits for, from its frames and the kernel's function.
+`rank_stacks` makes of them what `muster.probes.waits` judges: where each rank waits.
 
 Nothing here stops, signals or slows the process, except for `native` stacks, which are opt-in.
 """

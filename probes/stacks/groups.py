@@ -59,7 +59,7 @@ def telling(process: ProcessStacks) -> PythonThread | None:
     main = main_thread(process)
     if main is None or not main.frames or not main.frames[0].startswith(_JOINS):
         return main
-    others = [thread for thread in process.python if thread is not main and not _is_idle(thread)]
+    others = [thread for thread in process.python if thread is not main and not is_idle(thread)]
     # Of several the one that runs, then the one that is deepest in code that is not Python's own.
     return max(others, key=lambda thread: (thread.active, len(thread.held)), default=main)
 
@@ -73,7 +73,8 @@ def main_thread(process: ProcessStacks) -> PythonThread | None:
     return named or next(iter(process.python), None)
 
 
-def _is_idle(thread: PythonThread) -> bool:
+def is_idle(thread: PythonThread) -> bool:
+    """One of a pool or a helper of Python's own that has nothing to do."""
     return all(any(place in frame for place in _IDLE) for frame in thread.frames)
 
 

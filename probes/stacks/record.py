@@ -19,13 +19,15 @@ class StackTarget:
 @dataclass(frozen=True, slots=True)
 class Task:
     """A thread as the kernel has it. `wchan`: function in which it waits, empty where it runs or that is not told;
-    `kernel`: its stack in the kernel, empty where that may not be read (only root may)."""
+    `kernel`: its stack in the kernel, empty where that may not be read (only root may). `switches`: how often it has
+    waited so far (voluntary_ctxt_switches); None: not told."""
 
     tid: int
     name: str
     state: str
     wchan: str = ""
     kernel: tuple[str, ...] = ()
+    switches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

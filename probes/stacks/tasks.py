@@ -18,6 +18,7 @@ MAX_TASKS, MAX_KERNEL_STACKS = 512, 64
 _BYTES = 16 << 10
 #: "[<0>] futex_do_wait+0x46/0x90 [module]"
 _FUNCTION = re.compile(r"\[<[0-9a-fx]*>\] ([^\s+]+)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?( \[[^\]]+\])?")
+_SWITCHES = re.compile(rb"^voluntary_ctxt_switches:\s*(\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ def read(proc: Path, pid: int, start: int) -> KernelSide | None:
     for tid, there in found.items():
         wchan = _text(f"{folder}/task/{tid}/wchan")
         kernel = functions(_text(f"{folder}/task/{tid}/stack")) if tid in stacks and there.state != "R" else ()
-        tasks.append(Task(tid, there.comm, there.state, "" if wchan == "0" else wchan, kernel))
+        switches = _switches(f"{folder}/task/{tid}/status") if tid in stacks else None
+        tasks.append(Task(tid, there.comm, there.state, "" if wchan == "0" else wchan, kernel, switches))
     exe = ""
     with contextlib.suppress(OSError):
         exe = os.path.basename(os.readlink(f"{folder}/exe"))
@@ -77,6 +79,11 @@ def functions(stack: str) -> tuple[str, ...]:
     while names and names[-1].startswith(("do_syscall", "entry_SYSCALL", "el0", "invoke_syscall", "ret_from_fork")):
         names.pop()
     return tuple(names)
+
+
+def _switches(path: str) -> int | None:
+    match = _SWITCHES.search(_bytes(path))
+    return int(match[1]) if match else None
 
 
 def _stat(path: str, tid: int) -> Stat | None:

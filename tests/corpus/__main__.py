@@ -14,9 +14,10 @@ from tests.corpus import changes
 from tests.corpus.measure import Outcome, for_plain, run
 from tests.corpus.rows import ROWS
 from tests.corpus.scenarios import BY_NAME, SCENARIOS, Scenario
+from tests.corpus.stacked import STACKED
 from tests.corpus.variations import VARIATIONS
 
-ALL = {scenario.name: scenario for scenario in (*SCENARIOS, *VARIATIONS, *ROWS)}
+ALL = {scenario.name: scenario for scenario in (*SCENARIOS, *VARIATIONS, *STACKED, *ROWS)}
 RULES = {
     "muster": HangSettings(),
     # ModelArts' default is 30 min, which cannot be in time; the traces end before.
@@ -40,7 +41,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.names if name not in ALL]:
         parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(ALL)}")
-    measured = [scenario.name for scenario in (*SCENARIOS, *VARIATIONS)]
+    measured = [scenario.name for scenario in (*SCENARIOS, *VARIATIONS, *STACKED)]
     names = arguments.names or (list(ALL) if arguments.changes else measured)
     if arguments.acted:
         return int(_acted(arguments.names, arguments.rounds, arguments.at_once))
@@ -114,6 +115,13 @@ def _report(rule: str, scenarios: Sequence[Scenario], outcomes: Sequence[Outcome
         f"\nHUNG: {true} of {positives} hangs (recall {recall}), {in_time} of them in time; {false} false alarms in "
         f"{len(outcomes) - positives} traces without a hang (precision {precision})."
     )
+    with_stacks = hangs & {scenario.name for scenario in STACKED}
+    for what, names in (("with stacks", with_stacks), ("without stacks", hangs - with_stacks)):
+        good = [outcome for outcome in outcomes if outcome.scenario in names and outcome.hung and not outcome.wrong]
+        for verdict, times in (("SUSPECT", [o.suspect_min for o in good]), ("HUNG", [o.hung_min for o in good])):
+            if times:
+                half, most = (sorted(times)[len(times) * tenths // 10] for tenths in (5, 9))
+                lines.append(f"{verdict} {what}: median {half:.1f} min, 90th percentile {most:.1f} min.")
     return "\n".join(lines)
 
 

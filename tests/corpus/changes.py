@@ -10,7 +10,7 @@ from typing import Any
 
 from muster.probes.hang import Change, HangSettings, detector
 from muster.probes.hang.hang_records import read
-from tests.corpus.measure import trace
+from tests.corpus.measure import changes_of, trace
 from tests.corpus.scenarios import Scenario
 
 
@@ -18,13 +18,12 @@ def lines(scenarios: Iterable[Scenario], seeds: Iterable[int], *, harsh: bool) -
     """A JSON object for each change, in the order of the scenarios and seeds."""
     for scenario in scenarios:
         for seed in seeds:
-            _, records = trace(scenario, seed, harsh=harsh)
+            told, records = trace(scenario, seed, harsh=harsh)
             found = detector(HangSettings())
             name = f"{scenario.name} {seed}{' harsh' if harsh else ''}"
-            for record in records:
-                for change in found.feed(read(record)):
-                    told = {"trace": name, "t": round(change.t - records[0]["t"], 1)} | _told(change)
-                    yield json.dumps(told, ensure_ascii=False)
+            for change in changes_of(found, told.play, [read(record) for record in records]):
+                line = {"trace": name, "t": round(change.t - records[0]["t"], 1)} | _told(change)
+                yield json.dumps(line, ensure_ascii=False)
 
 
 def _told(change: Change) -> dict[str, Any]:

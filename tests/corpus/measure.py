@@ -1,15 +1,21 @@
 """Plays a scenario, runs a rule over its telemetry, and compares what is said with what must be said."""
 
 import functools
+import math
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from muster.probes.hang import Change, HangSettings, detector
-from muster.probes.hang.hang_records import read
-from tests.corpus.physics import records
+from muster.probes.hang import Change, Detector, HangSettings, PlainDetector, detector
+from muster.probes.hang.dump_schedule import dump_times
+from muster.probes.hang.hang_records import Record, read
+from muster.probes.waits import RankStack
+from tests.corpus.physics import Play, dump, records
 from tests.corpus.scenarios import Scenario, Setting, Told, harsh_weather, usual_weather
 
+#: Seconds that a dump takes.
+DELAY_S = 0.5
 #: Minutes that bad readings may add to a delay.
 HARSH_MIN = 32.0
 
@@ -26,6 +32,9 @@ class Outcome:
     delay_min: float | None
     verdicts: tuple[str, ...]
     wrong: str
+    #: Minutes from the onset to the first SUSPECT (HUNG where there is none before), and to HUNG.
+    suspect_min: float = math.inf
+    hung_min: float = math.inf
 
 
 def trace(scenario: Scenario, seed: int, *, harsh: bool = False) -> tuple[Told, list[dict[str, Any]]]:
@@ -50,10 +59,28 @@ def run(scenario: Scenario, seed: int, settings: HangSettings, *, harsh: bool = 
     """One seed of a scenario."""
     told, lines = trace(scenario, seed, harsh=harsh)
     found = detector(settings)
-    changes = [change for line in lines for change in found.feed(read(line))]
+    changes = list(changes_of(found, told.play, [read(line) for line in lines]))
     begin = lines[0]["t"]
     onset = None if told.onset is None else begin + told.onset
     return judge(scenario, seed, changes, onset, told.culprit, harsh=harsh)
+
+
+def changes_of(found: Detector | PlainDetector, play: Play, seen: Sequence[Record]) -> Iterator[Change]:
+    """What a detector says of these records of a play, with dumps of stacks where and when the daemon takes some."""
+    begin, since = seen[0].t, 0.0
+    after: float | None = None
+    due: Iterator[float] = iter(())
+    for record in seen:
+        stacks: list[RankStack] = []
+        while after is not None and since + after <= record.t:
+            stacks += dump(play, since + after - begin, since + after)
+            after = next(due)
+        yield from found.feed(replace(record, stacks=tuple(stacks)) if stacks else record)
+        if not found.wants_stacks:
+            after = None
+        elif after is None:
+            since, due = record.t + DELAY_S, dump_times(found.settings.stacks_apart_s)
+            after = next(due)
 
 
 def judge(
@@ -62,7 +89,11 @@ def judge(
     """What is wrong with these verdicts."""
     said = tuple(str(change.verdict) for change in changes)
     hung = [change for change in changes if change.verdict == "HUNG"]
-    outcome = functools.partial(Outcome, scenario.name, seed, harsh, bool(hung))
+    times = [c.t for c in changes if c.verdict in ("SUSPECT", "HUNG") and onset is not None and c.t >= onset]
+    after = [math.inf if onset is None or not at else (at[0] - onset) / 60 for at in (times, [c.t for c in hung])]
+    outcome = functools.partial(
+        _outcome, name=scenario.name, seed=seed, harsh=harsh, hung=bool(hung), suspect=after[0], until_hung=after[1]
+    )
     if hung and (scenario.within_min is None or scenario.name == "U17"):
         return outcome(None, said, f"false alarm: HUNG {hung[0].kind} at {_minutes(hung[0], onset)}")
     counts = scenario.verdicts[0] if scenario.name == "U17" else scenario.verdicts[-1] if scenario.verdicts else ""
@@ -91,6 +122,21 @@ def judge(
     if scenario.may and (more := [verdict for verdict in said if verdict not in scenario.may]):
         return outcome(delay, said, f"told {more[0]}")
     return outcome(delay, said, "")
+
+
+def _outcome(
+    delay: float | None,
+    said: tuple[str, ...],
+    wrong: str,
+    *,
+    name: str,
+    seed: int,
+    harsh: bool,
+    hung: bool,
+    suspect: float,
+    until_hung: float,
+) -> Outcome:
+    return Outcome(name, seed, harsh, hung, delay, said, wrong, suspect, until_hung)
 
 
 def for_plain(scenario: Scenario) -> Scenario:

@@ -7,8 +7,10 @@ repeats readings, takes some away and adds noise.
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from muster.probes.waits import RankStack
 
 #: Utilization of a card at a time: of seconds in the spell.
 Curve = Callable[[float, random.Random], float]
@@ -41,6 +43,20 @@ _NOTHING = flat(0)
 
 
 @dataclass(frozen=True)
+class Stack:
+    """A dump of a rank as record_stacks.py stores it: `t` in seconds since the first of them."""
+
+    t: float
+    state: str
+    wchan: str
+    frames: tuple[str, ...]
+    moves: bool = False
+    switches: int | None = None
+    others: int | None = None
+    in_collective: bool = False
+
+
+@dataclass(frozen=True)
 class Act:
     """What a rank does. Power is a share of the limit (None: the card's idle power), fabric in bytes per second, `cpu`
     in CPU seconds per second, IO and log in bytes per second."""
@@ -59,6 +75,8 @@ class Act:
     wchan: str = FUTEX
     #: False: the process has ended.
     there: bool = True
+    #: Dumps of its stack; none: it cannot be had.
+    stacks: tuple[Stack, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -199,6 +217,30 @@ def records(play: Play, weather: Weather, rng: random.Random, job: str = "job") 
             continue
         before = record | {"cards": cards}
         yield record
+
+
+def dump(play: Play, t: float, wall: float) -> list[RankStack]:
+    """A dump of the stacks of all ranks at this time of the play; counters go on as they did while it was recorded."""
+    found = []
+    for r, spells in enumerate(play.ranks):
+        act = _spell(spells, t).act
+        if not act.there or not act.stacks:
+            continue
+        first, last = act.stacks[0], act.stacks[-1]
+        passed = max(0.0, t - _spell(spells, t).at)
+
+        def counted(name: str, first: Stack = first, last: Stack = last, passed: float = passed) -> int | None:
+            begin, end = getattr(first, name), getattr(last, name)
+            if begin is None or end is None:
+                return None
+            rate = (end - begin) / (last.t - first.t) if last.t > first.t else 0.0
+            return int(begin + rate * passed)
+
+        switches, others = counted("switches"), counted("others")
+        found.append(
+            RankStack(**asdict(first) | {"t": wall, "rank": r, "pid": 1000 + r, "switches": switches, "others": others})
+        )
+    return found
 
 
 def _spell(spells: Sequence[Spell], t: float) -> Spell:

@@ -221,6 +221,10 @@ def stopped_with_log(s: Setting) -> Told:
     return _from_rank_0(_then(s, CHANGES, _stopped(SLEEPS), replace(SLEEPS, log=40)))
 
 
+def stopped_without_log(s: Setting) -> Told:
+    return _from_rank_0(_then(s, CHANGES, _stopped(SLEEPS), SLEEPS))
+
+
 def one_computes(s: Setting) -> Told:
     told = _then(s, CHANGES, COMPUTES, spin(s), minutes=50)
     assert told.onset is not None
@@ -289,7 +293,10 @@ ROWS: tuple[Scenario, ...] = (
         ranks=_MANY,
     ),
     Scenario("P10", "spin from the start", spin_from_start, 62, _START, kind="spin", high_confidence=False),
-    Scenario("P11", "asleep, and no process is told of", no_processes, None, ("SUSPECT",), ("ALIVE", "SUSPECT")),
+    Scenario(
+        *("P11", "asleep, and no process is told of", no_processes, None, ("SUSPECT",), ("ALIVE", "SUSPECT")),
+        weather={"no_log": True},
+    ),
     # --- cards that idle or are not seen ------------------------------------------------------------------------------
     Scenario(
         *("P12", "asleep, and no CPU time is told", no_cpu_time, 21, ("SUSPECT", "HUNG")),
@@ -419,5 +426,13 @@ ROWS: tuple[Scenario, ...] = (
         *("P44", "small kernels that move data and log", small_kernels_that_move_data, None, ("ALIVE",), ("ALIVE",)),
         kinds=_GPU,
         ranks=_MANY,
+    ),
+    Scenario(
+        *("P45", "one rank is stopped, its peers sleep, and there is no log", stopped_without_log, 11),
+        ("SUSPECT", "HUNG"),
+        kind="stopped",
+        kinds=_GPU,
+        ranks=_MANY,
+        weather={"no_log": True},
     ),
 )

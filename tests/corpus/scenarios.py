@@ -100,7 +100,7 @@ def warmup(s: Setting) -> Act:
     return Act(util=between(0, 30), power=None, cpu=0.9, read=5e6, write=100, log=30, state="R")
 
 
-def _begin(s: Setting, least_min: float = 6.0, most_min: float = 35.0) -> tuple[list[list[Spell]], float]:
+def steady_work(s: Setting, least_min: float = 6.0, most_min: float = 35.0) -> tuple[list[list[Spell]], float]:
     """A start-up, then steady work; and when that ends."""
     start = s.rng.uniform(0, 3) * MINUTE
     until = start + s.rng.uniform(least_min, most_min) * MINUTE
@@ -112,7 +112,7 @@ def _begin(s: Setting, least_min: float = 6.0, most_min: float = 35.0) -> tuple[
     return ranks, until
 
 
-def _then(ranks: list[list[Spell]], at: float, *acts: Act) -> None:
+def go_over_to(ranks: list[list[Spell]], at: float, *acts: Act) -> None:
     """From then on each rank does its act, the last one all that are left."""
     for r, spells in enumerate(ranks):
         spells.append(Spell(at, acts[min(r, len(acts) - 1)]))
@@ -120,8 +120,8 @@ def _then(ranks: list[list[Spell]], at: float, *acts: Act) -> None:
 
 def _hangs(s: Setting, *acts: Act, tail_min: float = 16.0, extras: list[Extra] | None = None) -> Told:
     """Work, then these acts, until the end."""
-    ranks, until = _begin(s)
-    _then(ranks, until, *acts)
+    ranks, until = steady_work(s)
+    go_over_to(ranks, until, *acts)
     return Told(Play(ranks, until + tail_min * MINUTE, extras or [], s.kind), until)
 
 
@@ -154,10 +154,10 @@ def h4(s: Setting) -> Told:
 
 def h5(s: Setting) -> Told:
     """Rank 0 saves for ten minutes, each hour."""
-    ranks, until = _begin(s)
+    ranks, until = steady_work(s)
     save = Act(cpu=0.4, write=45 * MB, state="D", wchan="folio_wait_writeback")
     peers = spin(s) if s.kind == "nvidia" else asleep()
-    _then(ranks, until, save, replace(peers, power=0.2 if s.kind == "nvidia" else None))
+    go_over_to(ranks, until, save, replace(peers, power=0.2 if s.kind == "nvidia" else None))
     done = until + 10 * MINUTE
     for spells in ranks:
         spells.append(Spell(done, spells[-2].act))
@@ -173,12 +173,12 @@ def h6(s: Setting) -> Told:
 
 
 def h7(s: Setting) -> Told:
-    ranks, until = _begin(s)
+    ranks, until = steady_work(s)
     burst = Act(write=1.15 * 2**30 / 30, cpu=0.5, state="R")
     stuck = Act(
         state="D", wchan=s.rng.choice(("wait_for_partner", "fifo_open", "kernel_clone", "rpc_wait_bit_killable"))
     )
-    _then(ranks, until, burst, replace(asleep(), wchan=POLL))
+    go_over_to(ranks, until, burst, replace(asleep(), wchan=POLL))
     for r, spells in enumerate(ranks):
         spells.append(Spell(until + 30, stuck if r == 0 else asleep(POLL)))
         spells.append(Spell(until + 30 + 8 * MINUTE, spells[-3].act))
@@ -186,9 +186,9 @@ def h7(s: Setting) -> Told:
 
 
 def h8(s: Setting) -> Told:
-    ranks, until = _begin(s) if s.rng.random() < 0.5 else ([[] for _ in range(s.ranks)], 0.0)
+    ranks, until = steady_work(s) if s.rng.random() < 0.5 else ([[] for _ in range(s.ranks)], 0.0)
     hashes = Act(cpu=0.99, state="R")
-    _then(ranks, until, hashes)
+    go_over_to(ranks, until, hashes)
     after = work(s)
     for spells in ranks:
         spells.append(Spell(until + 20 * MINUTE, after))
@@ -220,8 +220,8 @@ def h10(s: Setting) -> Told:
 def h11(s: Setting) -> Told:
     tokenizes = Act(cpu=0.98, read=s.rng.choice((0.0, 1e5, 3e6)), write=s.rng.choice((0.0, 3e5)), state="R")
     peers = replace(spin(s), power=0.2)
-    before, until = _begin(s) if s.rng.random() < 0.3 else ([[] for _ in range(s.ranks)], 0.0)
-    _then(before, until, tokenizes, peers)
+    before, until = steady_work(s) if s.rng.random() < 0.3 else ([[] for _ in range(s.ranks)], 0.0)
+    go_over_to(before, until, tokenizes, peers)
     after = work(s)
     for spells in before:
         spells.append(Spell(until + 40 * MINUTE, after))
@@ -229,9 +229,9 @@ def h11(s: Setting) -> Told:
 
 
 def h12(s: Setting) -> Told:
-    ranks, until = _begin(s) if s.rng.random() < 0.6 else ([[] for _ in range(s.ranks)], 0.0)
+    ranks, until = steady_work(s) if s.rng.random() < 0.6 else ([[] for _ in range(s.ranks)], 0.0)
     receives = Act(cpu=s.rng.uniform(0.01, 0.3), net=s.rng.uniform(5e6, 300e6), wchan="sk_wait_data")
-    _then(ranks, until, receives, asleep(POLL))
+    go_over_to(ranks, until, receives, asleep(POLL))
     after = work(s)
     for spells in ranks:
         spells.append(Spell(until + 15 * MINUTE, after))
@@ -262,7 +262,7 @@ def h15(s: Setting) -> Told:
 
 
 def h16(s: Setting) -> Told:
-    ranks, until = _begin(s)
+    ranks, until = steady_work(s)
     act = ranks[0][-1].act
     for spells in ranks:
         spells.append(Spell(until, Act(cpu=0.6, read=5e6, state="R")))
@@ -313,9 +313,9 @@ def u8(s: Setting) -> Told:
 def _one(s: Setting, act: Act) -> Told:
     """One rank does this, the others wait for it."""
     culprit = s.rng.randrange(s.ranks)
-    ranks, until = _begin(s)
+    ranks, until = steady_work(s)
     acts = [spin(s) if r != culprit else act for r in range(s.ranks)]
-    _then(ranks, until, *acts)
+    go_over_to(ranks, until, *acts)
     return Told(Play(ranks, until + 16 * MINUTE, kind=s.kind), until, culprit)
 
 
@@ -340,7 +340,7 @@ def u14(s: Setting) -> Told:
 
 
 def u15(s: Setting) -> Told:
-    ranks, until = _begin(s)
+    ranks, until = steady_work(s)
     return Told(Play(ranks, until + 5 * MINUTE, kind=s.kind, driver_hangs_at=until), until)
 
 
@@ -349,8 +349,8 @@ def u16(s: Setting) -> Told:
 
 
 def u17(s: Setting) -> Told:
-    ranks, until = _begin(s)
-    _then(ranks, until, asleep())
+    ranks, until = steady_work(s)
+    go_over_to(ranks, until, asleep())
     for spells in ranks:
         spells.append(Spell(until + 7 * MINUTE, replace(spells[-2].act, util=between(85, 95))))
     return Told(Play(ranks, until + 25 * MINUTE, kind=s.kind), until)

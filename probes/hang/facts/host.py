@@ -63,9 +63,7 @@ def host_of(r: Readings, keys: Sequence[str]) -> Host:
 
 def in_file_system(r: Readings, held: Sequence[Held]) -> bool:
     """One of these is in D for a file system."""
-    names = r.s.file_system_waits
-    waits = tuple(names.split(",")) if names else ()
-    return any(h.state == "D" and h.wchan.startswith(waits) for h in held if h.wchan)
+    return any(h.state == "D" and h.wchan.startswith(r.s.file_systems) for h in held if h.wchan)
 
 
 def _share_cpus(r: Readings, ranks: Sequence[RankTrack]) -> bool:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from muster.probes.hang.facts import odd_ranks
 from muster.probes.hang.facts.host import Host, host_of, in_file_system
+from muster.probes.hang.facts.proof import StackProof
 from muster.probes.hang.facts.readings import Readings
 from muster.probes.hang.facts.signs import Strength
 from muster.probes.hang.tracks.card_look import CardLook, CardState
@@ -26,7 +27,8 @@ class Scene(enum.StrEnum):
 
 #: What each of them is. The first that holds counts.
 SCENE_WORDS = {
-    Scene.LIVELY: "a card works, or the silence is shorter than suspect_s (NPUs that wait: than their suspect time)",
+    Scene.LIVELY: "a card works, or the silence is shorter than suspect_s (suspect_soon_s where that is unusual: all "
+    "cards began to wait at once after steady work (established_s), or the logs lost their rhythm (cadence_factor))",
     Scene.SPINNING: "all cards are at full utilization, or at a flat one, and none shows that it computes",
     Scene.STARTING: "no card is at full utilization, and none was active in this attempt",
     Scene.IDLE: "some cards idle or are not seen; the others, if there are any, wait for them",
@@ -78,8 +80,7 @@ class JobMoment(Readings):
     @cached_property
     def scene(self) -> Scene:
         """The first that holds."""
-        quick = self.silent >= self.s.npu_suspect_ratio * self.s.npu_hung_s and self.npus_wait
-        if self.cards.works or (self.silent < self.s.suspect_s and not quick):
+        if self.cards.works or self.silent < self.suspect_after:
             return Scene.LIVELY
         if (
             self.cards.spins
@@ -88,6 +89,27 @@ class JobMoment(Readings):
         ):
             return Scene.SPINNING
         return Scene.IDLE if self.job.active or self.cards.spins else Scene.STARTING
+
+    @cached_property
+    def suspect_after(self) -> float:
+        """Seconds of silence."""
+        soon = self.wait_at_once or self.npus_wait or self.lost_rhythm
+        return min(self.s.suspect_soon_s, self.s.suspect_s) if soon else self.s.suspect_s
+
+    @cached_property
+    def stacks(self) -> StackProof:
+        """What the dumps of this silence say."""
+        return StackProof(self, self.no_io_since if self.waited_for else self.since)
+
+    @cached_property
+    def is_proven(self) -> bool:
+        """Silent for `proof_s`, and the stacks prove who does not go on."""
+        quiet = self.waited_for or self.scene is not Scene.LIVELY
+        return (
+            quiet
+            and self.now - self.stacks.since >= min(self.s.proof_s, self.s.hung_s)
+            and self.stacks.proven is not None
+        )
 
     @cached_property
     def host(self) -> Host:

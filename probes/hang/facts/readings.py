@@ -47,6 +47,30 @@ class Readings:
         """What was seen then counts as a sign of now."""
         return self.now - at <= self.s.recent_s
 
+    @cached_property
+    def lost_rhythm(self) -> bool:
+        """The logs of some ranks grew steadily, and none of these does for far longer than ever before."""
+        s, steady = self.s, [track for track in self.ranks if len(track.log_gaps) >= self.s.cadence_count]
+
+        def limit(gaps: Sequence[float]) -> float:
+            # That lines come more often than records is all that is known of those that come with each.
+            longest = max(gaps)
+            return s.suspect_soon_s if longest <= 2 * self.job.usual_s else s.cadence_factor * longest
+
+        return bool(steady) and all(self.now - track.log_at >= limit(track.log_gaps) for track in steady)
+
+    @cached_property
+    def worked_steadily(self) -> bool:
+        """The cards worked for `established_s` without a pause, until the silence."""
+        return self.job.spell_at - self.job.spell_since >= self.s.established_s
+
+    @cached_property
+    def wait_at_once(self) -> bool:
+        """After steady work all cards wait beyond doubt, but for those that idle."""
+        spins = [self.looks[key] for key in self.cards.spins]
+        surely = bool(spins) and all(look.state is CardState.SPINS and look.confirmed for look in spins)
+        return surely and not self.cards.works and not self.cards.dark and self.worked_steadily
+
     def fell_silent(self) -> bool:
         """Cards, logs or processes gave signs for a good while, until the silence began."""
         s, job = self.s, self.job
@@ -165,11 +189,11 @@ class Readings:
     def npus_wait(self) -> bool:
         """All cards are NPUs that idle after steady work, none of their fabrics moves data, all ranks wait for a
         lock."""
-        job, low = self.job, self.cards.low
+        low = self.cards.low
         return (
             bool(low)
             and len(low) == len(self.looks)
-            and job.spell_at - job.spell_since >= self.s.established_s
+            and self.worked_steadily
             and all(self.card(key).kind == "ascend" for key in low)
             and self.fabrics_fell_silent(low)
             and all(t.waits_in_futex() for t in self.ranks)

@@ -7,6 +7,7 @@ from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.facts.signs import Strength
 from muster.probes.hang.tables.explanation import QUIET, UNSEEN, ExplanationRow, RowSets, RowStep, always
 from muster.probes.hang.tables.explanations_named import EXPLANATIONS_NAMED
+from muster.probes.waits import WaitKind
 
 SPIN = (Scene.SPINNING,)
 
@@ -279,6 +280,37 @@ EXPLANATIONS: tuple[ExplanationRow, ...] = (
         reason="save_s: a burst of writes came before",
     ),
     # --- both ---------------------------------------------------------------------------------------------------------
+    ExplanationRow(
+        "not the NPUs",
+        RowStep.MORE,
+        QUIET,
+        words="stacks show a rank that waits for data, for a child process or for a compiler",
+        when=lambda m: m.stacks.elsewhere(WaitKind.LOADER, WaitKind.CHILD, WaitKind.COMPILER),
+        scenario="S11",
+        limit="hung_s",
+        reason="hung_s: a rank waits for something else than its peers",
+    ),
+    ExplanationRow(
+        "a socket of its own",
+        RowStep.MORE,
+        (*SPIN, *QUIET),
+        words="stacks show a rank that waits for a socket or a pipe of its program: it may have nothing to do",
+        when=lambda m: m.stacks.elsewhere(WaitKind.SOCKET),
+        scenario="S12",
+        limit="busy_s",
+        reason="busy_s: a rank waits for a socket or pipe of its program",
+        at_most=0.4,
+    ),
+    ExplanationRow(
+        "a checkpoint",
+        RowStep.MORE,
+        (*SPIN, *QUIET),
+        words="stacks show a rank that saves or loads a checkpoint",
+        when=lambda m: m.stacks.elsewhere(WaitKind.CHECKPOINT),
+        scenario="S13",
+        limit="save_s",
+        reason="save_s: a rank saves or loads a checkpoint",
+    ),
     ExplanationRow(
         "patience",
         RowStep.MORE,

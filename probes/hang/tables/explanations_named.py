@@ -12,7 +12,7 @@ def _may_wait_for_others(m: JobMoment) -> bool:
     if not m.job.others or decision is None or decision.verdict not in (HangVerdict.SUSPECT, HangVerdict.HUNG):
         return False
     loops = decision.kind is HangKind.LIVELOCK and bool(m.cards.spins)
-    if loops or decision.kind in (HangKind.STOPPED, HangKind.IO_BLOCKED):
+    if loops or m.is_proven or decision.kind in (HangKind.STOPPED, HangKind.IO_BLOCKED):
         return False
     return not any(m.is_reason(rank) for rank in decision.odd)
 
@@ -23,6 +23,29 @@ def _others_are_not_seen(m: JobMoment) -> str:
 
 EXPLANATIONS_NAMED: tuple[ExplanationRow, ...] = (
     # --- named by rows of table 3 -------------------------------------------------------------------------------------
+    ExplanationRow(
+        "proof",
+        RowStep.NAMED,
+        tuple(Scene),
+        words="the stacks prove who does not go on",
+        when=always,
+        scenario="S1",
+        limit="proof_s or hung_s, the shorter one",
+        amount=lambda m: min(m.s.proof_s, m.s.hung_s),
+        sets=RowSets.IS,
+        reason="proof_s: the stacks prove it",
+    ),
+    ExplanationRow(
+        "a loop in one place",
+        RowStep.NAMED,
+        tuple(Scene),
+        words="a rank runs through the same lines, and the others wait for it: too unsure to act",
+        when=always,
+        scenario="S7",
+        limit="weak_s",
+        sets=RowSets.IS,
+        reason="weak_s: a rank runs through the same lines",
+    ),
     ExplanationRow(
         "weak evidence",
         RowStep.NAMED,

@@ -75,7 +75,7 @@ class PatternRow:
     when: Callable[[JobMoment], bool]
     verdict: HangVerdict | None
     scenario: str
-    kind: HangKind | None = None
+    kind: HangKind | Callable[[JobMoment], HangKind] | None = None
     rule: str | Callable[[JobMoment], str] = ""
     who: Who = all_ranks
     since: Callable[[JobMoment], float] = since_silent
@@ -86,6 +86,10 @@ class PatternRow:
     clears: Callable[[JobMoment], tuple[str, ...]] | None = None
     asleep: bool = False
     on_cards: bool = False
+
+    def kind_at(self, m: JobMoment) -> HangKind | None:
+        """Now."""
+        return self.kind(m) if callable(self.kind) else self.kind
 
     def verdict_at(self, m: JobMoment) -> HangVerdict | None:
         """Now."""

@@ -10,6 +10,7 @@ from muster.probes.hang.tables.patterns_idle import PATTERNS_IDLE
 from muster.probes.hang.tables.patterns_start import PATTERNS_START
 from muster.probes.hang.tracks.rank_track import RankTrack
 from muster.probes.hang.verdicts import HangKind, HangVerdict
+from muster.probes.waits import WaitKind
 
 
 def _hanging(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
@@ -31,6 +32,32 @@ def _going_on(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
 def _traced(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
     """Ranks that a debugger holds."""
     return m.traced_ranks, dict.fromkeys(m.traced_ranks, "a debugger holds it (state t)")
+
+
+def _blamed(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Ranks that the others wait for."""
+    found = m.stacks.culprit
+    return (found.ranks, dict.fromkeys(found.ranks, found.does)) if found is not None else ((), {})
+
+
+def _at_rest(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
+    """Ranks that wait for requests or at a prompt."""
+    return m.stacks.at_rest, {rank: m.stacks.waits[rank].place.text for rank in m.stacks.at_rest}
+
+
+def _kind_of_proof(m: JobMoment) -> HangKind:
+    """By what the ranks to blame do, then by what the cards do."""
+    found = m.stacks.proven
+    kind = found.place.kind if found is not None else WaitKind.UNKNOWN
+    if kind in (WaitKind.STOPPED, WaitKind.BLOCKED):
+        return HangKind.STOPPED if kind is WaitKind.STOPPED else HangKind.IO_BLOCKED
+    if m.cards.spins:
+        return HangKind.SPIN
+    return HangKind.NOTIFY_WAIT if m.npus_fell_silent else HangKind.DEADLOCK
+
+
+def _proof_clears(_: JobMoment) -> tuple[str, ...]:
+    return "another place of a rank", "lines of a log, IO or CPU time of the rank", "a card that works"
 
 
 def _not_spinning(m: JobMoment) -> tuple[tuple[int, ...], dict[int, str]]:
@@ -66,7 +93,7 @@ def _some_cards_wait(m: JobMoment) -> bool:
 def _suspect_after(m: JobMoment) -> float:
     """Later where the limit is longer than usual."""
     usual = m.limit.seconds is not None and m.limit.seconds <= m.s.hung_s
-    return m.s.suspect_s if usual else max(m.s.suspect_s, m.s.weak_s / 2)
+    return m.suspect_after if usual else max(m.s.suspect_s, m.s.weak_s / 2)
 
 
 def _why_waits(m: JobMoment) -> str:
@@ -112,6 +139,51 @@ PATTERNS: tuple[PatternRow, ...] = (
         who=_traced,
         sure=0.9,
         clears=lambda _: ("the debugger lets it go on",),
+    ),
+    PatternRow(
+        "proof by stacks",
+        None,
+        words="silent for proof_s, and three dumps of stacks show all but a few ranks in a collective, and these few "
+        "stopped, blocked, gone, in a lock or asleep, where nothing changes",
+        when=lambda m: m.is_proven,
+        verdict=HangVerdict.HUNG,
+        scenario="S1",
+        kind=_kind_of_proof,
+        rule="stacks: the others wait for a rank that does not go on",
+        who=_blamed,
+        since=lambda m: m.stacks.since,
+        limit=("proof",),
+        sure=0.95,
+        clears=_proof_clears,
+    ),
+    PatternRow(
+        "waits for requests",
+        None,
+        words="silent for suspect_s, and stacks show ranks that wait for requests or at a prompt, and the others, if "
+        "there are any, wait for them",
+        when=lambda m: bool(m.stacks.at_rest) and m.silent >= m.suspect_after,
+        verdict=HangVerdict.WAITING,
+        scenario="S10",
+        rule="stacks: it waits for requests, or at a prompt",
+        who=_at_rest,
+        sure=0.8,
+        clears=lambda _: ("another place of a rank",),
+    ),
+    PatternRow(
+        "a loop by stacks",
+        None,
+        words="silent for weak_s, and the dumps of hung_s show all but a few ranks in a collective, and these few run "
+        "through the same lines",
+        when=lambda m: m.now - m.stacks.since >= m.s.weak_s and m.stacks.looping is not None,
+        verdict=HangVerdict.HUNG,
+        scenario="S7",
+        kind=HangKind.LIVELOCK,
+        rule="stacks: the others wait for a rank that runs through the same lines: work, or a loop",
+        who=_blamed,
+        since=lambda m: m.stacks.since,
+        limit=("a loop in one place",),
+        sure=0.4,
+        clears=_proof_clears,
     ),
     PatternRow(
         "rank loops, no cards",

@@ -68,7 +68,7 @@ def _loops(m: JobMoment) -> bool:
 
 def _sleeps(m: JobMoment) -> bool:
     """Asleep for as long as a sleep is suspected after."""
-    return m.now - m.asleep_at >= min(m.s.suspect_s, m.s.npu_suspect_ratio * _limit(m))
+    return m.now - m.asleep_at >= min(m.suspect_after, m.s.npu_suspect_ratio * _limit(m))
 
 
 def _is_suspect(m: JobMoment) -> bool:
@@ -124,7 +124,7 @@ _SLEEPERS: tuple[_Sleepers, ...] = (
         "stopped",
         "a process is stopped by a signal",
         lambda m: m.host.stopped_at is not None,
-        *(HangKind.STOPPED, STOPPED, "U9", "P31"),
+        *(HangKind.STOPPED, STOPPED, "P45", "P31"),
     ),
     _Sleepers(
         "blocked",
@@ -179,7 +179,8 @@ def _suspect_rows() -> tuple[PatternRow, ...]:
     return tuple(
         _idle(
             f"suspect: {how.name}",
-            words=f"asleep for suspect_s or npu_suspect_ratio of the limit, or only weak evidence for half of weak_s; "
+            words=f"asleep for suspect_s (suspect_soon_s where that is unusual) or npu_suspect_ratio of the limit, or "
+            f"only weak evidence for half of weak_s; "
             f"{how.words}",
             when=_both(_is_suspect, how.when),
             verdict=HangVerdict.SUSPECT,

@@ -93,6 +93,8 @@ class RankTrack(msgspec.Struct):
     busy_at: float = NEVER
     some_cpu_at: float = NEVER
     log_at: float = NEVER
+    #: The last distances of the records with which its log grew.
+    log_gaps: list[float] = []
     #: Since when it gives signs, even weak ones, and has not paused for longer than a window.
     talks_since: float = NEVER
     talked_at: float = NEVER
@@ -146,7 +148,7 @@ class RankTrack(msgspec.Struct):
             total.written += written
             total.cpu += cpu
             total.saved += saved
-        self._log(log, now, dt, total)
+        self._log(log, now, dt, total, s)
         if grown.get(self.leader, (0.0, 0.0))[1] - total.log > s.write_floor_bytes * dt / s.period_s:
             self.wrote_at = now - dt / 2
         if dt > 0 and procs and not why:
@@ -207,11 +209,13 @@ class RankTrack(msgspec.Struct):
                 if now - gone.at > s.gone_s:
                     del self.procs[key]
 
-    def _log(self, log: float | None, now: float, dt: float, total: Interval) -> None:
+    def _log(self, log: float | None, now: float, dt: float, total: Interval, s: HangSettings) -> None:
         if log is None:
             return
         if self.log_bytes is not None and log > self.log_bytes:
             total.log = log - self.log_bytes
+            if self.log_at > NEVER:
+                self.log_gaps = [*self.log_gaps[1 - s.cadence_count :], now - dt / 2 - self.log_at]
             self.log_at = now - dt / 2
         self.log_bytes = log
 
@@ -250,15 +254,17 @@ class RankTrack(msgspec.Struct):
             self.stirred_at = middle
 
     def _stirs(self, last: Interval, cpu: float, now: float, s: HangSettings) -> bool:
-        """Whether it takes a trace of CPU time, by what is usual for it: lately, and over the window, since the kernel
-        counts in ticks. What is usual is not changed any more by a rank that has fallen silent."""
+        """Whether it takes a trace of CPU time, by what is usual for it: lately, over the period and over the window,
+        since the kernel counts in ticks, and the window still holds what was before. What is usual is not changed any
+        more by a rank that has fallen silent."""
         usual = self.cpu_level.median()
         self.cpu_known_at = now if self.cpu_known_at == NEVER else self.cpu_known_at
         if now - self.cpu_known_at < s.hung_s or cpu >= s.cpu_trace_ratio * usual:
             self.cpu_level.add(cpu)
         least = max(s.cpu_trace_s, s.cpu_trace_ratio * usual) / s.period_s
         seconds, taken = sum(x.dt for x in self.intervals), sum(x.cpu for x in self.intervals)
-        return taken - _TICK_S >= least * seconds and last.cpu >= least * last.dt
+        in_period = cpu >= least * s.period_s
+        return in_period and taken - _TICK_S >= least * seconds and last.cpu >= least * last.dt
 
     # --- answers ------------------------------------------------------------------------------------------------------
 

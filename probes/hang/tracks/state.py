@@ -6,6 +6,7 @@ from muster.probes.hang.hang_records import CardReading, Record
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER, CardTrack
 from muster.probes.hang.tracks.rank_track import RankTrack, split
+from muster.probes.hang.tracks.rank_wait import RankWait
 from muster.probes.hang.verdicts import HangKind, HangVerdict
 
 #: Records in a period, until it is known how many there are.
@@ -57,6 +58,8 @@ class JobState(msgspec.Struct):
     silent_since: float = NEVER
     verdict_at: float = NEVER
     asleep: bool = False
+    #: Where each rank waits, by the dumps of the present silence.
+    waits: dict[int, RankWait] = {}
     #: The kind of hang that the record before spoke for.
     candidate: HangKind | None = None
 
@@ -80,6 +83,10 @@ class JobState(msgspec.Struct):
         why = self._take_procs(record, first, s)
         self._take_net(record.net_bytes, s)
         self._saves(s)
+        for stack in record.stacks:
+            at = self.now - (record.t - stack.t)
+            if self.now - max(s.gap_s, s.gap_factor * self.usual_s) <= at <= self.now:
+                self.waits.setdefault(stack.rank, RankWait()).take(stack, at)
         if stepped_back:
             # An old record among new ones looks as if all counters had fallen.
             why = ""

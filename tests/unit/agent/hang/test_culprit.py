@@ -1,66 +1,21 @@
-"""Who is to blame for a hang, from the stacks of the ranks."""
+"""The sentence that names who is to blame for a hang."""
 
 import time
 
-import pytest
-
 from muster.agent.hang import culprit
-from muster.probes.stacks import ProcessStacks
-from tests.unit.probes.stacks.test_waits import REDUCE, USER, process
+from muster.probes.waits import Culprit, WaitKind, WaitPlace
 
-LOCK = "guilty_lock (train.py:11)"
-
-
-def reduces(rank: int) -> ProcessStacks:
-    return process(*REDUCE, USER, wchan="futex_do_wait", rank=rank)
-
-
-def locked(rank: int) -> ProcessStacks:
-    return process(LOCK, wchan="futex_do_wait", rank=rank)
-
-
-def waits_async(rank: int) -> ProcessStacks:
-    """In work.wait(), which leaves only the program's line."""
-    return process(USER, wchan="futex_do_wait", rank=rank)
-
-
-def blamed(*processes: ProcessStacks) -> tuple[int, ...]:
-    found = culprit.find(processes, {one.rank: one.pid for one in processes})
-    return found.ranks if found is not None else ()
+LOCKED = WaitPlace(WaitKind.LOCK, "", "guilty_lock (train.py:11)")
+REDUCES = WaitPlace(WaitKind.COLLECTIVE, "all_reduce", "step (train.py:30)")
 
 
 def test_the_sentence():
-    found = culprit.find([reduces(0), reduces(1), locked(2), reduces(3)], {})
-    assert found is not None
     at = time.strftime("%H:%M:%S", time.localtime(1e9))
-    assert found.sentence(1e9) == f"rank 2 waits in {LOCK} since {at}; ranks 0-1,3 wait for it in all_reduce"
-    found = culprit.find([locked(0), *map(reduces, range(1, 5)), locked(5)], {})
-    assert found is not None
-    assert found.sentence(1e9) == f"ranks 0,5 wait in {LOCK} since {at}; ranks 1-4 wait for them in all_reduce"
-
-
-@pytest.mark.parametrize(
-    ("processes", "ranks"),
-    [
-        ([reduces(0), locked(1)], (1,)),
-        ([process(*REDUCE, USER, state="T", rank=0), reduces(1), reduces(2)], (0,)),
-        ([process(USER, state="R", rank=0), reduces(1), reduces(2)], (0,)),
-        ([waits_async(0), waits_async(1), waits_async(2), locked(3)], (3,)),
-        # All in the collective, or half of them elsewhere: the stacks do not say who.
-        ([reduces(0), reduces(1)], ()),
-        ([reduces(0), reduces(1), locked(2), locked(3)], ()),
-        ([waits_async(0), locked(1)], ()),
-        ([waits_async(0), waits_async(1), locked(2), process("f (a.py:1)", wchan="futex", rank=3)], ()),
-        ([process("f (a.py:1)", rank=0), reduces(1), reduces(2)], ()),  # where it waits is not known
-        ([], ()),
-    ],
-)
-def test_who_is_blamed(processes: list[ProcessStacks], ranks: tuple[int, ...]):
-    assert blamed(*processes) == ranks
-
-
-def test_workers_of_a_rank_do_not_count():
-    worker = process("_worker_loop (torch/utils/data/_utils/worker.py:1)", rank=7)
-    loader = ProcessStacks(0, worker.pid, 1, "python", "S", 1, worker.tasks, worker.python)
-    found = culprit.find([loader, reduces(0), reduces(1), locked(2)], {0: 100, 1: 101, 2: 102})
-    assert found is not None and (found.ranks, found.peers) == ((2,), (0, 1))
+    one = Culprit((2,), LOCKED, (0, 1, 3), REDUCES).as_evidence()
+    text = f"rank 2 waits in guilty_lock (train.py:11) since {at}; ranks 0-1,3 wait for it in all_reduce"
+    assert culprit.sentence(one, 1e9) == text
+    two = Culprit((0, 5), LOCKED, (1, 2, 3, 4), REDUCES).as_evidence()
+    text = f"ranks 0,5 wait in guilty_lock (train.py:11) since {at}; ranks 1-4 wait for them in all_reduce"
+    assert culprit.sentence(two, 1e9) == text
+    gone = Culprit((1,), WaitPlace(WaitKind.EXITED), (0,), REDUCES).as_evidence()
+    assert culprit.sentence(gone, 1e9) == f"rank 1 has exited since {at}; rank 0 waits for it in all_reduce"

@@ -6,7 +6,10 @@ from muster.probes.hang import HangSettings
 from tests.corpus.measure import run
 from tests.corpus.rows import ROWS
 from tests.corpus.scenarios import BY_NAME, SCENARIOS, Scenario
+from tests.corpus.stacked import STACKED
 from tests.corpus.variations import VARIATIONS
+
+HEALTHY = [scenario for scenario in (*SCENARIOS, *VARIATIONS, *STACKED) if scenario.within_min is None]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -19,13 +22,21 @@ def test_so_is_it_of_other_life_and_other_hangs(scenario: Scenario) -> None:
     assert run(scenario, 1, HangSettings()).wrong == ""
 
 
+@pytest.mark.parametrize("scenario", STACKED, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_stacks_prove_a_hang_and_explain_a_silence(scenario: Scenario, seed: int) -> None:
+    assert run(scenario, seed, HangSettings()).wrong == ""
+
+
 @pytest.mark.parametrize("scenario", ROWS, ids=lambda scenario: scenario.name)
 def test_each_row_of_the_tables_has_a_scenario(scenario: Scenario) -> None:
     assert run(scenario, 1, HangSettings()).wrong == ""
 
 
 @pytest.mark.parametrize(
-    "scenario", [s for s in (*SCENARIOS, *VARIATIONS) if s.within_min is None], ids=lambda scenario: scenario.name
+    "scenario",
+    [s for s in (*SCENARIOS, *VARIATIONS, *STACKED) if s.within_min is None],
+    ids=lambda scenario: scenario.name,
 )
 def test_bad_readings_make_no_false_alarm(scenario: Scenario) -> None:
     assert not run(scenario, 3, HangSettings(), harsh=True).hung

@@ -16,7 +16,8 @@ from muster.probes.hang.hang_records import read
 from muster.probes.hang.tables.explanation import ExplanationRow, RowStep
 from muster.probes.hang.tables.pattern import PatternRow
 from tests.corpus.__main__ import ALL
-from tests.corpus.measure import trace
+from tests.corpus.measure import changes_of, trace
+from tests.corpus.physics import Play
 
 #: Of a scenario, the first in which the row counts is taken: traces differ in ranks, vendor and lengths.
 SEEDS = range(1, 5)
@@ -25,17 +26,16 @@ Words = tuple[Any, ...]
 
 
 @functools.lru_cache(maxsize=8)
-def records(scenario: str, seed: int) -> list[Record]:
-    return [read(line) for line in trace(ALL[scenario], seed)[1]]
+def played(scenario: str, seed: int) -> tuple[Play, list[Record]]:
+    told, lines = trace(ALL[scenario], seed)
+    return told.play, [read(line) for line in lines]
 
 
 def told(tables: HangTables, scenario: str, seed: int) -> Iterator[Words]:
     """What is said of it, and with which limit, one change after the other."""
-    detector = Detector(tables=tables)
     names = ("rule", "limit", "limit_s", "missing")
-    for record in records(scenario, seed):
-        for c in detector.feed(record):
-            yield (c.t, c.verdict, c.kind, c.ranks, c.confidence, *(c.evidence[name] for name in names))
+    for c in changes_of(Detector(tables=tables), *played(scenario, seed)):
+        yield (c.t, c.verdict, c.kind, c.ranks, c.confidence, *(c.evidence[name] for name in names))
 
 
 @functools.lru_cache(maxsize=64)
@@ -95,8 +95,7 @@ def test_without_a_sign_of_life_something_else_is_said(row: EvidenceRow) -> None
 
 
 def test_the_evidence_names_the_rows() -> None:
-    detector = Detector()
-    changes = [change for record in records("U13", 1) for change in detector.feed(record)]
+    changes = list(changes_of(Detector(), *played("U13", 1)))
     assert [change.evidence["row"] for change in changes] == ["cards work", "suspect: deadlock", "weak evidence"]
     assert changes[-1].evidence["limit_rows"] == ["silence", "weak evidence"]
 

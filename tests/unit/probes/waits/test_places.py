@@ -3,7 +3,8 @@
 import pytest
 
 from muster.probes.stacks import ProcessStacks, PythonThread, Task
-from muster.probes.stacks.waits import WaitKind, place_of
+from muster.probes.stacks.rank_stacks import rank_stack
+from muster.probes.waits import WaitKind, place
 
 USER = "step (train.py:30)"
 REDUCE = ("all_reduce (torch/distributed/distributed_c10d.py:2501)", "wrapper (torch/distributed/c10d_logger.py:79)")
@@ -88,5 +89,5 @@ def process(*frames: str, state: str = "S", wchan: str = "", held: int | None = 
     ],
 )
 def test_what_a_process_waits_for(found: ProcessStacks, kind: WaitKind, text: str):
-    place = place_of(found)
-    assert (place.kind, place.text) == (kind, text)
+    where = place(rank_stack(found))
+    assert (where.kind, where.text) == (kind, text)

@@ -8,8 +8,7 @@ outwards; at the first frame of the program itself only the kernel's function te
 import enum
 from dataclasses import dataclass
 
-from muster.probes.stacks.groups import telling
-from muster.probes.stacks.record import ProcessStacks
+from muster.probes.waits.rank_stack import RankStack
 
 
 class WaitKind(enum.StrEnum):
@@ -23,12 +22,14 @@ class WaitKind(enum.StrEnum):
     PROMPT = "prompt"
     LOCK = "lock"
     SLEEP = "sleep"
+    SERVER = "server"
     SOCKET = "socket"
     CHILD = "child"
     STOPPED = "stopped"
     TRACED = "traced"
     BLOCKED = "blocked"
     RUNS = "runs"
+    EXITED = "exited"
     UNKNOWN = "unknown"
 
 
@@ -42,14 +43,25 @@ WORDS = {
     WaitKind.PROMPT: "waits at a prompt",
     WaitKind.LOCK: "waits",
     WaitKind.SLEEP: "sleeps",
+    WaitKind.SERVER: "waits for requests",
     WaitKind.SOCKET: "waits for a socket or pipe",
     WaitKind.CHILD: "waits for a child process",
     WaitKind.STOPPED: "is stopped by a signal (T)",
     WaitKind.TRACED: "is held by a debugger (t)",
     WaitKind.BLOCKED: "waits in the kernel (D)",
     WaitKind.RUNS: "runs",
+    WaitKind.EXITED: "has exited",
     WaitKind.UNKNOWN: "waits",
 }
+_PLURALS = (
+    ("waits", "wait"),
+    ("sleeps", "sleep"),
+    ("runs", "run"),
+    ("compiles", "compile"),
+    ("saves or loads", "save or load"),
+    ("is ", "are "),
+    ("has ", "have "),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +76,17 @@ class WaitPlace:
     @property
     def text(self) -> str:
         """ "sleeps in guilty (train.py:11)"."""
-        return f"{WORDS[self.kind]} in {self.line or self.call}" if self.line or self.call else WORDS[self.kind]
+        return self._with_line(WORDS[self.kind])
+
+    @property
+    def plural(self) -> str:
+        """ "sleep in guilty (train.py:11)"."""
+        words = WORDS[self.kind]
+        one, many = next(pair for pair in _PLURALS if words.startswith(pair[0]))
+        return self._with_line(many + words[len(one) :])
+
+    def _with_line(self, words: str) -> str:
+        return f"{words} in {self.line or self.call}" if self.line or self.call else words
 
 
 #: Parts of files of libraries, and what a frame there waits for; the first that fits counts. The frames were seen in
@@ -100,7 +122,14 @@ _FILES: tuple[tuple[str, WaitKind], ...] = (
     ("(subprocess.py", WaitKind.CHILD),
     ("(socket.py", WaitKind.SOCKET),
     ("(ssl.py", WaitKind.SOCKET),
-    ("asyncio/", WaitKind.SOCKET),
+    ("asyncio/", WaitKind.SERVER),
+    ("(socketserver.py", WaitKind.SERVER),
+    ("uvicorn/", WaitKind.SERVER),
+    ("grpc/_server.py", WaitKind.SERVER),
+    ("tornado/", WaitKind.SERVER),
+    ("vllm/v1/engine/", WaitKind.SERVER),
+    ("vllm/distributed/device_communicators/shm_broadcast.py", WaitKind.SERVER),
+    ("ray/_private/worker.py", WaitKind.SERVER),
 )
 #: Files of libraries of which a frame says nothing by itself: who calls it does.
 _PASSED = (
@@ -115,41 +144,36 @@ _PASSED = (
     ),
     *("(functools.py", "(importlib", "<frozen "),
 )
-_NATIVE = (("MPI_", WaitKind.COLLECTIVE), ("nccl", WaitKind.COLLECTIVE), ("gloo::", WaitKind.COLLECTIVE))
 #: By the kernel's function, at a line of the program itself.
 _KERNEL = (
     ("futex", WaitKind.LOCK),
     ("nanosleep", WaitKind.SLEEP),
     ("n_tty_read", WaitKind.PROMPT),
+    ("accept", WaitKind.SERVER),
+    ("epoll", WaitKind.SERVER),
     ("wait_woken", WaitKind.PROMPT),
     ("do_wait", WaitKind.CHILD),
-    *((name, WaitKind.SOCKET) for name in ("poll", "stream_read", "sk_wait", "accept", "recv", "pipe_read", "connect")),
+    *((name, WaitKind.SOCKET) for name in ("poll", "stream_read", "sk_wait", "recv", "pipe_read", "connect")),
 )
 
 
-def place_of(process: ProcessStacks) -> WaitPlace:
+def place(stack: RankStack) -> WaitPlace:
     """Where its telling thread waits."""
-    main = process.main
-    state = (main.state if main is not None else process.state) or "?"
-    wchan = main.wchan if main is not None else ""
-    thread = telling(process)
-    frames = () if thread is None else (thread.held if len(thread.held) < len(thread.frames) else thread.frames)
-    line = next((frame for frame in frames if _of_library(frame) is None), "")
-    if stuck := {"T": WaitKind.STOPPED, "t": WaitKind.TRACED, "D": WaitKind.BLOCKED}.get(state):
-        return WaitPlace(stuck, "", line or wchan)
-    for frame in frames:
+    line = next((frame for frame in stack.frames if _of_library(frame) is None), "")
+    if stuck := {"T": WaitKind.STOPPED, "t": WaitKind.TRACED, "D": WaitKind.BLOCKED}.get(stack.state):
+        return WaitPlace(stuck, "", line or stack.wchan)
+    for frame in stack.frames:
         kind = _of_library(frame)
         if kind is None:
             break
         if kind is not WaitKind.UNKNOWN:
             return WaitPlace(kind, frame.partition(" (")[0], line)
-    native = next((kind for frame in process.native for name, kind in _NATIVE if name in frame), None)
-    if native is not None:
-        return WaitPlace(native, "", line)
-    if state == "R" or (thread is not None and len(thread.held) < len(thread.frames)):
+    if stack.in_collective:
+        return WaitPlace(WaitKind.COLLECTIVE, "", line)
+    if stack.state == "R" or stack.moves:
         return WaitPlace(WaitKind.RUNS, "", line)
-    kind = next((kind for name, kind in _KERNEL if name in wchan), WaitKind.UNKNOWN)
-    return WaitPlace(kind, "", line or wchan)
+    kind = next((kind for name, kind in _KERNEL if name in stack.wchan), WaitKind.UNKNOWN)
+    return WaitPlace(kind, "", line or stack.wchan)
 
 
 def _of_library(frame: str) -> WaitKind | None:

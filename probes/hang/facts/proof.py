@@ -1,0 +1,111 @@
+"""What the stacks of the ranks prove: who is elsewhere than the others, and does not go on."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from muster.probes.hang.facts.readings import Readings
+from muster.probes.hang.facts.signs import Strength
+from muster.probes.hang.tracks.card_look import CardState
+from muster.probes.hang.tracks.rank_wait import RankWait
+from muster.probes.waits import AT_REST, Culprit, WaitKind, WaitPlace, blame, waits_for_others
+
+#: Dumps that must show the same.
+LOOKS = 3
+#: Dumps of several nodes are one look at the job within so many distances of dumps.
+_APART = 3
+
+
+@dataclass(frozen=True)
+class StackProof:
+    """What the dumps of a job say at one record. `since`: the begin of the silence that they are about."""
+
+    r: Readings
+    since: float
+
+    @cached_property
+    def waits(self) -> dict[int, RankWait]:
+        """Of the ranks in the last dump, if that is one of this silence."""
+        last = max((wait.at for wait in self.r.job.waits.values()), default=-1.0)
+        if last < self.since:
+            return {}
+        return {
+            rank: wait
+            for rank, wait in sorted(self.r.job.waits.items())
+            if wait.at >= last - _APART * self.r.s.stacks_apart_s
+        }
+
+    @cached_property
+    def culprit(self) -> Culprit | None:
+        """Who is to blame by the last dump."""
+        places = {rank: wait.place for rank, wait in self.waits.items()}
+        if not places:
+            return None
+        gone = [t.rank for t in self.r.ranks if t.rank not in places and self.r.is_reason(t.rank)]
+        places |= dict.fromkeys(gone, WaitPlace(WaitKind.EXITED))
+        return blame(places, self._waiting_on_cards)
+
+    @cached_property
+    def proven(self) -> Culprit | None:
+        """The same, if it is proven: several dumps show each rank at one place, nobody wrote a line since the first of
+        them, and whoever is to blame is stopped, blocked, gone, in a lock or asleep, and did nothing meanwhile."""
+        found = self.culprit
+        if found is None or any(wait.looks < LOOKS for wait in self.waits.values()):
+            return None
+        if not all(self._waits_for_others(rank) for rank in found.peers):
+            return None  # they wait at one line of the program: for what is not known
+        first = max(self._first(rank) for rank in self.waits)
+        signs, odd = self.r.signs, found.ranks
+        if signs.last(Strength.LOG) >= first:
+            return None
+        if max(signs.last_of("some IO", odd), signs.last_of("some CPU time", odd)) >= first:
+            return None
+        return found if all(self._is_stuck(rank) for rank in odd) else None
+
+    @cached_property
+    def looping(self) -> Culprit | None:
+        """Who is to blame, if that is one that ran through the same lines in all dumps of `hung_s`: work or a loop."""
+        found = self.culprit
+        if found is None or any(wait.looks < LOOKS for wait in self.waits.values()):
+            return None
+        runs = [self.waits[rank] for rank in found.ranks if rank in self.waits]
+        long = all(wait.kind is WaitKind.RUNS and wait.at - wait.since >= self.r.s.hung_s for wait in runs)
+        return found if runs and len(runs) == len(found.ranks) and long else None
+
+    @cached_property
+    def at_rest(self) -> tuple[int, ...]:
+        """Ranks that wait for requests or at a prompt, if all others do so too, or wait for these."""
+        rest = [rank for rank, wait in self.waits.items() if wait.kind in AT_REST]
+        wait = all(self._waits_for_others(rank) for rank in self.waits if rank not in rest)
+        return tuple(rest) if wait else ()
+
+    def elsewhere(self, *kinds: WaitKind) -> bool:
+        """A rank waits for one of these."""
+        return any(wait.kind in kinds for wait in self.waits.values())
+
+    def _waits_for_others(self, rank: int) -> bool:
+        return waits_for_others(self.waits[rank].place, on_card=rank in self._waiting_on_cards)
+
+    def _first(self, rank: int) -> float:
+        """The first of the last dumps that count."""
+        wait = self.waits[rank]
+        return max(wait.since, wait.still_since) if wait.kind in (WaitKind.LOCK, WaitKind.SLEEP) else wait.since
+
+    def _is_stuck(self, rank: int) -> bool:
+        wait = self.waits.get(rank)
+        if wait is None or wait.kind is WaitKind.STOPPED:
+            return True
+        if wait.kind is WaitKind.BLOCKED:
+            return not wait.wchan.startswith(self.r.s.file_systems)
+        if wait.kind is WaitKind.SLEEP:  # it may wake up between two looks, and find that it has to wait longer
+            return wait.still_looks >= LOOKS and wait.at - wait.still_since >= self.r.s.suspect_soon_s
+        return wait.kind is WaitKind.LOCK and wait.still_looks >= LOOKS
+
+    @cached_property
+    def _waiting_on_cards(self) -> set[int]:
+        """Ranks all of whose cards spin beyond doubt."""
+        spins: set[int] = set()
+        other: set[int] = set()
+        for key, look in self.r.looks.items():
+            if not self.r.is_unused(key):
+                (spins if look.state is CardState.SPINS else other).add(self.r.rank_of(key))
+        return spins - other - {-1}

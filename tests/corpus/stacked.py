@@ -1,0 +1,164 @@
+"""Scenarios with stacks, recorded from real processes (record_stacks.py): what a rank waits for decides."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tests.corpus.physics import POLL, SLEEP, Act, Play, Spell, Stack
+from tests.corpus.scenarios import MINUTE, Scenario, Setting, Told, asleep, go_over_to, spin, steady_work
+
+#: By the name of a life: its dumps, 3 s apart.
+RECORDED = {
+    name: [Stack(**{**row, "frames": tuple(row["frames"])}) for row in rows]
+    for name, rows in json.loads((Path(__file__).parent / "stacks.json").read_text()).items()
+}
+
+
+def at(act: Act, life: str) -> Act:
+    """The same, with the stacks of this life."""
+    return replace(act, stacks=tuple(RECORDED[life]))
+
+
+def _odd(s: Setting, odd: Act, peers: Act, tail_min: float = 6.0) -> Told:
+    """After work one rank does this, its peers that."""
+    culprit = s.rng.randrange(s.ranks)
+    ranks, until = steady_work(s)
+    go_over_to(ranks, until, *[odd if rank == culprit else peers for rank in range(s.ranks)])
+    return Told(Play(ranks, until + tail_min * MINUTE, kind=s.kind), until, culprit)
+
+
+def _waits_on_card(s: Setting, life: str = "torch-reduce") -> Act:
+    return at(spin(s), life)
+
+
+def _logs(told: Told, log: float = 80.0) -> Told:
+    """The same, with some lines in each record until then."""
+    for spells in told.play.ranks:
+        spells[:] = [replace(spell, act=replace(spell.act, log=log)) for spell in spells[:-1]] + spells[-1:]
+    return told
+
+
+def s1(s: Setting) -> Told:
+    life = s.rng.choice(("torch-guilty_lock", "torch-queue", "mpi-guilty_lock"))
+    peers = s.rng.choice(("torch-reduce", "torch-barrier", "torch-gather", "torch-backward"))
+    return _odd(s, at(asleep(), life), _waits_on_card(s, peers))
+
+
+def s2(s: Setting) -> Told:
+    return _odd(s, at(asleep(SLEEP), "torch-guilty_sleep"), _waits_on_card(s))
+
+
+def s3(s: Setting) -> Told:
+    return _logs(_odd(s, at(asleep(), "torch-guilty_lock"), at(asleep(cpu=0.002), "torch-reduce")))
+
+
+def s4(s: Setting) -> Told:
+    stopped = replace(RECORDED["torch-guilty_lock"][0], state="T", wchan="do_signal_stop")
+    return _odd(s, Act(state="T", wchan="do_signal_stop", stacks=(stopped,)), _waits_on_card(s))
+
+
+def s5(s: Setting) -> Told:
+    blocked = replace(RECORDED["torch-guilty_lock"][0], state="D", wchan="nvidia_ioctl")
+    return _odd(s, Act(state="D", wchan="nvidia_ioctl", stacks=(blocked,)), _waits_on_card(s))
+
+
+def s6(s: Setting) -> Told:
+    """Peers in work.wait(), of which nothing but the program's line is seen; their cards tell."""
+    return _odd(s, at(asleep(), "torch-guilty_lock"), _waits_on_card(s, "torch-async"))
+
+
+def s7(s: Setting) -> Told:
+    return _odd(s, at(Act(cpu=0.99, state="R"), "torch-one_big_call"), _waits_on_card(s), tail_min=26)
+
+
+def _returns(s: Setting, odd: Act, peers: Act, minutes: float) -> Told:
+    """The same for a while, then work again."""
+    told = _odd(s, odd, peers)
+    assert told.onset is not None
+    for spells in told.play.ranks:
+        spells.append(Spell(told.onset + minutes * MINUTE, spells[-2].act))
+    told.play.end = told.onset + (minutes + 15) * MINUTE
+    return Told(told.play)
+
+
+def s8(s: Setting) -> Told:
+    return _returns(s, at(asleep(SLEEP), "torch-polls_for_a_file"), _waits_on_card(s), s.rng.uniform(3, 8))
+
+
+def s9(s: Setting) -> Told:
+    return _returns(s, at(asleep(), "torch-uploads"), _waits_on_card(s), s.rng.uniform(3, 8))
+
+
+def s10(s: Setting) -> Told:
+    life = s.rng.choice(("alone-asyncio", "alone-http", "alone-code"))
+    return _returns(s, at(asleep(POLL), life), at(asleep(POLL), life), s.rng.uniform(20, 90))
+
+
+def s11(s: Setting) -> Told:
+    """NPUs wait for a slow reader: their short limit is not meant for that."""
+    peers = at(Act(cpu=0.02, fabric=5 * 1500 / 60), "torch-reduce")
+    return _returns(s, at(Act(cpu=0.02, fabric=5 * 1500 / 60), "torch-loads"), peers, s.rng.uniform(6, 8))
+
+
+def s12(s: Setting) -> Told:
+    return _returns(s, at(asleep(POLL), "torch-serves-poll"), _waits_on_card(s), s.rng.uniform(15, 40))
+
+
+def s13(s: Setting) -> Told:
+    return _returns(s, at(asleep(), "torch-saves"), _waits_on_card(s), s.rng.uniform(12, 25))
+
+
+def s14(s: Setting) -> Told:
+    """Rank 0 evaluates, its peers wait for it in a barrier."""
+    return _returns(
+        s, at(Act(cpu=0.99, state="R"), "torch-evaluates"), _waits_on_card(s, "torch-barrier"), s.rng.uniform(5, 40)
+    )
+
+
+def s15(s: Setting) -> Told:
+    """A child process does it, and what that does is not seen."""
+    return _returns(s, at(asleep(), "torch-child"), _waits_on_card(s), s.rng.uniform(3, 9))
+
+
+def s16(s: Setting) -> Told:
+    """Workers of a queue that have nothing to do, and one that waits elsewhere."""
+    return _returns(s, at(asleep(), "alone-event"), at(asleep(), "torch-queue"), s.rng.uniform(3, 8))
+
+
+RECORDED["torch-serves-poll"] = [replace(stack, wchan="poll_schedule_timeout") for stack in RECORDED["torch-serves"]]
+_SOON = ("SUSPECT", "HUNG")
+_MAY = ("ALIVE", "BUSY_HOST", "WAITING", "SUSPECT", "UNKNOWN")
+
+
+def _hang(name: str, what: str, make: object, within: float, kind: str, **more: object) -> Scenario:
+    return Scenario(name, what, make, within, _SOON, kind=kind, ranks=(3, 4, 8), **more)  # type: ignore[arg-type]
+
+
+def _life(
+    name: str, what: str, make: object, *verdicts: str, ranks: Sequence[int] = (3, 4, 8), **more: object
+) -> Scenario:
+    return Scenario(name, what, make, None, verdicts, _MAY, ranks=tuple(ranks), **more)  # type: ignore[arg-type]
+
+
+NVIDIA = ("nvidia",)
+STACKED = (
+    _hang("S1", "a rank in a lock, its peers in a collective", s1, 3.5, "spin"),
+    _hang("S2", "a rank asleep, its peers in a collective", s2, 4, "spin"),
+    _hang("S3", "S1 without cards, with lines of a log", s3, 4, "deadlock", weather={"no_cards": True}),
+    _hang("S4", "a rank stopped, its peers in a collective", s4, 3.5, "stopped"),
+    _hang("S5", "a rank blocked in a driver, its peers in a collective", s5, 3.5, "io_blocked"),
+    _hang("S6", "S1, and only the cards say that the peers wait", s6, 3.5, "spin"),
+    replace(
+        _hang("S7", "a rank in one call, computing", s7, 23, "livelock"), verdicts=("HUNG",), high_confidence=False
+    ),
+    _life("S8", "a rank looks for a file each second", s8),
+    _life("S9", "a rank sends data in a thread", s9),
+    _life("S10", "a server without requests, or a prompt", s10, "WAITING", "ALIVE", ranks=(1, 2), kinds=NVIDIA),
+    _life("S11", "NPUs that wait for a slow reader", s11, kinds=("ascend",)),
+    _life("S12", "a rank waits for a socket of its program", s12),
+    _life("S13", "a rank saves a checkpoint, and nothing is seen of that", s13),
+    _life("S14", "a rank evaluates, its peers wait", s14),
+    _life("S15", "a rank waits for a child process", s15),
+    _life("S16", "ranks that wait for a queue of their program", s16, ranks=(4, 8), kinds=NVIDIA),
+)
