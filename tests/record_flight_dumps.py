@@ -41,7 +41,7 @@ def rank_main(rank: int, folder: Path) -> None:
 
     def dump(name: str) -> None:
         together(f"before {name}")
-        (folder / f"{name}-{rank}").write_bytes(recorder._dump_fr_trace())
+        (folder / f"{name}-{rank}").write_bytes(recorder._dump_fr_trace())  # type: ignore[attr-defined,unused-ignore]
         together(name)
 
     def step() -> None:

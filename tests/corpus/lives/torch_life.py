@@ -17,7 +17,7 @@ lock = threading.Lock()
 lock.acquire()
 
 
-class Slow(torch.utils.data.Dataset):  # type: ignore[misc]
+class Slow(torch.utils.data.Dataset):  # type: ignore[misc,unused-ignore]
     def __len__(self):
         return 8
 
