@@ -227,6 +227,11 @@ class HangTable(HangSettings):
         "What muster does about a job that is HUNG and has no `on_hang` of its own. `notify`: it reports the hang. "
         "`stop`: it ends the job as failed. `restart`: it ends the job and starts it again, within its restarts.",
     )
+    library: bool = setting(
+        True,
+        "Whether muster asks the communication library of a job that is SUSPECT where its ranks wait: PyTorch's flight "
+        "recorder where the job has a pipe for that, NCCL's RAS from 2.29.2 on.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

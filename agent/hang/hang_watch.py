@@ -19,7 +19,7 @@ from muster.agent import threads
 from muster.agent.config.schema import Config, HangTable
 from muster.agent.errors import CursorTooOld, MusterError
 from muster.agent.events.event_store import Event, EventStore
-from muster.agent.hang import culprit
+from muster.agent.hang import culprit, library_look
 from muster.agent.hang.kept_stacks import JobStacks
 from muster.agent.host import state_file
 from muster.agent.jobs.entry import Entry
@@ -30,6 +30,8 @@ from muster.agent.text import ranks
 from muster.probes import hang
 from muster.probes.hang import Change, HangVerdict
 from muster.probes.hang.dump_schedule import dump_times
+from muster.probes.kernel.backoff import Backoff
+from muster.probes.stacks import StackTarget
 from muster.probes.stacks.rank_stacks import of_ranks
 from muster.probes.waits import RankStack, blame, place
 from muster.supervisors.model.lifecycle import Job
@@ -38,6 +40,8 @@ from muster.supervisors.model.states import State
 
 #: A detector's state is written every so many records: about once a minute.
 STORE_EVERY = 4
+#: Distances of dumps after which a communication library is asked again: at first, and at most.
+LIBRARY_FIRST, LIBRARY_LAST = 6, 60
 #: A stop that a supervisor did not accept is tried so many times, with so many seconds in between.
 TRIES, AGAIN_S = 5, 2.0
 #: Events that are read at once.
@@ -69,6 +73,9 @@ class StackTaker(Protocol):
 
     def look(self, job_id: str) -> Awaitable[JobStacks]:
         """Of all ranks without their workers; stores nothing."""
+
+    def targets(self, job_id: str) -> Awaitable[Sequence[StackTarget]]:
+        """The processes of all ranks without their workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,8 @@ class _Watched:
     unpublished: tuple[Change, float] | None = None
     #: Whether its stacks are taken again and again.
     is_looked_at: bool = False
+    #: Whether its communication library is asked again and again.
+    is_asked: bool = False
 
 
 class _Stored(msgspec.Struct):
@@ -181,7 +190,7 @@ class HangWatch:
                 while True:
                     some = await records.some()
                     self._jobs = {job: each for job, each in self._jobs.items() if not each.entry.job.state.final}
-                    self._records.drop_stacks(self._jobs)
+                    self._records.drop_looks(self._jobs)
                     for record in some:
                         if isinstance(record, Lost):
                             continue  # the rule sees a gap, which is no evidence
@@ -226,6 +235,10 @@ class HangWatch:
         if watched.detector.wants_stacks and not watched.is_looked_at and self._group is not None:
             watched.is_looked_at = True
             self._group.start_soon(self._look, watched, name=f"stacks of {record.job}")
+        suspected = watched.detector.verdict is HangVerdict.SUSPECT and self._settings().hang.library
+        if suspected and not watched.is_asked and self._group is not None:
+            watched.is_asked = True
+            self._group.start_soon(self._ask_library, watched, name=f"library of {record.job}")
 
     async def _begin(self, entry: Entry) -> _Watched:
         """A detector for an attempt, in the state in which an earlier daemon left it."""
@@ -340,6 +353,24 @@ class HangWatch:
             _log.warning("hang.no_stacks", job=job_id, error=str(error))
         finally:
             watched.is_looked_at = False
+
+    async def _ask_library(self, watched: _Watched) -> None:
+        """The same with what the communication library says, as long as the job is suspected to hang."""
+        job_id, apart_s = watched.entry.job_id, watched.detector.settings.stacks_apart_s
+        pause = Backoff(LIBRARY_FIRST * apart_s, LIBRARY_LAST * apart_s)
+        try:
+            while watched.detector.verdict is HangVerdict.SUSPECT and self._jobs.get(job_id) is watched:
+                targets = await self._stacks.targets(job_id)
+                at = time.time()
+                with self._records.asking(job_id):
+                    said = await library_look.look(job_id, targets, watched.entry.job.world_size or len(targets), at)
+                if said is not None:
+                    self._records.add_library(job_id, said)
+                await anyio.sleep(pause.next())
+        except MusterError as error:  # it has ended meanwhile
+            _log.info("hang.no_library", job=job_id, error=str(error))
+        finally:
+            watched.is_asked = False
 
     async def _follow_up(self, watched: _Watched, change: Change) -> None:
         """Takes the stacks while the processes still exist; then carries out the configured action."""

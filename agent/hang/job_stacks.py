@@ -98,6 +98,11 @@ class Stacks:
         async with self._turn(job_id, self._automatic):
             return await self._take(entry, None, "", workers=False)
 
+    async def targets(self, job_id: str) -> Sequence[StackTarget]:
+        """The processes of a job's ranks without their workers. Raises JobNotFound."""
+        found, _ = await self._targets(await self._registry.get(job_id), None, workers=False)
+        return found
+
     async def kept(self, job_id: str, ranks: Sequence[int] = ()) -> JobStacks:
         """The last stored stacks of these ranks, with a sentence if there are none. Raises JobNotFound,
         InvalidRequest."""

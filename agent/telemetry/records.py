@@ -16,7 +16,7 @@ import structlog
 from muster.agent.changes import Changes
 from muster.probes.calls import watched
 from muster.probes.kernel.trees import ProcessRole
-from muster.probes.waits import RankStack
+from muster.probes.waits import LibraryWait, RankStack
 
 #: How many records wait for a subscriber: with a job and the default rates 16 minutes of them. Where there are many
 #: jobs it is at least so many of each: all of a look come at once.
@@ -75,6 +75,10 @@ class TelemetryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: int = 1
     #: Of dumps since the record before; left out: none was taken.
     stacks: tuple[RankStack, ...] = ()
+    #: What the communication library says since then; left out: it was not looked at.
+    library: LibraryWait | None = None
+    #: Its ranks were asked for dumps since then: what they wrote may be that.
+    asked: bool = False
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -129,14 +133,32 @@ class Records:
         self._subscriptions: set[Subscription] = set()
         #: Stacks that the next record of a job takes along.
         self._stacks: dict[str, tuple[RankStack, ...]] = {}
+        self._library: dict[str, LibraryWait] = {}
+        #: Jobs whose ranks are asked for dumps (True), or were since their last record.
+        self._asked: dict[str, bool] = {}
 
     def add_stacks(self, job_id: str, stacks: Sequence[RankStack]) -> None:
         """Has the next record of this job take them along."""
         self._stacks[job_id] = (*self._stacks.get(job_id, ()), *stacks)
 
-    def drop_stacks(self, jobs: Container[str]) -> None:
+    def add_library(self, job_id: str, said: LibraryWait) -> None:
+        """The same of what the communication library says."""
+        self._library[job_id] = said
+
+    @contextlib.contextmanager
+    def asking(self, job_id: str) -> Iterator[None]:
+        """Marks the records of a job whose ranks are asked for dumps meanwhile, and the one after."""
+        self._asked[job_id] = True
+        try:
+            yield
+        finally:
+            self._asked[job_id] = False
+
+    def drop_looks(self, jobs: Container[str]) -> None:
         """Forgets those of all but these jobs."""
         self._stacks = {job_id: stacks for job_id, stacks in self._stacks.items() if job_id in jobs}
+        self._library = {job_id: said for job_id, said in self._library.items() if job_id in jobs}
+        self._asked = {job_id: now for job_id, now in self._asked.items() if job_id in jobs}
 
     @property
     def wanted(self) -> bool:
@@ -157,6 +179,12 @@ class Records:
         """Hands a record to all who want it."""
         if stacks := self._stacks.pop(record.job, ()):
             record = msgspec.structs.replace(record, stacks=stacks)
+        if (said := self._library.pop(record.job, None)) is not None:
+            record = msgspec.structs.replace(record, library=said)
+        if record.job in self._asked:
+            record = msgspec.structs.replace(record, asked=True)
+            if not self._asked[record.job]:
+                del self._asked[record.job]
         for subscription in self._subscriptions:
             subscription.put(record)
 

@@ -41,6 +41,8 @@ def evidence(m: JobMoment, decision: Decision) -> dict[str, Any]:
     }
     if decision.verdict in (HangVerdict.SUSPECT, HangVerdict.HUNG) and (blamed := m.stacks.culprit) is not None:
         found["culprit"] = blamed.as_evidence()
+    if job.library_text and job.library_at >= m.stacks.since:
+        found["library"] = job.library_text
     return found
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from muster.probes.waits import RankStack
+from muster.probes.waits import LibraryWait, RankStack
 
 RANK, WORKER, HELPER = "rank", "worker", "helper"
 #: The word with which a card says that a call of its driver does not return
@@ -57,7 +57,8 @@ class CardReading:
 @dataclass(frozen=True, slots=True)
 class Record:
     """A job at time `t`. `procs` and `cards` None: unknown, which is not the same as none. `others`: nodes of the job
-    of which this tells nothing. `stacks`: of dumps that were taken since the record before."""
+    of which this tells nothing. `stacks`: of dumps that were taken since the record before; `library`: of the
+    last two looks since then; `asked`: ranks were asked for dumps since then, so that what they wrote may be that."""
 
     t: float
     job: str
@@ -69,6 +70,8 @@ class Record:
     driver_hangs: bool
     others: int = 0
     stacks: tuple[RankStack, ...] = ()
+    library: LibraryWait | None = None
+    asked: bool = False
 
 
 def parse(line: str | bytes) -> Record | None:
@@ -104,6 +107,8 @@ def read(value: object) -> Record:
         driver_hangs=value.get("driver") == HANG,
         others=max(0, (_whole(value.get("nodes")) or 1) - 1),
         stacks=_stacks(value.get("stacks")),
+        library=_library(value.get("library")),
+        asked=value.get("asked") is True,
     )
 
 
@@ -190,6 +195,19 @@ def _stacks(values: object) -> tuple[RankStack, ...]:
             )
         )
     return tuple(sorted(found, key=lambda stack: (stack.t, stack.rank)))
+
+
+def _library(value: object) -> LibraryWait | None:
+    if not isinstance(value, dict) or (t := _number(value.get("t"))) is None:
+        return None
+    inside, absent, text = value.get("inside"), value.get("absent"), value.get("text")
+    found: dict[int, str] = {}
+    for pair in inside if isinstance(inside, list) else ():
+        if isinstance(pair, list) and len(pair) == 2 and (rank := _whole(pair[0])) is not None:
+            found[rank] = pair[1][:_MOST_FRAME] if isinstance(pair[1], str) else ""
+    gone = [rank for one in (absent if isinstance(absent, list) else ()) if (rank := _whole(one)) is not None]
+    words = text[: 4 * _MOST_FRAME] if isinstance(text, str) else ""
+    return LibraryWait(t, words, tuple(sorted(found.items())), tuple(sorted(gone)))
 
 
 def _log(value: object) -> dict[int, float]:

@@ -68,7 +68,7 @@ class Detector(Resumable[JobState]):
         job.verdict, job.kind, job.verdict_ranks = decision.verdict, decision.kind, list(decision.ranks)
         job.silent_since, job.verdict_at, job.asleep = decision.since, job.now, decision.asleep
         if not self.wants_stacks:
-            job.waits = {}
+            job.waits, job.library_inside, job.library_absent, job.library_text = {}, {}, [], ""
         return [change]
 
     @property

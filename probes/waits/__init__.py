@@ -1,17 +1,21 @@
 """Where the ranks of a job wait, and who of them is to blame: pure functions, without clock and without IO.
 
-`RankStack` is the stack of a rank at one moment, as telemetry records hold it; `place` says what it waits for; `blame`
-finds the ranks that are elsewhere than their peers. The hang rule and whoever shows stacks use the same.
+`RankStack` is the stack of a rank at one moment, as telemetry records hold it, `LibraryWait` what a communication
+library says; `place` says what a rank waits for; `blame` finds the ranks that are elsewhere than their peers. The hang
+rule and whoever shows stacks use the same.
 """
 
-from muster.probes.waits.blame import AT_REST, Culprit, blame, waits_for_others
+from muster.probes.waits.blame import AT_REST, IN_COLLECTIVE, Culprit, blame, waits_for_others
+from muster.probes.waits.library_wait import LibraryWait
 from muster.probes.waits.places import WORDS, WaitKind, WaitPlace, place
 from muster.probes.waits.rank_stack import RankStack
 
 __all__ = [
     "AT_REST",
+    "IN_COLLECTIVE",
     "WORDS",
     "Culprit",
+    "LibraryWait",
     "RankStack",
     "WaitKind",
     "WaitPlace",

@@ -8,9 +8,10 @@ from muster.probes.waits.places import WaitKind, WaitPlace
 
 #: Most ranks that are blamed, as a share of all: of two halves nobody knows which is right.
 _FEW = 1 / 3
-_WAITING = (WaitKind.COLLECTIVE, WaitKind.RENDEZVOUS)
+#: Where a process waits for other ranks.
+IN_COLLECTIVE = (WaitKind.COLLECTIVE, WaitKind.RENDEZVOUS)
 #: What a rank may do while others wait for it.
-_ELSEWHERE = frozenset(WaitKind) - {*_WAITING, WaitKind.UNKNOWN}
+_ELSEWHERE = frozenset(WaitKind) - {*IN_COLLECTIVE, WaitKind.UNKNOWN}
 #: Where a program waits that has nothing to do until somebody asks it: no hang, however long that is.
 AT_REST = frozenset({WaitKind.SERVER, WaitKind.PROMPT})
 
@@ -59,7 +60,7 @@ def blame(places: Mapping[int, WaitPlace], wait_on_card: Collection[int] = ()) -
 def waits_for_others(place: WaitPlace, *, on_card: bool) -> bool:
     """In a collective, by its frames or by its card (`on_card`)."""
     held = (WaitKind.STOPPED, WaitKind.TRACED, WaitKind.BLOCKED)
-    return place.kind in _WAITING or (on_card and place.kind not in held)
+    return place.kind in IN_COLLECTIVE or (on_card and place.kind not in held)
 
 
 def _apart(places: Mapping[int, WaitPlace]) -> Culprit | None:

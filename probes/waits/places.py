@@ -30,6 +30,7 @@ class WaitKind(enum.StrEnum):
     BLOCKED = "blocked"
     RUNS = "runs"
     EXITED = "exited"
+    ABSENT = "absent"  # as a communication library says; its stack is not known
     UNKNOWN = "unknown"
 
 
@@ -51,6 +52,7 @@ WORDS = {
     WaitKind.BLOCKED: "waits in the kernel (D)",
     WaitKind.RUNS: "runs",
     WaitKind.EXITED: "has exited",
+    WaitKind.ABSENT: "did not come to a collective",
     WaitKind.UNKNOWN: "waits",
 }
 _PLURALS = (
@@ -61,6 +63,7 @@ _PLURALS = (
     ("saves or loads", "save or load"),
     ("is ", "are "),
     ("has ", "have "),
+    ("did ", "did "),
 )
 
 

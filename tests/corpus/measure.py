@@ -7,15 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from muster.probes.hang import Change, Detector, HangSettings, PlainDetector, detector
+from muster.probes.hang import Change, Detector, HangSettings, HangVerdict, PlainDetector, detector
 from muster.probes.hang.dump_schedule import dump_times
 from muster.probes.hang.hang_records import Record, read
 from muster.probes.waits import RankStack
-from tests.corpus.physics import Play, dump, records
+from tests.corpus.physics import Play, asked, dump, records
 from tests.corpus.scenarios import Scenario, Setting, Told, harsh_weather, usual_weather
 
 #: Seconds that a dump takes.
 DELAY_S = 0.5
+#: Seconds that two looks at a communication library take.
+LIBRARY_S = 20.0
 #: Minutes that bad readings may add to a delay.
 HARSH_MIN = 32.0
 
@@ -67,7 +69,7 @@ def run(scenario: Scenario, seed: int, settings: HangSettings, *, harsh: bool = 
 
 def changes_of(found: Detector | PlainDetector, play: Play, seen: Sequence[Record]) -> Iterator[Change]:
     """What a detector says of these records of a play, with dumps of stacks where and when the daemon takes some."""
-    begin, since = seen[0].t, 0.0
+    begin, since, suspected = seen[0].t, 0.0, math.inf
     after: float | None = None
     due: Iterator[float] = iter(())
     for record in seen:
@@ -75,7 +77,13 @@ def changes_of(found: Detector | PlainDetector, play: Play, seen: Sequence[Recor
         while after is not None and since + after <= record.t:
             stacks += dump(play, since + after - begin, since + after)
             after = next(due)
-        yield from found.feed(replace(record, stacks=tuple(stacks)) if stacks else record)
+        said = None
+        if found.verdict is HangVerdict.SUSPECT and record.t - suspected >= LIBRARY_S:
+            suspected, said = math.inf, asked(play, record.t - begin, record.t)
+        before = found.verdict
+        yield from found.feed(replace(record, stacks=tuple(stacks), library=said) if stacks or said else record)
+        if before is not HangVerdict.SUSPECT:
+            suspected = record.t
         if not found.wants_stacks:
             after = None
         elif after is None:

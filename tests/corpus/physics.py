@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from muster.probes.waits import RankStack
+from muster.probes.waits import LibraryWait, RankStack
 
 #: Utilization of a card at a time: of seconds in the spell.
 Curve = Callable[[float, random.Random], float]
@@ -77,6 +77,8 @@ class Act:
     there: bool = True
     #: Dumps of its stack; none: it cannot be had.
     stacks: tuple[Stack, ...] = ()
+    #: The collective in which it waits, as its communication library says.
+    inside: str = ""
 
 
 @dataclass(frozen=True)
@@ -241,6 +243,15 @@ def dump(play: Play, t: float, wall: float) -> list[RankStack]:
             RankStack(**asdict(first) | {"t": wall, "rank": r, "pid": 1000 + r, "switches": switches, "others": others})
         )
     return found
+
+
+def asked(play: Play, t: float, wall: float) -> LibraryWait | None:
+    """What the communication library says at this time of the play."""
+    acts = [_spell(spells, t).act for spells in play.ranks]
+    inside = tuple((rank, act.inside) for rank, act in enumerate(acts) if act.inside)
+    if not inside:
+        return None
+    return LibraryWait(wall, "", inside, tuple(rank for rank, act in enumerate(acts) if not act.inside))
 
 
 def _spell(spells: Sequence[Spell], t: float) -> Spell:

@@ -126,6 +126,19 @@ def s16(s: Setting) -> Told:
     return _returns(s, at(asleep(), "alone-event"), at(asleep(), "torch-queue"), s.rng.uniform(3, 8))
 
 
+def s17(s: Setting) -> Told:
+    """Without frames only the kernel's function is known; the library says that the peers wait for each other."""
+    odd = at(asleep(), "frameless")
+    return _logs(_odd(s, odd, replace(at(asleep(cpu=0.002), "frameless"), inside="all_reduce")))
+
+
+def s18(s: Setting) -> Told:
+    """A rank evaluates, and the library says that it did not come."""
+    peers = replace(_waits_on_card(s, "torch-barrier"), inside="barrier")
+    return _returns(s, at(Act(cpu=0.99, state="R"), "torch-evaluates"), peers, s.rng.uniform(5, 40))
+
+
+RECORDED["frameless"] = [replace(stack, frames=()) for stack in RECORDED["torch-guilty_lock"]]
 RECORDED["torch-serves-poll"] = [replace(stack, wchan="poll_schedule_timeout") for stack in RECORDED["torch-serves"]]
 _SOON = ("SUSPECT", "HUNG")
 _MAY = ("ALIVE", "BUSY_HOST", "WAITING", "SUSPECT", "UNKNOWN")
@@ -160,5 +173,10 @@ STACKED = (
     _life("S13", "a rank saves a checkpoint, and nothing is seen of that", s13),
     _life("S14", "a rank evaluates, its peers wait", s14),
     _life("S15", "a rank waits for a child process", s15),
+    _hang(
+        *("S17", "S3 without frames, and the library says who waits", s17, 4, "deadlock"),
+        weather={"no_cards": True},
+    ),
+    _life("S18", "a rank evaluates, and the library says that it did not come", s18),
     _life("S16", "ranks that wait for a queue of their program", s16, ranks=(4, 8), kinds=NVIDIA),
 )

@@ -1,13 +1,13 @@
 """What the stacks of the ranks prove: who is elsewhere than the others, and does not go on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from muster.probes.hang.facts.readings import Readings
 from muster.probes.hang.facts.signs import Strength
 from muster.probes.hang.tracks.card_look import CardState
 from muster.probes.hang.tracks.rank_wait import RankWait
-from muster.probes.waits import AT_REST, Culprit, WaitKind, WaitPlace, blame, waits_for_others
+from muster.probes.waits import AT_REST, IN_COLLECTIVE, Culprit, WaitKind, WaitPlace, blame, waits_for_others
 
 #: Dumps that must show the same.
 LOOKS = 3
@@ -38,11 +38,34 @@ class StackProof:
     def culprit(self) -> Culprit | None:
         """Who is to blame by the last dump."""
         places = {rank: wait.place for rank, wait in self.waits.items()}
+        if not self._says_library:
+            absent: list[int] = []
+        else:
+            job = self.r.job
+            absent = [rank for rank in job.library_absent if rank not in places]
+            missing = {rank: call for rank, call in job.library_inside.items() if rank not in places}
+            places |= {rank: WaitPlace(WaitKind.COLLECTIVE, call) for rank, call in missing.items()}
+            places |= dict.fromkeys(absent, WaitPlace(WaitKind.ABSENT))
         if not places:
             return None
         gone = [t.rank for t in self.r.ranks if t.rank not in places and self.r.is_reason(t.rank)]
         places |= dict.fromkeys(gone, WaitPlace(WaitKind.EXITED))
-        return blame(places, self._waiting_on_cards)
+        found = blame(places, self._known_to_wait)
+        if found is not None and found.waits.kind not in IN_COLLECTIVE and self._says_library:
+            calls = [self.r.job.library_inside[rank] for rank in found.peers if rank in self.r.job.library_inside]
+            return replace(found, waits=replace(found.waits, call=calls[0])) if calls else found
+        return found
+
+    @property
+    def _says_library(self) -> bool:
+        """The communication library was looked at in this silence, and says where ranks wait."""
+        return self.r.job.library_at >= self.since and bool(self.r.job.library_inside)
+
+    @cached_property
+    def _known_to_wait(self) -> set[int]:
+        """Ranks that wait in a collective, by their cards or by the library."""
+        inside = set(self.r.job.library_inside) if self._says_library else set()
+        return self._waiting_on_cards | inside
 
     @cached_property
     def proven(self) -> Culprit | None:
@@ -83,7 +106,9 @@ class StackProof:
         return any(wait.kind in kinds for wait in self.waits.values())
 
     def _waits_for_others(self, rank: int) -> bool:
-        return waits_for_others(self.waits[rank].place, on_card=rank in self._waiting_on_cards)
+        if rank not in self.waits:
+            return rank in self._known_to_wait
+        return waits_for_others(self.waits[rank].place, on_card=rank in self._known_to_wait)
 
     def _first(self, rank: int) -> float:
         """The first of the last dumps that count."""
@@ -92,7 +117,9 @@ class StackProof:
 
     def _is_stuck(self, rank: int) -> bool:
         wait = self.waits.get(rank)
-        if wait is None or wait.kind is WaitKind.STOPPED:
+        if wait is None:  # it has exited, or only the library says that it did not come
+            return rank not in self.r.job.library_absent
+        if wait.kind is WaitKind.STOPPED:
             return True
         if wait.kind is WaitKind.BLOCKED:
             return not wait.wchan.startswith(self.r.s.file_systems)

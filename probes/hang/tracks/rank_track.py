@@ -107,9 +107,19 @@ class RankTrack(msgspec.Struct):
     cpu_level: Level = msgspec.field(default_factory=Level)
     cpu_known_at: float = NEVER
 
-    def take(self, procs: Sequence[Proc], log: float | None, now: float, s: HangSettings, *, first: bool) -> str:
+    def take(
+        self,
+        procs: Sequence[Proc],
+        log: float | None,
+        now: float,
+        s: HangSettings,
+        *,
+        first: bool,
+        asked: bool = False,
+    ) -> str:
         """Takes the rank's processes of a record; none: the record lacks them. `first`: the job was not seen before, so
-        what is counted was done before. Returns why the rank began anew, or ""."""
+        what is counted was done before. `asked`: it was asked for a dump: that it reads, writes and logs says nothing.
+        Returns why the rank began anew, or ""."""
         dt = now - self.at if self.at > NEVER else 0.0
         leader = next((p.key for p in procs if p.role == RANK and p.state not in _ENDED), "")
         here = {p.key for p in procs}
@@ -143,6 +153,9 @@ class RankTrack(msgspec.Struct):
             self._forget(procs, grown, now, s)
         if anew:
             return why
+        if asked:
+            grown = {key: (0.0, 0.0, cpu, 0.0) for key, (_, _, cpu, _) in grown.items()}
+            self.log_bytes = log if log is not None else self.log_bytes
         for read, written, cpu, saved in grown.values():
             total.read += read
             total.written += written

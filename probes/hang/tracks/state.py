@@ -60,6 +60,11 @@ class JobState(msgspec.Struct):
     asleep: bool = False
     #: Where each rank waits, by the dumps of the present silence.
     waits: dict[int, RankWait] = {}
+    #: What the communication library said last: when, which ranks wait in which collective, who did not come.
+    library_at: float = NEVER
+    library_inside: dict[int, str] = {}
+    library_absent: list[int] = []
+    library_text: str = ""
     #: The kind of hang that the record before spoke for.
     candidate: HangKind | None = None
 
@@ -84,9 +89,11 @@ class JobState(msgspec.Struct):
         self._take_net(record.net_bytes, s)
         self._saves(s)
         for stack in record.stacks:
-            at = self.now - (record.t - stack.t)
-            if self.now - max(s.gap_s, s.gap_factor * self.usual_s) <= at <= self.now:
+            if (at := self._at(stack.t, record.t, s)) is not None:
                 self.waits.setdefault(stack.rank, RankWait()).take(stack, at)
+        if (said := record.library) is not None and (at := self._at(said.t, record.t, s)) is not None:
+            self.library_at, self.library_text = at, said.text
+            self.library_inside, self.library_absent = dict(said.inside), list(said.absent)
         if stepped_back:
             # An old record among new ones looks as if all counters had fallen.
             why = ""
@@ -120,6 +127,11 @@ class JobState(msgspec.Struct):
             self.usual_s += 0.2 * (passed - self.usual_s) if passed > self.usual_s / 20 else 0.0
         return back
 
+    def _at(self, t: float, of_record: float, s: HangSettings) -> float | None:
+        """A time within the last records, in the detector's clock; None of any other."""
+        at = self.now - (of_record - t)
+        return at if self.now - max(s.gap_s, s.gap_factor * self.usual_s) <= at <= self.now else None
+
     def _card(self, card: CardReading) -> CardTrack:
         key = f"{card.index}:{'' if card.rank is None else card.rank}"
         if key not in self.cards:
@@ -133,7 +145,8 @@ class JobState(msgspec.Struct):
             self.procs_at = self.now
         for rank in sorted(by_rank.keys() | record.log_bytes.keys()):
             track = self.ranks.setdefault(rank, RankTrack(rank))
-            said = track.take(by_rank.get(rank, []), record.log_bytes.get(rank), self.now, s, first=first)
+            procs, log = by_rank.get(rank, []), record.log_bytes.get(rank)
+            said = track.take(procs, log, self.now, s, first=first, asked=record.asked)
             why = why or said
             self.host_at = max(self.host_at, track.strong_at, track.busy_at)
         return why

@@ -762,3 +762,37 @@ def test_the_order_within_a_record_says_nothing(name: str, seed: int, shuffle: i
 def test_a_strange_state_is_refused(state: Line) -> None:
     with pytest.raises(ValueError, match="begin a detector anew"):
         Detector.restored(state)
+
+
+# --- stacks, and the communication library ----------------------------------------------------------------------------
+
+
+def test_what_a_rank_writes_while_it_is_asked_for_a_dump_is_no_sign_of_life() -> None:
+    def verdict_of(**marked: Any) -> HangVerdict:
+        node = Node()
+        lines = [*node.steps(10, WORK), *node.steps(2, SPIN)]
+        dumping = [node.step(SPIN | {"write": 2e6, "log": 100}, **marked) for _ in range(2)]
+        detector = Detector()
+        fed([*lines, *dumping], detector)
+        assert detector.verdict is not None
+        return detector.verdict
+
+    assert verdict_of() is HangVerdict.ALIVE
+    assert verdict_of(asked=True) is HangVerdict.SUSPECT
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"stacks": 7, "library": 7},
+        {"stacks": [7, {}, {"t": 1}, {"t": "x", "rank": 0, "pid": 1, "state": "S"}], "library": {"t": None}},
+        {"stacks": [{"t": 1.0, "rank": 0, "pid": 1, "state": "S", "frames": [7, None], "switches": -1, "others": "x"}]},
+        {"library": {"t": 1.0, "inside": [7, [1], ["x", "y"], [1, 2]], "absent": ["x", -1, 2.5], "text": 7}},
+    ],
+)
+def test_stacks_that_are_none_are_left_out(broken: Line) -> None:
+    node = Node()
+    assert verdicts(fed([*node.steps(10, WORK), *[node.step(SPIN, **broken) for _ in range(8)]])) == [
+        "ALIVE",
+        "SUSPECT",
+    ]

@@ -1,0 +1,73 @@
+"""A suspected job whose PyTorch can be asked: the flight recorder's dumps name who did not come to a collective.
+
+The ranks answer at their pipe as PyTorch does, with dumps of a real job on gloo of which one rank did not come
+(tests/record_flight_dumps.py).
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.v1 import job_pb2
+from tests.conftest import Daemon, eventually
+from tests.corpus.acted import IDLE, WORK, Watcher, looks
+from tests.fakes import FakeCards, NoCompiler
+from tests.integration.hang.test_hang import CONFIG
+
+DUMPS = Path("tests/fixtures/flight_recorder").resolve()
+RANKS, ODD = 4, 3
+RANK = """
+import os, sys, threading
+rank, dumps = os.environ["RANK"], sys.argv[1]
+pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + rank + ".pipe"
+os.mkfifo(pipe)
+
+def recorder():
+    for moment in ("hung", *["later"] * 1000):
+        with open(pipe, "rb") as asked:
+            asked.read()
+        with open(f"{dumps}/{moment}-{rank}", "rb") as source:
+            dump = source.read()
+        with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank, "wb") as file:
+            file.write(dump)
+
+threading.Thread(target=recorder, daemon=True).start()
+threading.Event().wait()
+"""
+
+
+@pytest.mark.slow
+def test_who_did_not_come_by_the_flight_recorder_is_to_blame(tmp_path: Path) -> None:
+    config = CONFIG.replace("hung_s = 6", "hung_s = 300\nproof_s = 8\nsuspect_soon_s = 3\nstacks_apart_s = 1")
+    try:
+        made = FakeCards.make(tmp_path / "cards", "nvidia", RANKS)
+    except NoCompiler as error:
+        pytest.skip(str(error))
+    with made as cards:
+        daemon = Daemon(tmp_path, config, cards.env)
+        try:
+            daemon.start()
+            for card in cards:
+                WORK.on(card)
+            env = {
+                "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "ask_"),
+                "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "dump_"),
+            }
+            spec = job_pb2.JobSpec(job_id="ddp", command=[sys.executable, "-c", RANK, str(DUMPS)], env=env)
+            spec.cards.count = RANKS
+            daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
+            with Watcher(daemon).watching() as watcher:
+                assert watcher.wait("ddp", 0.0, looks(40))
+            for card in cards:  # neither they nor the frames say that three wait for the fourth
+                IDLE.on(card)
+            found = eventually(lambda: (hang := daemon.get("ddp").hang).verdict == "HUNG" and hang, 120)
+            evidence = json.loads(found.evidence)
+            assert list(found.ranks) == [ODD], evidence
+            assert evidence["row"] == "proof by stacks"
+            assert f"rank {ODD} did not come" in evidence["library"]
+            assert evidence["culprit"]["peers"] == [rank for rank in range(RANKS) if rank != ODD]
+        finally:
+            cards.restore()
+            daemon.close()
