@@ -113,7 +113,8 @@ def test_a_worker_of_the_real_mpirun(
     job_id = f"{boot}-{how}"
     shared.run(*words, job_id=job_id, env=env, **fields)
     verdict = shared.explained(job_id).verdict
-    assert (verdict.failed_worker.launcher, verdict.failed_worker.rank) == ("mpirun", 1), why(shared, job_id)
+    said = shared.output(shared.get(job_id)).decode(errors="replace")
+    assert (verdict.failed_worker.launcher, verdict.failed_worker.rank) == ("mpirun", 1), f"{verdict}\n{said}"
     assert verdict.cause.startswith(status)
     assert job_pb2.Recommendation.Name(verdict.recommendation) == f"RECOMMENDATION_{action}"
     assert "step 7: cannot go on" in " ".join(why(shared, job_id)["workerWords"]["lines"])
