@@ -6,11 +6,12 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from muster.probes.hang import HangSettings
 from tests.corpus import changes
+from tests.corpus.log_rule import LogRule
 from tests.corpus.measure import Outcome, for_plain, run
 from tests.corpus.rows import ROWS
 from tests.corpus.scenarios import BY_NAME, SCENARIOS, Scenario
@@ -18,10 +19,11 @@ from tests.corpus.stacked import STACKED
 from tests.corpus.variations import VARIATIONS
 
 ALL = {scenario.name: scenario for scenario in (*SCENARIOS, *VARIATIONS, *STACKED, *ROWS)}
-RULES = {
+RULES: dict[str, HangSettings | Callable[[], LogRule]] = {
     "muster": HangSettings(),
     # ModelArts' default is 30 min, which cannot be in time; the traces end before.
     "plain": HangSettings(rule="plain", plain_s=600.0),
+    "log": LogRule,
 }
 
 
@@ -78,7 +80,7 @@ def _acted(names: Sequence[str], rounds: int, at_once: int) -> bool:
         print(f"not acted: {', '.join(left_out)}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="muster-acted-") as folder:
         played = play_all(chosen, Path(folder), at_once, rounds)
-    for rule in RULES:
+    for rule in ("muster", "plain"):
         outcomes = [one.outcome if rule == "muster" else one.plain for one in played]
         print(_report(rule, [act.scenario for act in chosen], outcomes))
     return any(one.outcome.wrong for one in played)

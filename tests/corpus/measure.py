@@ -3,7 +3,7 @@
 import functools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from muster.probes.hang import Change, Detector, HangSettings, HangVerdict, Plai
 from muster.probes.hang.dump_schedule import dump_times
 from muster.probes.hang.hang_records import Record, read
 from muster.probes.waits import RankStack
+from tests.corpus.log_rule import LogRule
 from tests.corpus.physics import Play, asked, dump, records
 from tests.corpus.scenarios import Scenario, Setting, Told, harsh_weather, usual_weather
 
@@ -57,17 +58,17 @@ def trace(scenario: Scenario, seed: int, *, harsh: bool = False) -> tuple[Told, 
     return told, list(records(told.play, weather, rng))
 
 
-def run(scenario: Scenario, seed: int, settings: HangSettings, *, harsh: bool = False) -> Outcome:
+def run(scenario: Scenario, seed: int, rule: HangSettings | Callable[[], LogRule], *, harsh: bool = False) -> Outcome:
     """One seed of a scenario."""
     told, lines = trace(scenario, seed, harsh=harsh)
-    found = detector(settings)
+    found = detector(rule) if isinstance(rule, HangSettings) else rule()
     changes = list(changes_of(found, told.play, [read(line) for line in lines]))
     begin = lines[0]["t"]
     onset = None if told.onset is None else begin + told.onset
     return judge(scenario, seed, changes, onset, told.culprit, harsh=harsh)
 
 
-def changes_of(found: Detector | PlainDetector, play: Play, seen: Sequence[Record]) -> Iterator[Change]:
+def changes_of(found: Detector | PlainDetector | LogRule, play: Play, seen: Sequence[Record]) -> Iterator[Change]:
     """What a detector says of these records of a play, with dumps of stacks where and when the daemon takes some."""
     begin, since, suspected = seen[0].t, 0.0, math.inf
     after: float | None = None
