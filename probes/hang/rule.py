@@ -67,7 +67,7 @@ class Detector(Resumable[JobState]):
         )
         job.verdict, job.kind, job.verdict_ranks = decision.verdict, decision.kind, list(decision.ranks)
         job.silent_since, job.verdict_at, job.asleep = decision.since, job.now, decision.asleep
-        if not self.wants_stacks:
+        if not self.wants_stacks and job.verdict is not HangVerdict.HUNG:  # of a hang they stay as evidence
             job.waits, job.library_inside, job.library_absent, job.library_text = {}, {}, [], ""
         return [change]
 
