@@ -73,6 +73,11 @@ class JobPaths:
         return folder / f"{name}.lost", folder / f"{name}.ends"
 
     @property
+    def sinks(self) -> Path | None:
+        """A folder of files that take the output which nothing else takes; see `gaps.GapSink`."""
+        return self.run / "counts" / f"{self.folder.name}.gaps" if self.run is not None else None
+
+    @property
     def workspace(self) -> Path:
         """Holds one working folder per rank, unless the spec names another."""
         return self.folder / "workspace"

@@ -20,6 +20,7 @@ from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.replay import place, replay
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID
+from muster.supervisors.output.gaps import remove_counts
 from muster.supervisors.output.job_output import job_line, job_log_files, set_aside
 from muster.supervisors.output.time_index import INDEX_RECORD
 from muster.supervisors.paths import JobPaths, Root
@@ -45,9 +46,9 @@ def tidy(root: Root, paths: JobPaths) -> None:
     """Removes files that a supervisor would have removed: it was killed right after its job's last record, or before
     the job was stopped without a supervisor. Raises OSError."""
     stop_order.remove(root.stop_order(paths.folder.name))
-    files = [*paths.controls, *paths.folder.glob("*.fifo"), paths.unborn, paths.lost, paths.ends, paths.exports]
-    for path in [*files, *(paths.spare_counts or ())]:
+    for path in [*paths.controls, *paths.folder.glob("*.fifo"), paths.unborn, paths.exports]:
         path.unlink(missing_ok=True)
+    remove_counts(paths)
 
 
 def load_all(root: Root, job_ids: Iterable[str]) -> list[tuple[Entry, Told]]:
@@ -98,9 +99,7 @@ def create(root: Root, spec: JobSpec, accepted: Record) -> HeldJob:
     name = temporary.folder.name
     # Left by an earlier job with this name that was removed by force.
     stop_order.remove(root.stop_order(spec.job_id))
-    for path in root.job(spec.job_id).spare_counts or ():
-        with contextlib.suppress(OSError):
-            path.unlink()
+    remove_counts(root.job(spec.job_id))
     held: HeldJob | None = None
     try:
         with contextlib.ExitStack() as opened:

@@ -14,6 +14,7 @@ from muster.supervisors.model import restart, verdict
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Kind, State
 from muster.supervisors.output import tee
+from muster.supervisors.output.gaps import remove_counts
 from muster.supervisors.session.sessions import Sessions
 from muster.supervisors.supervision_errors import explain
 from muster.supervisors.wire.control import JournalServer
@@ -130,9 +131,10 @@ class AttemptEnd:
         self._context.containment.remove()
         paths = self._context.paths
         fifos = [paths.job_fifo, *(paths.fifo(rank.rank) for rank in self._context.job.ranks)]
-        for path in [*fifos, paths.unborn, paths.lost, paths.ends, *(paths.spare_counts or ()), paths.exports]:
+        for path in [*fifos, paths.unborn, paths.exports]:
             with contextlib.suppress(OSError):
                 path.unlink()
+        remove_counts(paths)
 
 
 def _fields(end: Verdict) -> dict[str, object]:

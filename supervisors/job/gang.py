@@ -71,6 +71,8 @@ class Gang:
 
         #: The next attempt; the next try of what the disk or the node refused, and of records that are owed.
         self._restart, self._again, self._settle_again = Alarm(loop), Alarm(loop), Alarm(loop)
+        #: Whether the journal lacked records at the last look.
+        self._owed = False
         control.serve(self._causes.handlers() | self._sessions.handlers())
         loop.on_child, loop.after = self._remains.wait_for_orphans, self._turn
         # The first thing that the loop does, so that what has ended already is an event like any other.
@@ -109,17 +111,19 @@ class Gang:
                 self._again.set(AGAIN_S, self._remains.look)
 
     def _settle(self) -> None:
-        """Writes what is owed to the journal, each second; then those are waited for whose ends it tells."""
-        if not self._ledger.owes or self._settle_again.is_set:
-            return
-        try:
-            self._ledger.settle()
-        except OSError as error:
-            self._context.refusals.note(error)
-            self._settle_again.set(AGAIN_S)
-            return
-        self._ends.reap()
-        self._remains.look()
+        """Writes what is owed to the journal, each second. Whoever has written it: then those are waited for whose ends
+        it tells."""
+        owed = self._owed or self._ledger.owes
+        if self._ledger.owes and not self._settle_again.is_set:
+            try:
+                self._ledger.settle()
+            except OSError as error:
+                self._context.refusals.note(error)
+                self._settle_again.set(AGAIN_S)
+        self._owed = self._ledger.owes
+        if owed and not self._owed:
+            self._ends.reap()
+            self._remains.look()
 
     def _go_on_unrecorded(self) -> None:
         """The journal takes no record of ends: the others are ended all the same. Raises OSError."""

@@ -58,14 +58,16 @@ class Containment:
         forks and exits can be missed by it for ever.
 
         The cgroup counts its processes; who has no children and is a subreaper has no descendants. After a takeover
-        without a cgroup a scan proves something if no process was made meanwhile: whoever lived was listed, and did
-        not pass its place on to a child. Where processes are made all the time, many empty scans must do.
+        without a cgroup that can be read a scan proves something if no process was made meanwhile: whoever lived was
+        listed, and did not pass its place on to a child. Where processes are made all the time, many empty scans must
+        do.
         """
-        if self._cgroup is not None and self._populated():
+        populated = self._populated()
+        if populated:
             return False
         if not self._adopted and not kept:
             return not self._has_children()
-        if self._cgroup is not None:
+        if populated is not None:
             return not self._living_children()
         before = process.last_pid()
         if self.members():
@@ -148,13 +150,16 @@ class Containment:
         if self._cgroup is not None:
             remove_cgroup(self._cgroup)
 
-    def _populated(self) -> bool:
-        assert self._cgroup is not None
+    def _populated(self) -> bool | None:
+        """None: not known. There is no cgroup; or a predecessor removed it when it was empty; or somebody took its file
+        system away, which looks the same."""
+        if self._cgroup is None:
+            return None
         try:
             return "populated 1" in (self._cgroup / "cgroup.events").read_text()
         except OSError as error:
             _raise_if_full(error)
-            return False  # removed: by a predecessor, when it was empty
+            return None
 
     def _living_children(self) -> list[Stat]:
         return [s for s in process.all_stats().values() if s.ppid == os.getpid() and not s.ended]

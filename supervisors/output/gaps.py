@@ -3,16 +3,22 @@
 import contextlib
 import errno
 import os
+import shutil
 import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.supervisors.paths import JobPaths
 from muster.supervisors.system import trust
 
 #: Seconds between two tries to open a file of counts that could not be opened.
 _AGAIN_S = 1.0
+#: Most bytes that are thrown away at a time.
+_BATCH = 1 << 17
+#: Bytes that a sink holds before their room is given back.
+HELD = 1 << 19
 
 
 @dataclass(slots=True)
@@ -67,6 +73,85 @@ class Count:
         return Gap(self.since, error, self.number, self.lost - self.told)
 
 
+class GapSink:
+    """Takes the output of one rank that nothing else takes. It is a file whose size says how much that was in the gap
+    that is open: the kernel moves output into it and makes it longer in one step. Whoever reads first and counts then
+    may be killed in between.
+
+    Best effort: where there can be no such file, output is read and then counted.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Opens nothing. None: no file."""
+        self._path = path
+        #: -1: not open.
+        self._fd = -1
+        self._size = self._emptied = 0
+
+    def left(self) -> int:
+        """Bytes that a predecessor threw away in the gap in which it was killed."""
+        try:
+            return os.stat(self._path, follow_symlinks=False).st_size if self._path is not None else 0
+        except OSError:
+            return 0
+
+    def begin(self, size: int = 0) -> None:
+        """A gap begins, or goes on with this size, which its count has by now."""
+        self.close()
+        if self._path is None:
+            return
+        with contextlib.suppress(OSError):
+            for folder in (self._path.parent.parent, self._path.parent):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._size = size
+            self._empty()
+
+    def take(self, fifo: int) -> int:
+        """Throws away what is in the FIFO, some of it; returns how much. The caller has counted all that came before.
+        Raises BlockingIOError where it is empty."""
+        if self._fd < 0:
+            return len(os.read(fifo, _BATCH))
+        try:
+            if self._size - self._emptied > HELD:
+                self._empty()
+            taken = os.splice(fifo, self._fd, _BATCH, offset_dst=self._size, flags=os.SPLICE_F_NONBLOCK)
+        except BlockingIOError:
+            raise
+        except OSError:
+            taken = len(os.read(fifo, _BATCH))
+            self.add(taken)
+            return taken
+        self._size += taken
+        return taken
+
+    def add(self, count: int) -> None:
+        """So much was lost otherwise."""
+        self._size += count
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+
+    def end(self) -> None:
+        """The gap is over, and settled in its count."""
+        self.close()
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+    def close(self) -> None:
+        """The file stays: it is the successor's."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    def _empty(self) -> None:
+        """What it holds is not kept: only the size stays. Raises OSError."""
+        os.ftruncate(self._fd, 0)
+        os.ftruncate(self._fd, self._size)
+        self._emptied = self._size
+
+
 class Counts:
     """Keeps a `Count` for each rank in two small files, so that a successor goes on with it.
 
@@ -81,8 +166,12 @@ class Counts:
     LOST = struct.Struct("<QQd")
     END = struct.Struct("<QiI")
 
-    def __init__(self, lost: Path, ends: Path, ranks: int, spare: tuple[Path, Path] | None = None) -> None:
-        """`spare`: where they are kept while `lost` and `ends` take nothing; None: nowhere."""
+    def __init__(
+        self, lost: Path, ends: Path, ranks: int, spare: tuple[Path, Path] | None = None, sinks: Path | None = None
+    ) -> None:
+        """`spare`: where they are kept while `lost` and `ends` take nothing; None: nowhere. `sinks`: the folder of the
+        ranks' sinks, which is made when it is needed; None: there are none."""
+        self._sinks = sinks
         self._counts = [Count() for _ in range(ranks)]
         for slot, found in enumerate(read_counts(lost, ends, spare)[:ranks]):
             self._counts[slot] = found
@@ -93,6 +182,10 @@ class Counts:
     def __getitem__(self, slot: int) -> Count:
         """To be changed in place; `store` or `store_end` then writes it."""
         return self._counts[slot]
+
+    def sink(self, slot: int) -> GapSink:
+        """Where a rank's output goes in a gap."""
+        return GapSink(self._sinks / str(slot) if self._sinks is not None else None)
 
     def store(self, slot: int) -> None:
         """Writes all of a rank's count. Best effort: a count that cannot be kept must not stop the output."""
@@ -113,6 +206,15 @@ class Counts:
 
     def _packed_end(self, count: Count) -> bytes:
         return self.END.pack(count.end + 1, count.number, count.inode)
+
+
+def remove_counts(paths: JobPaths) -> None:
+    """Removes what is kept of a job's lost output. Best effort."""
+    for path in (paths.lost, paths.ends, *(paths.spare_counts or ())):
+        with contextlib.suppress(OSError):
+            path.unlink()
+    if paths.sinks is not None:
+        shutil.rmtree(paths.sinks, ignore_errors=True)
 
 
 class _Table:

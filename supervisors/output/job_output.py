@@ -158,7 +158,8 @@ class Output:
     def _counter(self, ranks: int) -> Counts:
         """With a place for each rank and one for the job's log."""
         if self._counts is None:
-            self._counts = Counts(self._paths.lost, self._paths.ends, ranks + 1, self._paths.spare_counts)
+            paths = self._paths
+            self._counts = Counts(paths.lost, paths.ends, ranks + 1, paths.spare_counts, paths.sinks)
         return self._counts
 
     def owner(self, ranks: list[Rank]) -> tuple[int, int] | None:

@@ -32,6 +32,8 @@ DELETED = "somebody deleted the file while it was written"
 MOVED = "somebody moved the file away while it was written"
 CUT = "somebody truncated the file while it was written"
 _LOW = 0xFFFFFFFF
+#: So many files that were moved away are known again.
+_EARLIER = 16
 
 #: Files by device and inode, and the log that is written into each.
 Claims = dict[tuple[int, int], Path]
@@ -58,6 +60,9 @@ class LogFile:
         self._claims: Claims = {} if claims is None else claims
         #: The low 32 bits of the inode of the file that was written last; 0: not known.
         self.inode = inode
+        #: Files that were written before that one, and left: the low 32 bits of the inode -> where our output ends in
+        #: it. Whoever moved a file away may move it back.
+        self._earlier: dict[int, int] = {}
         #: -1: the log is closed.
         self.fd = -1
         #: Why output is missing that was recorded last, if any is: DELETED, MOVED or CUT.
@@ -100,7 +105,13 @@ class LogFile:
             found = self._refuse_shared(fd)
             size = found.st_size
             taken = ""
-            if why in (DELETED, MOVED):  # none of what the new file holds was our output
+            was = self._earlier.get(found.st_ino & _LOW, 0)
+            if why in (DELETED, MOVED) and base < was <= min(end, base + size):  # one of ours came back
+                size = was - base
+                if was < end:
+                    taken = why
+                    fd, base, size = self._without(fd, base, size, end, taken)
+            elif why in (DELETED, MOVED):  # none of what the new file holds was our output
                 if base < end:
                     taken = why
                     record_removal(self.path, base, end, why, lost=True)
@@ -113,6 +124,7 @@ class LogFile:
             os.close(fd)
             raise
         self.close()
+        self._remember(end)
         self._claim(fd)
         self.fd, self._base, self._offset, self.displaced, self._missing = fd, base, size, None, ""
         self.taken = taken or self.taken
@@ -137,6 +149,14 @@ class LogFile:
         self._release()
         self._claims[found.st_dev, found.st_ino] = self.path
         self.inode = found.st_ino & _LOW
+
+    def _remember(self, end: int) -> None:
+        """The file that was written so far, up to `end`, is left for another."""
+        self._earlier.pop(self.inode, None)
+        if self.inode and end > 0:
+            self._earlier[self.inode] = end
+        while len(self._earlier) > _EARLIER:
+            del self._earlier[next(iter(self._earlier))]
 
     def _release(self) -> None:
         for file in [file for file, path in self._claims.items() if path == self.path]:

@@ -81,10 +81,13 @@ class RankLog:
         self._indexed = 0.0
         self._splice = True
         self.retry_at = 0.0
+        self._sink = counts.sink(slot)
         #: The gap that is open: a predecessor's, if it was killed while output was lost.
-        self._gap = self._count.open_gap
+        self._gap = self._take_gap()
         try:
+            known = self._count.end
             self._file.open(layout)
+            self._find_line(known)
         except OSError as error:
             self._file.look_for_loss()
             if self._gap is None:
@@ -169,7 +172,7 @@ class RankLog:
             else:
                 self._file.check()  # the room may come from this very file
             if not gap.bytes:  # refused, but nothing was thrown away
-                self._gap = None
+                self._settle_gap()
                 return None
             gap.until = time.time()
             self._file.append(gap.line().encode())
@@ -196,6 +199,7 @@ class RankLog:
     def close(self) -> None:
         """Closes FIFO and file. Only once."""
         os.close(self.fd)
+        self._sink.close()
         self._file.close()
         self._index.close()
 
@@ -249,15 +253,42 @@ class RankLog:
                 written += os.pwrite(self._file.fd, data[written:], self._file.position + written)
         except OSError as error:
             self._open_gap(error)
+            self._sink.add(len(data) - written)
             self._lost(len(data) - written)
         return written
 
+    def _take_gap(self) -> Gap | None:
+        """The gap in which a predecessor was killed: what it threw away at last may be in the sink alone."""
+        count = self._count
+        if count.since:
+            count.lost = max(count.lost, count.told + self._sink.left())
+        gap = count.open_gap
+        if gap is not None:
+            self._counts.store(self._slot)
+            self._sink.begin(gap.bytes)
+        else:
+            count.since = 0.0
+        return gap
+
+    def _find_line(self, known: int) -> None:
+        """A predecessor may have been killed between the line of its gap and the count: the line is behind all that it
+        knew to be in the file, `known` (-1: nothing). Raises OSError."""
+        gap = self._gap
+        if gap is None or self._file.offset <= max(known, 0):
+            return
+        if self._file.last_line().startswith(f"[muster: {gap.bytes} bytes lost ".encode()):
+            self._settle_gap()
+            self._store_end()
+
     def _open_gap(self, error: OSError) -> None:
-        self._gap = Gap.of(error)
+        gap = self._gap = Gap.of(error)
         self.retry_at = time.monotonic() + RETRY_S
+        self._sink.begin()
+        self._count.since, self._count.number = gap.since, gap.number
+        self._counts.store(self._slot)
 
     def _lose(self) -> None:
-        self._lost(len(os.read(self.fd, BATCH)))
+        self._lost(self._sink.take(self.fd))
 
     def _lost(self, size: int) -> None:
         assert self._gap is not None
@@ -270,6 +301,7 @@ class RankLog:
         self._gap = None
         self._count.told, self._count.since, self._count.number = self._count.lost, 0.0, 0
         self._counts.store(self._slot)
+        self._sink.end()
 
     def _store_end(self) -> None:
         """Where the output ends, for a successor that finds less than that."""

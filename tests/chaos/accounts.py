@@ -1,6 +1,7 @@
 """What became of each byte that a rank wrote: it is in a file, or a gap line or a record of a removal counts it."""
 
 import contextlib
+import gzip
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -106,7 +107,8 @@ def settle(rank: int, log: Path, moved: Sequence[Path]) -> Found:
     """As `walk`, with files of the rank that somebody moved away: what is in them is not gone. Raises Wrong."""
     found = walk(rank, log)
     for path in moved:
-        if path.exists() and (data := path.read_bytes()):
+        data = path.read_bytes() if path.exists() else b""
+        if data := gzip.decompress(data) if path.name.endswith(".gz") else data:
             apart = Found()
             parse(rank, data, _begin(data), apart)
             found.kept += apart.kept

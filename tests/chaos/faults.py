@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from muster.supervisors.model.states import JOB
+from muster.supervisors.output.log_segments import NAME
 from muster.supervisors.paths import Root
 from tests.chaos import room
 from tests.conftest import Daemon, eventually
@@ -172,7 +173,8 @@ class Slow(Refusing):
 
 
 class FolderMoved(Fault):
-    """The log folder is renamed, and later gets its name back, unless muster has made a new one."""
+    """The log folder is renamed, and later gets its name back; where muster has made a new one, in half of the cases,
+    and that one is moved away."""
 
     def inject(self) -> str:
         self.path = self.site.root.log
@@ -182,9 +184,17 @@ class FolderMoved(Fault):
         return f"{self.path} was moved away"
 
     def lift(self) -> None:
-        if self.path.exists():  # a new one was made: the old one stays where it is
+        if self.path.exists():
+            aside = self.away
+            if self.rng.random() < 0.5:
+                aside = self.path.with_name("log.interim")
+                self.path.rename(aside)
+                self.away.rename(self.path)
             for rank in (*range(RANKS), JOB):
-                self.site.moved.setdefault(rank, []).append(self.away / self.site.log_of(rank).name)
+                name = self.site.log_of(rank).name
+                rotated = [path for path in aside.glob(f"{name}.*") if NAME.fullmatch(path.name.removesuffix(".gz"))]
+                kept = [path for path in rotated if not path.name.endswith((".removed", ".new"))]
+                self.site.moved.setdefault(rank, []).extend([aside / name, *kept])
         else:
             self.away.rename(self.path)
         self.site.log = self.path
@@ -368,6 +378,17 @@ class NoCgroup(Fault):
         return "there is no cgroup"
 
 
+class CgroupGone(NoCgroup):
+    """The cgroup v2 tree that the job's processes are in is taken away."""
+
+    def prepare(self) -> None:
+        pass
+
+    def inject(self) -> str:
+        super().prepare()
+        return "the cgroup tree was unmounted"
+
+
 def _folder(kind: type[_Folder], name: str) -> Callable[[Site, random.Random], Fault]:
     return lambda site, rng: kind(site, rng, name)
 
@@ -398,6 +419,7 @@ FAULTS: dict[str, Callable[[Site, random.Random], Fault]] = {
     "clock forward": lambda site, rng: Clock(site, rng, 1),
     "clock back": lambda site, rng: Clock(site, rng, -1),
     "no cgroup": NoCgroup,
+    "cgroup tree gone": CgroupGone,
 }
 
 

@@ -209,14 +209,14 @@ def _fifos(paths: JobPaths) -> dict[int, Path]:
 
 def _counts(paths: JobPaths, ranks: int) -> Counts:
     """The counts that the supervisor left; all zero if they are for another number of ranks."""
-    counts = Counts(paths.lost, paths.ends, ranks + 1, paths.spare_counts)
+    counts = Counts(paths.lost, paths.ends, ranks + 1, paths.spare_counts, paths.sinks)
     with contextlib.suppress(OSError):
         if paths.lost.stat().st_size == (ranks + 1) * Counts.LOST.size:
             return counts
     for slot in range(ranks + 1):
         count = counts[slot]
         count.lost = count.told = count.number = 0
-        count.end = -1
+        count.end, count.since = -1, 0.0
     return counts
 
 

@@ -1,6 +1,7 @@
 """A job whose journal takes no record, under a supervisor that never had it open: its ranks end all the same, and the
 job says what is missing."""
 
+import functools
 import json
 import os
 import signal
@@ -88,3 +89,36 @@ def test_ranks_that_end_by_themselves_are_known_at_once(boxed: Boxed) -> None:
     expect_warned(boxed)
     job = written(boxed)
     assert job.state == job_pb2.JOB_STATE_FAILED and job.verdict.first_failed_rank == 1, job.verdict
+
+
+def in_gap(daemon: Boxed, rank: int) -> bool:
+    return bool(daemon.get("job").ranks[rank].HasField("output_gap"))
+
+
+@pytest.mark.slow
+def test_a_gap_that_is_recorded_first_does_not_keep_the_end_back(tmp_path: Path) -> None:
+    """Journal and logs take bytes again at the same time: whichever record is written first takes the others along."""
+    daemon = Boxed(tmp_path, '[checks]\npolicy = "off"\n', mounted(":"))
+    try:
+        daemon.start()
+        daemon.run("sh", "-c", "while :; do echo x; sleep 0.05; done", job_id="job", ranks=8)
+        daemon.until_running("job")
+        logs = [daemon.root.rank_log("job", rank, rank) for rank in range(8)]
+        eventually(lambda: all(log.exists() for log in logs))
+        mount(daemon, "mount", "--bind", "-o", "ro", *[str(daemon.root.state)] * 2)
+        pids = [daemon.nursery_pid(), lock.holder(daemon.root.job("job").lock)]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: daemon.nursery_pid() not in (0, *pids))
+        for rank, log in enumerate(logs):  # one behind the other: each is tried again at another time of the second
+            log.unlink()
+            log.mkdir()
+            eventually(functools.partial(in_gap, daemon, rank))
+        done = daemon.cli("stop", "--grace", "1s", "job")
+        assert "as soon as its journal takes a record" in done.stderr, done
+        for log in logs:
+            log.rmdir()
+        mount(daemon, "umount", "-l", str(daemon.root.state))
+        eventually(lambda: daemon.get("job").state == job_pb2.JOB_STATE_STOPPED, 30)
+    finally:
+        daemon.close()

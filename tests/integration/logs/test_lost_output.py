@@ -254,6 +254,38 @@ def test_the_log_folder_is_moved_away_and_back(daemon: Daemon) -> None:
     assert ended.ranks[0].lost_log_bytes == 0
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["", "supervisor killed"])
+def test_the_log_folder_is_moved_back_over_one_that_was_made_meanwhile(daemon: Daemon, killed: bool) -> None:
+    job = Job(daemon)
+    job.write(0)
+    eventually(lambda: job.log(0).exists() and job.log(0).read_bytes() == b"line 01\n")
+    folder = daemon.root.log
+    away, aside = folder.with_name("away"), folder.with_name("aside")
+    folder.rename(away)
+    folder.mkdir()
+    if killed:
+        os.kill(daemon.supervisor_pid("job"), signal.SIGKILL)
+        eventually(lambda: daemon.get("job").takeovers == 1)
+
+    def goes_on() -> bool:
+        job.write(0)
+        return job.log(0).exists() and job.log(0).read_bytes().endswith(b"line %02d\n" % job.lines[0])
+
+    eventually(goes_on)
+    folder.rename(aside)
+    away.rename(folder)
+    eventually(lambda: goes_on() and not job.log(0).read_bytes().startswith(b"line 01\n"))
+    job.end()
+    written = b"".join(b"line %02d\n" % n for n in range(1, job.lines[0] + 1))
+    # What went on into the folder before it was seen to be another is in the one that was aside.
+    kept, between = (path.read_bytes() for path in (job.log(0), aside / job.log(0).name))
+    read = daemon.cli("logs", "job", "-r", "0")
+    assert read.returncode == 1
+    assert f"{len(between)} bytes of the output of rank 0 are missing: somebody" in read.stderr
+    before = written.removesuffix(between + kept)
+    assert before.startswith(b"line 01\n") and read.stdout.encode() == before + kept
+
+
 def test_muster_run_tells_of_lost_output_though_nobody_sits_at_a_terminal(daemon: Daemon) -> None:
     os.mkfifo(daemon.root.log / "x-proc-rank-0-device-0.txt")
     done = daemon.cli("run", "--job-id", "x", "--", "sh", "-c", "echo out; exit 4")

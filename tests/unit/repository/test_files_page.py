@@ -36,6 +36,7 @@ def names() -> list[str]:
         "ID-muster-0.log": "LOG/<job>-muster-<node rank>.log",
         "ID-worker-0.log": "LOG/<job>-worker-<node rank>.log",
         "ID.logs": "LOG/<id>.logs/",
+        "ID.gaps": "RUN/counts/<id>.gaps/<n>",
         NODE.nursery_socket.name: "RUN/nursery-<code>.sock",
         NODE.nursery_lock.name: "RUN/nursery-<code>.sock`, `.lock`",
     }

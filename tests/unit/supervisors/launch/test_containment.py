@@ -367,6 +367,25 @@ def test_an_orphan_is_found_though_its_rank_is_gone(no_cgroup):
         assert in_own_process(lambda: pids_of(contain("", ranks, NONCE, adopted=True))) == [tree.escaped]
 
 
+def test_a_cgroup_that_cannot_be_read_proves_nothing(tmp_path):
+    """Its file system was taken away while an orphan of the job lives."""
+    with kept() as tree:
+        ranks = tree.ranks()
+        os.kill(tree.rank, signal.SIGKILL)
+        until(lambda: not alive(tree.rank), "the rank's end")
+        ranks[0].outcome = Outcome.SIGNALLED
+
+        def work() -> Any:
+            job = contain(str(tmp_path / "missing"), ranks, NONCE, adopted=True)
+            before = job.gone()
+            kill_all(job)
+            until(job.gone, "nothing is left")
+            return before
+
+        assert in_own_process(work) is False
+        assert not alive(tree.escaped)
+
+
 def test_without_a_takeover_only_descendants_count(no_cgroup):
     """The search through all processes is for orphans alone: our own cannot leave, and it costs."""
     with kept() as tree:

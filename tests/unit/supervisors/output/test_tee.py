@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -8,15 +9,17 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.supervisors.output import tee
+from muster.supervisors.output import gaps, tee
 from muster.supervisors.output.gaps import Count, Counts, Gap, read_counts
 from muster.supervisors.output.log_layout import Folder
 from muster.supervisors.output.log_reader import Reader
@@ -35,7 +38,12 @@ class Bench:
         self.fifo, self.log, self.idx = folder / "fifo", (logs or folder) / "log", (logs or folder) / "idx"
         tee.make_fifo(self.fifo, os.geteuid(), os.getegid())
         self.rank = os.open(self.fifo, os.O_RDWR | os.O_NONBLOCK)
-        self.counter = Counts(folder / "lost", folder / "ends", 2)
+        self.folder = folder
+        self.counter = self.counts()
+
+    def counts(self) -> Counts:
+        """As whoever comes next finds them."""
+        return Counts(self.folder / "lost", self.folder / "ends", 2, None, self.folder / "run" / "sinks")
 
     def open(self) -> RankLog:
         return RankLog(self.fifo, self.log, self.idx, (os.geteuid(), os.getegid()), self.counter, 1)
@@ -777,3 +785,77 @@ def test_a_mark_that_is_refused_does_not_stop_the_output(bench, monkeypatch):
     log.drain_all(soon())
     log.close()
     assert bench.log.read_bytes() == b"after\n"
+
+
+# --- killed in a gap --------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """SIGKILL, as far as this process can play it: nothing more is done."""
+
+
+def killed_at(patch: pytest.MonkeyPatch, step: int, behind: bool) -> None:
+    """The process dies right before, or behind, its call number `step` of those that change something."""
+    calls, thread = itertools.count(1), threading.get_ident()
+
+    def wrap(real: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            now = threading.get_ident() == thread and next(calls) == step
+            if now and not behind:
+                raise Killed
+            try:
+                return real(*args, **options)
+            finally:
+                if now:
+                    raise Killed
+
+        return call
+
+    for name in ("splice", "read", "pwrite", "ftruncate", "unlink"):
+        patch.setattr(os, name, wrap(getattr(os, name)))
+
+
+@pytest.mark.parametrize("way", ["sink", "full", "no sink"])
+@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
+def test_killed_at_any_step_of_a_gap_each_byte_is_counted_once(tmp_path, monkeypatch, way, behind):
+    monkeypatch.setattr(gaps, "HELD", 100)
+    for step in itertools.count(1):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        with Bench(folder) as bench:
+            if way == "no sink":
+                (folder / "run").write_text("in its place")
+            bench.log.mkdir()
+            written, ended = 0, False
+            with contextlib.suppress(Killed), pytest.MonkeyPatch.context() as patch:
+                log = bench.open()
+                if way == "full":
+                    patch.setattr(os, "splice", refuse(errno.ENOSPC))
+                killed_at(patch, step, behind)
+                for size in (70, 80, 90):
+                    bench.write(b"x" * size)
+                    written += size
+                    log.drain()
+                bench.log.rmdir()
+                log.resume(force=True)
+                bench.write(b"after\n")
+                written += 6
+                log.drain_all(soon())
+                ended = True
+            if bench.log.is_dir():
+                bench.log.rmdir()
+            bench.counter = bench.counts()
+            log = bench.open()
+            log.drain_all(soon())
+            data = bench.log.read_bytes()
+            kept = GAP.sub(b"", data)
+            lost = sum(int(found[1]) for found in GAP.finditer(data))
+            if way == "sink":
+                assert lost + len(kept) == written, (step, data)
+            else:  # the read that it was killed behind is not counted
+                assert written - lost - len(kept) in (0, 6, 70, 80, 90), (step, data)
+            assert bench.lost() == (lost, lost)
+            log.close()
+            if ended:
+                assert step > 10
+                return
