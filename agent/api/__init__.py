@@ -1,4 +1,4 @@
-"""The gRPC side of the daemon: the server, who may call what, and what a call may cost.
+"""The gRPC side of the daemon: the server, who may call which method, and the limits of calls.
 
 `server` binds and ends, `boundary` turns exceptions into statuses, `access` and `audit` say who did what, `slots` how
 many calls a client may have, and `services/` has one module per service of muster.v1. Nothing below imports this room.

@@ -1,7 +1,7 @@
-"""Who may do what: the one place where a call's role is known and judged.
+"""Authorization: the only module that finds and checks the role of a call.
 
-A unix socket has a role, which the mode of its file gives to people. Over TCP there is a client's certificate, whose
-names the configuration gives a role. Whatever is not said to be a mere look needs an operator.
+A unix socket has a role, and the mode of its file decides who may connect. Over TCP, the configuration maps the names
+in the client's certificate to a role. Every method that is not in LOOKS needs the operator role.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class Role(enum.Enum):
 
 _MAX_CLAIM = 128
 _PACKAGE = "/muster.v1."
-#: Calls that change nothing and run nothing. GetStacks and RunChecks look, too, but by running programs as root.
+#: Calls that change nothing and run nothing. GetStacks and RunChecks are not here: they run programs as root.
 LOOKS = frozenset(
     {
         f"{_PACKAGE}EventService/Watch",
@@ -42,14 +42,14 @@ LOOKS = frozenset(
         f"{_PACKAGE}TelemetryService/RecordTelemetry",
     }
 )
-#: Of what gRPC itself brings: health and reflection.
+#: gRPC's own services: health and reflection.
 _PUBLIC = ("/grpc.health.v1.", "/grpc.reflection.")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`role` is None for somebody whom nobody gave one; `name` is for people: a socket, a certificate. `client`: the
-    certificate's name, by which one client is told from another; empty where nothing tells (a unix socket)."""
+    """Who calls. `role`: None if the configuration gives none. `name`: for people, a socket or a certificate.
+    `client`: the certificate's name, which tells clients apart; empty on a unix socket."""
 
     role: Role | None
     name: str
@@ -57,12 +57,12 @@ class Caller:
 
 
 def is_look(method: str) -> bool:
-    """Whether a call ("/muster.v1.JobService/Get") changes and runs nothing."""
+    """Whether a method ("/muster.v1.JobService/Get") changes nothing and runs nothing."""
     return method in LOOKS or method.startswith(_PUBLIC)
 
 
 def check(method: str, caller: Caller) -> None:
-    """Raises NotKnown for a caller without a role, NotAllowed for one whose role does not suffice."""
+    """Raises NotKnown if the caller has no role, NotAllowed if the role does not suffice."""
     if caller.role is None:
         raise NotKnown(caller.name)
     if caller.role is not Role.OPERATOR and not is_look(method):
@@ -70,16 +70,16 @@ def check(method: str, caller: Caller) -> None:
 
 
 def of_socket(role: Role, path: object) -> Callable[[Any], Caller]:
-    """Of every caller of a unix socket."""
+    """Finds the caller of a unix socket: the same for every connection."""
     caller = Caller(role, f"a client of {path}")
     return lambda _context: caller
 
 
 def of_certificate(names: Callable[[], tuple[Collection[str], Collection[str]]]) -> Callable[[Any], Caller]:
-    """Of a caller with a certificate that was verified. `names` gives those of operators and of readers.
+    """Finds the caller by its verified certificate. `names` returns the names of operators and of readers.
 
-    The certificate's end is looked at with each call: a connection may outlive it, and a session that is resumed is not
-    verified again.
+    Each call checks the certificate's expiry again: a connection may outlive it, and TLS does not verify a resumed
+    session.
     """
 
     def find(context: Any) -> Caller:
@@ -105,20 +105,20 @@ def certified(context: Any) -> tuple[str, ...]:
 
 
 def _expires(context: Any) -> float:
-    """0 for what cannot be read."""
+    """The certificate's expiry in seconds since the epoch; 0 if it cannot be read."""
     with contextlib.suppress(ValueError):
         return certificate.expires(_presented(context))
     return 0.0
 
 
 def _presented(context: Any) -> bytes:
-    """In PEM; empty on a unix socket."""
+    """The caller's certificate in PEM; empty on a unix socket."""
     return next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
 
 
 def claimed(context: Any) -> str:
-    """Who a client says it is, in the metadata `muster-caller`, cut to 128 printable characters; empty where it says
-    nothing. It is a courtesy, not an identity: whoever may open the socket may say anything here."""
+    """The name that a client claims in the metadata `muster-caller`, cut to 128 printable characters; empty if absent.
+    It is not an identity: any client that may open the socket may claim any name."""
     for key, value in context.invocation_metadata() or ():
         if key == "muster-caller":
             text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,8 +1,8 @@
-"""Who started, stopped, exec'd, drained: a line for each call that does something, refused ones included.
+"""The audit log: who started, stopped, exec'd, drained. One line for each call that acts, including refused calls.
 
-Besides the events, which tell what happened: this tells who asked, and what the answer was. It is written at one place,
-the boundary around all calls, and never holds arguments, environments or output. A stream, which may last for days, has
-a line when it has begun, and another when it ends.
+Events record what happened; the audit log records who asked and what the answer was. Only the boundary around all calls
+writes it. It never contains arguments, environments or output. A stream, which may last for days, has one line when it
+begins and one when it ends.
 """
 
 import errno
@@ -22,15 +22,15 @@ from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system import trust
 from muster.v1 import node_pb2
 
-#: Bytes; then the file is put aside as `.1`, in the place of the one before.
+#: Bytes. A larger file is renamed to `.1` and replaces the previous one.
 MAX_BYTES = 64 << 20
 
 _log = structlog.get_logger(__name__)
 
 
 class Audit:
-    """Appends to one file, line by line. Nobody waits for a disk that takes nothing: the daemon's log has the line
-    then, it is counted, and once the file can be written a line in it says how many are missing."""
+    """Appends lines to one file. If the file cannot be written, the line goes to the daemon's log and is counted; when
+    writing works again, a line in the file gives the number of missing lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,17 +38,17 @@ class Audit:
         self.lost = 0
         #: A sentence for an operator while the file cannot be written.
         self.trouble = ""
-        #: Lines that no line in the file tells of, and when the first of them was lost.
+        #: Lost lines that the file does not mention yet, and when the first of them was lost.
         self._untold, self._since = 0, 0.0
         self._one = threading.Lock()
-        self._append(b"")  # nothing else is to get this name
+        self._append(b"")  # creates the file, so that no other file gets this name
 
     def write(self, line: dict[str, Any]) -> None:
-        """Best effort."""
+        """Appends a line, best effort. Blocks."""
         self._append(json.dumps(line).encode() + b"\n", **line)
 
     def try_again(self) -> None:
-        """Looks whether the file can be written, and tells in it what it lacks. Blocks."""
+        """Tests whether the file can be written, and writes the number of lost lines into it. Blocks."""
         self._append(b"")
 
     def _append(self, data: bytes, **line: Any) -> None:
@@ -63,7 +63,7 @@ class Audit:
                 if data:
                     self._untold, self._since = self._untold + 1, self._since or time.time()
                     self.lost += 1
-                # A link or folder on the way may be what is wrong.
+                # The fault may be a link or folder on the path.
                 at = os.path.join(self._path.parent, error.filename or self._path.name)
                 if data or not self.trouble:
                     _log.error("audit.unwritten", path=at, error=error.strerror, **line)
@@ -78,19 +78,19 @@ class Audit:
                 self.trouble, self._untold, self._since = "", 0, 0.0
 
     def _gap(self) -> bytes:
-        """The line that stands in the place of those that were lost, if any were."""
+        """The line that replaces the lost lines; empty if none were lost."""
         if not self._untold:
             return b""
         when, since = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in (time.time(), self._since))
         return json.dumps({"time": when, "call": "LOST", "lines": self._untold, "since": since}).encode() + b"\n"
 
     def _append_to(self, folder: int, data: bytes) -> None:
-        """Raises OSError."""
+        """Appends all of `data` or nothing. Raises OSError."""
         name = self._path.name
         fd, _ = trust.open_log(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, folder=folder)
         try:
             written = os.write(fd, data)
-            if written < len(data):  # the rest of a disk: half a line would spoil the one that comes next
+            if written < len(data):  # the disk is full: half a line would damage the next one
                 os.ftruncate(fd, os.fstat(fd).st_size - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if os.fstat(fd).st_size > MAX_BYTES:
@@ -100,10 +100,10 @@ class Audit:
 
 
 class Call:
-    """A call that is made, for the length of it."""
+    """The audit lines of one call, while it runs."""
 
     def __init__(self, audit: Audit, method: str, caller: Caller, claimed: str, request: Any) -> None:
-        """`claimed`: who the client says it is."""
+        """`claimed`: the name that the client claims."""
         self.method = method
         self._audit = audit
         self._who = {"who": caller.name, "says": claimed, "role": caller.role.value if caller.role else None}
@@ -117,12 +117,12 @@ class Call:
         self._audit.write({"time": when, "call": call, **self._who, **self._about, "answer": answer})
 
     def begun(self, about: dict[str, str]) -> None:
-        """Writes that it has begun, and what it is about."""
+        """Writes the BEGUN line of a stream, with its object."""
         self._about |= about
         self.write("BEGUN")
 
     def answered(self, answer: Any) -> None:
-        """Takes the job's name from what the call returns, where the request left that to the daemon."""
+        """Takes the job's id from the answer, if the request left it to the daemon."""
         job_id = getattr(getattr(answer, "job", None), "job_id", "")
         if job_id:
             self._about.setdefault("job_id", job_id)
@@ -132,18 +132,18 @@ _present: ContextVar[Call] = ContextVar("_present")
 
 
 def begun(**about: str) -> None:
-    """To be called by the handler of a stream, whose request tells nothing yet when the call is made: it has begun, and
-    is about this."""
+    """Writes the BEGUN line of the present call. The handler of a stream calls it, because only the stream's first
+    request names the object."""
     call = _present.get(None)
     if call is not None:  # handlers can be called without a boundary
         call.begun({name: value[:200] for name, value in about.items() if value})
 
 
 def _named(request: Any) -> dict[str, str]:
-    """What of a request says what it was about, and is no secret: of a command, the program alone."""
+    """The fields of a request that name its object and are not secret: of a command, only the program."""
     found: dict[str, str] = {}
     if not isinstance(request, Message):
-        return found  # a stream's, or bytes that are none
+        return found  # a stream, or bytes that are no valid message
     spec = getattr(request, "spec", None)
     for message in (request, spec):
         for name in ("job_id", "session_id", "user", "reason", "code", "device"):

@@ -54,7 +54,7 @@ _Behaviour = Callable[[Any, Any], Any]
 
 
 class Defect(MusterError):
-    """Raised for an exception that no handler expected; carries nothing of it but a number to find it in the log."""
+    """Raised for an unexpected exception of a handler; carries only a number that finds it in the log."""
 
     def __init__(self, incident: str) -> None:
         super().__init__(f"a defect of muster: see incident {incident} in the daemon's log")
@@ -82,10 +82,10 @@ def status(error: MusterError) -> status_pb2.Status:
 
 
 class Boundary(aio.ServerInterceptor):
-    """Guards every handler of a server, and can end the calls that are under way."""
+    """Wraps every handler of a server, and can end the running calls."""
 
     def __init__(self, identify: Callable[[Any], Caller], audit: Audit, slots: Slots) -> None:
-        """`identify` tells who makes a call, by its context; `slots` are those of the server's listener."""
+        """`identify` returns the caller for a call's context; `slots` are the slots of the server's listener."""
         self._identify = identify
         self._audit = audit
         self._slots = slots
@@ -96,7 +96,7 @@ class Boundary(aio.ServerInterceptor):
         continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]",
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "_Handler | None":
-        """Called by gRPC for each call: the handler, wrapped."""
+        """Returns the wrapped handler. gRPC calls it for each call."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -104,7 +104,7 @@ class Boundary(aio.ServerInterceptor):
         reading = _reading(handler.request_deserializer, handler.request_streaming)
         encode = handler.response_serializer
         if handler.unary_unary is not None:
-            # Encoded here, where it is known how much of it is waiting for the client: gRPC passes bytes on.
+            # Encoded here, to count the bytes that wait for the client: gRPC passes bytes on unchanged.
             return grpc.unary_unary_rpc_method_handler(self.guard(handler.unary_unary, method, encode), reading)
         if handler.unary_stream is not None:
             return grpc.unary_stream_rpc_method_handler(self.guard(handler.unary_stream, method), reading, encode)
@@ -114,18 +114,18 @@ class Boundary(aio.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(self.guard(handler.stream_stream, method), reading, encode)
 
     def end_streams(self) -> None:
-        """Ends all streaming calls with UNAVAILABLE / STOPPING: clients go on later with their cursor or offsets."""
+        """Ends all streaming calls with UNAVAILABLE / STOPPING: clients resume later with their cursor or offsets."""
         for scope, streams in list(self._calls.items()):
             if streams:
                 scope.cancel()
 
     def end_all(self) -> None:
-        """Ends every call so; each of them is safe to repeat."""
+        """Ends every call in the same way; each is safe to repeat."""
         for scope in list(self._calls):
             scope.cancel()
 
     def guard(self, behaviour: _Behaviour, method: str, encode: Callable[[Any], bytes] | None = None) -> _Behaviour:
-        """`encode` is for the one answer of a call that has one; None: it streams."""
+        """`encode`: encodes the single answer of a call; None if the answers stream."""
 
         async def guarded(request: Any, context: "_Context") -> Any:
             caller = self._identify(context)
@@ -157,10 +157,10 @@ class Boundary(aio.ServerInterceptor):
                     raise
                 failure = _defect(error, method)
             except aio.AbortError:
-                raise  # it has its status already: health checks do so
+                raise  # it already has its status, as from health checks
             except (aio.UsageError, aio.InternalError) as error:
-                # The client left while something was being written to it. Nobody waits for a status, and there is no
-                # way to send one; gRPC would fill the log with that.
+                # The client left during a write. A status can no longer be sent, and gRPC would fill the log with
+                # errors.
                 _note(call, "CANCELLED")
                 raise asyncio.CancelledError from error
             except BaseExceptionGroup as group:
@@ -187,20 +187,20 @@ class Boundary(aio.ServerInterceptor):
             del self._calls[scope]
 
     def _slot(self, method: str, caller: Caller, context: "_Context") -> HeldSlot | None:
-        """For as long as the call lasts; None: it needs none. Raises NoSlot."""
+        """Takes a slot for the duration of the call; None if it needs none. Raises NoSlot."""
         kind = kind_of(method)
         if kind is None:
             return None
         held = self._slots.take(kind, caller, access.claimed(context))
-        # Of this call's task, and of those that it begins.
+        # For this call's task and the tasks that it starts.
         PARTY.set(Party(self._slots.name, patient=caller.role is not Role.OPERATOR))
         context.add_done_callback(held.done)  # type: ignore[arg-type]  # a function is what it takes
         return held
 
 
 def _reading(deserialize: Callable[[bytes], Any] | None, streams: bool) -> Callable[[bytes], Any] | None:
-    """`deserialize`, for bytes that may be no such message: gRPC would make UNKNOWN of it, before there is a handler.
-    So the one request of a call becomes the error that it is; in a stream the handler that reads it meets it."""
+    """`deserialize` for bytes that may be no such message: gRPC would answer UNKNOWN before it calls the handler.
+    A single request becomes the error itself; in a stream, the handler that reads the request gets the error."""
     if deserialize is None:
         return None
 
@@ -217,7 +217,7 @@ def _reading(deserialize: Callable[[bytes], Any] | None, streams: bool) -> Calla
 
 
 def _note(call: Call, answer: str) -> None:
-    """Looks are not written down, unless they were refused."""
+    """Audits calls that act. Read-only calls are audited only if the caller's role forbids them."""
     if not access.is_look(call.method) or answer == "PERMISSION_DENIED":
         call.write(answer)
 
@@ -232,7 +232,8 @@ async def _call(behaviour: _Behaviour, request: Any, context: "_Context") -> Any
 
 
 def _of_group(group: BaseExceptionGroup[BaseException], method: str) -> MusterError:
-    """What a group of exceptions amounts to. Raises a cancellation from outside, and what ends the process, again."""
+    """The error that represents a group of exceptions. Re-raises an outside cancellation and exceptions that end the
+    process."""
     leaves = list(_leaves(group))
     task = asyncio.current_task()
     for leaf in leaves:

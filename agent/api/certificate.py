@@ -1,4 +1,4 @@
-"""The names in a client's certificate and how long it is good, read from the certificate itself.
+"""The names in a client's certificate and its expiry, read from the certificate itself.
 
 gRPC tells them, too, but cut at a NUL ("operator.example\\0.mallory.example" would be the operator), with addresses and
 names of other kinds among those of hosts, and with a common name that counts beside them. Whoever calls was verified:
@@ -42,7 +42,7 @@ def names(pem: bytes) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def expires(pem: bytes) -> float:
-    """The last second in which the certificate is good, since the epoch. Raises ValueError for what is no
+    """The last second in which the certificate is valid, since the epoch. Raises ValueError if `pem` is no
     certificate."""
     try:
         validity = [value for tag, value in _fields(pem) if tag == _SEQUENCE][2]
@@ -83,7 +83,7 @@ def _common(subject: bytes) -> list[str]:
 
 
 def _parts(data: bytes) -> list[tuple[int, bytes]]:
-    """Tags and values that stand one behind the other. Raises IndexError where the last one is cut off."""
+    """Consecutive tags and values. Raises IndexError if the last one is truncated."""
     found, at = [], 0
     while at < len(data):
         tag, size, at = data[at], data[at + 1], at + 2

@@ -1,4 +1,4 @@
-"""What a client asks for: a command in a rank, checked and as a supervisor is told it."""
+"""Requests of `muster exec`: checks a command in a rank and converts it for the supervisor."""
 
 import json
 import math
@@ -15,10 +15,10 @@ from muster.supervisors.model.spec import Boot, JobSpec, Violation
 from muster.supervisors.model.states import State
 from muster.v1 import exec_pb2
 
-#: Most bytes of a command with its arguments and of its variables; most of all of it as JSON.
+#: Maximum bytes of a command with its arguments and of its variables; maximum bytes of the order as JSON.
 MAX_ARGV = MAX_ENV = 1 << 20
 MAX_BODY = 3 << 19
-#: Longest time limit of a session and of a single command, and that of a command by default; in seconds.
+#: Longest time limit of a session and of a single command, and a command's default time limit; in seconds.
 MAX_SESSION_S = 365 * 86_400.0
 MAX_COMMAND_S = 3600.0
 COMMAND_S = 60.0
@@ -28,7 +28,7 @@ _Asked = exec_pb2.ExecStart | exec_pb2.RunCommandRequest
 
 
 def start(asked: exec_pb2.ExecStart, entry: Entry, settings: ExecTable, by: str) -> bytes:
-    """A session. Raises InvalidRequest, RankNotRunning."""
+    """The order for a session. Raises InvalidRequest, RankNotRunning."""
     found = _problems(asked, entry)
     if asked.tty and not asked.stdin:
         found.append(Violation("tty", "needs stdin: set both"))
@@ -49,7 +49,7 @@ def start(asked: exec_pb2.ExecStart, entry: Entry, settings: ExecTable, by: str)
 
 
 def command(asked: exec_pb2.RunCommandRequest, entry: Entry, settings: ExecTable, by: str) -> tuple[bytes, float]:
-    """A single command, which ends when nobody waits for it, and its time limit. Raises InvalidRequest,
+    """The order for a single command, which ends when its client leaves, and its time limit. Raises InvalidRequest,
     RankNotRunning."""
     found = _problems(asked, entry)
     if len(asked.input) > 1 << 20:
@@ -70,13 +70,13 @@ def command(asked: exec_pb2.RunCommandRequest, entry: Entry, settings: ExecTable
 
 
 def window_problems(window: exec_pb2.WindowSize, name: str) -> list[Violation]:
-    """What is wrong with a size: a terminal's has 16 bits each way."""
+    """The faults of a terminal size: each dimension has 16 bits."""
     sizes = (("rows", window.rows), ("columns", window.columns))
     return [Violation(f"{name}.{which}", f"{n}: must be 0 to {_MAX_SIZE}") for which, n in sizes if n > _MAX_SIZE]
 
 
 def _problems(asked: _Asked, entry: Entry) -> list[Violation]:
-    # As a job's own command, and with its words.
+    # The same rule and message as for a job's own command.
     like = JobSpec("exec", tuple(asked.argv), env=dict(asked.env), workdir=asked.workdir)
     found = violations(like, lambda field: "argv" if field == "command" else field)
     found += [
@@ -91,7 +91,7 @@ def _problems(asked: _Asked, entry: Entry) -> list[Violation]:
         if size > most:
             found.append(Violation(name, f"has {size} bytes: at most {most} are allowed"))
     ranks = [rank.rank for rank in entry.job.ranks]
-    # Where a launcher makes the ranks, it alone is known here: the supervisor looks for the rank itself.
+    # If a launcher starts the ranks, the daemon knows only the launcher: the supervisor finds the rank.
     launched = entry.spec.boot != Boot.RANKS
     if asked.HasField("rank") and ranks and asked.rank not in ranks and not launched:
         found.append(no_such_rank("rank", asked.rank, ranks))

@@ -1,4 +1,4 @@
-"""Between a client's stream and a session: every message is a frame, in both directions, and nothing is kept here.
+"""Relays between a client's stream and a session: every message is a frame, in both directions, and nothing is stored.
 
 What is on its way is bounded by the acknowledgements of both ends, which are passed through: the session sends no more
 than a window that the client has not acknowledged, and the client no more than a window that the command has not taken.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     _Context = aio.ServicerContext[exec_pb2.ExecRequest, exec_pb2.ExecResponse]
 
-#: Seconds within which a client says what it wants; and for which it is listened to when its session has ended.
+#: Seconds that a client has for its first request; and for which its requests are read after its session has ended.
 FIRST_S = 10.0
 PART_S = 2.0
 #: Seconds after which requests that ended have ended in good order. Those of a call that was cancelled, that broke or
@@ -45,15 +45,15 @@ async def first_request(context: "_Context") -> exec_pb2.ExecRequest:
 
 
 class Relay:
-    """One stream, from the moment when the session was told to have started."""
+    """One stream, from its `started` message on."""
 
     def __init__(self, link: SessionLink, context: "_Context", on_exit: Callable[[exec_pb2.ExecExited], None]) -> None:
-        """`on_exit` is called when the session has ended, before the client hears of it."""
+        """`on_exit` is called when the session has ended, before the client receives `exited`."""
         self._link = link
         self._context = context
         self._on_exit = on_exit
-        # Offsets: of input the end of what came, and of what the command has taken, as far as is known; of output the
-        # end of what was sent.
+        # Offsets: the end of the input received, and of the input that the command is known to have taken; the end of
+        # the output sent.
         self._given = link.started.input
         self._taken = max(0, self._given - frames.WINDOW)
         self._sent = {frames.STDOUT: link.started.stdout, frames.STDERR: link.started.stderr}
@@ -63,7 +63,7 @@ class Relay:
         self._over = False
 
     async def run(self) -> None:
-        """To the session's end, or until the client is sent away. Raises LinkLost, InvalidRequest (in a group)."""
+        """Relays until the session ends or another client takes it. Raises LinkLost, InvalidRequest (in a group)."""
         lost: LinkLost | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._up)
@@ -84,7 +84,7 @@ class Relay:
                 self._over = message.HasField("exited") or message.HasField("left")
                 await self._context.write(message)
                 if self._over:
-                    # A client that is writing when its call ends may never see what it was sent.
+                    # A client that writes while its call ends may never read the last messages.
                     with anyio.move_on_after(PART_S):
                         await self._heard_all.wait()
                     return
@@ -114,12 +114,12 @@ class Relay:
                 await anyio.sleep(IN_ORDER_S)
             self._heard_all.set()
             if not self._over:
-                # Nobody is there any more to close the input, nor to acknowledge output.
+                # The client has left: it can neither close the input nor acknowledge output.
                 if not self._closed:
                     await self._close()
                 await self._acknowledge()
         except LinkLost:
-            pass  # which the other direction sees, too
+            pass  # the other direction reports it
 
     async def _take(self, request: exec_pb2.ExecRequest) -> None:
         kind, send = request.WhichOneof("message"), self._link.send
@@ -169,7 +169,7 @@ class Relay:
 
 
 def exited_message(told: dict[str, Any]) -> exec_pb2.ExecExited:
-    """The end of a session as its supervisor tells it."""
+    """The end of a session as its supervisor reports it."""
     return exec_pb2.ExecExited(
         exit_code=int(told["exit_code"]), signal=int(told["signal"]), message=plain(str(told["message"]))
     )

@@ -1,4 +1,4 @@
-"""Jobs as messages, kept until their journal grows: who asks often does not have the same thousand ranks put into words
+"""A cache of jobs as API messages, valid until the journal grows: frequent calls do not convert the same thousand ranks
 each time."""
 
 from collections import OrderedDict
@@ -12,15 +12,15 @@ from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.paths import JobPaths, Root
 from muster.v1 import job_pb2
 
-#: Bytes that kept messages take in memory: 8,000 ranks of some large jobs, or 1,000 jobs of a rank or two.
+#: Bytes of memory for the cache: 8,000 ranks of some large jobs, or 1,000 jobs of a rank or two.
 MAX_BYTES = 4 << 20
-#: Of each of them, and for each byte of it as it is sent (measured: 2.9 KB for one of 209 bytes, 107 for 29,601).
+#: Bytes of memory of each message, and for each byte of it as it is sent (measured: 2.9 KB for one of 209 bytes, 107 for 29,601).
 _OWN, _EACH = 2200, 3.5
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A message, and what it was made of."""
+    """A message, and the entry that it was made from."""
 
     entry: Entry
     message: job_pb2.Job
@@ -28,7 +28,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A message, the bytes that it takes, and what it was made of (`Entry.version`)."""
+    """A message, its size in memory in bytes, and the version that it was made from (`Entry.version`)."""
 
     message: job_pb2.Job
     size: float
@@ -36,17 +36,17 @@ class _Kept:
 
 
 class JobMessages:
-    """What `convert.job_to` made of jobs, those that were asked for last."""
+    """The results of `convert.job_to` for the jobs that were requested last."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
         self._digest_key = digest_key(root.state)
-        #: By job id, the one asked for last at the end.
+        #: By job id, in order of the last request.
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self.held_bytes = 0.0
 
     def of(self, entry: Entry) -> job_pb2.Job:
-        """The job as its journal tells it; to be copied, not changed.
+        """The job as its journal describes it. Copy it; do not change it.
 
         What was made before is good as long as the entry is of the same version.
         """
@@ -65,7 +65,7 @@ class JobMessages:
         return message
 
     def read(self, job_ids: Iterable[str], labels: Mapping[str, str]) -> dict[str, Made]:
-        """Of jobs with these labels as they are on disk, by id; for a thread. Nothing of it is kept."""
+        """Messages of the jobs with these labels, read from disk, by id. Call it in a thread. Not cached."""
         found = {}
         for job_id in job_ids:
             paths = self._root.job(job_id)
@@ -77,7 +77,7 @@ class JobMessages:
         return found
 
     def forget(self, job_id: str) -> None:
-        """Of a job that was deleted; does nothing where nothing is kept."""
+        """Drops the message of a deleted job, if the cache has one."""
         if job_id in self._kept:
             self._forget(job_id)
 
@@ -86,7 +86,7 @@ class JobMessages:
 
 
 def _may_have(paths: JobPaths, labels: Mapping[str, str]) -> bool:
-    """Whether a job has these labels, by its spec alone; True also where that cannot be read."""
+    """Whether a job has these labels, by its spec only; True also if the spec cannot be read."""
     try:
         had = JobSpec.from_json(paths.spec.read_text(encoding="utf-8")).labels
     except (OSError, ValueError, TypeError):

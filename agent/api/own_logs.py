@@ -1,5 +1,5 @@
-"""Whether the daemon's own logs can be written: a condition of the node, an event and a metric tell what audit.log
-lacks, and a condition that nobody can see what nursery and supervisors say."""
+"""Checks that the daemon's own logs can be written. A condition of the node, an event and a metric report lines missing
+from audit.log; a condition reports that the log of nursery and supervisors cannot be opened."""
 
 import os
 import time
@@ -19,7 +19,7 @@ from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system import trust
 
-#: Seconds between two looks, and between two events about the same gap.
+#: Seconds between two checks, and between two events about the same gap.
 LOOK_S, EVENT_S = 5.0, 60.0
 ITEM = "daemon"
 
@@ -33,7 +33,7 @@ class OwnLogs:
     """Belongs to one event loop."""
 
     def __init__(self, root: Root, audit: Audit, events: EventStore, found: Callable[[CheckResult], None]) -> None:
-        """`found` latches a condition of the node."""
+        """`found` sets a condition of the node until it is cleared."""
         self._root, self._audit, self._events, self._found = root, audit, events, found
         self._nursery = ""
         self._told, self._told_at = 0, float("-inf")
@@ -49,22 +49,22 @@ class OwnLogs:
         page.add(LOST, self._audit.lost)
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Checks until cancelled."""
         while True:
-            # Given up when the daemon ends: a disk that hangs would hold up its end.
+            # Abandoned when the daemon exits: a hanging disk must not delay the exit.
             await self._threads.run(self.look)
             self.tell()
             await anyio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Tries again what could not be written or opened. Blocks."""
+        """Tries again to write and to open the logs. Blocks."""
         self._audit.try_again()
         before, self._nursery = self._nursery, _refusal(self._root.nursery_log)
         if self._nursery and not before:
             _log.error("nursery.log_unwritten", text=self._nursery)
 
     def tell(self) -> None:
-        """Says what the last look found."""
+        """Reports the result of the last check."""
         action = EXPLANATIONS[Code.DAEMON_DEGRADED].action
         for path, text in ((self._root.audit_log, self._audit.trouble), (self._root.nursery_log, self._nursery)):
             if text:
@@ -83,8 +83,8 @@ class OwnLogs:
 
 
 def _refusal(path: Path) -> str:
-    """Why the nursery's log cannot be opened, a sentence; empty where it can be, or made. What is wrong with the whole
-    folder is told elsewhere (agent/node/degraded.py). Blocks."""
+    """The reason why the nursery's log cannot be opened or created, a sentence; empty if it can. Faults of the whole
+    folder are reported elsewhere (agent/node/degraded.py). Blocks."""
     try:
         folder = trust.open_logs(path.parent)
     except OSError:

@@ -1,4 +1,4 @@
-"""The gRPC server: binds the socket, serves, and ends in good order."""
+"""The gRPC server: binds its sockets, serves, and shuts down cleanly."""
 
 import grp
 import os
@@ -56,13 +56,12 @@ GRACE_S = 1.0
 CUT_S = 1.0
 #: Calls of one connection at once, begun ones included, of a listener for others than operators.
 MAX_STREAMS = 2048
-#: Parts of all descriptors that the connections of a listener may take: of one for others than operators, and of the
-#: operators' socket. What is left is for the daemon's work, whoever connects.
+#: Shares of all descriptors that the connections of a listener may take: of a listener for others than operators, and
+#: of the operators' socket. The rest is reserved for the daemon's work.
 SHARE, OPERATORS_SHARE = 1 / 8, 1 / 4
-#: How often max_connections the operators' socket takes.
+#: The operators' socket takes this multiple of max_connections.
 OPERATORS_TIMES = 4
-#: Seconds after which a connection without calls is closed: nobody holds one for nothing. A client's next call
-#: connects anew, without being told.
+#: Seconds after which a connection without calls is closed. The client reconnects by itself with its next call.
 IDLE_S = 60.0
 _SERVICES = (
     job_pb2.DESCRIPTOR.services_by_name["JobService"].full_name,
@@ -78,7 +77,7 @@ _log = structlog.get_logger(__name__)
 
 
 def check(root: Root, config: Config) -> None:
-    """Looks whether the listeners' files and groups are there, and changes nothing. Raises StartupError, as the start
+    """Checks that the listeners' files and groups exist, and changes nothing. Raises StartupError, as the start
     does."""
     if config.tls.listen:
         Credentials(config.tls)
@@ -139,7 +138,7 @@ async def serve(context: ServerContext, *, task_status: TaskStatus[None] = anyio
         await context.stopping.wait()
     finally:
         with anyio.CancelScope(shield=True):
-            # Bounded: a client that watches the health and does not read would hold this up.
+            # Bounded: a client that watches the health and does not read would block this.
             with anyio.move_on_after(GRACE_S):
                 await health_servicer.enter_graceful_shutdown()
             async with anyio.create_task_group() as tasks:
@@ -151,7 +150,7 @@ class _Health(health.aio.HealthServicer):
     """With the list that the library's own leaves out (and its types, too)."""
 
     async def List(self, request: Any, context: Any) -> Any:
-        """Of the whole daemon ("") and of each service."""
+        """The health of the whole daemon ("") and of each service."""
         statuses = {
             name: await self.Check(health_pb2.HealthCheckRequest(service=name), context) for name in ("", *_SERVICES)
         }
@@ -200,9 +199,9 @@ def _options(limits: LimitsTable, operators: bool) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
-        # Of TLS: whoever connects and says nothing is nobody yet. In milliseconds; gRPC's own are two minutes.
+        # Time for the TLS handshake, in milliseconds; gRPC's default is two minutes.
         ("grpc.server_handshake_timeout_ms", 10_000),
-        # A client may see to it that its connection lives: gRPC's own rule is a ping each five minutes.
+        # Clients may send keepalive pings; by default gRPC allows one each five minutes.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.http2.max_ping_strikes", 0),
@@ -222,9 +221,9 @@ def _bind_tls(server: aio.Server, listen: str, credentials: Credentials) -> None
 
 
 def _bind(server: aio.Server, path: Path, mode: int, group: str, default_group: str) -> None:
-    """Binds the socket so that at no moment anybody can connect whom `mode` keeps out. Raises StartupError."""
-    # The mode of a new socket is 0777 without the umask, and between bind and chmod whoever is quick has a connection
-    # for good. Other threads' new files are at worst too private for as long as the bind takes.
+    """Binds the socket so that no user excluded by `mode` can ever connect. Raises StartupError."""
+    # Without the umask a new socket has mode 0777, and a process that connects between bind and chmod keeps its
+    # connection. The umask may make other threads' new files too private while the bind runs.
     before = os.umask(0o177)
     try:
         server.add_insecure_port(f"unix:{path}")
@@ -238,7 +237,7 @@ def _bind(server: aio.Server, path: Path, mode: int, group: str, default_group: 
     except (OSError, LookupError) as error:
         if group != default_group:
             raise _not_given(path, group, error) from error
-        # Nobody asked for the default group: a node without it, and a daemon that may not use it, do without.
+        # The default group is optional: the node may lack it, and the daemon may not be allowed to use it.
         _log.info("the socket stays with the daemon's own group", group=group, error=str(error))
     try:
         path.chmod(mode)
@@ -255,7 +254,7 @@ def _not_given(path: Path, group: str, why: object) -> StartupError:
 async def _end(server: aio.Server, boundary: Boundary) -> None:
     boundary.end_streams()
     async with anyio.create_task_group() as tasks:
-        # From its first moment on no new call is taken; it returns as soon as the last one has ended.
+        # It refuses new calls at once, and returns as soon as the last call has ended.
         tasks.start_soon(server.stop, GRACE_S + CUT_S)
         with anyio.move_on_after(GRACE_S):
             await server.wait_for_termination()

@@ -21,12 +21,12 @@ from muster.agent.api.access import Caller, Role
 from muster.agent.errors import NoSlot
 from muster.agent.exposition import Catalogue, Page
 
-#: Calls of a listener that look, at once; and bytes of their answers that clients have not taken yet.
+#: Concurrent read-only calls of a listener; and bytes of their answers that clients have not read yet.
 MAX_CALLS = 1024
 MAX_UNTAKEN = 64 << 20
-#: A client that was refused counts as waiting for so many seconds (it is told to ask again after NoSlot.retry_after).
+#: Seconds for which a refused client counts as waiting (NoSlot.retry_after tells it when to ask again).
 WAITS_S = 5.0
-#: Clients whose waiting is remembered, per listener.
+#: Maximum number of waiting clients that a listener remembers.
 _MAX_WAITING = 4096
 
 OWN = Catalogue()
@@ -44,7 +44,7 @@ REFUSED = OWN.counter(
 
 
 class SlotKind(enum.StrEnum):
-    """What is counted apart from each other."""
+    """Kinds of calls that are counted separately."""
 
     LOGS = "logs"
     EVENTS = "events"
@@ -78,13 +78,13 @@ _SETTINGS = {
 
 
 def kind_of(method: str) -> SlotKind | None:
-    """What a call ("/muster.v1.JobService/Get") counts as; None for one that needs no slot."""
+    """The kind of a method ("/muster.v1.JobService/Get"); None if it needs no slot."""
     found = _STREAMS.get(method)
     return found or (SlotKind.CALLS if access.is_look(method) else None)
 
 
 class Limits(Protocol):
-    """What is taken from [limits]."""
+    """The settings that this module needs from [limits]."""
 
     @property
     def max_followers(self) -> int: ...
@@ -97,7 +97,7 @@ class Limits(Protocol):
 
 
 class SlotSettings(Protocol):
-    """What is taken from the configuration."""
+    """The part of the configuration that this module needs."""
 
     @property
     def limits(self) -> Limits: ...
@@ -114,12 +114,12 @@ class Listeners:
     """The slots of all listeners."""
 
     def __init__(self, settings: Callable[[], SlotSettings]) -> None:
-        """`settings` gives those that hold now."""
+        """`settings` returns the settings now in force."""
         self._settings = settings
         self._all: list[Slots] = []
 
     def add(self, name: str, where: object, *, shared: bool = False) -> "Slots":
-        """Those of a new listener: its name for metrics, and for people. `shared`: by operators and readers."""
+        """The slots of a new listener: its name for metrics, and for people. `shared`: by operators and readers."""
         made = Slots(name, str(where), self._settings, shared)
         self._all.append(made)
         return made
@@ -141,13 +141,13 @@ class HeldSlot:
         self._size = 0
 
     def answered(self, size: int) -> None:
-        """The call has its answer, of so many bytes, which the client has not taken yet."""
+        """The call has its answer, of this many bytes, which the client has not read yet."""
         self._size = size
         self._count_bytes(size)
 
     @contextmanager
     def handling(self) -> Iterator[None]:
-        """While the handler runs."""
+        """Holds the slot while the handler runs."""
         try:
             yield
         finally:
@@ -165,7 +165,7 @@ class HeldSlot:
 
 
 class Slots:
-    """Those of one listener. Belongs to one event loop."""
+    """The slots of one listener. Belongs to one event loop."""
 
     def __init__(self, name: str, where: str, settings: Callable[[], SlotSettings], shared: bool) -> None:
         """See `Listeners.add`."""
@@ -178,7 +178,7 @@ class Slots:
         self._waiting: dict[tuple[SlotKind, str], float] = {}
 
     def take(self, kind: SlotKind, caller: Caller, says: str = "") -> HeldSlot:
-        """A slot for a call of this kind; `says`: who the client says it is. Raises NoSlot."""
+        """Takes a slot for a call of this kind; `says`: the name that the client claims. Raises NoSlot."""
         used, untaken = self._used[kind], self._untaken
         who = kind, caller.client or says
         try:
@@ -196,7 +196,7 @@ class Slots:
         return HeldSlot(lambda: used.add(caller, -1), lambda size: untaken.add(caller, size))
 
     def most(self, kind: SlotKind) -> int:
-        """How many slots of a kind there are."""
+        """The number of slots of a kind."""
         settings = self._settings()
         if kind is SlotKind.CALLS:
             return MAX_CALLS
@@ -230,7 +230,7 @@ class Slots:
 
 
 class _Count:
-    """How much is used, by whom."""
+    """How many slots are in use, by which clients."""
 
     def __init__(self) -> None:
         self.total = self.readers = 0

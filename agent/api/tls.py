@@ -1,4 +1,4 @@
-"""The TCP listener's credentials: mutual TLS, read again when a file has changed."""
+"""The TCP listener's credentials: mutual TLS, reloaded when a file has changed."""
 
 import errno
 import os
@@ -16,23 +16,23 @@ from muster.agent.api import certificate
 from muster.agent.config.schema import TlsTable
 from muster.agent.errors import StartupError
 
-#: Seconds before the end of the daemon's certificate from which on it is said.
+#: Seconds before the expiry of the daemon's certificate from which on a warning is shown.
 SOON_S = 7 * 86400.0
-#: The first one of a file is the daemon's own, what follows are those that signed it.
+#: The first certificate of a file is the daemon's own; the others signed it.
 _FIRST = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 _log = structlog.get_logger(__name__)
 
 
 class Credentials:
-    """Loads certificate, key and the authority of clients; a set that cannot be used keeps the one before in force."""
+    """Loads certificate, key and the clients' authority. If the new set is unusable, the old one stays in use."""
 
     def __init__(self, table: TlsTable) -> None:
         """Raises StartupError."""
         self._certificate, self._key = Path(table.certificate), Path(table.key)
         self._authority = Path(table.client_authority)
         self._refused = ""
-        #: When the certificate ends, in seconds since the epoch; None where that cannot be read.
+        #: The certificate's expiry, in seconds since the epoch; None if it cannot be read.
         self._until: float | None = None
         try:
             self._stamp = self._stamps()
@@ -42,7 +42,7 @@ class Credentials:
 
     @property
     def trouble(self) -> list[str]:
-        """Sentences for an operator: files that were not taken, a certificate that no client takes, or soon none."""
+        """Sentences for an operator: unusable files, a certificate that has expired or soon expires."""
         found = [f"tls: the previous certificate stays in use: {self._refused}"] if self._refused else []
         if self._until is not None and (left := self._until - time.time()) < SOON_S:
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._until))
@@ -55,11 +55,11 @@ class Credentials:
         return found
 
     def server(self) -> grpc.ServerCredentials:
-        """For a port that demands a client's certificate."""
+        """Credentials for a port that requires a client certificate."""
         return grpc.dynamic_ssl_server_credentials(self._now, self._again, require_client_authentication=True)  # type: ignore[arg-type]  # None is "as before": the stubs know no such answer
 
     def _again(self) -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC before each handshake, in a thread of its own: three stats, mostly."""
+        """gRPC calls it before each handshake, in its own thread. Usually it costs three stats."""
         try:
             stamp = self._stamps()
             if stamp == self._stamp:
@@ -79,7 +79,7 @@ class Credentials:
         return [(each.st_mtime_ns, each.st_size, each.st_ino, each.st_mode) for each in found]
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
-        """Raises OSError, also for a pair that is none, as it is while somebody puts a new one in its place."""
+        """Raises OSError, also if certificate and key do not match, as while an operator replaces them."""
         chain, key, authority = self._certificate.read_bytes(), self._secret(), self._authority.read_bytes()
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
@@ -95,7 +95,7 @@ class Credentials:
         return grpc.ssl_server_certificate_configuration([(key, chain)], authority)
 
     def _secret(self) -> bytes:
-        """The key. Raises OSError, also where it is none any more: whoever has it can pass for this daemon."""
+        """The key. Raises OSError, also if everybody may read or write it: with the key one can pose as this daemon."""
         with self._key.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & (stat.S_IROTH | stat.S_IWOTH):

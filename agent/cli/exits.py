@@ -12,7 +12,7 @@ from muster.supervisors.model.spec import Violation
 
 
 class Exit(enum.IntEnum):
-    """Exit codes of `muster`; `run` and `wait` else end with the job's own."""
+    """Exit codes of `muster`. Otherwise `run` and `wait` exit with the job's own code."""
 
     FAILURE = 1
     USAGE = 2
@@ -46,7 +46,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "2 CRITICAL, 3 UNKNOWN",
     }
 )
-#: gRPC status -> exit code; what is not here is a plain failure.
+#: gRPC status -> exit code; a status that is not listed is a plain failure.
 _BY_STATUS = {
     "INVALID_ARGUMENT": Exit.USAGE,
     "NOT_FOUND": Exit.NO_SUCH_JOB,
@@ -60,7 +60,7 @@ _BY_STATUS = {
 
 
 class Failure(Exception):
-    """Raised to end the command with `exit_code` after showing `message`, each line of it behind `muster: `."""
+    """Raised to end the command with `exit_code` after printing `message`, each line with the prefix `muster: `."""
 
     def __init__(self, message: str, exit_code: int = Exit.FAILURE) -> None:
         super().__init__(message)
@@ -95,19 +95,19 @@ class CallFailed(Failure):
         self.retry_after = retry_after
         self.facts = facts
         if reason == "SUPERVISOR_UNREACHABLE":
-            self.exit_code = int(Exit.FAILURE)  # the daemon did answer
+            self.exit_code = int(Exit.FAILURE)  # the daemon answered
 
     @property
     def transient(self) -> bool:
         """The connection broke, or the daemon starts or ends: the same call may succeed in a moment."""
         if self.status in ("UNAVAILABLE", "CANCELLED"):
             return True
-        # What gRPC makes of a server that was killed in the middle of an answer.
+        # gRPC's status for a server that was killed in the middle of an answer.
         return self.status in ("UNKNOWN", "INTERNAL") and not self.reason and "stream" in self.message.lower()
 
 
 class StdoutFailed(Failure):
-    """Raised when stdout takes no more: its reader has exited (exit code 141, as by SIGPIPE), or its disk is full."""
+    """Raised when stdout cannot be written: its reader exited (exit code 141, as by SIGPIPE), or its disk is full."""
 
 
 class BadSpec(Failure):
@@ -118,7 +118,7 @@ class BadSpec(Failure):
 
 
 class NoDaemon(Failure):
-    """Raised when nothing answers at the daemon's address. `why` tells what a caller may do about it."""
+    """Raised when no daemon answers at its address. `why` gives the reason, which decides what a caller may do."""
 
     def __init__(self, message: str, why: "Why") -> None:
         super().__init__(message, Exit.NO_DAEMON)
@@ -126,14 +126,14 @@ class NoDaemon(Failure):
 
 
 def not_started(number: int) -> Failure:
-    """For a job that a signal has stopped before there was one."""
+    """The error for a job that a signal stopped before it existed."""
     return Failure(f"{end_signals.name(number)}: stopped before the job started", 128 + number)
 
 
 class Why(enum.Enum):
     """Why there is no daemon."""
 
-    ABSENT = enum.auto()  # there is not even a socket
-    REFUSED = enum.auto()  # a socket without a listener: a daemon ran there, and may be back in a moment
-    FORBIDDEN = enum.auto()  # there may be one, but not for this user
+    ABSENT = enum.auto()  # no socket exists
+    REFUSED = enum.auto()  # a socket without a listener: a daemon ran there, and may return in a moment
+    FORBIDDEN = enum.auto()  # a daemon may run, but this user may not connect
     OTHER = enum.auto()

@@ -1,4 +1,4 @@
-"""Files that a command installs into the system: all of them or none, without losing changes made by hand.
+"""Files that a command installs into the system: all of them or none. Changes made by hand are kept.
 
 A record beside them holds their digests, so that any version of muster can tell an installed file from a changed or
 foreign one.
@@ -17,7 +17,7 @@ import msgspec
 from muster.agent.cli.exits import Exit, Failure
 from muster.agent.cli.printing import note
 
-#: A file's content, or where a link leads.
+#: A file's content, or the target of a link.
 Content = bytes | Path
 
 
@@ -41,16 +41,16 @@ def alone(record: Path) -> Iterator["Installed"]:
             f"{folder}: another `muster service` command is running: wait for its end", Exit.REFUSED
         ) from None
     finally:
-        with suppress(OSError):  # something is in it
+        with suppress(OSError):  # it is not empty
             folder.rmdir()
         os.close(fd)
 
 
 class Installed:
-    """What the record names. Each change can be taken back until the command ends."""
+    """The files in the record. Each change can be undone until the command ends."""
 
     def __init__(self, record: Path) -> None:
-        """Raises Failure for a record that cannot be read."""
+        """Raises Failure if the record cannot be read."""
         self._record = record
         self._before: list[tuple[Path, Content | None]] = []
         try:
@@ -71,13 +71,13 @@ class Installed:
         return bool(self._ours)
 
     def put(self, wanted: Mapping[Path, Content], *, force: bool) -> list[Path]:
-        """Makes these the installed files, and returns what it changed.
+        """Makes these the installed files, and returns the changes.
 
         A file that is neither as recorded nor as wanted is left as it is; with `force` it is put aside. Raises OSError.
         """
         mine = {path: content for path, content in wanted.items() if force or self._may_replace(path, content)}
         new = {path: [_digest(content)] for path, content in mine.items()}
-        # Of a file that is being replaced both are ours, whichever of them it has when this is cut short.
+        # Record both digests of a file during its replacement: after an interruption it has either content.
         both = self._ours | {path: [*dict.fromkeys([*self._ours.get(path, ()), *new[path]])] for path in new}
         self._save(both)
         changed = [path for path, content in mine.items() if self._replace(path, content)]
@@ -101,7 +101,7 @@ class Installed:
         self._record.unlink(missing_ok=True)
 
     def take_back(self) -> None:
-        """Undoes what was done, the last first. Raises OSError."""
+        """Undoes the changes, the last first. Raises OSError."""
         while self._before:
             path, content = self._before.pop()
             if content is None:
@@ -158,7 +158,7 @@ class Installed:
 
 
 def _there(path: Path) -> Content | None:
-    """None for nothing. Raises OSError for what is neither file nor link."""
+    """The content; None if the path does not exist. Raises OSError if it is neither a file nor a link."""
     try:
         return path.readlink() if path.is_symlink() else path.read_bytes()
     except FileNotFoundError:
@@ -170,7 +170,7 @@ def _digest(content: Content) -> str:
 
 
 def _write(path: Path, content: Content, mode: int = 0o644) -> None:
-    """Whole, whatever happens meanwhile."""
+    """Replaces the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ def completion(context: click.Context, shell: str) -> None:
     fish: muster completion fish > ~/.config/fish/completions/muster.fish
     """
     kind = get_completion_class(shell)
-    assert kind is not None  # the choice above
+    assert kind is not None  # click.Choice allows no other
     emit(kind(context.find_root().command, {}, "muster", "_MUSTER_COMPLETE").source() + "\n")
 
 
@@ -69,7 +69,7 @@ for _command in (
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line (default: this process') and returns its exit code; what went wrong is on stderr."""
+    """Runs a command line (default: this process') and returns its exit code. Errors are on stderr."""
     try:
         code = cli.main(args=arguments, prog_name="muster", standalone_mode=False)
     except Failure as failure:
@@ -78,7 +78,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         show(error)
         return error.exit_code
-    except click.Abort:  # Ctrl-C; the shell's own sign is enough
+    except click.Abort:  # Ctrl-C; the terminal's ^C is enough
         return Exit.INTERRUPTED
     except click.exceptions.Exit as ending:
         return ending.exit_code
@@ -106,7 +106,7 @@ def main() -> None:
     except OSError as error:
         note(f"standard output: {error.strerror}")
         code = code or Exit.FAILURE
-    # Python takes its handlers away before it ends: a signal in these milliseconds must not replace the exit code.
+    # Python removes its handlers before it exits: a signal in these milliseconds must not replace the exit code.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Man pages, made from the commands' own help texts, so that they cannot say anything else."""
+"""Man pages, generated from the commands' help texts, so that both always agree."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def pages(command: click.Command, name: str, section: int = 1) -> Iterator[tuple
 
 
 def _page(command: click.Command, context: click.Context, section: int) -> str:
-    # Of the build; a tree of sources has no such day.
+    # The date of the build; a source tree has none.
     day = re.search(r"\d{4}-\d\d-\d\d", build.BUILD)
     title = (context.info_name or "").replace(" ", "-")
     lines = [f'.TH "{title.upper()}" "{section}" "{day[0] if day else ""}" "muster {_plain(build.FULL)}" "muster"']
@@ -58,6 +58,6 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """As roff takes it: no escapes, no requests."""
+    """The text for roff: without escapes and requests."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{text}" if text.startswith((".", "'")) else text

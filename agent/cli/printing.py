@@ -1,4 +1,4 @@
-"""Where the output goes: stdout for data, stderr for the rest."""
+"""Output of the commands: data to stdout, everything else to stderr."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def write(data: bytes, fd: int = 1) -> None:
 
 
 def emit(text: str) -> None:
-    """Writes text of a command that only shows something. Without a reader it ends quietly, as if by SIGPIPE."""
+    """Writes the output of a read-only command. Without a reader it exits quietly, as if by SIGPIPE."""
     try:
         write(text.encode("utf-8", "surrogateescape"))
     except StdoutFailed as failure:
@@ -58,12 +58,12 @@ def emit(text: str) -> None:
 
 
 def emit_json(value: Mapping[str, Any], *, line: bool = False) -> None:
-    """An object, indented; with `line` on one line."""
+    """Writes an object, indented; with `line` on one line."""
     emit(json.dumps(value, ensure_ascii=False, indent=None if line else 2) + "\n")
 
 
 def emit_json_list(name: str, values: Iterable[Mapping[str, Any]]) -> None:
-    """An object with one list, indented, of which each value is written when it comes."""
+    """Writes an object with one list, indented; writes each value of the list as soon as it arrives."""
     begin = f'{{\n  "{name}": ['
     between = begin + "\n"
     for value in values:
@@ -74,22 +74,22 @@ def emit_json_list(name: str, values: Iterable[Mapping[str, Any]]) -> None:
 
 
 def as_dict(message: "Message") -> dict[str, Any]:
-    """The JSON form of a message: the API's JSON names, RFC 3339 times; zeros and empty lists are there too."""
+    """The JSON form of a message: the API's JSON names, RFC 3339 times, including zeros and empty lists."""
     from google.protobuf.json_format import MessageToDict
 
     return MessageToDict(message, always_print_fields_with_no_presence=True)
 
 
 def note(text: str) -> None:
-    """A line for people on stderr."""
+    """Writes a line for people to stderr."""
     try:
         os.write(2, f"muster: {clean(text)}\n".encode("utf-8", "replace"))
     except OSError:
-        pass  # stderr has no reader; that is no reason to end
+        pass  # stderr has no reader; the command continues
 
 
 def on_terminal() -> bool:
-    """stderr is a terminal, so that progress is shown."""
+    """Whether to show progress: stderr is a terminal."""
     try:
         return os.isatty(2)
     except OSError:
@@ -97,13 +97,13 @@ def on_terminal() -> bool:
 
 
 def coloured() -> bool:
-    """stdout is a terminal and the user has not asked for no colours (no-color.org)."""
+    """Whether to use colours: stdout is a terminal and NO_COLOR is not set (no-color.org)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and os.isatty(1)
 
 
 def keep_descriptors() -> None:
-    """Opens /dev/null for a standard descriptor that is closed: else the next socket would get its number, and
-    what is meant for stdout would be written into it."""
+    """Opens /dev/null for each closed standard descriptor. Otherwise the next socket gets its number, and output for
+    stdout goes into that socket."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

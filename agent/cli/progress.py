@@ -1,4 +1,4 @@
-"""What a job in the foreground is doing, for the person at the terminal."""
+"""Progress of a job in the foreground, for the person at the terminal."""
 
 import threading
 
@@ -7,7 +7,7 @@ from muster.agent.cli.exits import CallFailed, Failure, NoDaemon
 from muster.agent.cli.printing import note
 from muster.v1 import event_pb2, job_pb2
 
-#: Printed as they come; the command itself prints acceptance and end.
+#: Events that are printed when they arrive; the command itself prints acceptance and end.
 _TOLD = frozenset(
     {
         "job.waiting",
@@ -27,12 +27,12 @@ _TOLD = frozenset(
         "rank.exited",
     }
 )
-#: Outcomes of ranks without news: success, or a consequence of an event printed before.
+#: Outcomes of ranks that are not printed: success, or a consequence of an event printed before.
 _QUIET = frozenset({"GANG_VICTIM", "STOPPED"})
 
 
 class Progress:
-    """Writes a line to stderr for each event of the job that a person wants to know of, from its acceptance on."""
+    """Writes a line to stderr for each notable event of the job, from its acceptance on."""
 
     def __init__(self, connection: DaemonConnection, job: job_pb2.Job) -> None:
         self._connection = connection
@@ -49,7 +49,7 @@ class Progress:
         patience = Patience()
         while True:
             try:
-                # The reader of the output waits for a slot as well, and says so.
+                # The reader of the output waits for a slot as well, and reports it.
                 for message in self._connection.stream(self._connection.events.Watch, request, quiet=True):
                     patience = Patience()
                     request.cursor = message.cursor
@@ -60,12 +60,12 @@ class Progress:
                 try:
                     patience.wait_or_raise(failure)
                 except Failure:
-                    return  # the reader of the output has the same trouble, and says so
+                    return  # the reader of the output has the same error, and reports it
             except (Failure, ValueError):
                 return  # the same; ValueError: the channel was closed because the command is over
 
     def _tell(self, event: event_pb2.Event) -> bool:
-        """True: this was the last one."""
+        """Prints an event. Returns True if it was the job's last."""
         before = self._job.accepted_at.ToNanoseconds() - 50_000_000
         if event.time.ToNanoseconds() < before:
             return False  # of an earlier job with this id

@@ -7,7 +7,7 @@ from muster.v1 import job_pb2
 
 
 def state(value: "job_pb2.JobState.ValueType") -> str:
-    """RUNNING for JOB_STATE_RUNNING; a number that this version does not know stays one."""
+    """RUNNING for JOB_STATE_RUNNING; a number that this version does not know stays a number."""
     try:
         name = job_pb2.JobState.Name(value).removeprefix("JOB_STATE_")
     except ValueError:
@@ -21,7 +21,7 @@ def advice(job: job_pb2.Job) -> str:
 
 
 def advice_of(verdict: job_pb2.Verdict) -> str:
-    """RETRY_ELSEWHERE: the node has a fault: isolate it. "" where there is nothing to do."""
+    """RETRY_ELSEWHERE: the node has a fault: isolate it. "" if nothing is to be done."""
     name = job_pb2.Recommendation.Name(verdict.recommendation).removeprefix("RECOMMENDATION_")
     if name in ("NONE", "UNSPECIFIED"):
         return ""
@@ -29,7 +29,7 @@ def advice_of(verdict: job_pb2.Verdict) -> str:
 
 
 def hang(job: job_pb2.Job) -> str:
-    """HUNG (spin); "" of a job that does not hang, as far as is known."""
+    """HUNG (spin); "" if the job is not known to hang."""
     found = job.hang
     if found.verdict not in ("SUSPECT", "HUNG", "DRIVER_HANG"):
         return ""
@@ -37,7 +37,7 @@ def hang(job: job_pb2.Job) -> str:
 
 
 def outcome(rank: job_pb2.Rank, job: job_pb2.Job) -> str:
-    """How a rank ended, or what it is doing."""
+    """How a rank ended, or its present state."""
     value = rank.outcome
     if value == job_pb2.RANK_OUTCOME_UNSPECIFIED:
         return "running" if rank.pid and job.HasField("started_at") else "waiting"
@@ -48,7 +48,7 @@ def outcome(rank: job_pb2.Rank, job: job_pb2.Job) -> str:
 
 
 def status(rank: job_pb2.Rank) -> str:
-    """The exit code or signal of a rank that was waited for; "" for another."""
+    """The exit code or signal of a reaped rank; "" for any other."""
     if rank.signal:
         from muster.probes.kernel.endings import signal_name
 
@@ -62,12 +62,12 @@ def status(rank: job_pb2.Rank) -> str:
 
 
 def gap(job: job_pb2.Job) -> str:
-    """Whether output is being lost at this moment."""
+    """Whether the job is losing output now."""
     return "losing output" if job.HasField("log_gap") or any(r.HasField("output_gap") for r in job.ranks) else ""
 
 
 def stuck(job: job_pb2.Job) -> str:
-    """Whether its supervisor does nothing at this moment."""
+    """How the job's supervisor is stuck now; "" if it is not."""
     word = job.supervisor_stuck
     return f"supervisor {'is ' * (word != 'hangs')}{word}" if word else ""
 
@@ -79,12 +79,12 @@ def living(job: job_pb2.Job) -> str:
 
 
 def seconds(stamp: Timestamp) -> float:
-    """Since the epoch; 0 for one that is not set."""
+    """Seconds since the epoch; 0 if not set."""
     return stamp.ToNanoseconds() / 1e9
 
 
 def when(stamp: Timestamp) -> str:
-    """Local time, "-" for one that is not set."""
+    """Local time; "-" if not set."""
     return local(seconds(stamp))
 
 
@@ -93,29 +93,29 @@ def lasted(job: job_pb2.Job, now: float) -> str:
     if not job.HasField("started_at"):
         return "-"
     ends = [seconds(rank.ended_at) for rank in job.ranks]
-    end = max(ends) if ends and all(ends) else seconds(job.ended_at) or now  # behind the last one comes the epilog
+    end = max(ends) if ends and all(ends) else seconds(job.ended_at) or now  # the epilog follows the last rank
     return span(max(0.0, end - seconds(job.started_at)))
 
 
 def devices(job: job_pb2.Job) -> str:
-    """0-3,7: the cards that the job holds; "-" on a host without."""
+    """0-3,7: the cards that the job holds; "-" on a host without cards."""
     if not (job.spec.cards.count or job.spec.cards.indices):
         return "-"
     return numbers(rank.device for rank in job.ranks)
 
 
 def cpu(usage: job_pb2.Usage) -> str:
-    """User and system time in seconds; "-" where they are not known."""
+    """User and system time in seconds; "-" if unknown."""
     if not usage.HasField("cpu_user_seconds"):
         return "-"
     return f"{usage.cpu_user_seconds:.2f}+{usage.cpu_system_seconds:.2f}s"
 
 
 def memory(usage: job_pb2.Usage) -> str:
-    """Peak memory; "-" where it is not known."""
+    """Peak memory; "-" if unknown."""
     return size(usage.max_rss_bytes) if usage.HasField("max_rss_bytes") else "-"
 
 
 def transferred(usage: job_pb2.Usage) -> str:
-    """Bytes through read- and write-like calls; "-" where they are not known."""
+    """Bytes through read- and write-like calls; "-" if unknown."""
     return f"{size(usage.read_chars)}/{size(usage.write_chars)}" if usage.HasField("read_chars") else "-"

@@ -1,4 +1,4 @@
-"""The terminal on stdin while it belongs to a program elsewhere."""
+"""The terminal on stdin while a remote program uses it."""
 
 import os
 import termios
@@ -6,7 +6,7 @@ import tty
 from collections.abc import Callable
 from typing import Any
 
-#: No longer sequence of keys makes sense.
+#: Maximum length of a sequence of keys.
 _MAX_KEYS = 16
 
 
@@ -23,15 +23,15 @@ class Terminal:
 
     @property
     def there(self) -> bool:
-        """Whether it is a terminal at all."""
+        """Whether stdin is a terminal."""
         return self._before is not None
 
     def raw(self) -> None:
-        """Every key is passed on as it is, Ctrl-C too. Nothing that was typed before is lost."""
+        """Sets raw mode: every key is passed on, Ctrl-C too. Keeps keys that were typed before."""
         self._set(lambda: tty.setraw(self._fd, termios.TCSANOW))
 
     def restore(self) -> None:
-        """As it was found."""
+        """Restores the mode from before `raw`."""
         before = self._before
         if before is not None:
             self._set(lambda: termios.tcsetattr(self._fd, termios.TCSANOW, before))
@@ -45,17 +45,17 @@ class Terminal:
         return rows, columns
 
     def _set(self, change: Callable[[], None]) -> None:
-        """Only in the foreground: else it is another's now, the shell's say, and we would be stopped. At once: at a
-        terminal that was halted by Ctrl-S anything else waits forever."""
+        """Sets the mode, only in the foreground: otherwise another process (the shell) has the terminal, and the kernel
+        would stop this one. TCSANOW: after Ctrl-S any other mode waits forever."""
         try:
             if os.tcgetpgrp(self._fd) == os.getpgrp():
                 change()
         except (OSError, termios.error):
-            pass  # it was closed
+            pass  # the terminal was closed
 
 
 def keys(written: str) -> bytes:
-    """What a terminal sends for keys as in `ctrl-p,ctrl-q`. Raises ValueError."""
+    """The bytes that a terminal sends for keys as in `ctrl-p,ctrl-q`. Raises ValueError."""
     typed = b""
     for key in written.split(","):
         name = key.lower().removeprefix("ctrl-")
@@ -71,14 +71,14 @@ def keys(written: str) -> bytes:
 
 
 class Watch:
-    """Looks for a sequence of keys in what is typed."""
+    """Finds a sequence of keys in the input."""
 
     def __init__(self, wanted: bytes) -> None:
         self._wanted = wanted
         self._held = b""
 
     def feed(self, data: bytes) -> tuple[bytes, bool]:
-        """What is to be passed on, and whether the keys were pressed. What may be their beginning is held back."""
+        """The input to pass on, and whether the keys were pressed. Holds back input that may begin the sequence."""
         if not self._wanted:
             return data, False
         data = self._held + data
