@@ -14,7 +14,8 @@ from muster.v1 import job_pb2
 
 #: Bytes of memory for the cache: 8,000 ranks of some large jobs, or 1,000 jobs of a rank or two.
 MAX_BYTES = 4 << 20
-#: Bytes of memory of each message, and for each byte of it as it is sent (measured: 2.9 KB for one of 209 bytes, 107 for 29,601).
+#: Bytes of memory of each message, and for each byte of it as it is sent (measured: 2.9 KB for one of 209 bytes, 107
+#: for 29,601).
 _OWN, _EACH = 2200, 3.5
 
 

@@ -62,7 +62,7 @@ def status(rank: job_pb2.Rank) -> str:
 
 
 def gap(job: job_pb2.Job) -> str:
-    """Whether the job is losing output now."""
+    """The words for a job that is losing output; "" for any other."""
     return "losing output" if job.HasField("log_gap") or any(r.HasField("output_gap") for r in job.ranks) else ""
 
 

@@ -1,5 +1,5 @@
-"""What cards and jobs do: sampled, kept as the latest, recorded, and handed out.
+"""Telemetry of cards and jobs: samples them, keeps the latest readings, and makes records.
 
-Others use: `sampling.Telemetry`, `records`, `job_processes`, `job_usage`, `freshness`; `history/` is what is kept on
-disk. `recording` writes records to the file that an operator named.
+Others use: `sampling.Telemetry`, `records`, `job_processes`, `job_usage`, `freshness`; `history/` stores readings on
+disk. `recording` writes records to the file that the operator configured.
 """

@@ -1,4 +1,4 @@
-"""Where the processes of a job begin, and which of its ranks has which card: what telemetry must know of a job."""
+"""The root processes of a job, and the cards of its ranks: the facts that telemetry needs about a job."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,9 +10,9 @@ from muster.probes.kernel.trees import JobRoots, RootProcess
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.spec import Boot
 
-#: What `Rank.role` says of processes that make the ranks, in boot modes other than "ranks".
+#: `Rank.role` of processes that start the ranks, in boot modes other than "ranks".
 LAUNCHERS = frozenset({"launcher", "mpi-lead", "mpi-wait"})
-#: In the place of the number of a card that the driver does not show.
+#: Replaces the number of a card that the driver does not show.
 _NOT_THERE = -1
 
 
@@ -22,8 +22,8 @@ def key(entry: Entry) -> SeriesKey:
 
 
 def roots(entry: Entry, shown: Mapping[int, str] = MappingProxyType({})) -> JobRoots:
-    """What muster started for it that has not been waited for, and who takes its orphans in. `shown`: UUIDs of the
-    cards that there are, by number: by the numbers that its cards have now the driver tells who is on them."""
+    """The job's processes that muster started and has not reaped, and the process that adopts its orphans. `shown`:
+    UUIDs of the node's cards, by number; they give the present numbers of the job's cards for queries of the driver."""
     job = entry.job
     ranks = job.ranks if job.spawned else []
     now = numbers_now(job, job.cards, shown)
@@ -43,13 +43,13 @@ def places(entry: Entry) -> list[RankPlace]:
 
 
 def device(entry: Entry, local: int | None) -> int:
-    """Of a rank that a launcher made, the `local` one of this node."""
+    """The device of a rank that a launcher started, by its local number `local` on this node."""
     cards = entry.job.cards
     return cards[local] if local is not None and local < len(cards) else local or 0
 
 
 def rank_of_card(entry: Entry, place: int) -> int | None:
-    """Which rank, over all nodes, has the job's card in this place of its list."""
+    """The rank, over all nodes, that has the job's card at this place of its list."""
     ranks = entry.job.ranks
     if entry.spec.boot == Boot.RANKS:
         return ranks[place].rank if place < len(ranks) else None

@@ -1,4 +1,4 @@
-"""What jobs and their ranks use, from two looks at their processes."""
+"""Usage of jobs and their ranks, from two looks at their processes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from muster.probes.kernel.trees import JobProcess, ProcessRole
 
 @dataclass(frozen=True, slots=True)
 class RankUsage:
-    """See RankTelemetry in telemetry.proto. `memory_bytes` are resident; what processes share counts for each of them.
-    Rates are bytes per second, `cpu` is percent of one CPU; None before the second look, and where it is not told."""
+    """See RankTelemetry in telemetry.proto. `memory_bytes` are resident; shared pages count for each process.
+    Rates are bytes per second, `cpu` is percent of one CPU; None before the second look, and if unknown."""
 
     rank: int
     device: int
@@ -49,7 +49,7 @@ class NodeUsage:
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """A rank as the job knows it, whether or not its process is there."""
+    """A rank as the job knows it, with or without a running process."""
 
     rank: int
     device: int
@@ -61,7 +61,7 @@ _Counts = dict[tuple[int, int], tuple[float, int | None, int | None]]
 
 
 class Meter:
-    """Keeps the look before, to tell how much was used since."""
+    """Keeps the previous look, to compute the usage since then."""
 
     def __init__(self) -> None:
         self._before: ProcessLook | None = None
@@ -70,8 +70,8 @@ class Meter:
     def take(
         self, look: ProcessLook, places: Mapping[str, Sequence[RankPlace]], device: Callable[[str, int | None], int]
     ) -> tuple[NodeUsage, dict[str, JobUsage]]:
-        """What node and jobs use. `places`: the ranks of each job that are to be told, whatever is found; `device`: the
-        device of a job's local rank, for ranks that a launcher made."""
+        """The usage of node and jobs. `places`: the ranks of each job that are always reported; `device`: the
+        device of a job's local rank, for ranks that a launcher started."""
         before, self._before = self._before, look
         passed = look.up - before.up if before is not None else 0.0
         ticks = _grown_ticks(before.node if before is not None else None, look.node)
@@ -148,10 +148,10 @@ def _counts(procs: Iterable[JobProcess]) -> dict[int | None, _Counts]:
 def _grown(
     earlier: Mapping[int | None, _Counts] | None, now: Mapping[int | None, _Counts], rank: int | None, number: int
 ) -> float | None:
-    """By how much a counter has grown. None where there is nothing to compare.
+    """The growth of a counter. None if there is nothing to compare.
 
-    What a process that has ended used is its parent's from the wait on, so the sum over all of them goes on growing.
-    Where nobody waited for it the sum falls: then only those that were there before and still are count.
+    The kernel adds the usage of a reaped process to its parent, so the sum over all processes keeps growing. If no
+    process reaped it, the sum falls: then only processes that are in both looks count.
     """
     if earlier is None or rank not in earlier or rank not in now:
         return None
@@ -168,7 +168,7 @@ def _grown(
 
 
 def _grown_ticks(before: NodeTotals | None, now: NodeTotals) -> tuple[int, int] | None:
-    """Ticks that the CPUs were busy since then, and that they had, over 0; all of them together."""
+    """Busy ticks and all ticks (over 0) since then, as the sum over all CPUs."""
     if before is None or before.busy_ticks is None or before.all_ticks is None:
         return None
     if now.busy_ticks is None or now.all_ticks is None or now.all_ticks <= before.all_ticks:

@@ -1,4 +1,4 @@
-"""Makes telemetry records of looks at jobs, and writes them to the file that an operator named."""
+"""Makes telemetry records of looks at jobs, and writes them to the file that the operator configured."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,17 +17,17 @@ from muster.probes.kernel.trees import JobProcess, ProcessRole
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.paths import Root
 
-#: Seconds that the sizes of logs may take.
+#: Seconds that reading the sizes of logs may take.
 LOGS_S = 5.0
-#: Seconds between two looks whether another file is named.
+#: Seconds between two checks for another configured file.
 NOTICE_S = 5.0
 
 
 class Recording:
-    """Belongs to one event loop. A look that comes while the one before is still being worked on takes its place."""
+    """Belongs to one event loop. A new look replaces the previous one if that is still waiting."""
 
     def __init__(self, root: Root, records: Records, path: Callable[[], str], view: Callable[[], View]) -> None:
-        """`path` names the file now, "" for none; `view` is what is known of the cards now."""
+        """`path` returns the present file, "" for none; `view` returns the present view of the cards."""
         self._root = root
         self._records = records
         self._path = path
@@ -42,7 +42,7 @@ class Recording:
         return self._file.trouble
 
     def take(self, look: ProcessLook, entries: Mapping[str, Entry]) -> None:
-        """Makes records of this look at these jobs, if anybody wants them."""
+        """Makes records of this look at these jobs, if there is a subscriber."""
         if self._records.wanted:
             self._next = look, entries
             self._came.tell()
@@ -80,7 +80,7 @@ class Recording:
                     break
 
     async def _log_sizes(self, entries: Mapping[str, Entry]) -> Mapping[str, dict[str, int]]:
-        """By job and rank; nothing where the disk with the logs does not answer."""
+        """Log sizes in bytes, by job and rank; empty if the disk with the logs does not answer."""
         wanted = [
             (job, str(rank.rank), self._root.rank_log(job, rank.rank, rank.device))
             for job, entry in entries.items()
@@ -104,7 +104,7 @@ class Recording:
 
 
 def _record(look: ProcessLook, entry: Entry, view: View, log_bytes: dict[str, int]) -> TelemetryRecord:
-    # What people do in a job by hand is no sign that it gets on.
+    # A command that a person runs in a job is not a sign of life.
     procs = tuple(_proc(proc) for proc in look.jobs[entry.job_id] if proc.role != ProcessRole.SESSION)
     driver = str(view.driver.trouble) if view.driver is not None and entry.job.cards else None
     nodes = entry.job.node_count

@@ -1,7 +1,7 @@
-"""Telemetry records, as `muster hang replay` reads them, and whoever wants them: callers, a file.
+"""Telemetry records, as `muster hang replay` reads them, and their subscribers: callers, a file.
 
-Nobody is waited for: a subscriber has room for some records, and where it is full the next ones are left out, and the
-place is marked.
+muster waits for no subscriber. Each has room for some records; when it is full, the next ones are dropped and replaced
+by a mark.
 """
 
 import contextlib
@@ -18,17 +18,17 @@ from muster.probes.calls import watched
 from muster.probes.kernel.trees import ProcessRole
 from muster.probes.waits import LibraryWait, RankStack
 
-#: How many records wait for a subscriber: with a job and the default rates 16 minutes of them. Where there are many
-#: jobs it is at least so many of each: all of a look come at once.
+#: Records that wait for a subscriber: 16 minutes of one job at the default rates. With many jobs at least this many
+#: records of each wait, because all records of a look come at once.
 MAX_BEHIND, OF_EACH = 64, 4
-#: Seconds that a file has to take records.
+#: Seconds that a write of records to a file may take.
 FILE_S = 10.0
 
 _log = structlog.get_logger(__name__)
 
 
 class ProcRecord(msgspec.Struct, frozen=True):
-    """A process. `start` in clock ticks since boot; counters only grow, what a process has waited for included."""
+    """A process. `start` in clock ticks since boot; counters only grow and include reaped children."""
 
     pid: int
     start: int
@@ -54,14 +54,14 @@ class CardRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     power_limit_w: float | None
     fabric_bytes: int | None
     rank: int | None
-    #: Why there is no reading (muster.probes.cards.accelerator.Trouble), "HANG" for a call that does not return; left
-    #: out: there is.
+    #: The reason for a missing reading (muster.probes.cards.accelerator.Trouble), "HANG" for a call that does not
+    #: return; omitted if there is a reading.
     trouble: str | None = None
 
 
 class TelemetryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job at one moment, in seconds since the epoch. `log_bytes`: size of each rank's log file; `net_bytes`: of all
-    interfaces of the node but the loopback, both ways."""
+    interfaces of the node except the loopback, both ways."""
 
     t: float
     job: str
@@ -82,14 +82,14 @@ class TelemetryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Stands where records were left out since they were not taken in time: how many, and when the first was."""
+    """Replaces records that a slow subscriber lost: their number, and the time of the first."""
 
     t: float
     lost: int
 
 
 class Subscription:
-    """What waits for one subscriber. For one event loop."""
+    """The records that wait for one subscriber. Belongs to one event loop."""
 
     def __init__(self, job_id: str) -> None:
         """`job_id`: only records of this job; empty: all."""
@@ -114,7 +114,7 @@ class Subscription:
         self._some.tell()
 
     async def some(self) -> list[TelemetryRecord | Lost]:
-        """What waits, at least one; waits for that."""
+        """The waiting records; waits until there is at least one."""
         while not self._waiting:
             await self._some.next()
         found = list(self._waiting)
@@ -127,7 +127,7 @@ class Subscription:
 
 
 class Records:
-    """Hands records out."""
+    """Distributes records to subscribers."""
 
     def __init__(self) -> None:
         self._subscriptions: set[Subscription] = set()
@@ -138,16 +138,16 @@ class Records:
         self._asked: dict[str, bool] = {}
 
     def add_stacks(self, job_id: str, stacks: Sequence[RankStack]) -> None:
-        """Has the next record of this job take them along."""
+        """Adds these stacks to the next record of this job."""
         self._stacks[job_id] = (*self._stacks.get(job_id, ()), *stacks)
 
     def add_library(self, job_id: str, said: LibraryWait) -> None:
-        """The same of what the communication library says."""
+        """Adds the communication library's answers to the next record of this job."""
         self._library[job_id] = said
 
     @contextlib.contextmanager
     def asking(self, job_id: str) -> Iterator[None]:
-        """Marks the records of a job whose ranks are asked for dumps meanwhile, and the one after."""
+        """Marks the records of a job while its ranks are asked for dumps, and the record after that."""
         self._asked[job_id] = True
         try:
             yield
@@ -155,19 +155,19 @@ class Records:
             self._asked[job_id] = False
 
     def drop_looks(self, jobs: Container[str]) -> None:
-        """Forgets those of all but these jobs."""
+        """Drops the pending data of all other jobs."""
         self._stacks = {job_id: stacks for job_id, stacks in self._stacks.items() if job_id in jobs}
         self._library = {job_id: said for job_id, said in self._library.items() if job_id in jobs}
         self._asked = {job_id: now for job_id, now in self._asked.items() if job_id in jobs}
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody takes records."""
+        """Whether there is a subscriber."""
         return bool(self._subscriptions)
 
     @contextlib.contextmanager
     def subscribed(self, job_id: str = "") -> Iterator[Subscription]:
-        """From now on records (of this job, or all) wait there."""
+        """Subscribes to the records of this job, or of all jobs."""
         subscription = Subscription(job_id)
         self._subscriptions.add(subscription)
         try:
@@ -176,7 +176,7 @@ class Records:
             self._subscriptions.discard(subscription)
 
     def publish(self, record: TelemetryRecord) -> None:
-        """Hands a record to all who want it."""
+        """Gives a record to its subscribers."""
         if stacks := self._stacks.pop(record.job, ()):
             record = msgspec.structs.replace(record, stacks=stacks)
         if (said := self._library.pop(record.job, None)) is not None:
@@ -195,12 +195,12 @@ def encoded(record: TelemetryRecord | Lost) -> bytes:
 
 
 class RecordFile:
-    """Appends records to a file that an operator named, a JSON object a line; it is opened anew each time, so that it
-    may be moved away."""
+    """Appends records to the operator's file, one JSON object per line. It opens the file anew each time, so that the
+    operator may move it away."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        #: Sentence for an operator while the file does not take them; else empty.
+        #: A sentence for an operator while writing fails; otherwise empty.
         self.trouble = ""
 
     async def follow(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""What the node's cards and jobs do: sampled, kept as the latest, put into the history, handed out as records."""
+"""Samples the node's cards and jobs: keeps the latest readings, stores the history, makes records."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,12 +36,12 @@ from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.model.spec import Boot
 from muster.supervisors.paths import Root
 
-#: Seconds after which a job that has begun or ended is noticed here.
+#: Seconds until a started or ended job is noticed here.
 NOTICE_S = 5.0
 
 
 class SampledJobs(Protocol):
-    """What is taken from the registry."""
+    """The part of the registry that this module needs."""
 
     def live(self) -> list[Entry]:
         """Jobs that have not ended, newest first."""
@@ -49,8 +49,8 @@ class SampledJobs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JobSample:
-    """The latest of a job. `mean`: utilization of its cards since its ranks were let go, in percent; `usage` None: its
-    processes were not looked at yet, or it has ended."""
+    """The latest readings of a job. `mean`: utilization of its cards since its ranks started, in percent; `usage`:
+    None if its processes were not looked at yet, or it has ended."""
 
     entry: Entry
     usage: JobUsage | None
@@ -59,22 +59,21 @@ class JobSample:
 
     @property
     def ranks(self) -> Sequence[RankUsage]:
-        """Of a job that has not ended the ranks that it has now; of those that were not looked at yet nothing but who
-        they are."""
+        """The present ranks of a job that has not ended. A rank that no look has found yet has only its identity."""
         if self.entry.job.state.final:
             return ()
         told = self.usage.ranks if self.usage is not None else ()
         if self.entry.spec.boot != Boot.RANKS:
-            return told  # only a look finds those that a launcher makes
+            return told  # only a look finds the ranks that a launcher starts
         known = {(rank.rank, rank.pid): rank for rank in told}
         return [known.get((p.rank, p.pid)) or _not_looked_at(p) for p in job_processes.places(self.entry)]
 
 
 class Telemetry:
-    """Belongs to one event loop. `load`, then `run` make it work."""
+    """Belongs to one event loop. Call `load`, then `run`."""
 
     def __init__(self, root: Root, settings: Callable[[], Config], driver: Driver, registry: SampledJobs) -> None:
-        """`settings` gives the present configuration. Raises OSError where there is no /proc."""
+        """`settings` returns the present configuration. Raises OSError if there is no /proc."""
         self._settings = settings
         self._registry = registry
         self.history = History(root.state / FILE, self._bounds)
@@ -106,12 +105,12 @@ class Telemetry:
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many readings were skipped because one took longer than its period, by what is read."""
+        """Skipped readings, because one took longer than its period, by kind of reading."""
         return {beat.name: beat.skipped for beat in self._sampler.heartbeats}
 
     @property
     def node(self) -> NodeUsage | None:
-        """Of the whole node; None before the first look, and while there is none."""
+        """The usage of the whole node; None before the first look, and while there is none."""
         return self._node if self._is_fresh else None
 
     @property
@@ -140,7 +139,7 @@ class Telemetry:
         return time.monotonic() - self._looked_up <= lasts(self._settings().telemetry.processes_s)
 
     def _busy_of(self, entry: Entry) -> Busy | None:
-        """Of the present attempt, as far as it is known without a look at the disk."""
+        """The mean of the present attempt, as far as memory has it: reads no disk."""
         key = job_processes.key(entry)
         return _of_attempt(self._busy.get(key) or self.history.busy.get(key), entry)
 
@@ -171,7 +170,7 @@ class Telemetry:
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def _jobs(self, anew: bool = False) -> list[Entry]:
-        """That had not ended when they were listed last, newest first."""
+        """Jobs that had not ended at the last listing, newest first."""
         now = time.monotonic()
         if anew or now - self._listed_at >= NOTICE_S:
             before, self._live, self._listed_at = self._live, self._registry.live(), now
@@ -189,7 +188,7 @@ class Telemetry:
         self._busy.pop(key, None)
 
     def roots(self) -> list[JobRoots]:
-        """Where the processes of each job begin that the next look is at."""
+        """The root processes of each job for the next look."""
         live = [entry for entry in self._jobs(anew=True) if entry.job.supervisor_pid or entry.job.spawned]
         self._asked = {entry.job_id: entry for entry in live}
         roots = [job_processes.roots(entry, self._driver.view.uuids) for entry in live]
@@ -197,7 +196,7 @@ class Telemetry:
         return roots
 
     def _hasten(self, entries: Sequence[Entry]) -> None:
-        """Has processes that have begun since the last look looked at soon, so that there are rates a period later."""
+        """Looks soon at processes that have started since the last look, so that rates exist one period later."""
         if not _begun(job_processes.roots(entry) for entry in entries if not entry.job.state.final) <= self._begun:
             self._sampler.look_soon()
 
@@ -211,7 +210,7 @@ class Telemetry:
         if view.kind == SLOT or not view.cards:
             return
         at = self.history.tick(time.time())
-        # What was not read is not counted: a pause is no reading.
+        # A missing reading is not counted: a pause is no reading.
         period = self._settings().telemetry.readings_s
         passed = min(up - before, 2 * period) if before else period
         values = {index: _values(seen.value) for index, seen in view.readings.items() if index in view.cards}
@@ -237,7 +236,7 @@ class Telemetry:
         values: Mapping[int, float | None],
         passed: float,
     ) -> None:
-        """`now`: the numbers that the job's cards have now, by its own."""
+        """`now`: the present numbers of the job's cards, by the job's own numbers."""
         busy = self._busy_of(entry) or Busy(entry.job.started_at)
         if (util := values[UTIL]) is not None:
             busy = Busy(busy.since, busy.total + util * passed, busy.seconds + passed)
@@ -266,12 +265,12 @@ class Telemetry:
 
 
 def _of_attempt(busy: Busy | None, entry: Entry) -> Busy | None:
-    """What was said of the present attempt; of the last one where the job has ended."""
+    """The mean of the present attempt; of the last attempt if the job has ended."""
     return busy if busy is not None and busy.since == entry.job.started_at else None
 
 
 def _not_looked_at(place: RankPlace) -> RankUsage:
-    """Of a rank whose process no look has found yet: who it is; `at` is 0."""
+    """The identity of a rank whose process no look has found yet; `at` is 0."""
     return RankUsage(place.rank, place.device, place.pid, 0, None, None, None, None, state="", at=0.0)
 
 
@@ -280,7 +279,7 @@ def _begun(jobs: Iterable[JobRoots]) -> frozenset[tuple[str, Process]]:
 
 
 def card_key(card: Card) -> SeriesKey:
-    """The history of a card is its own, in whatever slot it is."""
+    """The series of a card, by its UUID: its history follows it into another slot."""
     return SeriesKey("card", card.uuid or card.bus_id or f"{card.kind} {card.index}")
 
 
@@ -294,7 +293,7 @@ def _values(reading: Reading) -> dict[int, float | None]:
 
 
 def _together(values: Sequence[Mapping[int, float | None]]) -> dict[int, float | None]:
-    """Of several cards: means, but of power the sum; None where no card tells it."""
+    """Means over several cards, and the sum of power; None if no card gives the reading."""
     found: dict[int, float | None] = {}
     for metric in (UTIL, CARD_MEM, POWER):
         told = [value for card in values if (value := card[metric]) is not None]
