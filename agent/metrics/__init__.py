@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: the page, the endpoint that shows it, and the file for node_exporter.
+"""Metrics for Prometheus: the page, the endpoint that serves it, and the file for node_exporter.
 
 Others use `exporter.Metrics`; `loop_lag` measures the daemon's own event loop for that page.
 """

@@ -1,6 +1,6 @@
-"""Our own metrics of the cards: who has them, whether their driver answers, and what it last said of each.
+"""muster's own metrics of the cards: who holds them, whether their driver answers, and its last reading of each.
 
-A reading that a card does not give has no sample, and neither has one that is old: nothing stands at its last value.
+A reading that is missing or old has no sample: no metric freezes at its last value.
 """
 
 from collections.abc import Collection, Sequence
@@ -65,7 +65,7 @@ REMAP_PENDING = OWN.gauge("muster_card_row_remap_pending", "1 while a replaced r
 REMAP_FAILED = OWN.gauge("muster_card_row_remap_failed", "1 where a row could not be replaced.", *_CARD)
 SLOWED = OWN.gauge("muster_card_clock_limited", "1 while its clocks are held down for this reason.", *_CARD, "reason")
 
-#: Bits of NVML's reasons why clocks are as they are; an idle card is no reason of these.
+#: Bits of NVML's clock event reasons, without "idle".
 REASONS = {
     "power_cap": 0x4,
     "hw_slowdown": 0x8,
@@ -76,8 +76,8 @@ REASONS = {
 
 
 def cards(page: Page, view: View, leases: Sequence[Lease], ended: Collection[str], unfit: Collection[int]) -> None:
-    """Who has the cards, and whether they answer. `ended`: ids of jobs that have ended; `unfit`: cards that refuse
-    jobs."""
+    """Adds who holds the cards, and whether they answer. `ended`: ids of jobs that have ended; `unfit`: cards that
+    refuse jobs."""
     leases = [lease for lease in leases if not lease.card.mig]  # jobs get its instances
     states = [_state(lease, ended, unfit) for lease in leases]
     page.add_counts(CARDS, ("free", "leased", "held", "unfit"), states)
@@ -101,7 +101,7 @@ def cards(page: Page, view: View, leases: Sequence[Lease], ended: Collection[str
 
 
 def readings(page: Page, view: View, periods: TelemetryTable, now: float) -> None:
-    """What the driver said last of each card; `now` in seconds since the epoch."""
+    """Adds the driver's last reading of each card; `now` in seconds since the epoch."""
     for card in view.cards.values():
         named = names(card)
         if (quick := fresh(view.readings, card.index, periods.readings_s, now)) is not None:
@@ -113,7 +113,7 @@ def readings(page: Page, view: View, periods: TelemetryTable, now: float) -> Non
 
 
 def names(card: Card) -> tuple[str, str, str]:
-    """Values of the labels that all metrics of a card have."""
+    """Values of the labels that are common to all metrics of a card."""
     return str(card.index), card.uuid, card.model
 
 
@@ -160,5 +160,5 @@ def _slow(page: Page, health: Health, named: tuple[str, ...]) -> None:
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """In another unit, rounded to what is meant: 0.07, and not 0.07000000000000001."""
+    """Converts to another unit and rounds: 0.07, not 0.07000000000000001."""
     return None if value is None else round(value * factor, 9)

@@ -1,8 +1,8 @@
-"""Metrics for Prometheus: what daemon, jobs, node and cards are at this moment, and what happened since the start.
+"""Metrics for Prometheus: the present state of daemon, jobs, node and cards, and counts since the start.
 
-Nothing is kept up for them: a page is made when it is asked for, from what the other parts know anyway. Only events are
-counted as they come (tally.py), and the loop's lag is measured (loop_lag.py). A page is shown on a loopback
-port or a unix socket, and in a file for node_exporter; neither ever ends the daemon.
+Each request makes a page from what the other parts know. Between requests only events are counted (tally.py) and the
+loop's lag is measured (loop_lag.py). The page is served on a loopback port or a unix socket, and in a file for
+node_exporter; no fault of these ends the daemon.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ from muster.probes.cards.driver import View
 from muster.probes.checks.result import CheckResult
 from muster.supervisors.model.states import State
 
-#: Seconds until a port that is in use is tried again.
+#: Seconds until the next try if the port is in use.
 RETRY_S = 5.0
 
 _log = structlog.get_logger(__name__)
 
 
 class CountedJobs(Protocol):
-    """What is taken from the registry."""
+    """The part of the registry that this module needs."""
 
     @property
     def cards(self) -> Sequence[Lease]:
@@ -61,7 +61,7 @@ class CountedJobs(Protocol):
 
 
 class CountedCards(Protocol):
-    """What is taken from the driver."""
+    """The part of the driver that this module needs."""
 
     @property
     def view(self) -> View:
@@ -69,7 +69,7 @@ class CountedCards(Protocol):
 
 
 class Node(Protocol):
-    """What is taken from the node's health."""
+    """The part of the node's health that this module needs."""
 
     @property
     def conditions(self) -> Sequence[Condition]:
@@ -95,11 +95,11 @@ class Node(Protocol):
 
 
 class JobUsages(Protocol):
-    """What is taken from the telemetry."""
+    """The part of the telemetry that this module needs."""
 
     @property
     def underused(self) -> Sized:
-        """Jobs that are pointed out because their cards are hardly used."""
+        """Jobs that are marked UNDERUSED."""
 
     @property
     def trouble(self) -> Sequence[str]:
@@ -107,14 +107,14 @@ class JobUsages(Protocol):
 
 
 class Filler(Protocol):
-    """Who has metrics of its own."""
+    """A part with metrics of its own."""
 
     def fill(self, page: Page) -> None:
         """Puts their metrics on the page."""
 
 
 class Metrics:
-    """Makes the page and shows it. Belongs to one event loop."""
+    """Makes the page and serves it. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -126,8 +126,8 @@ class Metrics:
         events: EventStore,
         others: Sequence[Filler],
     ) -> None:
-        """Events that are told from now on are counted: made before the registry is loaded, it counts what happened
-        while no daemon was there."""
+        """Counts events from now on. Create it before the registry is loaded: then it also counts what happened while
+        no daemon ran."""
         self._settings = settings
         self._registry = registry
         self._driver = driver
@@ -144,15 +144,15 @@ class Metrics:
 
     @property
     def trouble(self) -> list[str]:
-        """Sentences for an operator: why metrics are not shown as they should be."""
+        """Sentences for an operator: why metrics are not served as configured."""
         return [text for text in (self._unbound, self._textfile.trouble if self._textfile else "") if text]
 
     def reload(self) -> None:
-        """The configuration was read again."""
+        """Applies a reloaded configuration."""
         self._reloaded.tell()
 
     async def page(self, openmetrics: bool = False) -> bytes:
-        """All metrics, as a scrape gets them."""
+        """The page of all metrics, as for a scrape."""
         await self._tally.catch_up()
         page = Page()
         now, config, view = time.time(), self._settings(), self._driver.view
@@ -200,7 +200,7 @@ class Metrics:
                 tasks.cancel_scope.cancel()
 
     async def _measure(self, _: str) -> None:
-        """Only while somebody may look: to wake twice a second is not for nothing."""
+        """Measures the lag only while metrics are served, because waking twice a second has a cost."""
         await self._lag.run()
 
     async def _serve(self, listen: str) -> None:
@@ -214,7 +214,7 @@ class Metrics:
             self._unbound = ""
 
     async def _serve_once(self, where: Tcp | Unix) -> None:
-        """Returns where it cannot be bound."""
+        """Serves until cancelled; returns if the address cannot be bound."""
         try:
             sock = scrape_server.bind(where)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""How late the event loop is: who blocks it makes every caller wait."""
+"""The lag of the event loop: code that blocks the loop makes every caller wait."""
 
 import time
 from bisect import bisect_left
@@ -7,14 +7,14 @@ import anyio
 
 from muster.agent.exposition import Distribution
 
-#: Seconds between two looks. At this pace an idle loop needs 0.05 % of a core for it, nearly all for waking.
+#: Seconds between two measurements. At this rate they cost an idle loop 0.05 % of a core, nearly all for waking.
 PERIOD_S = 0.5
 #: Upper bounds in seconds.
 BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 
 
 class LoopLag:
-    """Sleeps again and again, and counts by how much later than asked for it wakes, in seconds."""
+    """Sleeps repeatedly, and counts how many seconds late it wakes."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS) + 1)

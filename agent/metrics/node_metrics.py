@@ -1,6 +1,6 @@
-"""Our own metrics of the daemon, its jobs and the node's health.
+"""muster's own metrics of the daemon, its jobs and the node's health.
 
-Those of the cards are in card_metrics.py, what is counted over time in tally.py.
+Metrics of the cards are in card_metrics.py, counters in tally.py.
 """
 
 import time
@@ -16,9 +16,9 @@ from muster.agent.node.conditions import Condition
 from muster.probes.checks.result import CheckResult, Status
 from muster.supervisors.model.states import State
 
-#: Devices of checks that are shown, the gravest first: a node may have any number of mounts.
+#: Maximum number of devices per check, the gravest first: a node may have any number of mounts.
 MAX_CHECKS = 1024
-#: Numbers of the statuses, from harmless to grave: what is not known is no fault.
+#: Numbers of the statuses, from harmless to grave: UNKNOWN is no fault.
 _GRAVITY = (0, 1, 3, 2)
 
 OWN = Catalogue()
@@ -50,7 +50,7 @@ ACCEPTS = OWN.gauge(
 
 
 def daemon(page: Page, started_at: float, lag: Distribution, warnings: int) -> None:
-    """The daemon itself; `started_at` in seconds since the epoch. Reads a little of /proc/self, which never waits."""
+    """Adds the daemon itself; `started_at` in seconds since the epoch. Reads /proc/self, which never blocks."""
     page.add(BUILD, 1, __version__, build.BUILD)
     page.add(STARTED, started_at)
     own = psutil.Process()
@@ -63,7 +63,7 @@ def daemon(page: Page, started_at: float, lag: Distribution, warnings: int) -> N
 
 
 def jobs(page: Page, states: Mapping[State, int], live: Sequence[Entry], underused: int) -> None:
-    """Jobs by state, and the ranks of those that have not ended."""
+    """Adds jobs by state, and the ranks of jobs that have not ended."""
     page.add_each(JOBS, {(state,): states.get(state, 0) for state in State})
     running = (entry.job for entry in live if entry.job.spawned)
     page.add(RANKS, sum(rank.outcome is None for job in running for rank in job.ranks))
@@ -73,7 +73,7 @@ def jobs(page: Page, states: Mapping[State, int], live: Sequence[Entry], underus
 def health(
     page: Page, results: Iterable[CheckResult], conditions: Sequence[Condition], drained: bool, refused: bool
 ) -> None:
-    """What checks found. `refused`: a condition of the node keeps jobs off it."""
+    """Adds the findings of checks. `refused`: a condition of the node refuses jobs."""
     status: dict[tuple[str, ...], int] = {}
     for result in results:
         if result.status is not Status.NOT_APPLICABLE:

@@ -1,7 +1,7 @@
 """A small HTTP server for scrapes: GET and HEAD of one path, one request per connection, everything bounded.
 
-It reads what it needs of a request and no more, and whoever is slow, or says something else, loses its connection and
-costs nobody else anything.
+It reads only the head of a request. It closes the connection of a client that is slow or sends anything else, and other
+clients are not affected.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from muster.agent.config.listen_address import Tcp, Unix
 from muster.agent.exposition import OPENMETRICS, TEXT, wants_openmetrics
 
 PATH = "/metrics"
-#: Connections that are served at the same time, and that wait for one of these to end; others are closed at once.
+#: Connections that are served at the same time, and connections that wait; the server closes others at once.
 MAX_CONNECTIONS, MAX_WAITING = 16, 48
 #: Bytes of a request's head, seconds that it may take, and seconds for the answer.
 MAX_HEAD = 8 << 10
 HEAD_S = 5.0
 ANSWER_S = 10.0
-#: Seconds that a client has to end a connection that was answered, and bytes that it may still send.
+#: Seconds that a client has to close an answered connection, and bytes that it may still send.
 LINGER_S = 1.0
 MAX_LINGER = 64 << 10
 #: Permissions of a unix socket.
@@ -40,13 +40,13 @@ _AUTHORITY = re.compile(r"https?://[^/?#]*")
 
 _log = structlog.get_logger(__name__)
 
-#: Gives the page, in OpenMetrics if told so.
+#: Returns the page; True: as OpenMetrics.
 Show = Callable[[bool], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What is asked for. `path` without the query; `accept` as in the header, empty where there is none."""
+    """A request. `path` without the query; `accept` as in the header, empty if absent."""
 
     method: str
     path: str
@@ -54,7 +54,7 @@ class HttpRequest:
 
 
 class BadRequest(Exception):
-    """Raised for a head that is not answered. `status` says how it is refused."""
+    """Raised for a request that is refused. `status` is the answer's status line."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status.phrase)
@@ -62,7 +62,7 @@ class BadRequest(Exception):
 
 
 def bind(where: Tcp | Unix) -> socket.socket:
-    """A socket that listens. A unix socket that another one listens on is not taken over, one that nobody does is.
+    """A listening socket. Replaces a unix socket only if no process listens on it.
 
     Raises OSError.
     """
@@ -89,7 +89,7 @@ def _bind_unix(where: Unix) -> socket.socket:
             os.unlink(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Nobody may connect between bind and chmod whom the mode keeps out; other threads' new files are at worst too
+        # No user excluded by the mode may connect between bind and chmod; the umask may make other threads' new files too
         # private for that moment.
         before = os.umask(0o177)
         try:
@@ -117,9 +117,9 @@ def _abandoned(path: str) -> bool:
 
 
 async def serve(sock: socket.socket, show: Show, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-    """Answers on a socket of `bind`, forever, and closes it in the end.
+    """Answers on a socket of `bind` until cancelled, and closes it.
 
-    While no descriptors are left, the server takes no connections, or closes them at once; afterwards it goes on.
+    While no descriptors are left, the server accepts no connections, or closes them at once; then it continues.
     """
     slots = anyio.Semaphore(MAX_CONNECTIONS)
     async with anyio.create_task_group() as tasks:
@@ -173,8 +173,8 @@ async def _head(reader: asyncio.StreamReader) -> bytes | HTTPStatus:
 
 
 async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Lets the client read the answer: closed over bytes that were not read, the connection would be reset and the
-    answer be lost."""
+    """Reads the client's remaining bytes, so that it can read the answer: close() with unread bytes resets the
+    connection, and the answer is lost."""
     writer.write_eof()
     left = MAX_LINGER
     while left > 0 and (got := await reader.read(4096)):
@@ -212,7 +212,7 @@ async def _response(head: bytes | HTTPStatus, show: Show) -> bytes:
     openmetrics = wants_openmetrics(request.accept)
     try:
         page = await show(openmetrics)
-    except Exception as error:  # a defect in a metric: the scrape fails, the daemon goes on
+    except Exception as error:  # a defect in a metric: the scrape fails, the daemon continues
         _log.exception("metrics.defect", error=repr(error))
         return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
     kind = OPENMETRICS if openmetrics else TEXT

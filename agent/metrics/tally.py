@@ -1,8 +1,7 @@
-"""What has happened since the daemon started, counted from its events; lost output also from what live jobs tell of it
-between two events.
+"""Counters since the daemon's start, from its events. Lost output is also counted from live jobs between two events.
 
-The label sets are bounded: none has a job, a user or a command. What happened while no daemon was there (a job that
-ended, say) is counted when the next one tells it.
+The label sets are bounded: none has a job, a user or a command. What happened while no daemon ran (a job ended, for
+example) is counted when the next daemon reports it.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ _PAGE = 512
 #: Label sets of one counter, at most: a node has some cards and a driver some codes.
 MAX_SETS = 2048
 RECOMMENDATIONS = ("NONE", "RETRY_HERE", "RETRY_ELSEWHERE", "FAIL")
-#: That a job gets on again, whatever it does then.
+#: The label of a job that makes progress again, whatever its verdict is then.
 RECOVERED = "RECOVERED"
 HANG_VERDICTS = (HangVerdict.SUSPECT, HangVerdict.HUNG, HangVerdict.DRIVER_HANG, RECOVERED)
 
@@ -53,19 +52,19 @@ _log = structlog.get_logger(__name__)
 
 
 class Tally:
-    """Counts. Belongs to one event loop."""
+    """The counters. Belongs to one event loop."""
 
     def __init__(self, events: EventStore, live: Callable[[], Iterable[Entry]]) -> None:
-        """Counts what is told from now on. `live` gives the jobs that have not ended."""
+        """Counts events from now on. `live` returns the jobs that have not ended."""
         self._events, self._live = events, live
-        #: Lost bytes that are counted already though no event has told them: by job, rank and begin of the open gap.
+        #: Lost bytes that are counted before their event: by job, rank and begin of the open gap.
         self._ahead: dict[tuple[str, int, str], int] = {}
         self._cursor = events.newest_cursor()
         self._counts: dict[Metric, Counter[tuple[str, ...]]] = {metric: Counter() for metric in OWN.metrics}
         self._alone = anyio.Lock()
         #: The last Xid of each card, by its index.
         self.last_xid: dict[str, int] = {}
-        # What can happen is there as 0 from the beginning: a counter that appears with 1 has not grown.
+        # Every known label set starts as 0: a counter that first appears with 1 has not grown for Prometheus.
         for state in (s for s in State if s.final):
             for recommendation in RECOMMENDATIONS:
                 self._counts[ENDED][state, recommendation] = 0
@@ -83,16 +82,16 @@ class Tally:
     async def run(self) -> None:
         """Follows the events until cancelled."""
         while True:
-            with contextlib.suppress(CursorTooOld):  # `catch_up` goes on from what is left
+            with contextlib.suppress(CursorTooOld):  # `catch_up` continues with the rest
                 await self._events.wait_beyond(self._cursor)
             await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Counts all that is told by now, and what is being lost."""
+        """Counts all events until now, and the bytes lost in open gaps."""
         async with self._alone:
             live = {entry.job_id for entry in self._live()}
             await self._take_all()
-            # All events of a job that had ended before are counted.
+            # All events of jobs that had ended before are counted already.
             self._ahead = {gap: count for gap, count in self._ahead.items() if gap[0] in live}
             for entry in self._live():
                 self._look(entry)
@@ -111,10 +110,10 @@ class Tally:
                 self.take(event)
 
     def take(self, event: Event) -> None:
-        """Counts one event; most are none that is counted."""
+        """Counts one event; most events have no counter."""
         said = event.attributes
         match event.kind:
-            # The recommendation of the others comes with the explanation; one that was changed is not counted again.
+            # Other jobs get their recommendation with the explanation; a changed recommendation is not counted again.
             case "job.ended" if said.get("state") not in EXPLAINED:
                 self._add(ENDED, 1, said.get("state", ""), said.get("recommendation", ""))
             case "job.explained" if "was" not in said:
@@ -135,7 +134,7 @@ class Tally:
                 self._add(TAKEOVERS, 1)
             case "job.output_lost":
                 self._lost(event)
-            # One that was there and has another status now is not counted again, and a drill never.
+            # A known condition with a new status is not counted again; a drill is never counted.
             case "node.condition" if not said.keys() & {"was", "injected"}:
                 self._add(RAISED, 1, said.get("code", ""))
             case "node.event":
@@ -147,7 +146,7 @@ class Tally:
             page.add_each(metric, counts)
 
     def _lost(self, event: Event) -> None:
-        """Adds what an event tells, less what was counted while it was lost."""
+        """Adds the event's lost bytes, minus the bytes that were counted while the gap was open."""
         said, told = event.attributes, _whole(event.attributes["bytes"])
         gap = event.job_id, JOB if event.rank is None else event.rank, said.get("since", "")
         ahead = self._ahead.pop(gap, 0)
@@ -156,7 +155,7 @@ class Tally:
             self._ahead[gap] = ahead - told
 
     def _look(self, entry: Entry) -> None:
-        """Adds what open gaps have lost that no event has told, and that is not counted yet."""
+        """Adds the lost bytes of open gaps that are not counted yet."""
         for rank, recorded in entry.job.gaps.items():
             now = entry.gap(rank)
             lost = now.bytes - recorded.bytes if now is not None else 0
@@ -166,7 +165,7 @@ class Tally:
                 self._add(LOST_BYTES, lost - ahead)
 
     def _hardware(self, said: dict[str, str]) -> None:
-        # An event that comes again and again is told once a minute, with how often it came.
+        # A repeated event is reported once a minute, with its count.
         count = _whole(said.get("count", "1"))
         self._add(HARDWARE, count, said.get("code", ""))
         if said.get("item") == "xid" and "number" in said:

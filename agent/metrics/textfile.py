@@ -1,4 +1,4 @@
-"""The page as a file for node_exporter's textfile collector, where no port is to be opened."""
+"""The page as a file for node_exporter's textfile collector, instead of a port."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ import structlog
 
 from muster.agent import threads
 
-#: Everybody may read it: node_exporter runs as a user of its own.
+#: World-readable: node_exporter runs as a user of its own.
 MODE = 0o644
 #: Seconds that a disk has for the file.
 WRITE_S = 10.0
@@ -25,7 +25,7 @@ class Textfile:
         """`path` ends in .prom, or nobody reads it."""
         self._path = path
         self._show = show
-        # One thread at most hangs on a disk that does not answer.
+        # At most one thread hangs on a disk that does not answer.
         self._threads = threads.Pool(1, abandon_on_cancel=True)
         #: A sentence for an operator; empty while all is well.
         self.trouble = ""
@@ -41,7 +41,7 @@ class Textfile:
                 await self._threads.run(_remove, self._path)
 
     async def write(self) -> None:
-        """Writes it once; what does not work is said once and tried again the next time."""
+        """Writes the file once. Reports an error once, and tries again the next time."""
         try:
             page = await self._show()
             with anyio.fail_after(WRITE_S):
@@ -50,7 +50,7 @@ class Textfile:
             self._failed("the disk does not answer")
         except OSError as error:
             self._failed(error.strerror or str(error))
-        except Exception as error:  # a defect in a metric: there is no file, and the daemon goes on
+        except Exception as error:  # a defect in a metric: no file is written, and the daemon continues
             _log.exception("metrics.defect", error=repr(error))
             self._failed(f"a defect: {error!r}")
         else:
@@ -64,13 +64,13 @@ class Textfile:
 
 
 def replace_file(path: Path, page: bytes) -> None:
-    """Whoever reads sees the old file or the new one. It needs no sync: after a crash it is old anyway."""
+    """Replaces the file atomically, without sync: after a crash it is stale anyway."""
     # A name that the collector does not look at.
     temporary = path.with_name(f".{path.name}.new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
     try:
         with open(fd, "wb") as file:
-            os.fchmod(fd, MODE)  # the umask is not asked
+            os.fchmod(fd, MODE)  # the mode is independent of the umask
             file.write(page)
         temporary.rename(path)
     except OSError:

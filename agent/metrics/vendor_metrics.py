@@ -1,8 +1,8 @@
-"""The cards' readings under the names of dcgm-exporter and npu-exporter, for the dashboards that know those.
+"""The cards' readings under the names of dcgm-exporter and npu-exporter, for existing dashboards.
 
 Names, units and labels are as in dcgm-exporter's default-counters.csv of May 2026 and in npu-exporter of mind-cluster
-26.1. What the drivers do not tell us (profiling counters, optical modules, containers) is not there; a label that would
-always be empty is left out, which is the same to Prometheus.
+26.1. Readings that muster does not get from the drivers (profiling counters, optical modules, containers) are missing.
+A label that would always be empty is omitted, which is the same to Prometheus.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from muster.probes.cards.accelerator import ASCEND, NVIDIA, Health, Reading
 from muster.probes.cards.driver import View
 
 MIB = 1 << 20
-#: Health of a network that is good: 0, and 6 where it is still being set up.
+#: Health codes of a good network: 0, and 6 while it is being set up.
 _NETWORK_GOOD = (0, 6)
 
 DCGM = Catalogue()
@@ -176,11 +176,11 @@ def _chip_health(page: Page, health: Health, healthy: bool | None, named: tuple[
 
 
 def _good(answer: bool | None) -> int:
-    """As npu-exporter counts it."""
+    """The value as npu-exporter counts it."""
     return -1 if answer is None else int(answer)
 
 
 def _dcgm_bus_id(bus_id: str) -> str:
-    """ "00000000:9D:00.0" for sysfs' "0000:9d:00.0": the domain has eight digits there, and letters are large."""
+    """ "00000000:9D:00.0" for sysfs' "0000:9d:00.0": DCGM writes the domain with eight digits, and capital letters."""
     domain, colon, rest = bus_id.partition(":")
     return f"{domain:0>8}{colon}{rest}".upper() if colon else bus_id

@@ -1,4 +1,4 @@
-"""Tells chosen events to a program of the operator's and to webhooks.
+"""Sends selected events to the operator's program and to webhooks.
 
 Others use: `sender.Notifier`.
 """

@@ -1,8 +1,8 @@
-"""What waits to be sent, one queue per receiver, in memory and in a file.
+"""Notifications that wait to be sent, one queue per receiver, in memory and in a file.
 
-The file holds the queues and how far the events were read, as one: so nothing is missed over an end of the daemon, and
-what was sent just before a kill is at worst sent again. It is replaced as a whole, soon after a change. A disk that
-takes nothing keeps nothing from being sent.
+The file holds the queues together with the cursor of the events. So a restart of the daemon loses no notification, and
+at worst sends again what was sent just before a kill. The file is replaced as a whole, soon after a change. If the disk
+cannot be written, notifications are sent all the same.
 """
 
 import time
@@ -21,11 +21,11 @@ from muster.agent.notify.notification import Item
 VERSION = 1
 #: The node's own receivers; every other key of a queue is the URL of a job's webhook, and perhaps a secret (notify.py).
 COMMAND, WEBHOOK = "command", "webhook"
-#: Seconds between two writes, and between two tries where writing does not work.
+#: Seconds between two writes, and between two tries while writing fails.
 SAVE_S = 0.5
-#: Seconds after which it is written down that events were read of which none was worth a notification.
+#: Seconds after which the cursor is written if no event since then needed a notification.
 IDLE_SAVE_S = 60.0
-#: Seconds for which it is told that notifications were dropped.
+#: Seconds for which a warning about dropped notifications is shown.
 LOSS_SHOWN_S = 3600.0
 
 _log = structlog.get_logger(__name__)
@@ -41,11 +41,11 @@ class _Saved(msgspec.Struct):
 
 @dataclass(slots=True)
 class Queue:
-    """What waits for one receiver, the oldest first, and how it goes with it: `failures` tries in a row that failed,
-    and `why` the last of them did."""
+    """The notifications for one receiver, the oldest first, and its state: `failures` failed tries in a row, and
+    `why` the last one failed."""
 
     items: deque[Item] = field(default_factory=deque)
-    #: The first one, while it is being sent: it is not dropped then.
+    #: The notification that is being sent: it is not dropped.
     sending: Item | None = None
     failures: int = 0
     why: str = ""
@@ -61,7 +61,7 @@ class Queue:
 
 @dataclass(slots=True)
 class _Loss:
-    """So many notifications were dropped; why, and when (monotonic), the last of them was."""
+    """The number of dropped notifications; the reason and the time (monotonic) of the last one."""
 
     count: int
     why: str
@@ -69,8 +69,8 @@ class _Loss:
 
 
 class Outbox:
-    """Belongs to one event loop. `cursor` is how far the events were read; whoever sets it after a `put`, without
-    waiting for anything in between, has both in the file or none."""
+    """Belongs to one event loop. `cursor` is the position in the events. A caller that sets it after `put`, without
+    an await in between, gets both into the file or neither."""
 
     def __init__(self, path: Path) -> None:
         self._queues: dict[str, Queue] = {}
@@ -96,18 +96,18 @@ class Outbox:
 
     @property
     def keys(self) -> list[str]:
-        """Receivers for which something waits, or which are in trouble."""
+        """Receivers with waiting notifications, or with failures."""
         return list(self._queues)
 
     def queue(self, key: str) -> Queue:
-        """Of a receiver; an empty one where nothing waits."""
+        """The queue of a receiver; an empty queue if nothing waits."""
         return self._queues.get(key, Queue())
 
     # --- what is done -------------------------------------------------------------------------------------------------
 
     def put(self, key: str, item: Item, keep: int) -> None:
-        """Appends to a queue. At most `keep` wait for a receiver, and for the webhooks of all jobs together, of which
-        the longest queue pays: a dead receiver does not push out what waits for the others."""
+        """Appends to a queue. At most `keep` notifications wait for a receiver, and for the webhooks of all jobs
+        together. The longest queue drops first: a dead receiver does not displace the others' notifications."""
         queue = self._queues.setdefault(key, Queue())
         queue.items.append(item)
         why = f"over {keep} waited (keep in [notify]); the oldest were dropped"
@@ -124,8 +124,8 @@ class Outbox:
         self._file.changed()
 
     def take(self, key: str, now: float, max_age_s: float) -> Item | None:
-        """The next one to send; None where nothing waits. What is older than `max_age_s` at `now` (seconds since the
-        epoch) is dropped."""
+        """The next notification to send; None if nothing waits. Drops those that are older than `max_age_s` at `now`
+        (seconds since the epoch)."""
         queue = self.queue(key)
         while queue.items:
             if now - queue.items[0].time <= max_age_s:
@@ -135,24 +135,24 @@ class Outbox:
         return None
 
     def put_back(self, key: str) -> None:
-        """What is being sent was not taken: it is the next one again."""
+        """The receiver did not accept the notification: it stays the next one."""
         queue = self.queue(key)
         if queue.sending is not None:
             queue.items.appendleft(queue.sending)
             queue.sending = None
 
     def done(self, key: str) -> None:
-        """What is being sent was taken."""
+        """The receiver accepted the notification."""
         self.queue(key).sending = None
         self._file.changed()
 
     def refused(self, key: str, why: str) -> None:
-        """What is being sent will never be taken."""
+        """The receiver will never accept the notification."""
         self._lost(key, 1, f"the receiver refused them: {why}")
         self.done(key)
 
     def close(self, key: str) -> None:
-        """Nothing waits any more, or its receiver is no more: what is left is forgotten."""
+        """Drops the queue: it is empty, or its receiver no longer exists."""
         if len(self._queues.pop(key, Queue())):
             self._file.changed()
 
@@ -173,14 +173,14 @@ class Outbox:
     # --- the file -----------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Takes up what waits, and the cursor ("" where nothing is known). A file that cannot be understood is set
-        aside. Raises OSError, and StartupError for one that a newer musterd wrote."""
+        """Loads the queues and the cursor ("" if unknown). Sets a damaged file aside. Raises OSError, and StartupError
+        if a newer musterd wrote the file."""
         if (saved := await self._file.load()) is not None:
             self.cursor = self._saved_cursor = saved.cursor
             self._queues = {key: Queue(deque(items)) for key, items in saved.waiting.items() if items}
 
     async def run(self) -> None:
-        """Keeps the file until cancelled, and writes it once more at the end."""
+        """Writes changes to the file until cancelled, and once more at the end."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._file.run)

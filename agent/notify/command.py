@@ -1,10 +1,10 @@
-"""Hands a notification to a program of the operator's, on its standard input."""
+"""Passes a notification to the operator's program, on its standard input."""
 
 from muster.agent.host import operator_program
 from muster.agent.host.operator_program import ProgramFailed
 from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
 
-#: Exit code that says "never again with this one"; EX_DATAERR of sysexits.h.
+#: Exit code for "do not send this notification again"; EX_DATAERR of sysexits.h.
 REFUSED = 65
 
 

@@ -1,4 +1,4 @@
-"""One notification: which events are worth one, what it says, and what may become of it."""
+"""One notification: the events that cause one, its content, and its possible results."""
 
 from datetime import UTC, datetime
 
@@ -9,26 +9,25 @@ from muster.agent.node import node_notes
 from muster.probes.checks.result import Status
 from muster.supervisors.model.states import State
 
-#: Characters of a message and of each attribute, and how many attributes there are: a receiver is not to be flooded.
+#: Maximum characters of a message and of each attribute, and maximum number of attributes.
 MAX_TEXT = 4096
 MAX_ATTRIBUTES = 64
 
-#: While a driver hangs nobody can say whether the job does.
+#: While a driver hangs, it is unknown whether the job hangs.
 _HANG = {
     "job.suspected_hang": "suspected_hang",
     "job.driver_hang": "suspected_hang",
     "job.hung": "hung",
     "job.recovered": "recovered",
 }
-#: Conditions of muster itself, which refuse no job and are worth somebody's look all the same.
+#: Conditions of muster itself: they refuse no job, but an operator should know of them.
 _OF_MUSTER = frozenset({"SUPERVISOR_CRASHING", "DAEMON_DEGRADED"})
-#: A lost job is one that failed for whoever waits for it.
+#: For a receiver, a LOST job is a failed job.
 _ENDS = {State.FAILED: "failed", State.LOST: "failed", State.STOPPED: "stopped"}
 
 
 class Item(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A notification. `id` is the event's own, so that it is the same however often it is sent; `time` in seconds since
-    the epoch."""
+    """A notification. `id` is the event's id, so every repetition has the same; `time` in seconds since the epoch."""
 
     id: str
     event: str
@@ -40,8 +39,8 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NotTaken(Exception):
-    """Raised when a receiver did not take a notification, and may take it later. `after` is how long it asked to be
-    left alone, in seconds."""
+    """Raised when a receiver did not accept a notification, and may accept it later. `after`: the pause in seconds
+    that it asked for."""
 
     def __init__(self, text: str, after: float = 0.0) -> None:
         super().__init__(text)
@@ -49,11 +48,11 @@ class NotTaken(Exception):
 
 
 class NotificationRefused(Exception):
-    """Raised when a receiver says that it will never take this notification."""
+    """Raised when a receiver refuses this notification for good."""
 
 
 def names(event: Event) -> tuple[str, ...]:
-    """What an event is called, the most special name first; nothing where it is none that is notified."""
+    """The names of an event, the most specific first; empty if the event causes no notification."""
     said = event.attributes
     match event.kind:
         case "job.running":
@@ -67,7 +66,7 @@ def names(event: Event) -> tuple[str, ...]:
             return (special, "ended") if special else ("ended",)
         case kind if kind in _HANG:
             return (_HANG[kind],)
-        # One that was grave and is not any more is told, too: somebody was woken for it.
+        # A condition that is no longer CRITICAL is reported, too, because it was reported before.
         case node_notes.CONDITION | node_notes.CLEARED:
             told = Status.CRITICAL in (said.get("status"), said.get("was")) or said.get("code") in _OF_MUSTER
             return ("node_condition",) if told else ()
@@ -77,14 +76,14 @@ def names(event: Event) -> tuple[str, ...]:
 
 
 def item(event: Event, number: str, name: str) -> Item:
-    """The notification of an event that is called so; `number` is the event's cursor."""
+    """The notification of an event with this name; `number` is the event's cursor."""
     attributes = {key: _cut(value) for key, value in list(event.attributes.items())[:MAX_ATTRIBUTES]}
     job = event.job_id or attributes.get("job", "")
     return Item(number, name, event.kind, event.time, job, _cut(event.message), attributes)
 
 
 def body(item: Item, node: str) -> bytes:
-    """What is sent: a JSON object. `node` is this host's name."""
+    """The body that is sent: a JSON object. `node` is this host's name."""
     at = datetime.fromtimestamp(item.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return msgspec.json.encode(
         {

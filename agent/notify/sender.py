@@ -1,8 +1,9 @@
-"""Tells chosen events to a program and to webhooks: those of the node, and one of each job that names one.
+"""Sends selected events to a program and to webhooks: those of the node, and one of each job that names one.
 
-Events are read from their store, by a cursor; what is chosen waits in a queue per receiver (backlog.py) and is
-sent by a task of that receiver alone, in order, again and again until it is taken, refused or too old. So a receiver
-that is dead costs nobody else anything. What is sent has the id of its event: who gets it twice can tell.
+The sender reads events from their store by a cursor. Selected events wait in a queue per receiver (backlog.py). Each
+receiver has its own task, which sends in order and repeats until the receiver accepts or refuses, or the notification
+is too old. So a dead receiver affects no other. A notification has the id of its event: a receiver can detect
+duplicates.
 """
 
 import random
@@ -28,13 +29,13 @@ from muster.supervisors.paths import Root
 
 #: Events taken at a time.
 _PAGE = 512
-#: Seconds until the first try again; each further one waits twice as long, up to retry_max_s.
+#: Seconds until the first retry; each further retry waits twice as long, up to retry_max_s.
 FIRST_RETRY_S = 1.0
-#: Seconds between two looks whether the settings have changed, while a receiver is left alone.
+#: Seconds between two checks for changed settings, during the pause of a receiver.
 NOTICE_S = 5.0
-#: Seconds between two looks whether all was told, when the daemon ends for good.
+#: Seconds between two checks whether all was sent, when the daemon exits for good.
 SETTLED_S = 0.02
-#: Webhooks of jobs that are posted to at the same time. The node's own receivers never wait for them.
+#: Webhooks of jobs that are called at the same time. The node's own receivers never wait for them.
 JOBS_AT_ONCE = 32
 
 _log = structlog.get_logger(__name__)
@@ -98,7 +99,7 @@ class Notifier:
 
     @property
     def trouble(self) -> list[str]:
-        """Sentences for an operator. Of a webhook they show the host, since the rest of its URL may be a password."""
+        """Sentences for an operator. They show only the host of a webhook, because its URL may contain a password."""
         found = [*self._outbox.trouble, *([self._missed] if self._missed else [])]
         failing = {key: queue for key in self._outbox.keys if (queue := self._outbox.queue(key)).failures}
         for key in (COMMAND, WEBHOOK):
@@ -115,8 +116,8 @@ class Notifier:
         return found
 
     async def load(self) -> None:
-        """Takes up what was not sent yet; where nothing is known, what has happened so far is not told. Comes before
-        anything is told of what happened while there was no daemon. Raises OSError."""
+        """Loads the unsent notifications. Without a stored cursor, past events are not sent. Call it before the events
+        of the time without a daemon are reported. Raises OSError."""
         await self._outbox.load()
         if not self._outbox.cursor:
             self._outbox.cursor = self._events.newest_cursor()
@@ -133,11 +134,11 @@ class Notifier:
                 try:
                     await self._events.wait_beyond(self._outbox.cursor)
                 except (CursorTooOld, InvalidRequest):
-                    pass  # `_catch_up` goes on from what is left
+                    pass  # `_catch_up` continues with the rest
                 await self._catch_up()
 
     async def told(self) -> None:
-        """Returns when each receiver was sent what has happened by now, or did not take it once."""
+        """Returns when each receiver has accepted all events until now, or has failed once."""
         while True:
             queues = [self._outbox.queue(key) for key in self._outbox.keys]
             waits = any(len(queue) and not queue.failures for queue in queues)
@@ -148,7 +149,7 @@ class Notifier:
     # --- what is to be told -------------------------------------------------------------------------------------------
 
     async def _catch_up(self) -> None:
-        """Takes all that was told by now."""
+        """Queues all events until now."""
         while True:
             try:
                 batch = await self._events.read(self._outbox.cursor, _PAGE)
@@ -157,7 +158,7 @@ class Notifier:
                 _log.warning("notify.events_missed", error=str(error))
                 self._outbox.cursor = error.oldest
                 continue
-            except InvalidRequest as error:  # the newest events went with a crash of the machine, or the file is odd
+            except InvalidRequest as error:  # a crash of the machine lost the newest events, or the file is damaged
                 _log.warning("notify.cursor_unknown", cursor=self._outbox.cursor, error=str(error))
                 self._outbox.cursor = self._events.newest_cursor()
                 continue
@@ -173,14 +174,14 @@ class Notifier:
         if not names:
             return
         for key, wanted in await self._receivers(event.job_id, table):
-            # Who asks for failed and ended gets one of them.
+            # A receiver that asks for "failed" and "ended" gets only one of them.
             name = next((name for name in names if name in wanted), None)
             if name is not None:
                 self._outbox.put(key, notification.item(event, cursor, name), table.keep)
                 self._wake(key)
 
     async def _receivers(self, job_id: str, table: NotifyTable) -> list[tuple[str, tuple[str, ...]]]:
-        """Keys of queues, with the events that are wanted there."""
+        """Keys of queues, with the events that each receiver selects."""
         found: list[tuple[str, tuple[str, ...]]] = []
         if table.command:
             found.append((COMMAND, table.events))
@@ -188,7 +189,7 @@ class Notifier:
             found.append((WEBHOOK, table.events))
         try:
             spec = (await self._registry.get(job_id)).spec if job_id else None
-        except JobNotFound:  # it was deleted meanwhile
+        except JobNotFound:  # the job was deleted meanwhile
             spec = None
         if spec is not None and spec.notify_webhook:
             found.append((_job_key(spec), spec.notify_events or JOB_EVENTS))
@@ -197,7 +198,7 @@ class Notifier:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def _wake(self, key: str) -> None:
-        """A task sends as long as something waits, and then goes."""
+        """Sends while something waits, then ends."""
         if self._group is not None and key not in self._serving:
             self._serving.add(key)
             self._group.start_soon(self._serve, key, name=f"notify {len(self._serving)}")
@@ -215,13 +216,13 @@ class Notifier:
             after = await self._try(key, queue, item, table)
             if after is not None:
                 await self._pause(queue, table, after)
-        # Nothing is waited for between the last look and this: what comes now wakes another task.
+        # No await between the last check and this: a later notification starts another task.
         self._serving.discard(key)
         self._outbox.close(key)
 
     async def _try(self, key: str, queue: Queue, item: Item, table: NotifyTable) -> float | None:
-        """Sends what was taken. Returns None where it is done with, else how long the receiver wants to be left alone,
-        in seconds."""
+        """Sends one notification. Returns None if it is finished, otherwise the pause that the receiver asked for, in
+        seconds."""
         after = 0.0
         try:
             await self._send(key, item, table)
@@ -231,7 +232,7 @@ class Notifier:
             return None
         except NotTaken as error:
             why, after = str(error), error.after
-        except Exception as error:  # a defect keeps nobody else from being told
+        except Exception as error:  # a defect must not stop the other receivers
             _log.exception("notify.defect", error=repr(error))
             why = f"a defect: {error!r}"
         else:
@@ -260,8 +261,8 @@ class Notifier:
                 await webhook.post(target, item, body)
 
     async def _pause(self, queue: Queue, table: NotifyTable, after: float) -> None:
-        """Leaves a receiver alone, for longer after each failure; not in step with other nodes, whose receiver it often
-        is as well. Other settings are tried at once."""
+        """Pauses before the next try, longer after each failure, with jitter, because other nodes often share the
+        receiver. Changed settings end the pause."""
         wait = Backoff(FIRST_RETRY_S, table.retry_max_s).after(queue.failures) * random.uniform(0.5, 1.0)
         end = anyio.current_time() + max(wait, min(after, table.retry_max_s))
         while (left := end - anyio.current_time()) > 0:
@@ -272,8 +273,8 @@ class Notifier:
 
 
 def _job_key(spec: Spec) -> str:
-    """Of the queue for a job's webhook: the URL, in which no blank can be, and behind a blank the secret. Jobs that
-    share both share the queue; a job that was deleted meanwhile is still told of, and signed."""
+    """The key of the queue for a job's webhook: the URL, which contains no blank, a blank, and the secret. Jobs with
+    the same URL and secret share a queue; notifications of a deleted job are still sent and signed."""
     return f"{spec.notify_webhook} {spec.notify_secret}" if spec.notify_secret else spec.notify_webhook
 
 

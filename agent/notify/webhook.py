@@ -1,7 +1,7 @@
 """Posts a notification to a URL.
 
-By http.client, in a thread of its own: no other library is needed, it costs the daemon under 1 MB and only where there
-is a webhook, and a name that does not resolve hangs nobody else. It never asks the environment for a proxy.
+It uses http.client in its own thread: this needs no other library, costs under 1 MB and only with a webhook, and a name
+that does not resolve blocks nothing else. It ignores proxies in the environment.
 """
 
 import contextlib
@@ -28,21 +28,21 @@ from muster.supervisors.model.notify_rules import MAX_SECRET, shown, webhook_pro
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-#: These are about the notification itself: the same one would be answered so again.
+#: Status codes that refuse the notification itself: a retry would get the same answer.
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
 #: Redirects that keep the method; the others would turn a POST into a GET.
 _REDIRECTS = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT})
 MAX_REDIRECTS = 3
-#: Seconds that a request that is given up may take to be gone before its thread is left alone with it.
+#: Seconds that an aborted request may take to end before its thread is abandoned.
 LINGER_S = 1.0
-#: Of an answer's text so much is read, at most so long (seconds), so that its sender does not see a broken connection.
+#: Bytes that are read of an answer's body, and the seconds for it, so that the sender sees no broken connection.
 _DRAIN, _DRAIN_S = 4096, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookTarget:
-    """Where to, and how. Without a `secret`, or a `secret_file` that has it, nothing is signed; `proxy` is the URL of
-    an HTTP proxy, `ca_file` has the certificates to trust in the place of the system's, each empty for none."""
+    """The receiver. Without `secret` and `secret_file`, nothing is signed. `proxy`: the URL of an HTTP proxy;
+    `ca_file`: certificates to trust instead of the system's; empty for none."""
 
     url: str
     timeout_s: float
@@ -53,10 +53,10 @@ class WebhookTarget:
 
 
 async def post(target: WebhookTarget, item: Item, body: bytes) -> None:
-    """Sends it once. Raises NotTaken, Refused; neither shows more of the URL than its host."""
+    """Sends the body once. Raises NotTaken, Refused; both show only the host of the URL."""
     request = _Request(target, item, body)
     where = shown(target.url)
-    # Each URL hangs by itself.
+    # A URL that hangs blocks no other.
     what = f"post to {where} ({hashlib.sha256(target.url.encode()).hexdigest()[:8]})"
     try:
         with anyio.fail_after(target.timeout_s):
@@ -73,12 +73,12 @@ async def post(target: WebhookTarget, item: Item, body: bytes) -> None:
 
 
 def signature(secret: bytes, timestamp: str, body: bytes) -> str:
-    """What X-Muster-Signature says: HMAC with SHA-256 over timestamp, full stop and body, hexadecimal."""
+    """The value of X-Muster-Signature: HMAC with SHA-256 over timestamp, full stop and body, hexadecimal."""
     return "sha256=" + hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
 def read_secret(path: str) -> bytes:
-    """The secret in a file, without the end of its line. Blocks. Raises NotTaken: unsigned nothing is sent."""
+    """The secret in a file, without its newline. Blocks. Raises NotTaken: nothing is sent unsigned."""
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
@@ -133,7 +133,7 @@ class _Request:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._aborted = False
-        #: What was answered; 0 while nothing was.
+        #: The status of the answer; 0 before there is one.
         self.status = 0
         self.reason = ""
         self.problem = ""
@@ -154,7 +154,7 @@ class _Request:
                     self.status = status
                     return
                 url = location
-        except OSError:  # some are ValueErrors as well: a certificate that is not trusted
+        except OSError:  # some are also ValueErrors: an untrusted certificate
             raise
         except UnicodeError:
             raise OSError("it is not a valid host name") from None
@@ -167,12 +167,12 @@ class _Request:
         with self._lock:
             self._aborted = True
             if self._socket is not None:
-                # Not SSLSocket's own, which changes what the other thread works with.
+                # Not SSLSocket's own shutdown, which changes state that the other thread uses.
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def _once(self, url: str, secret: bytes) -> tuple[int, str]:
-        """Sends it to one URL. Returns the status of the answer, and where it is redirected to (empty: nowhere)."""
+        """Sends the body to one URL. Returns the status of the answer, and the target of a redirect (empty: none)."""
         with self._connected(url) as (connection, path):
             timestamp = str(int(time.time()))
             headers = {
@@ -192,7 +192,7 @@ class _Request:
                 self.reason = response.reason[:100]
                 onward = self._onward(url, response.status, response.headers.get("Location", ""))
                 if not onward:
-                    self.status = response.status  # whatever comes of the rest
+                    self.status = response.status  # the status counts; errors in the body do not
                 with contextlib.suppress(OSError):
                     if self._socket is not None:
                         self._socket.settimeout(_DRAIN_S)
@@ -200,7 +200,7 @@ class _Request:
                 return response.status, onward
 
     def _onward(self, url: str, status: int, location: str) -> str:
-        """Where to send it instead; empty for nowhere."""
+        """The target of a redirect; empty for none."""
         from urllib.parse import urljoin
 
         if not 300 <= status < 400:
