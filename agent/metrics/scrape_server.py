@@ -89,8 +89,8 @@ def _bind_unix(where: Unix) -> socket.socket:
             os.unlink(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # No user excluded by the mode may connect between bind and chmod; the umask may make other threads' new files too
-        # private for that moment.
+        # No user excluded by the mode may connect between bind and chmod; meanwhile other threads'
+        # new files may be too private.
         before = os.umask(0o177)
         try:
             sock.bind(path)
