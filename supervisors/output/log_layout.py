@@ -112,9 +112,12 @@ class Folder:
             names = self._refresh()
             moved = []
             for log, stat in zip(waiting, before, strict=True):
-                layout = _with_live(names.kept(log), log, stat)
+                kept = names.kept(log)
+                layout = _with_live(kept, log, stat)
                 if not (stat and names.generation == generation) and _inode(stat) != _inode(_stat_log(log)):
                     moved.append(log)
+                elif stat is None and self._refresh().kept(log) != kept:
+                    moved.append(log)  # absent twice: in one rotation before these names were read, in the next behind
                 elif names.live.setdefault(log, _inode(stat)) != _inode(stat):
                     self._changed = -1  # a file system whose clock did not tell that something was renamed
                     moved.append(log)
