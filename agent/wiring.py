@@ -36,6 +36,7 @@ from muster.agent.link.nursery_client import NurseryClient
 from muster.agent.logs.collecting import Collecting
 from muster.agent.logs.log_keeping import LogKeeping
 from muster.agent.metrics.exporter import Metrics
+from muster.agent.metrics.slow_metrics import SlowMetrics
 from muster.agent.node.degraded import Degraded
 from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier
@@ -121,7 +122,8 @@ async def _build(root: Root, config: LiveConfig, owner_fd: int | None) -> Daemon
     explaining = Explaining(Sources(events, telemetry, health, config, root), registry)
     notifier = Notifier(root, config, events, registry)
     slots = Listeners(config)
-    metrics = Metrics(config, registry, driver, telemetry, health, events, [slots, own_logs])
+    slow = SlowMetrics(hangs, registry.live, lambda: driver.view)
+    metrics = Metrics(config, registry, driver, telemetry, health, events, [slots, own_logs, slow])
 
     # What is kept of them.
     collected = CollectedLogs(root.collected_logs)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from muster.agent.api import own_logs, slots
 from muster.agent.exposition import Catalogue, Metric
-from muster.agent.metrics import card_metrics, node_metrics, tally, vendor_metrics
+from muster.agent.metrics import card_metrics, node_metrics, slow_metrics, tally, vendor_metrics
 from muster.probes.cards.accelerator import Trouble
 from muster.supervisors.model.states import Outcome, State
 from scripts.reference_table import table
@@ -30,7 +30,8 @@ def metrics() -> str:
             f"`verdict`: {_words(tally.HANG_VERDICTS)}; `kind` is that of [hang.md](../concepts/hang.md). A verdict is "
             "counted\nonce, when it is reached; not again by a daemon that starts while it stands.\n"
             "`card` is empty for an Xid of a card that is not known.\n",
-            f"## Cards\n\nA host without cards has only `muster_cards`, of its slots.\n\n{_table(card_metrics.OWN)}",
+            "## Cards\n\nA host without cards has only `muster_cards`, of its slots.\n\n"
+            f"{_table(card_metrics.OWN, slow_metrics.OWN)}",
             "`state` of `muster_cards`: `leased` to a job that has not ended; `held` by a job that has ended, because "
             "the driver\nstill shows a process on it; `unfit`: free, but a CRITICAL condition keeps jobs off it; "
             f"`free`.\n`trouble`: {_words(Trouble)}.\n"

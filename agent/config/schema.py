@@ -11,6 +11,7 @@ from muster.probes.cards.driver import DriverSettings
 from muster.probes.cards.sampler import SamplerSettings
 from muster.probes.checks.check_settings import CheckSettings
 from muster.probes.hang import HangSettings
+from muster.probes.hang.slow import SlowSettings
 from muster.probes.node.node_settings import NodeSettings
 from muster.probes.settings import FileMode, Settings, setting, settings_of, unknown
 from muster.supervisors.model import notify_rules
@@ -235,6 +236,14 @@ class HangTable(HangSettings):
 
 
 @dataclass(frozen=True, slots=True)
+class SlowTable(SlowSettings):
+    """Whether a rank of a running job is SLOW. [slow-rank.md](concepts/slow-rank.md) describes the rule, with the
+    reason of each number. Nothing acts on it."""
+
+    enabled: bool = setting(True, "Whether the rule runs. It needs `telemetry.enabled`, and `hang.enabled`.")
+
+
+@dataclass(frozen=True, slots=True)
 class NotifyTable(Settings):
     """Whom musterd notifies of events. [notify.md](guides/notify.md) describes what it sends, and how to verify it."""
 
@@ -416,6 +425,7 @@ class Config:
     checks: ChecksTable = ChecksTable()
     health: HealthTable = HealthTable()
     hang: HangTable = HangTable()
+    slow: SlowTable = SlowTable()
     telemetry: TelemetryTable = TelemetryTable()
     metrics: MetricsTable = MetricsTable()
     notify: NotifyTable = NotifyTable()

@@ -45,6 +45,7 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
         "job.explained": EventKind(
             "muster knows the cause of a job's failure, seconds after its end; again if a later fact changes it",
             "`state`, `recommendation`, `reason`, `cause_kind`, `confidence`, `signature`, "
+            "`first_failed_rank` (if the cause is in another rank than the one that ended first), "
             "`worker` (of a launcher: how it ended), `was` (before)",
         ),
         "job.warning": EventKind("the job has a problem that an operator should look at"),
@@ -74,6 +75,11 @@ KINDS: Mapping[str, EventKind] = MappingProxyType(
             "muster left a job that hangs alone: the confidence is too low",
             "`action`, `confidence`, `action_confidence`",
         ),
+        "job.slow_rank": EventKind(
+            "a rank of a running job is SLOW: its peers wait for it; again when other ranks are",
+            "`ranks`, `confidence`, `attempt`",
+        ),
+        "job.slow_rank_cleared": EventKind("no rank of the job is SLOW any more", "`attempt`"),
         "job.cards_held": EventKind("the job has ended, and a process is still on its cards"),
         "job.cards_free": EventKind("no process is on the cards of the ended job any more"),
         "job.collected": EventKind("the record of an ended job was removed", "`state`, `why`"),

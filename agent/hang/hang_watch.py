@@ -16,11 +16,12 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from muster.agent import threads
-from muster.agent.config.schema import Config, HangTable
+from muster.agent.config.schema import Config, HangTable, SlowTable
 from muster.agent.errors import CursorTooOld, MusterError
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.hang import culprit, library_look
 from muster.agent.hang.kept_stacks import JobStacks
+from muster.agent.hang.slow_watch import SlowWatch, event
 from muster.agent.host import state_file
 from muster.agent.jobs.entry import Entry
 from muster.agent.link import supervisor_client
@@ -30,6 +31,7 @@ from muster.agent.text import ranks
 from muster.probes import hang
 from muster.probes.hang import Change, HangVerdict
 from muster.probes.hang.dump_schedule import dump_times
+from muster.probes.hang.slow import SlowChange
 from muster.probes.kernel.backoff import Backoff
 from muster.probes.stacks import StackTarget
 from muster.probes.stacks.rank_stacks import of_ranks
@@ -130,6 +132,8 @@ class _Watched:
     #: The node's configuration that the detector's settings come from.
     table: HangTable
     detector: hang.Detector | hang.PlainDetector
+    slow_table: SlowTable
+    slow: SlowWatch
     found: CurrentHang | None = None
     since_stored: int = 0
     #: A hang whose event follows once its stacks are taken, and when it was found.
@@ -149,6 +153,8 @@ class _Stored(msgspec.Struct):
     found: dict[str, Any] | None = None
     since: float = 0.0
     untold: str = ""
+    #: Of the rule of slow ranks.
+    slow: dict[str, Any] = {}
 
 
 class HangWatch:
@@ -176,11 +182,21 @@ class HangWatch:
 
     def found(self, entry: Entry) -> CurrentHang | None:
         """The present verdict of a job; None if it has none, or has ended."""
+        watched = self._of(entry)
+        if watched is None or watched.found is None:
+            return None
+        return dataclasses.replace(watched.found, now=watched.detector.present())
+
+    def slow(self, entry: Entry) -> SlowChange | None:
+        """The ranks of a job that are SLOW now; None if there are none, or the job has ended."""
+        watched = self._of(entry)
+        return watched.slow.found if watched is not None else None
+
+    def _of(self, entry: Entry) -> _Watched | None:
         watched = self._jobs.get(entry.job_id)
         if watched is None or watched.entry is not entry or entry.job.state.final or watched.attempt != _attempt(entry):
             return None
-        found = watched.found
-        return found and dataclasses.replace(found, now=watched.detector.present())
+        return watched
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Feeds the detectors until cancelled."""
@@ -213,6 +229,9 @@ class HangWatch:
             # The configuration was reloaded. The detector keeps its state under the new settings.
             table = self._settings().hang
             watched.table, watched.detector = table, _going_on(watched.detector.state(), self._rule(entry))
+        if watched.slow_table is not self._settings().slow:
+            watched.slow_table = self._settings().slow
+            watched.slow.configured(watched.slow_table)
         # Through JSON: the rule sees the same as from a recording.
         seen = hang.parse(encoded(record))
         changes = watched.detector.feed(seen) if seen is not None else []
@@ -223,8 +242,9 @@ class HangWatch:
                 CurrentHang(change, since if isinstance(since, (int, float)) else change.t, change.t),
                 _kind(change),
             )
+        slow = seen is not None and watched.slow.take(seen, watched.detector, enabled=watched.slow_table.enabled)
         watched.since_stored += 1
-        if changes or watched.since_stored >= STORE_EVERY:
+        if changes or slow or watched.since_stored >= STORE_EVERY:
             watched.since_stored = 0
             pending = _kind(watched.unpublished[0]) if watched.unpublished is not None else ""
             await self._store(watched, found, untold or pending)
@@ -232,6 +252,7 @@ class HangWatch:
         watched.found = found
         for change in changes:
             self._tell(watched, untold, change)
+        self._tell_slow(watched)
         if watched.detector.wants_stacks and not watched.is_looked_at and self._group is not None:
             watched.is_looked_at = True
             self._group.start_soon(self._look, watched, name=f"stacks of {record.job}")
@@ -243,11 +264,19 @@ class HangWatch:
     async def _begin(self, entry: Entry) -> _Watched:
         """A detector for an attempt, in the state in which an earlier daemon left it."""
         settings = self._rule(entry)
-        watched = _Watched(entry, _attempt(entry), self._settings().hang, hang.detector(settings))
+        slow = self._settings().slow
+        watched = _Watched(
+            entry, _attempt(entry), self._settings().hang, hang.detector(settings), slow, SlowWatch.begun(slow, {})
+        )
         stored = await self._threads.run(_load, _file(entry))
         if stored is None or stored.attempt != watched.attempt:
             return watched
         watched.detector = _going_on(stored.state, settings)
+        watched.slow = SlowWatch.begun(slow, stored.slow)
+        untold = watched.slow.untold
+        if untold is not None and not await self._was_told(event(untold, watched.attempt[1]).kind, untold):
+            self._tell_slow(watched)
+        watched.slow.untold = None
         change = _told(stored.found)
         if change is not None and watched.detector.verdict is not None:
             watched.found = CurrentHang(change, stored.since, change.t)
@@ -272,6 +301,7 @@ class HangWatch:
             found.change.as_dict() if found is not None else None,
             found.since if found is not None else 0.0,
             untold,
+            watched.slow.stored(),
         )
         try:
             # Not synced: a crash of the node ends the job, too.
@@ -290,6 +320,13 @@ class HangWatch:
         if change.verdict in _QUIET and self._group is not None:
             self._group.start_soon(self._follow_up, watched, change, name=f"hang of {change.job}")
 
+    def _tell_slow(self, watched: _Watched) -> None:
+        change, watched.slow.untold = watched.slow.untold, None
+        if change is not None:
+            _log.info("slow.verdict", job=change.job, verdict=str(change.verdict), ranks=list(change.ranks))
+            watched.entry.wake()
+            self._events.append([(None, event(change, watched.attempt[1]))])
+
     def _publish(self, watched: _Watched, kind: str, change: Change) -> None:
         """A hang is published with its culprit, as soon as its stacks are taken (`_follow_up`); all else now."""
         if change.verdict is HangVerdict.HUNG and self._group is not None:
@@ -302,7 +339,7 @@ class HangWatch:
             (change, at), watched.unpublished = watched.unpublished, None
             self._note(watched, _kind(change), named or change, at)
 
-    async def _was_told(self, kind: str, change: Change) -> bool:
+    async def _was_told(self, kind: str, change: Change | SlowChange) -> bool:
         cursor = None
         try:
             while batch := await self._events.read(cursor, _PAGE):

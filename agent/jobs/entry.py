@@ -1,4 +1,4 @@
-"""A job as the daemon knows it: what its journal adds up to."""
+"""A job as the daemon knows it: the sum of its journal's records."""
 
 import errno
 import itertools
@@ -18,7 +18,7 @@ from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, OpenGap, Verdict
 from muster.supervisors.model.replay import apply
 from muster.supervisors.model.spec import JobSpec, Violation
-from muster.supervisors.model.states import JOB, Kind, State
+from muster.supervisors.model.states import EXPLAINED, JOB, Kind, State
 from muster.supervisors.paths import JobPaths
 from muster.supervisors.supervision_errors import (
     IllegalTransition,
@@ -29,8 +29,6 @@ from muster.supervisors.supervision_errors import (
 )
 from muster.supervisors.system import trust
 
-#: States of a job whose verdict is explained soon after its end (explained.py).
-EXPLAINED = frozenset({State.FAILED, State.LOST})
 #: Of a file that does not exist, or whose folder does not.
 GONE = (FileNotFoundError, NotADirectoryError)
 #: Events with the numbers of the records that they were derived from.
@@ -84,16 +82,16 @@ class Entry:
 
     @property
     def lacks_explanation(self) -> bool:
-        """Whether the job's verdict is still to be explained, or was not."""
+        """Whether the job's verdict has no explanation yet."""
         return self.job.state in EXPLAINED and not self.damaged and self.explained is None
 
     def note(self, source: str, text: str) -> None:
-        """Sets the sentence of a source, or (empty) takes it away."""
+        """Sets the sentence of a source; an empty text removes it."""
         notes = {**(self.notes or {}), source: text}
         self.notes = {name: said for name, said in notes.items() if said} or None
 
     def refuses(self, why: str) -> None:
-        """Its supervisor says why the journal takes no record that is to be written (empty: none waits)."""
+        """Stores why the supervisor cannot write records to the journal (empty: no record waits)."""
         text = f"its records cannot be written: {why}; they are kept in memory and written as soon as that works"
         before = self.notes
         self.note("journal", text if why else "")
@@ -102,7 +100,7 @@ class Entry:
 
     @property
     def key(self) -> tuple[float, str]:
-        """By which lists are in order."""
+        """The sort key of lists."""
         return self.job.accepted_at, self.job_id
 
     @property
@@ -110,9 +108,9 @@ class Entry:
         return self.job.state
 
     def absorb(self, records: list[Record], end: int) -> Told:
-        """Applies the journal's next records, which reach to `end`; returns what is to be told of them.
+        """Applies the journal's next records, which end at offset `end`; returns their events.
 
-        Those that were owed are applied already (see `agrees`). Raises IllegalTransition.
+        Owed records are applied already (see `agrees`). Raises IllegalTransition.
         """
         known = min(len(self.owed), len(records))
         told = self._apply(records[known:])
@@ -124,7 +122,7 @@ class Entry:
         return told
 
     def agrees(self, records: list[Record]) -> bool:
-        """Whether the journal's next records are those that the supervisor said it owes."""
+        """Whether the journal's next records are the records that the supervisor reported as owed."""
         known = self.owed[: len(records)]
         return known == records[: len(known)]
 
@@ -164,7 +162,7 @@ class Entry:
         self.known = other.known
 
     def start_over(self) -> None:
-        """Forgets what was read, for reading the journal from its begin."""
+        """Resets the entry, to read the journal from its beginning."""
         self.job, self.story, self.checked, self.owed = Job(), Story(), None, []
         self.end = self.records = 0
         self.reading = next(_readings)
@@ -210,12 +208,12 @@ class Entry:
         return [*([self.damaged] if self.damaged else []), *job.warnings, *gaps, *lost, *missing]
 
     def wake(self) -> None:
-        """For whoever waits for a change."""
+        """Wakes all who wait for a change."""
         self.changed.tell()
 
     def give_up(self, text: str) -> None:
-        """What is on disk cannot be trusted: nothing is guessed from it. That the job had cards is no guess; whoever is
-        on them may still be."""
+        """Marks the job as damaged: nothing on disk is trusted. Its cards stay known, because its processes may still
+        use them."""
         self.damaged = text
         self.reading = next(_readings)
         before = self.known = self.known or self.job
@@ -231,7 +229,7 @@ class Entry:
         return self.paths.folder.is_dir() and not self.paths.folder.is_symlink()
 
     def take_for_gone(self, path: Path) -> None:
-        """A file of the job does not exist any more, or the job's folder does not; who took it may put it back."""
+        """Marks a job whose file or folder was removed; an operator may put it back."""
         self.unread = True
         what, do = "somebody removed it, or moved it away", "put it back"
         if not self.has_folder:
@@ -244,8 +242,7 @@ class Entry:
         )
 
     def refuse_shorter(self) -> None:
-        """Raises JournalDamaged where somebody has emptied or cut the journal, or put another one in its place. Blocks.
-        Raises OSError."""
+        """Raises JournalDamaged if the journal was emptied, truncated or replaced. Blocks. Raises OSError."""
         if not self.has_folder:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.paths.folder))
         with open(trust.open_own(self.paths.journal, os.O_RDONLY), "rb") as file:
@@ -253,7 +250,7 @@ class Entry:
         if size < self.sure:
             what = f"somebody {'cut' if size else 'emptied'} it: it has {size} bytes, and had {self.sure}"
             raise JournalDamaged(str(self.paths.journal), 1, what)
-        if line[:1] == b"\0":  # its writer went on behind the hole
+        if line[:1] == b"\0":  # its writer continued after the hole
             raise JournalDamaged(str(self.paths.journal), 1, "somebody emptied it, and its first records are gone")
         first = journal.decode(line)
         if self.records and first is not None and first.get("t") != self.job.accepted_at:
@@ -282,7 +279,7 @@ def load(job_id: str, paths: JobPaths) -> tuple[Entry, Told]:
     """A job from its folder, and all that there is to tell of it. Damage is never raised: the entry says it."""
     entry = Entry(job_id, JobSpec(job_id, ()), Job(), paths)
     try:
-        if not entry.has_folder:  # a link to a folder would lead to somebody's files
+        if not entry.has_folder:  # a link may lead to another user's files
             raise NotADirectoryError(paths.folder)
         entry.spec = JobSpec.read(paths.spec, job_id)
     except Untrusted as error:
@@ -325,7 +322,7 @@ def _not_read(entry: Entry, path: Path, error: OSError) -> None:
 
 
 def _made_at(paths: JobPaths) -> float:
-    """In place of a time that cannot be read, so that listings have an order."""
+    """Replaces a time that cannot be read, so that listings have an order."""
     try:
         return paths.folder.stat().st_mtime
     except OSError:

@@ -1,14 +1,16 @@
-"""The explained verdict of an ended job: what its cause is, and what to do. A file of the job, written by the daemon.
+"""The explained verdict of an ended job: its cause, and what to do. A file of the job, written by the daemon.
 
-The supervisor's verdict is there at once, and knows ranks and exit codes. The explanation follows within seconds; it
-also knows the output, the cards and the node (agent/why/explaining.py)."""
+The supervisor's verdict exists at once, and knows ranks and exit codes. The explanation follows within seconds; it
+also uses the output, the cards and the node (agent/why/explaining.py)."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from muster.agent.errors import StartupError
 from muster.agent.host import state_file
+from muster.supervisors.model.lifecycle import Verdict
 
 VERSION = 1
 
@@ -30,7 +32,8 @@ class Worker(msgspec.Struct, frozen=True):
 class Explained(msgspec.Struct, frozen=True):
     """`recommendation` and `reason` replace those of the supervisor's verdict. `cause` is a sentence; `kind`,
     `confidence` and `signature` are those of the cause (agent/why/causes/found.py); `rank` wrote it. `worker`:
-    where that is a launcher. `at`: seconds since the epoch."""
+    where that is a launcher. `first_failed`: the rank that is the cause, if it is not the one that the supervisor saw
+    fail first, and its `last_lines`. `at`: seconds since the epoch."""
 
     recommendation: str
     reason: str
@@ -42,14 +45,32 @@ class Explained(msgspec.Struct, frozen=True):
     at: float = 0.0
     version: int = VERSION
     worker: Worker | None = None
+    first_failed: int | None = None
+    last_lines: tuple[str, ...] = ()
 
     def says(self, other: "Explained | None") -> bool:
-        """Whether another one says the same, whenever that was."""
+        """Whether the other explanation is equal except for its time."""
         return other is not None and msgspec.structs.replace(other, at=self.at) == self
 
 
+def applied(early: Verdict, found: Explained | None) -> Verdict:
+    """The verdict that every reader shows: the supervisor's, corrected by the explanation. The exit code stays."""
+    if found is None:
+        return early
+    told = replace(early, recommendation=found.recommendation, recommendation_reason=found.reason)
+    if (first := found.first_failed) is None:
+        return told
+    return replace(
+        told,
+        summary=f"{early.summary}; the cause is in rank {first}",
+        first_failed=first,
+        last_lines=found.last_lines,
+        victims=tuple(rank for rank in early.victims if rank != first),
+    )
+
+
 def read(path: Path) -> Explained | None:
-    """None where there is none that can be read: the job is then explained again. Blocks."""
+    """Reads the explanation. None if it is missing or unreadable: the job is then explained again. Blocks."""
     try:
         return state_file.read(path, Explained, VERSION)
     except (OSError, state_file.Damaged, StartupError):

@@ -1,4 +1,4 @@
-"""What the daemon reads of jobs from disk: at its start, and again where a record could not be read."""
+"""Loads jobs from disk: at the daemon's start, and again if a record could not be read."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,7 +24,7 @@ from muster.supervisors.supervision_errors import explain
 
 #: Seconds until a job that could not be read is read again: at first, and at most.
 READ_AGAIN_S, READ_AGAIN_MOST_S = 1.0, 60.0
-#: Jobs of which one thread hop looks whether they have ended.
+#: Jobs per call in a thread that checks whether they have ended.
 ENDS_AT_ONCE = 500
 
 _log = structlog.get_logger(__name__)
@@ -130,7 +130,7 @@ class JobLoading:
         entry = table.ended.find(job_id) or found
         if entry is not found:
             entry.become(found)
-        # Nothing is awaited until the job is known again: a client that asks meanwhile must not get JobNotFound.
+        # No await until the job is known again: a client that asks meanwhile must not get JobNotFound.
         table.ended.remove(job_id)
         table.add(entry)
         self._events.append(table.untold(entry, told))

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -36,6 +36,8 @@ class JobTable:
         #: Jobs whose record cannot be trusted and that may have living processes.
         self.damaged = DamagedJobs(root, reserve, self.count_change)
         self.ended.on_damaged = self.damaged.add
+        #: Called, perhaps repeatedly, with a job whose epilog is still to come or runs.
+        self.on_concluded: list[Callable[[Entry], None]] = []
         #: Sentences about unexpected folders among those of the jobs.
         self.strange: list[str] = []
         #: Grows whenever a job is added, changed or removed.
@@ -108,6 +110,9 @@ class JobTable:
             self.unended.pop(entry.job_id, None)
             self.ended.add(entry)
             self.leasing.give_back(entry)
+        elif entry.job.concluded is not None:
+            for call in self.on_concluded:
+                call(entry)
         entry.wake()
 
     def forget(self, job_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Work on jobs that must not be interrupted, and that must not meet other work on the same job."""
+"""Work on jobs that must not be interrupted, nor overlap with other work on the same job."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ class JobWork:
         self._busy: dict[str, tuple[anyio.Lock, int]] = {}
 
     def start(self, group: TaskGroup) -> None:
-        """From now on `finish` takes work, which runs in this group."""
+        """Opens `finish` for work, which runs in this group."""
         self._group = group
 
     async def finish(self, work: Callable[[], Awaitable[T]]) -> T:

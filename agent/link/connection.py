@@ -16,23 +16,23 @@ HELLO_S = 5.0
 
 
 class LinkLost(Exception):
-    """Raised when the other end is not there, went away, or does not answer in time. Another try may succeed."""
+    """Raised when the peer does not exist, has exited, or does not answer in time. Another try may succeed."""
 
 
 class Silent(LinkLost):
-    """Raised when the other end holds its socket and does not answer: it is stopped, hangs, or has too much to do."""
+    """Raised when the peer holds its socket and does not answer: it is stopped, hangs, or is overloaded."""
 
 
 class Refused(Exception):
-    """Raised when the other end answered that it will not do what was asked; the text is its sentence."""
+    """Raised when the peer refused the request; the text is its reason."""
 
 
 class OtherProtocol(Refused):
-    """Raised when the other end speaks another version of the protocol: another try is of no use."""
+    """Raised when the peer speaks another version of the protocol: another try cannot succeed."""
 
 
 def refusal(answer: messages.Message) -> str:
-    """The sentence of an answer that is not `ok`."""
+    """The reason in an answer that is not `ok`."""
     said = str(answer.get("error", "no reason was given"))
     if said.startswith(messages.UNKNOWN):
         return f"an earlier release of muster started this job, and its supervisor cannot do that ({said})"
@@ -60,7 +60,7 @@ class Connection:
             raise LinkLost("the connection broke") from error
 
     async def receive(self) -> messages.Message:
-        """The next message. Raises LinkLost, also for what is no message of ours."""
+        """The next message. Raises LinkLost, also for an invalid message."""
         try:
             while not self._received:
                 self._received = self._lines.feed(await self.stream.receive())
@@ -83,8 +83,8 @@ class Connection:
 
 @asynccontextmanager
 async def connect(*paths: Path) -> AsyncIterator[Connection]:
-    """A connection that has said hello, to the first of these sockets that somebody listens on. Raises LinkLost or
-    Silent, OtherProtocol."""
+    """A connection, after its hello, to the first of these sockets that has a listener. Raises LinkLost, Silent,
+    OtherProtocol."""
     path = paths[0]
     stream: ByteStream | None = None
     troubles = []

@@ -15,14 +15,14 @@ from muster.supervisors.supervision_errors import ProtocolError
 from muster.supervisors.wire import frames, messages
 from muster.supervisors.wire.frames import Frame
 
-#: Seconds that a supervisor has for an answer: it may have to start a command on a node that is busy.
+#: Seconds that a supervisor has for an answer: it may have to start a command on a busy node.
 ANSWER_S = 20.0
 #: Most bytes of an answer, which may list hundreds of sessions.
 MAX_ANSWER = 4 << 20
 
 
 class ExecRefused(Refused):
-    """Raised when a supervisor does not do what was asked; `reason` is a word for programs, or empty."""
+    """Raised when a supervisor refuses a request; `reason` is a word for programs, or empty."""
 
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(text)
@@ -31,7 +31,7 @@ class ExecRefused(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A session at the moment when somebody is attached to it; see ExecStarted in exec.proto. `supervisor` is a pid."""
+    """A session at the moment of attaching; see ExecStarted in exec.proto. `supervisor` is a pid."""
 
     supervisor: int
     session: str
@@ -47,7 +47,7 @@ class SessionLink:
     """The frames of one session. Several tasks may send; one may receive."""
 
     def __init__(self, stream: ByteStream, started: Started, early: bytes) -> None:
-        """`early`: what came right behind the answer."""
+        """`early`: bytes that were received directly after the answer."""
         self.started = started
         self._stream = stream
         self._early = early
@@ -63,7 +63,7 @@ class SessionLink:
             raise LinkLost("the connection to the session broke") from error
 
     async def receive(self) -> list[Frame]:
-        """The next frames; none where the next has not come as a whole. Raises LinkLost."""
+        """The next frames; none while the next one is incomplete. Raises LinkLost."""
         data, self._early = self._early, b""
         try:
             return self._parser.feed(data or await _received(self._stream))
@@ -73,7 +73,8 @@ class SessionLink:
 
 @asynccontextmanager
 async def session(sockets: Sequence[Path], order: messages.Message, body: bytes = b"") -> AsyncIterator[SessionLink]:
-    """Begins a session or attaches to one, as `order` says, for the length of a `with`. Raises LinkLost, Refused."""
+    """Begins a session or attaches to one, as `order` requests, for the duration of a `with`. Raises LinkLost,
+    Refused."""
     async with control.connect(*sockets) as connection:
         answer, rest = await _ask(connection.stream, order, body)
         started = Started(
@@ -101,7 +102,7 @@ async def supervisor_pid(sockets: Sequence[Path]) -> int:
 
 
 async def _ask(stream: ByteStream, order: messages.Message, body: bytes = b"") -> tuple[messages.Message, bytes]:
-    """The answer, and what came behind it."""
+    """The answer, and the bytes after it."""
     try:
         with anyio.fail_after(ANSWER_S):
             await stream.send(messages.encode(order) + body)

@@ -1,7 +1,7 @@
-"""The daemon's share in keeping output: it holds a read end of every FIFO of its live jobs.
+"""The daemon's part in protecting output: it holds a read end of every FIFO of its live jobs.
 
-When a rank ends, what it wrote last may still be in its FIFO, and the kernel throws that away with the last
-descriptor. The supervisor and the nursery hold one as well; with the daemon's, any two of the three may be killed.
+When a rank ends, its last output may still be in its FIFO, and the kernel discards it with the last descriptor.
+Supervisor and nursery hold a read end as well; with the daemon's, any two of the three may be killed.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ class Holds:
         self._fds: dict[int, int] = {}
 
     def take(self, ranks: list[int], create: bool) -> None:
-        """Opens what is there of these ranks and of the job's own log; `create` for a job that no supervisor has had
-        yet, whose FIFOs are made here, so that they are held before anybody writes. Raises OSError, with nothing held,
-        where they cannot be made."""
+        """Opens the existing FIFOs of these ranks and of the job's own log. `create`: makes the FIFOs of a job that had
+        no supervisor yet, so that they are held before any process writes. Raises OSError, with nothing held, if they
+        cannot be made."""
         if self._fds:
             return
         try:
@@ -30,14 +30,14 @@ class Holds:
             for number, path in paths.items():
                 if create:
                     make_fifo(path, os.geteuid(), os.getegid())
-                with contextlib.suppress(FileNotFoundError):  # drained to its end and put away
+                with contextlib.suppress(FileNotFoundError):  # drained to its end and removed
                     self._fds[number] = open_reader(path)
         except OSError:
             self.release()
             raise
 
     def hand_over(self) -> dict[int, int]:
-        """What is held, by rank; the caller closes it."""
+        """Passes the held descriptors to the caller, by rank; the caller closes them."""
         held, self._fds = self._fds, {}
         return held
 

@@ -1,4 +1,4 @@
-"""The daemon's side of the nursery: finds it or starts it, keeps the connection, asks it to tend jobs."""
+"""The daemon's client of the nursery: finds or starts it, keeps the connection, asks it to tend jobs."""
 
 import fcntl
 import os
@@ -34,12 +34,12 @@ START_S = 10.0
 LISTEN_S = 0.5
 TEND_S = 20.0
 HELD_S = 5.0
-#: Seconds after which a nursery that was asked for a supervisor, and did not answer, is asked for a greeting; and
-#: between two looks at that.
+#: Seconds after which the daemon tests with a hello a nursery that did not answer a request for a supervisor; and
+#: seconds between two such tests.
 LATE_S, LOOK_S = 3.0, 1.0
-#: Characters of the last line of what a nursery said, in a sentence.
+#: Maximum characters that a sentence quotes of the last line of a nursery's stderr.
 MAX_LINE = 300
-#: All that the nursery, and through it a supervisor, is given of the daemon's environment.
+#: The only variables of the daemon's environment that the nursery, and through it a supervisor, gets.
 _ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 
 #: A death: the pid of the supervisor, and how often its successor could not be started since.
@@ -50,7 +50,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Answer:
-    """To a `tend`; `message` stays None where the nursery died before."""
+    """The answer to a `tend`; `message` stays None if the nursery died before."""
 
     done: anyio.Event = field(default_factory=anyio.Event)
     since: float = field(default_factory=anyio.current_time)
@@ -58,14 +58,14 @@ class _Answer:
 
 
 def _which(message: messages.Message) -> Which | None:
-    """None: a nursery of an earlier release does not say it."""
+    """None if a nursery of an earlier release does not report it."""
     pid, refused = message.get("pid"), message.get("refused")
     return (pid, refused) if isinstance(pid, int) and isinstance(refused, int) else None
 
 
 class NurseryClient:
     """One connection for the whole daemon. `generation` counts the nurseries that this daemon was connected to: when it
-    grows, every live job must be tended again, since the new one knows none."""
+    grows, every live job must be tended again, because the new nursery knows none."""
 
     def __init__(
         self,
@@ -73,9 +73,10 @@ class NurseryClient:
         died: Callable[[str, str, str, bool, Which | None], None] = lambda *_: None,
         owner_fd: int | None = None,
     ) -> None:
-        """`died` is called for each death of a supervisor with its job's id, how, the end of its traceback, and whether
-        it had lived: False where none could be started. For a nursery without an id. The same one may be told again,
-        with the same `Which`, if its nursery says it. `owner_fd`: of the pipe in supervisors/system/owner_pipe.py."""
+        """`died` is called for each death of a supervisor with its job's id, how it died, the end of its traceback, and
+        whether it had lived: False if none could be started. For a nursery the id is empty. One death may be reported
+        twice, with the same `Which` if the nursery sends it. `owner_fd`: of the pipe in
+        supervisors/system/owner_pipe.py."""
         self._root = root
         self._owner_fd = owner_fd
         self.died = died
@@ -91,8 +92,8 @@ class NurseryClient:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keeps a nursery running until cancelled; started after the first try.
 
-        Raises StartupError where one of another protocol version serves this root: it cannot be replaced while it has
-        jobs.
+        Raises StartupError if a nursery of another protocol version serves this root: it cannot be replaced while it
+        has jobs.
         """
         pause = Backoff(0.05, 5.0)
         started = False
@@ -115,7 +116,7 @@ class NurseryClient:
                 told = error.said if isinstance(error, NotStarted) else ""
                 self.trouble = f"no nursery: {error}; trying again. Jobs run on, new ones wait"
                 _log.warning("nursery.lost", pid=self.pid, error=str(error))
-                if not (self._explained or isinstance(error, Silent)):  # that one has not died
+                if not (self._explained or isinstance(error, Silent)):  # a silent nursery has not died
                     how = f"(pid {self.pid}) died" if self.pid else "cannot be started"
                     self.died("", how, told or str(error), bool(self.pid), None)
                 self._explained = False
@@ -129,9 +130,9 @@ class NurseryClient:
             await anyio.sleep(pause.next())
 
     async def tend(self, job_id: str) -> int:
-        """Sees to it that a job has a living supervisor; returns the generation of the nursery that now knows it.
+        """Makes sure that a job has a living supervisor; returns the generation of the nursery that now knows it.
 
-        Raises LinkLost where that could not be done in 20 s or the nursery died, Refused with the nursery's sentence.
+        Raises LinkLost if this took over 20 s or the nursery died, Refused with the nursery's reason.
         """
         try:
             with anyio.fail_after(TEND_S):
@@ -152,7 +153,7 @@ class NurseryClient:
         return generation
 
     async def wait_other(self, generation: int) -> None:
-        """Returns when there is a nursery of a later generation."""
+        """Returns when a nursery of a later generation is connected."""
         while self._connection is None or self.generation == generation:
             await self._changed.next()
 
@@ -172,7 +173,8 @@ class NurseryClient:
         self._waiting.clear()
 
     async def _follow(self, connection: Connection) -> LinkLost:
-        """Until it is gone, or does not answer; returned, not raised: a task group would wrap it."""
+        """Follows the nursery until it has exited or does not answer. Returns the error, because a task group would
+        wrap a raised one."""
         found: list[LinkLost] = []
         async with anyio.create_task_group() as tasks:
 
@@ -189,7 +191,7 @@ class NurseryClient:
         return found[0]
 
     async def _silence(self) -> Silent:
-        """Returns once a supervisor was asked for, and the nursery does not even greet another client."""
+        """Returns when the nursery does not answer a request for a supervisor, nor another client's hello."""
         while True:
             await anyio.sleep(LOOK_S)
             now = anyio.current_time()
@@ -197,10 +199,10 @@ class NurseryClient:
                 continue
             try:
                 async with control.connect(self._root.nursery_socket):
-                    pass  # it answers: the supervisor takes its time
+                    pass  # the nursery answers: only the supervisor is slow
             except Silent as error:
                 return error
-            except (LinkLost, Refused, OSError) as error:  # who listens will notice, or it has no room for a client
+            except (LinkLost, Refused, OSError) as error:  # `_listen` notices a loss; or it is full
                 _log.info("nursery.not_asked", pid=self.pid, error=str(error))
 
     async def _listen(self, connection: Connection) -> None:
@@ -221,7 +223,7 @@ class NurseryClient:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Connection]:
-        """The nursery that is there, or a new one. Raises LinkLost, Refused, OSError."""
+        """A connection to the running nursery, or to a new one. Raises LinkLost, Refused, OSError."""
         async with AsyncExitStack() as stack:
             try:
                 connection = await stack.enter_async_context(control.connect(self._root.nursery_socket))
@@ -263,7 +265,7 @@ class NurseryClient:
 
 
 class NotStarted(LinkLost):
-    """Raised when a nursery ended before it listened. `said`: the end of what it wrote, a traceback maybe."""
+    """Raised when a nursery exited before it listened. `said`: the end of its stderr, perhaps a traceback."""
 
     def __init__(self, code: int, said: str, log: Path) -> None:
         last = one_line(said.strip().rpartition("\n")[2])[:MAX_LINE]
@@ -272,8 +274,7 @@ class NotStarted(LinkLost):
 
 
 def _said(path: Path, start: int) -> str:
-    """The end of what was written into the nursery's log from the offset `start` on; nothing where that cannot be read.
-    Blocks."""
+    """The end of the nursery's log, from the offset `start` on; empty if the log cannot be read. Blocks."""
     if start < 0:
         return ""
     try:
@@ -291,8 +292,8 @@ def _said(path: Path, start: int) -> str:
 
 
 def _spawn(root: Root, owner_fd: int | None) -> tuple[int, int]:
-    """Starts a nursery, which makes itself a process of its own; returns the pid of the starter, and from where on its
-    log tells of it (-1: it has none). Raises OSError."""
+    """Starts a nursery, which detaches from its starter; returns the starter's pid, and the offset in the log at which
+    its output begins (-1: no log). Raises OSError."""
     argv = [sys.executable, "-I", "-m", "muster.supervisors.nursery.nursery"]
     argv += ["--run", str(root.run), "--state", str(root.state), "--log", str(root.log), "--name", root.nursery_name]
     # Everybody can see what ranks get (probes/checks/ulimits.py): daemon and nursery raise their own.
@@ -301,7 +302,7 @@ def _spawn(root: Root, owner_fd: int | None) -> tuple[int, int]:
         argv.append("--owned")
     try:
         said = _opened_log(root.nursery_log)
-    except OSError as error:  # of what its supervisors die it tells over its socket as well
+    except OSError as error:  # it also reports over its socket why its supervisors die
         _log.warning("nursery.log_unwritten", path=str(root.nursery_log), error=error.strerror)
         said = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -314,7 +315,8 @@ def _spawn(root: Root, owner_fd: int | None) -> tuple[int, int]:
 
 
 def _opened_log(path: Path) -> int:
-    """Raises OSError: in a folder of others (a volume) it may be a link, or a FIFO whose open() would wait forever."""
+    """Opens the log. Raises OSError: in another user's folder (a volume) it may be a link, or a FIFO whose open() would
+    wait forever."""
     folder = trust.open_logs(path.parent)
     try:
         fd, _ = trust.open_log(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, folder=folder)

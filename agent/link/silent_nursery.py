@@ -1,7 +1,7 @@
-"""A nursery that has its name and does not answer: it is stopped (SIGSTOP), or hangs in the kernel.
+"""A nursery that holds its name and does not answer: it is stopped (SIGSTOP), or hangs in the kernel.
 
-Its jobs run on, but those that need a supervisor get none. So its name is given to another one, which takes them over.
-It is left as it is: once it answers again it finds that out, and tells the other one how its ranks ended
+Its jobs continue, but get no new supervisors. So muster gives the name to another nursery, which takes the jobs over.
+The old nursery stays: when it answers again, it notices the change and reports to the new one how its ranks ended
 (supervisors/nursery/retired.py).
 """
 
@@ -14,10 +14,10 @@ from muster.supervisors.system import lock
 
 
 def step_around(root: Root) -> str:
-    """Takes the name from the nursery that has it; returns a sentence about that one. Blocks. Raises OSError."""
+    """Takes the name from the nursery that holds it; returns a sentence about that nursery. Blocks. Raises OSError."""
     pid = lock.holder(root.nursery_lock)
     _tidy(root)
-    if not pid:  # it has ended meanwhile
+    if not pid:  # it has exited meanwhile
         return "the nursery has ended"
     os.rename(root.nursery_lock, root.nursery_lock_aside(pid))
     root.nursery_socket.unlink(missing_ok=True)
@@ -29,7 +29,7 @@ def step_around(root: Root) -> str:
 
 
 def _tidy(root: Root) -> None:
-    """Locks of those that have ended since."""
+    """Removes the locks of nurseries that have exited since."""
     for path in root.run.glob(f"{root.nursery_name}.*.lock"):
         with contextlib.suppress(OSError):
             if not lock.holder(path):

@@ -1,4 +1,4 @@
-"""What the daemon asks a supervisor for."""
+"""The daemon's client of a supervisor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ Figures = dict[int, tuple[float, int]]
 
 @dataclass(frozen=True, slots=True)
 class JournalChange:
-    """What a supervisor tells: bytes of the journal that are on disk, a record that is owed to it, why it takes none
-    (empty: none waits for it), or what open gaps have lost by now. The others are None."""
+    """A report of a supervisor: bytes of the journal that are on disk, a record that it owes to the journal, why
+    records cannot be written (empty: none waits), or the lost bytes of open gaps. The other fields are None."""
 
     size: int | None = None
     owed: Record | None = None
@@ -29,7 +29,7 @@ class JournalChange:
 
 
 async def watch(connection: Connection) -> None:
-    """From now on `next_change` returns. Raises LinkLost."""
+    """Subscribes to changes of the journal: `next_change` then returns them. Raises LinkLost."""
     await connection.send({"op": "watch"})
 
 
@@ -59,11 +59,11 @@ async def stop(
     sent: Sequence[str] = (),
     hung: tuple[float, str] | None = None,
 ) -> None:
-    """Orders a stop over a connection of its own; returns when it has begun.
+    """Orders a stop over a connection of its own; returns when the stop has begun.
 
-    `steps` are those of the grace in seconds, None for the job's own. `up`: when the daemon itself began it (seconds of
-    CLOCK_BOOTTIME), and `sent`: the signals that it sent; the supervisor goes on from there. `hung`: since when the job
-    had hung by then (seconds since the epoch), and how. Raises LinkLost, Refused.
+    `steps`: of the grace period in seconds, None for the job's own. `up`: when the daemon itself began the stop
+    (seconds of CLOCK_BOOTTIME), and `sent`: the signals that it sent; the supervisor continues from there. `hung`:
+    since when the job has hung (seconds since the epoch), and how. Raises LinkLost, Refused.
     """
     order: Message = {"op": "stop", "steps": None if steps is None else list(steps), "by": by, "reason": reason}
     if hung is not None:
@@ -72,12 +72,17 @@ async def stop(
 
 
 async def hung(paths: Sequence[Path], attempt: int, ranks: Sequence[int], reason: str, *, again: bool) -> None:
-    """Has an attempt ended because it hangs; returns when that is in the journal.
+    """Ends an attempt because it hangs; returns when that is in the journal.
 
-    `ranks` are to blame (none: all of them); `again`: it is to be started again, where its budget allows. Raises
-    LinkLost, Refused, where that attempt does not run any more.
+    `ranks` are to blame (none: all of them); `again`: restart the job if its budget allows. Raises LinkLost, and
+    Refused if that attempt no longer runs.
     """
     await _order(paths, {"op": "hung", "attempt": attempt, "ranks": list(ranks), "reason": reason, "again": again})
+
+
+async def explained(paths: Sequence[Path], recommendation: str, cause: str) -> None:
+    """Gives the supervisor the explanation of its job's end, for the epilog. Raises LinkLost, Refused."""
+    await _order(paths, {"op": "explained", "recommendation": recommendation, "cause": cause})
 
 
 async def _order(paths: Sequence[Path], order: Message) -> None:
@@ -89,4 +94,4 @@ async def _order(paths: Sequence[Path], order: Message) -> None:
         raise LinkLost(f"the supervisor did not take the order in {STOP_S:g} s") from None
 
 
-__all__ = ["Figures", "JournalChange", "LinkLost", "Refused", "hung", "next_change", "stop", "watch"]
+__all__ = ["Figures", "JournalChange", "LinkLost", "Refused", "explained", "hung", "next_change", "stop", "watch"]

@@ -8,13 +8,15 @@ from typing import Any
 
 from muster.agent.errors import InvalidRequest
 from muster.agent.events.event_store import Event
+from muster.agent.hang import slow_sentence
 from muster.agent.hang.hang_watch import CurrentHang
 from muster.agent.jobs.admission import new_job_id
 from muster.agent.jobs.entry import Entry
-from muster.agent.jobs.explained import Worker
+from muster.agent.jobs.explained import Worker, applied
 from muster.agent.messages.spec_message import said_in, spec_to
 from muster.agent.protobuf_times import timestamp
 from muster.agent.text import plain
+from muster.probes.hang.slow import SlowChange
 from muster.supervisors.launch.modes import modelarts, presets
 from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model import lifecycle, verdict
@@ -88,10 +90,17 @@ def _gap(gap: lifecycle.OpenGap) -> job_pb2.OutputGap:
     return job_pb2.OutputGap(lost_bytes=gap.bytes, since=timestamp(gap.since), error=plain(gap.error))
 
 
-def add_present(message: job_pb2.Job, entry: Entry, held_by: Sequence[str] | None, found: CurrentHang | None) -> None:
+def add_present(
+    message: job_pb2.Job,
+    entry: Entry,
+    held_by: Sequence[str] | None,
+    found: CurrentHang | None,
+    slow: SlowChange | None = None,
+) -> None:
     """Adds what no journal has.
 
-    `held_by`: who is still on its cards, of an ended job; None: nobody. `found`: what the hang rule says of it.
+    `held_by`: who is still on its cards, of an ended job; None: nobody. `found`: what the hang rule says of it;
+    `slow`: its slow ranks.
     """
     message.cards_free = not entry.job.cards or (entry.job.state.final and held_by is None)
     message.held_by.extend(plain(text) for text in held_by or ())
@@ -102,6 +111,8 @@ def add_present(message: job_pb2.Job, entry: Entry, held_by: Sequence[str] | Non
         message.state = job_pb2.JOB_STATE_STOPPING
     if found is not None:
         message.hang.CopyFrom(hang_to(found))
+    if slow is not None:
+        message.slow.CopyFrom(slow_to(slow))
 
 
 def hang_to(found: CurrentHang) -> job_pb2.HangVerdict:
@@ -115,6 +126,17 @@ def hang_to(found: CurrentHang) -> job_pb2.HangVerdict:
         since=timestamp(found.since),
         reason=plain(found.reason),
         evidence=plain(json.dumps(dict(found.evidence))),
+    )
+
+
+def slow_to(slow: SlowChange) -> job_pb2.SlowRanks:
+    """The slow ranks of a job."""
+    return job_pb2.SlowRanks(
+        ranks=slow.ranks,
+        since=timestamp(slow.since),
+        confidence=slow.confidence,
+        reason=plain(slow_sentence.sentence(slow)),
+        evidence=plain(json.dumps(dict(slow.evidence))),
     )
 
 
@@ -189,12 +211,14 @@ def verdict_of(entry: Entry) -> job_pb2.Verdict | None:
     known = verdict.so_far(job)
     if known is None:
         return None
-    message = _verdict(known, verdict.unordered(job) if known.first_failed is not None else ())
-    if (explained := entry.explained) is not None:
-        message.recommendation = job_pb2.Recommendation.Value(f"RECOMMENDATION_{explained.recommendation}")
-        message.recommendation_reason = plain(explained.reason)
+    explained = entry.explained
+    is_known = known.first_failed is None or (explained is not None and explained.first_failed is not None)
+    message = _verdict(applied(known, explained), () if is_known else verdict.unordered(job))
+    if explained is not None:
         message.cause, message.cause_kind = plain(explained.cause), explained.kind
         message.cause_signature = explained.signature
+        if explained.rank is not None:
+            message.cause_rank = explained.rank
         if explained.worker is not None:
             message.failed_worker.CopyFrom(_failed_worker(explained.worker))
     message.explained = job.state.final and not entry.lacks_explanation

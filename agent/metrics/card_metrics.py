@@ -24,46 +24,58 @@ DRIVER_TROUBLE = OWN.gauge(
     "muster_driver_trouble", "1 while the cards' driver as a whole does not answer, and why.", "kind", "trouble"
 )
 
-_CARD = ("card", "uuid", "model")
+CARD_LABELS = ("card", "uuid", "model")
 INFO = OWN.gauge(
     "muster_card_info",
     "Always 1; what does not change is in the labels.",
-    *_CARD,
+    *CARD_LABELS,
     "bus_id",
     "numa_node",
     "mig",
 )
-LEASED = OWN.gauge("muster_card_leased", "1 while a job that has not ended holds the card.", *_CARD)
-UP = OWN.gauge("muster_card_up", "1 while the driver answers for the card.", *_CARD)
-TROUBLE = OWN.gauge("muster_card_trouble", "1 while the driver does not answer for it, and why.", *_CARD, "trouble")
-
-UTIL = OWN.gauge("muster_card_utilization_ratio", "Share of the time in which the card computed, 0 to 1.", *_CARD)
-MEM_UTIL = OWN.gauge(
-    "muster_card_memory_utilization_ratio", "Share of the time in which the card's memory was moved, 0 to 1.", *_CARD
+LEASED = OWN.gauge("muster_card_leased", "1 while a job that has not ended holds the card.", *CARD_LABELS)
+UP = OWN.gauge("muster_card_up", "1 while the driver answers for the card.", *CARD_LABELS)
+TROUBLE = OWN.gauge(
+    "muster_card_trouble", "1 while the driver does not answer for it, and why.", *CARD_LABELS, "trouble"
 )
-MEM_USED = OWN.gauge("muster_card_memory_used_bytes", "Memory of the card that is in use.", *_CARD)
-MEM_TOTAL = OWN.gauge("muster_card_memory_total_bytes", "Memory that the card has.", *_CARD)
-POWER = OWN.gauge("muster_card_power_watts", "Power that the card draws.", *_CARD)
-PROCESSES = OWN.gauge("muster_card_processes", "Processes that the driver shows on the card.", *_CARD)
 
-POWER_LIMIT = OWN.gauge("muster_card_power_limit_watts", "Power that the card may draw.", *_CARD)
-TEMP = OWN.gauge("muster_card_temperature_celsius", "Temperature of the card's processor.", *_CARD)
-MEM_TEMP = OWN.gauge("muster_card_memory_temperature_celsius", "Temperature of the card's memory.", *_CARD)
-SM_CLOCK = OWN.gauge("muster_card_clock_hertz", "Clock of the card's processor.", *_CARD)
-MEM_CLOCK = OWN.gauge("muster_card_memory_clock_hertz", "Clock of the card's memory.", *_CARD)
-ENERGY = OWN.counter("muster_card_energy_joules_total", "Energy that the card used since its driver's load.", *_CARD)
+UTIL = OWN.gauge("muster_card_utilization_ratio", "Share of the time in which the card computed, 0 to 1.", *CARD_LABELS)
+MEM_UTIL = OWN.gauge(
+    "muster_card_memory_utilization_ratio",
+    "Share of the time in which the card's memory was moved, 0 to 1.",
+    *CARD_LABELS,
+)
+MEM_USED = OWN.gauge("muster_card_memory_used_bytes", "Memory of the card that is in use.", *CARD_LABELS)
+MEM_TOTAL = OWN.gauge("muster_card_memory_total_bytes", "Memory that the card has.", *CARD_LABELS)
+POWER = OWN.gauge("muster_card_power_watts", "Power that the card draws.", *CARD_LABELS)
+PROCESSES = OWN.gauge("muster_card_processes", "Processes that the driver shows on the card.", *CARD_LABELS)
+
+POWER_LIMIT = OWN.gauge("muster_card_power_limit_watts", "Power that the card may draw.", *CARD_LABELS)
+TEMP = OWN.gauge("muster_card_temperature_celsius", "Temperature of the card's processor.", *CARD_LABELS)
+MEM_TEMP = OWN.gauge("muster_card_memory_temperature_celsius", "Temperature of the card's memory.", *CARD_LABELS)
+SM_CLOCK = OWN.gauge("muster_card_clock_hertz", "Clock of the card's processor.", *CARD_LABELS)
+MEM_CLOCK = OWN.gauge("muster_card_memory_clock_hertz", "Clock of the card's memory.", *CARD_LABELS)
+ENERGY = OWN.counter(
+    "muster_card_energy_joules_total", "Energy that the card used since its driver's load.", *CARD_LABELS
+)
 FABRIC = OWN.counter(
     "muster_card_fabric_bytes_total",
     "Bytes over all links of the card's fabric (NVLink, HCCS), both ways.",
-    *_CARD,
+    *CARD_LABELS,
 )
-LINKS = OWN.gauge("muster_card_fabric_links", "Links of the card's fabric, by whether they are up.", *_CARD, "state")
-REPLAYS = OWN.counter("muster_card_pcie_replays_total", "Packets sent again over the card's PCIe link.", *_CARD)
-ECC = OWN.counter("muster_card_ecc_errors_total", "Memory errors of the card, since its driver's load.", *_CARD, "type")
-REMAPPED = OWN.gauge("muster_card_remapped_rows", "Rows of the card's memory that were replaced.", *_CARD, "type")
-REMAP_PENDING = OWN.gauge("muster_card_row_remap_pending", "1 while a replaced row waits for a reset.", *_CARD)
-REMAP_FAILED = OWN.gauge("muster_card_row_remap_failed", "1 where a row could not be replaced.", *_CARD)
-SLOWED = OWN.gauge("muster_card_clock_limited", "1 while its clocks are held down for this reason.", *_CARD, "reason")
+LINKS = OWN.gauge(
+    "muster_card_fabric_links", "Links of the card's fabric, by whether they are up.", *CARD_LABELS, "state"
+)
+REPLAYS = OWN.counter("muster_card_pcie_replays_total", "Packets sent again over the card's PCIe link.", *CARD_LABELS)
+ECC = OWN.counter(
+    "muster_card_ecc_errors_total", "Memory errors of the card, since its driver's load.", *CARD_LABELS, "type"
+)
+REMAPPED = OWN.gauge("muster_card_remapped_rows", "Rows of the card's memory that were replaced.", *CARD_LABELS, "type")
+REMAP_PENDING = OWN.gauge("muster_card_row_remap_pending", "1 while a replaced row waits for a reset.", *CARD_LABELS)
+REMAP_FAILED = OWN.gauge("muster_card_row_remap_failed", "1 where a row could not be replaced.", *CARD_LABELS)
+SLOWED = OWN.gauge(
+    "muster_card_clock_limited", "1 while its clocks are held down for this reason.", *CARD_LABELS, "reason"
+)
 
 #: Bits of NVML's clock event reasons, without "idle".
 REASONS = {

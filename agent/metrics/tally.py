@@ -14,9 +14,9 @@ import structlog
 from muster.agent.errors import CursorTooOld
 from muster.agent.events.event_store import Event, EventStore
 from muster.agent.exposition import Catalogue, Metric, Page
-from muster.agent.jobs.entry import EXPLAINED, Entry
+from muster.agent.jobs.entry import Entry
 from muster.probes.hang.verdicts import HangKind, HangVerdict
-from muster.supervisors.model.states import JOB, Outcome, State
+from muster.supervisors.model.states import EXPLAINED, JOB, Outcome, State
 
 #: Events taken at a time.
 _PAGE = 512

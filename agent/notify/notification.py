@@ -13,12 +13,14 @@ from muster.supervisors.model.states import State
 MAX_TEXT = 4096
 MAX_ATTRIBUTES = 64
 
-#: While a driver hangs, it is unknown whether the job hangs.
-_HANG = {
+#: By the kind of the event. While a driver hangs, it is unknown whether the job hangs.
+_NAMES = {
     "job.suspected_hang": "suspected_hang",
     "job.driver_hang": "suspected_hang",
     "job.hung": "hung",
     "job.recovered": "recovered",
+    "job.slow_rank": "slow_rank",
+    "job.slow_rank_cleared": "slow_rank",
 }
 #: Conditions of muster itself: they refuse no job, but an operator should know of them.
 _OF_MUSTER = frozenset({"SUPERVISOR_CRASHING", "DAEMON_DEGRADED"})
@@ -64,8 +66,8 @@ def names(event: Event) -> tuple[str, ...]:
         case "job.ended":
             special = _ENDS.get(State(said["state"])) if said.get("state") in frozenset(State) else None
             return (special, "ended") if special else ("ended",)
-        case kind if kind in _HANG:
-            return (_HANG[kind],)
+        case kind if kind in _NAMES:
+            return (_NAMES[kind],)
         # A condition that is no longer CRITICAL is reported, too, because it was reported before.
         case node_notes.CONDITION | node_notes.CLEARED:
             told = Status.CRITICAL in (said.get("status"), said.get("was")) or said.get("code") in _OF_MUSTER

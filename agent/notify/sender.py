@@ -24,7 +24,7 @@ from muster.agent.notify.backlog import COMMAND, WEBHOOK, Outbox, Queue
 from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
 from muster.agent.notify.webhook import WebhookTarget
 from muster.probes.kernel.backoff import Backoff
-from muster.supervisors.model.notify_rules import JOB_EVENTS, shown
+from muster.supervisors.model.notify_rules import USUAL_JOB_EVENTS, shown
 from muster.supervisors.paths import Root
 
 #: Events taken at a time.
@@ -192,7 +192,7 @@ class Notifier:
         except JobNotFound:  # the job was deleted meanwhile
             spec = None
         if spec is not None and spec.notify_webhook:
-            found.append((_job_key(spec), spec.notify_events or JOB_EVENTS))
+            found.append((_job_key(spec), spec.notify_events or USUAL_JOB_EVENTS))
         return found
 
     # --- sending ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Makes telemetry records of looks at jobs, and writes them to the file that the operator configured."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import anyio
 
@@ -15,12 +17,54 @@ from muster.probes.cards.driver import View
 from muster.probes.cards.sampler import ProcessLook
 from muster.probes.kernel.trees import JobProcess, ProcessRole
 from muster.supervisors.model.card_identity import numbers_now
+from muster.supervisors.output.log_layout import Folder
+from muster.supervisors.output.log_reader import Reader
 from muster.supervisors.paths import Root
 
 #: Seconds that reading the sizes of logs may take.
 LOGS_S = 5.0
 #: Seconds between two checks for another configured file.
 NOTICE_S = 5.0
+#: Bytes of a log of which lines are counted in one look: enough for who asks whether lines come steadily.
+_COUNTED_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class LogCount:
+    """Output of a rank so far in bytes, and the lines that were counted since the first look."""
+
+    size: int
+    lines: int = 0
+
+
+class LogCounts:
+    """Counts the output in logs of a folder, look by look. For one thread at a time."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._seen: dict[Path, LogCount] = {}
+
+    def look(self, logs: Sequence[Path]) -> Mapping[Path, LogCount]:
+        """Of the logs that are there; the others are forgotten. Of what came since the look before, lines of the last
+        64 KiB count; a log that cannot be read has those that it had. Raises OSError where the folder cannot be."""
+        found: dict[Path, LogCount] = {}
+        layouts = self._folder.look(logs)
+        with Reader(self._folder) as reader:
+            for log, layout in zip(logs, layouts, strict=True):
+                if layout.pieces or layout.end:
+                    found[log] = self._count(reader, log, layout.end)
+        self._seen = found
+        return found
+
+    def _count(self, reader: Reader, log: Path, end: int) -> LogCount:
+        before = self._seen.get(log)
+        if before is None:
+            return LogCount(end)
+        try:
+            _, data = reader.stretch(log, max(before.size, end - _COUNTED_BYTES), end)
+        except OSError:  # one that is removed, or damaged
+            data = b""
+        return LogCount(end, before.lines + data.count(b"\n"))
 
 
 class Recording:
@@ -33,6 +77,7 @@ class Recording:
         self._path = path
         self._view = view
         self._file = RecordFile(records)
+        self._counts = LogCounts(log_folder.folder(root.log))
         self._next: tuple[ProcessLook, Mapping[str, Entry]] | None = None
         self._came = Changes()
 
@@ -61,9 +106,9 @@ class Recording:
             if self._next is not None:
                 look, entries = self._next
                 self._next = None
-                sizes = await self._log_sizes(entries)
+                logs = await self._count_logs(entries)
                 for job in look.jobs:
-                    self._records.publish(_record(look, entries[job], self._view(), sizes.get(job, {})))
+                    self._records.publish(_record(look, entries[job], self._view(), logs.get(job, {})))
 
     async def _follow_file(self) -> None:
         """Until another file is named."""
@@ -79,38 +124,39 @@ class Recording:
                     tasks.cancel_scope.cancel()
                     break
 
-    async def _log_sizes(self, entries: Mapping[str, Entry]) -> Mapping[str, dict[str, int]]:
-        """Log sizes in bytes, by job and rank; empty if the disk with the logs does not answer."""
+    async def _count_logs(self, entries: Mapping[str, Entry]) -> Mapping[str, dict[str, LogCount]]:
+        """Log counts by job and rank; empty if the disk with the logs does not answer."""
         wanted = [
             (job, str(rank.rank), self._root.rank_log(job, rank.rank, rank.device))
             for job, entry in entries.items()
             for rank in entry.job.ranks
         ]
 
-        def sizes() -> dict[str, dict[str, int]]:
-            found: dict[str, dict[str, int]] = {}
-            layouts = log_folder.folder(self._root.log).look([path for _, _, path in wanted])
-            for (job, rank, _), layout in zip(wanted, layouts, strict=True):
-                if layout.pieces or layout.end:
-                    found.setdefault(job, {})[rank] = layout.end
+        def counts() -> dict[str, dict[str, LogCount]]:
+            found: dict[str, dict[str, LogCount]] = {}
+            seen = self._counts.look([path for _, _, path in wanted])
+            for job, rank, path in wanted:
+                if path in seen:
+                    found.setdefault(job, {})[rank] = seen[path]
             return found
 
         try:
             with anyio.move_on_after(LOGS_S):
-                return await watched.call(f"sizes of the logs in {self._root.log}", sizes)
+                return await watched.call(f"sizes of the logs in {self._root.log}", counts)
         except (OSError, watched.StillHanging):
             pass
         return {}
 
 
-def _record(look: ProcessLook, entry: Entry, view: View, log_bytes: dict[str, int]) -> TelemetryRecord:
+def _record(look: ProcessLook, entry: Entry, view: View, logs: Mapping[str, LogCount]) -> TelemetryRecord:
     # A command that a person runs in a job is not a sign of life.
     procs = tuple(_proc(proc) for proc in look.jobs[entry.job_id] if proc.role != ProcessRole.SESSION)
     driver = str(view.driver.trouble) if view.driver is not None and entry.job.cards else None
     nodes = entry.job.node_count
-    return TelemetryRecord(
-        look.at, entry.job_id, procs, _cards(entry, view), log_bytes, look.node.net_bytes, driver, nodes
-    )
+    sizes = {rank: log.size for rank, log in logs.items()}
+    lines = {rank: log.lines for rank, log in logs.items()}
+    cards, net = _cards(entry, view), look.node.net_bytes
+    return TelemetryRecord(look.at, entry.job_id, procs, cards, sizes, net, driver, nodes, log_lines=lines)
 
 
 def _proc(proc: JobProcess) -> ProcRecord:

@@ -61,7 +61,8 @@ class CardRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class TelemetryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job at one moment, in seconds since the epoch. `log_bytes`: size of each rank's log file; `net_bytes`: of all
-    interfaces of the node except the loopback, both ways."""
+    interfaces of the node except the loopback, both ways; `log_lines`: lines of each log that were counted so far, from
+    some beginning."""
 
     t: float
     job: str
@@ -79,6 +80,7 @@ class TelemetryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     library: LibraryWait | None = None
     #: Its ranks were asked for dumps since then: what they wrote may be that.
     asked: bool = False
+    log_lines: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -29,12 +29,14 @@ SHOWN_AFTER_S = 60.0
 #: The kernel killed a process because memory ran out: not a fault of the node, but a possible cause.
 OOM_KILL = "OOM_KILL"
 HANG = ("job.suspected_hang", "job.hung", "job.driver_hang", "job.recovered")
+SLOW = ("job.slow_rank", "job.slow_rank_cleared")
 _OF_NODE = frozenset(
     {EVENT, CONDITION, CLEARED, DRAINED, UNDRAINED, "node.started", "node.stopping", "node.nursery_died"}
 )
 _OF_JOB = frozenset(
     {
         *HANG,
+        *SLOW,
         "job.warning",
         "job.output_lost",
         "job.taken_over",

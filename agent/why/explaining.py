@@ -1,6 +1,7 @@
 """Explains each failed job soon after its end, and again while more facts may arrive: an Xid, a kernel message."""
 
 import contextlib
+import copy
 import time
 from collections import deque
 from pathlib import Path
@@ -15,13 +16,16 @@ from muster.agent.errors import JobNotFound
 from muster.agent.events.event_store import Event
 from muster.agent.jobs import explained
 from muster.agent.jobs.ended.ended_row import Ended
-from muster.agent.jobs.entry import EXPLAINED, Entry
-from muster.agent.jobs.explained import Explained, Worker
+from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.explained import Explained
 from muster.agent.jobs.registry import Registry
+from muster.agent.link import supervisor_client
+from muster.agent.link.supervisor_client import LinkLost, Refused
 from muster.agent.why.causes import probable_cause
-from muster.agent.why.causes.advice import advise
+from muster.agent.why.causes.found import Cause
+from muster.agent.why.explained_verdict import explanation
 from muster.agent.why.facts import Facts, Known, gather
-from muster.agent.why.words import shown
+from muster.supervisors.model.states import EXPLAINED
 from muster.supervisors.supervision_errors import explain
 
 #: A job is explained so many seconds after its end: facts may arrive late.
@@ -47,7 +51,11 @@ class Explaining:
         #: Jobs in the course of explanation; and those whose explanation could not be written.
         self._followed: set[str] = set()
         self._unwritten: set[str] = set()
+        #: Jobs whose epilog waits for the explanation; and all of these that have not ended.
+        self._concluded: deque[Entry] = deque()
+        self._asked: set[str] = set()
         registry.ended.on_ended.append(self._one_ended)
+        registry.on_concluded.append(self._one_concluded)
 
     async def run(self) -> None:
         """Explains jobs until cancelled."""
@@ -57,9 +65,19 @@ class Explaining:
                 told = self._told.count
                 while self._ended:
                     self._begin(self._ended.popleft(), tasks)
+                while self._concluded:
+                    tasks.start_soon(self._explain_to_epilog, self._concluded.popleft())
                 await self._told.beyond(told)
 
+    def _one_concluded(self, entry: Entry) -> None:
+        job = entry.job
+        if job.concluded is not None and job.concluded[0] in EXPLAINED and entry.job_id not in self._asked:
+            self._asked.add(entry.job_id)
+            self._concluded.append(entry)
+            self._told.tell()
+
     def _one_ended(self, entry: Entry) -> None:
+        self._asked.discard(entry.job_id)
         if entry.lacks_explanation:
             self._ended.append(entry)
             self._told.tell()
@@ -92,6 +110,22 @@ class Explaining:
             self._followed.discard(entry.job_id)
             self._unwritten.discard(entry.job_id)
 
+    async def _explain_to_epilog(self, entry: Entry) -> None:
+        """Explains the end that is certain by now; when the job has ended, it is explained again."""
+        try:
+            async with self._limiter:
+                found = explanation(*await self._found(_as_ended(entry)))
+            await supervisor_client.explained(entry.paths.controls, found.recommendation, found.cause)
+        except (LinkLost, Refused) as error:
+            _log.info("why.epilog_not_told", job=entry.job_id, error=str(error))
+        except Exception:  # a bug here must not end the daemon
+            _log.exception("why.explaining_defect", job=entry.job_id)
+
+    async def _found(self, entry: Entry) -> tuple[Facts, list[Cause]]:
+        folder = self._known.config().why.signatures_dir
+        facts = await gather(self._known, entry, Path(folder) if folder else None)
+        return facts, probable_cause.causes(facts)
+
     async def _explain_safely(self, entry: Entry) -> None:
         try:
             async with self._limiter:
@@ -100,18 +134,7 @@ class Explaining:
             _log.exception("why.explaining_defect", job=entry.job_id)
 
     async def _explain(self, entry: Entry) -> None:
-        folder = self._known.config().why.signatures_dir
-        facts = await gather(self._known, entry, Path(folder) if folder else None)
-        causes = probable_cause.causes(facts)
-        advice = advise(facts, causes)
-        main = causes[0] if causes else None
-        found = Explained(advice.action, advice.reason, at=time.time())
-        if main is not None:
-            rank = main.sign.rank if main.sign is not None else None
-            found = Explained(
-                advice.action, advice.reason, shown(main.text, 1000), main.kind, main.confidence, main.signature, rank,
-                time.time(), worker=_worker(facts),
-            )  # fmt: skip
+        found = explanation(*await self._found(entry))
         before = entry.explained
         if found.says(before) and entry.job_id not in self._unwritten:
             return
@@ -132,24 +155,26 @@ class Explaining:
             entry.wake()
 
 
+def _as_ended(entry: Entry) -> Entry:
+    """The job as it will be when its epilog is over."""
+    job = copy.copy(entry.job)
+    assert job.concluded is not None
+    job.state, job.verdict = job.concluded
+    job.ended_at = max((rank.ended_at for rank in job.ranks), default=0.0)
+    ended = copy.copy(entry)
+    ended.job = job
+    return ended
+
+
 def _is_recent(row: Ended, since: float) -> bool:
     return row.state in EXPLAINED and row.ended_at > since and not row.damaged
-
-
-def _worker(facts: Facts) -> Worker | None:
-    launched = facts.launched
-    if launched is None:
-        return None
-    one = launched.workers[0]
-    return Worker(
-        one.launcher, launched.rank, shown(f"{one.who} {one.ending}"), one.rank, one.local_rank, shown(one.host),
-        one.pid, one.code,
-    )  # fmt: skip
 
 
 def _event(entry: Entry, found: Explained, before: Explained | None) -> Event:
     said = {"state": str(entry.job.state), "recommendation": found.recommendation, "reason": found.reason}
     said |= {"cause_kind": found.kind, "confidence": found.confidence, "signature": found.signature}
+    if found.first_failed is not None:
+        said["first_failed_rank"] = str(found.first_failed)
     if found.worker is not None:
         said["worker"] = found.worker.status
     if before is not None:

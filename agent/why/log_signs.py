@@ -4,9 +4,10 @@ Reading is limited in bytes, ranks and time, and runs in a thread that nothing w
 expressions search text that a job wrote.
 """
 
+import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -17,6 +18,7 @@ from muster.agent.why.launchers import LastWords, LauncherReport, WorkerFailure
 from muster.agent.why.signatures import Hit, Table, scan
 from muster.agent.why.worker_logs import Place, ProcessLog
 from muster.probes.calls import watched
+from muster.supervisors.output import tee
 from muster.supervisors.output.log_reader import Reader
 
 #: How many bytes of the end of a log are searched: of the ranks that count, and of others.
@@ -27,6 +29,9 @@ READ_S, SCAN_S = 10.0, 2.0
 _ECHOES = frozenset({"elastic-child-failed"})
 #: Output within so many seconds belongs together: a traceback, and what the interpreter writes as it ends.
 PAUSE_S = 2.0
+_TRACEBACK = re.compile(rb"^(?:\[[a-z]{1,10} ?[0-9]{1,5}\] ?:? ?)?Traceback \(most recent call last\):", re.MULTILINE)
+#: Ends of the lines before a traceback that was raised from another one.
+_CHAINED = (b"another exception occurred:", b"direct cause of the following exception:")
 #: Hits with more than so many bytes, or seconds, between them are unrelated.
 APART_BYTES, APART_S = 16 << 10, 120.0
 
@@ -51,7 +56,8 @@ class Sign:
     """A signature in a log. `at`: when its line was written, in seconds since the epoch; None: unknown. `last`: it
     belongs to the last output; otherwise more output and other signs followed. `file`: its file, if it is not the
     output of the rank. `went_on_at`: when the rank wrote more, over PAUSE_S later; None: it did not, or it is
-    unknown."""
+    unknown. `before_end`: it stands before the traceback with which the output ends, and before all that this one was
+    raised from."""
 
     rank: int | None
     hit: Hit
@@ -59,6 +65,7 @@ class Sign:
     last: bool
     file: str = ""
     went_on_at: float | None = None
+    before_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +82,13 @@ class Launched:
 @dataclass(frozen=True, slots=True)
 class Searched:
     """What was found, in the order of the given logs, and sentences about what could not be searched. `pids`: processes
-    that a signal ended, as a shell reports in the log."""
+    that a signal ended, as a shell reports in the log. `last_lines`: of ranks."""
 
     signs: tuple[Sign, ...] = ()
     missing: tuple[str, ...] = ()
     launched: tuple[Launched, ...] = ()
     pids: tuple[int, ...] = ()
+    last_lines: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
@@ -112,6 +120,7 @@ async def search(wanted: Sequence[Wanted], table: Table) -> Searched:
         tuple(text for one in done for text in one.missing),
         tuple(report for one in done for report in one.launched),
         tuple(pid for one in done for pid in one.pids),
+        {rank: lines for one in done for rank, lines in one.last_lines.items()},
     )
 
 
@@ -140,6 +149,9 @@ def search_file(one: Wanted, table: Table) -> Searched:
         launched = (Launched(one.rank, report.workers, launchers.last_words(data, report), at),)
     times = _times(one, start, [hit.at for hit in hits])
     signs = [_gone_on(sign, one, start, start + len(data)) for sign in _signs(one.rank, hits, times)]
+    if report is None:  # a launcher's workers write into one output
+        end = _last_traceback(data)
+        signs = [replace(sign, before_end=sign.hit.at < end) for sign in signs]
     if one.place is not None and one.rank is not None:
         if report is not None:
             further, launched = _of_workers(one.rank, report, launched[0], one.place, table)
@@ -148,7 +160,8 @@ def search_file(one: Wanted, table: Table) -> Searched:
         worker = None if not launched else launched[0].workers[0].rank
         for log in worker_logs.of_cann(one.place, pid):
             signs += _signs_in(log, one.rank, worker, table)
-    return Searched(tuple(signs), missing, launched, launchers.told_by_shell(data))
+    last = {} if one.rank is None else {one.rank: tee.last_lines(data, cut=False)}
+    return Searched(tuple(signs), missing, launched, launchers.told_by_shell(data), last)
 
 
 def _of_workers(
@@ -218,6 +231,16 @@ def _gone_on(sign: Sign, one: Wanted, start: int, end: int) -> Sign:
         if when is not None and when / 1e9 - sign.at > PAUSE_S:
             return replace(sign, went_on_at=when / 1e9)
     return sign
+
+
+def _last_traceback(data: bytes) -> int:
+    """Where the last traceback begins, or the first of those that it was raised from; 0 where there is none."""
+    place = before = 0
+    for match in _TRACEBACK.finditer(data):
+        if not data[before : match.start()].rstrip().endswith(_CHAINED):
+            place = match.start()
+        before = match.start()
+    return place
 
 
 def _signs(rank: int | None, hits: Sequence[Hit], times: Sequence[float | None]) -> list[Sign]:

@@ -120,7 +120,6 @@ def _first_failure(report: Report, pen: Pen) -> Iterator[str]:
     first, started = report.first, report.job.started_at
     if first is None:
         return
-    status = next((one.status for one in report.failed if one.rank == first.rank), "failed")
     pid = f" (pid {first.pid})" if first.pid else ""
     at = ""
     if first.ended_at:
@@ -130,11 +129,12 @@ def _first_failure(report: Report, pen: Pen) -> Iterator[str]:
     title = "Ended first, by muster" if first.outcome is Outcome.HUNG else "First failure"
     if report.unordered:
         title += f", one of ranks {numbers(report.unordered)} (unknown which)"
-    yield f"{pen.title(title)}: rank {first.rank} on device {first.device}{pid} {status}{at}"
+    yield f"{pen.title(title)}: rank {first.rank} on device {first.device}{pid} {report.first_status}{at}"
     yield f"  log: {shown(plain(report.first_log), 1000)}"
     others = [one for one in report.failed if one.rank != first.rank]
     for other in others[:4]:
-        yield f"  then rank {other.rank} {other.status}, {apart(other.seconds)}"
+        order = "then" if other.seconds + report.zero >= first.ended_at else "before its end"
+        yield f"  {order} rank {other.rank} {other.status}, {apart(other.seconds)}"
     if len(others) > 4:
         yield f"  then {len(others) - 4} more"
 

@@ -1,19 +1,20 @@
 """The report of a job as data, built from its facts. docs/guides/why.md describes it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from muster.agent.jobs.entry import Entry
+from muster.agent.jobs.explained import applied
 from muster.agent.text import plain
 from muster.agent.why import around, curves
 from muster.agent.why.around import Happening
 from muster.agent.why.causes import causes_said, probable_cause
-from muster.agent.why.causes.advice import advise
 from muster.agent.why.causes.found import CERTAIN, LOW, NONE, Cause
+from muster.agent.why.explained_verdict import explanation
 from muster.agent.why.facts import Facts, Known, gather
 from muster.agent.why.words import of_this_attempt, shown
 from muster.probes.kernel import endings
@@ -123,7 +124,8 @@ class Report:
     """One typed structure: `page` prints it for people, agent/api/report_json.py as JSON.
 
     Times are seconds since the epoch. Other times are relative to `zero`, and `zero_is` says what that moment is: "the
-    end of rank 3". `warnings` are the newest; `first_log` is the log of the rank that failed first.
+    end of rank 3". `warnings` are the newest; `first_status` and `first_log` are of the rank that
+    failed first.
     """
 
     job_id: str
@@ -132,6 +134,7 @@ class Report:
     verdict: Verdict | None
     unordered: tuple[int, ...]
     first: Rank | None
+    first_status: str
     first_log: str
     warnings: list[str]
     past: list[PastAttempt]
@@ -179,7 +182,9 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
     main = causes[0] if causes else None
     also = [one for one in causes[1:] if main is not None and _adds(main, one)][:MAX_ALSO]
     steps = [step for one in (main, *also) if one is not None for step in one.steps]
-    reached, first = _reached(facts, causes), facts.first
+    reached = _reached(facts, causes)
+    first = facts.first if reached is None or reached.first_failed is None else job.rank(reached.first_failed)
+    is_moved = first is not None and facts.first is not None and first.rank != facts.first.rank
     begin = max(job.started_at or (0.0 if entry.damaged else job.accepted_at), facts.zero - 3600.0)
     rows = around.chosen(facts.happenings, begin - 1.0, facts.zero, MAX_ROWS)
     ends = [rank.ended_at for rank in job.ranks]
@@ -188,8 +193,9 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
         state=job.state,
         job=job,
         verdict=reached,
-        unordered=tuple(verdict.unordered(job)) if reached is not None and reached.first_failed is not None else (),
+        unordered=() if reached is None or reached.first_failed is None or is_moved else tuple(verdict.unordered(job)),
         first=first,
+        first_status="" if first is None else shown(plain(_ending(first))),
         first_log="" if first is None else str(root.rank_log(entry.job_id, first.rank, first.device)),
         warnings=[plain(text) for text in warnings[-MAX_NOTES:]],
         past=[_past(past, facts) for past in job.past[-MAX_PAST:]],
@@ -200,7 +206,7 @@ def made(facts: Facts, root: Root, stacks: str) -> Report:
         cause=_reported(main, facts) if main is not None else None,
         other_causes=[_reported(one, facts) for one in also],
         repeated=causes_said.repeated(facts),
-        next_steps=_steps(facts, steps),
+        next_steps=_steps(facts, first, steps),
         failed=[
             FailedRank(rank.rank, rank.device, shown(plain(_ending(rank))), rank.ended_at - facts.zero)
             for rank in facts.failed
@@ -240,12 +246,11 @@ def _worker_words(facts: Facts) -> WorkerWords:
 
 
 def _reached(facts: Facts, causes: Sequence[Cause]) -> Verdict | None:
-    """The verdict so far; if the job has ended, with the recommendation that considers the cause."""
+    """The verdict so far; if the job has ended, corrected by the cause."""
     reached = verdict.so_far(facts.job)
     if reached is None or not facts.job.state.final:
         return reached
-    advice = advise(facts, causes)
-    return replace(reached, recommendation=advice.action, recommendation_reason=advice.reason)
+    return applied(reached, explanation(facts, causes))
 
 
 def _row(one: Happening, zero: float) -> Row:
@@ -269,7 +274,7 @@ def _reported(cause: Cause, facts: Facts) -> ReportedCause:
         cause.confidence,
         cause.kind,
         cause.signature,
-        sign.rank if sign is not None else None,
+        sign.rank if sign is not None else cause.rank,
         causes_said.who(sign, facts)[1] if sign is not None else None,
         shown(plain(sign.hit.line)) if sign is not None else "",
         round(sign.at - facts.zero, 3) if sign is not None and sign.at is not None else None,
@@ -293,10 +298,10 @@ def _headline(facts: Facts, reached: Verdict | None, warnings: int) -> str:
     return "it has not ended; no problem is known"
 
 
-def _steps(facts: Facts, steps: Sequence[str]) -> list[str]:
+def _steps(facts: Facts, first: Rank | None, steps: Sequence[str]) -> list[str]:
     """What to do: the cause's own steps first, a command that shows more last."""
     found = list(dict.fromkeys(steps))[:5]
-    first, job_id, reached = facts.first, facts.entry.job_id, facts.job.verdict
+    job_id, reached = facts.entry.job_id, facts.job.verdict
     if (
         first is not None
         and first.outcome is not Outcome.NOT_STARTED
@@ -311,6 +316,8 @@ def _ending(rank: Rank) -> str:
     """exited with code 7; was killed by SIGSEGV (core dumped)."""
     if rank.outcome is Outcome.NOT_STARTED:
         return "was not started"
+    if rank.outcome is Outcome.GANG_VICTIM:
+        return f"{endings.describe(rank.status)}, ended by muster"
     return "was lost" if rank.outcome is Outcome.LOST else endings.describe(rank.status)
 
 

@@ -27,6 +27,9 @@ _BUILTIN = Path(__file__).with_name("signatures.toml")
 _END_OF_LINE = re.compile(rb"[\r\n]")
 #: The line of a traceback that precedes a line of the program's source.
 _FRAME = re.compile(r'^ {2,}File "[^"]{1,900}", line [0-9]{1,9}, in ')
+#: Lines below the level of an error: NCCL's information, and warnings of PyTorch's C++ code, such as the one about IPv6
+#: that each rendezvous writes.
+_NO_ERROR = re.compile(r" NCCL INFO |^\[W[0-9 ]")
 #: Prefixes that launchers write before each line of a rank.
 _PREFIX = re.compile(r"^\[(?:rank|default) ?([0-9]{1,5})\] ?:? ?")
 
@@ -217,6 +220,7 @@ def _search(
             start not in places
             and not (pattern.anchored and left > start)
             and pattern.regex.search(unprefixed(line))
+            and not _NO_ERROR.search(unprefixed(line))
             and not _is_source(text, start, line)
         ):
             worker = worker_of(line)

@@ -3,7 +3,7 @@ number is a missing one, and only what names neither a time nor a job is no reco
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from muster.probes.waits import LibraryWait, RankStack
@@ -58,7 +58,8 @@ class CardReading:
 class Record:
     """A job at time `t`. `procs` and `cards` None: unknown, which is not the same as none. `others`: nodes of the job
     of which this tells nothing. `stacks`: of dumps that were taken since the record before; `library`: of the
-    last two looks since then; `asked`: ranks were asked for dumps since then, so that what they wrote may be that."""
+    last two looks since then; `asked`: ranks were asked for dumps since then, so that what they wrote may be that;
+    `log_lines`: lines of each rank's log so far, from some beginning; left out: not counted."""
 
     t: float
     job: str
@@ -72,6 +73,7 @@ class Record:
     stacks: tuple[RankStack, ...] = ()
     library: LibraryWait | None = None
     asked: bool = False
+    log_lines: dict[int, float] = field(default_factory=dict)
 
 
 def parse(line: str | bytes) -> Record | None:
@@ -101,7 +103,7 @@ def read(value: object) -> Record:
         job=job,
         procs=_procs(procs) if isinstance(procs, list) else None,
         cards=_cards(cards) if isinstance(cards, list) else None,
-        log_bytes=_log(log),
+        log_bytes=_by_rank(log),
         has_log=isinstance(log, dict),
         net_bytes=_counter(net),
         driver_hangs=value.get("driver") == HANG,
@@ -109,6 +111,7 @@ def read(value: object) -> Record:
         stacks=_stacks(value.get("stacks")),
         library=_library(value.get("library")),
         asked=value.get("asked") is True,
+        log_lines=_by_rank(value.get("log_lines")),
     )
 
 
@@ -192,6 +195,8 @@ def _stacks(values: object) -> tuple[RankStack, ...]:
                 switches=_whole(value.get("switches")),
                 others=_whole(value.get("others")),
                 in_collective=value.get("in_collective") is True,
+                wakes_in=_number(value.get("wakes_in")),
+                helped=value.get("helped") is True,
             )
         )
     return tuple(sorted(found, key=lambda stack: (stack.t, stack.rank)))
@@ -210,7 +215,7 @@ def _library(value: object) -> LibraryWait | None:
     return LibraryWait(t, words, tuple(sorted(found.items())), tuple(sorted(gone)))
 
 
-def _log(value: object) -> dict[int, float]:
+def _by_rank(value: object) -> dict[int, float]:
     found: dict[int, float] = {}
     if isinstance(value, dict):
         for rank, size in value.items():

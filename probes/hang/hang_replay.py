@@ -8,6 +8,7 @@ from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.joined import MAX_JOBS, joined
 from muster.probes.hang.plain import PlainDetector
 from muster.probes.hang.rule import Detector
+from muster.probes.hang.slow import SlowChange, SlowRule, SlowSettings
 from muster.probes.hang.verdicts import Change
 
 #: No record of a node is longer: a line beyond this is none. (8 ranks with 1,000 processes make 300 KB.)
@@ -17,18 +18,25 @@ MAX_LINE = 16 << 20
 Bad = Callable[[int, str], None]
 
 
-def replay(records: Iterable[Record], settings: HangSettings) -> Iterator[Change]:
-    """The changes of verdict of all jobs in these records."""
-    detectors: OrderedDict[str, Detector | PlainDetector] = OrderedDict()
+def replay(
+    records: Iterable[Record], settings: HangSettings, slow_settings: SlowSettings | None = None
+) -> Iterator[Change | SlowChange]:
+    """The changes of verdict of all jobs in these records, and of their slow ranks. The plain rule tells of no slow
+    rank."""
+    detectors: OrderedDict[str, tuple[Detector | PlainDetector, SlowRule]] = OrderedDict()
     for record in records:
-        found = detectors.get(record.job)
-        if found is None:
+        if record.job not in detectors:
             found = PlainDetector(settings) if settings.rule == "plain" else Detector(settings)
-            detectors[record.job] = found
+            detectors[record.job] = found, SlowRule(slow_settings)
             if len(detectors) > MAX_JOBS:
                 detectors.popitem(last=False)
         detectors.move_to_end(record.job)
-        yield from found.feed(record)
+        detector, slow = detectors[record.job]
+        yield from detector.feed(record)
+        if isinstance(detector, Detector):
+            change = slow.feed(record, detector.job, settings)
+            if change is not None:
+                yield change
 
 
 def records_of(files: Sequence[tuple[Iterable[bytes], Bad]]) -> Iterator[Record]:

@@ -107,7 +107,9 @@ class HangSettings(Settings):
         60.0,
         "The same, if sooner, where the silence is unusual: all cards began to wait at once, or a log lost its rhythm.",
     )
-    cadence_count: int = setting(20, "Lines of a log after which their distance is known.", least=2)
+    cadence_count: int = setting(
+        20, "Lines of a log after which their distance is known, if at least four records brought them.", least=2
+    )
     cadence_factor: float = _factor(10.0, "A log has lost its rhythm after this many times the longest of these.")
     proof_s: float = _period(150.0, "Silence after which a job is HUNG, if that is sooner, whose stacks prove it.")
     stacks_apart_s: float = _period(10.0, "Time between the dumps of stacks of a job that is suspected to hang.")
@@ -149,7 +151,8 @@ class HangSettings(Settings):
         "nfs,rpc_,ceph,fuse,request_wait_answer,lustre,cl_,osc_,ll_,ptlrpc,gpfs,cxi,mmfs,xfs,ext4,jbd2,btrfs,zfs,"
         "cv_wait,txg_,cifs,smb,afs,p9_,v9fs,fhgfs,ocfs2,gfs2,io_schedule,folio_wait,wait_on_page,wait_on_bit,bit_wait_io,"
         "wait_on_buffer,__wait_on_buffer,balance_dirty,blk_,submit_bio_wait,bio_wait,iomap,filemap,rq_qos,wbt_,wb_wait,"
-        "sync_inodes,writeback,vfs_fsync,file_write_and_wait,d_alloc_parallel,lookup_slow",
+        "sync_inodes,writeback,vfs_fsync,file_write_and_wait,d_alloc_parallel,lookup_slow,inode_wait,autofs,"
+        "wait_for_response",
         "First letters of the kernel functions in which a process in state D waits for a file system or a disk.",
         what="names with commas",
     )

@@ -86,6 +86,7 @@ class _Joint:
             procs=None if all(r.procs is None for r in near) else tuple(sorted(procs.values(), key=lambda p: p.key)),
             cards=None if all(r.cards is None for r in here) else tuple(cards.values()),
             log_bytes={rank: size for record in here for rank, size in record.log_bytes.items()},
+            log_lines={rank: lines for record in here for rank, lines in record.log_lines.items()},
             has_log=any(record.has_log for record in here),
             net_bytes=self.net_bytes,
             driver_hangs=any(record.driver_hangs for record in near),

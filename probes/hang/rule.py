@@ -50,7 +50,7 @@ class Detector(Resumable[JobState]):
             return []  # out of nothing: one record is not enough
         if job.verdict is HangVerdict.BUSY_HOST and job.candidate not in (None, seen, HangKind.LIVELOCK):
             return []
-        recovered = job.verdict in _SILENCE and moment.life_at > job.silent_since
+        recovered = job.verdict in _SILENCE and moment.sign_at > job.silent_since
         if not self._is_new(decision, recovered, anew):
             return []
         told: dict[str, Any] = {}
@@ -70,6 +70,11 @@ class Detector(Resumable[JobState]):
         if not self.wants_stacks and job.verdict is not HangVerdict.HUNG:  # of a hang they stay as evidence
             job.waits, job.library_inside, job.library_absent, job.library_text = {}, {}, [], ""
         return [change]
+
+    @property
+    def job(self) -> JobState:
+        """What is known of the job after the last record; for reading only."""
+        return self._job
 
     @property
     def wants_stacks(self) -> bool:
@@ -121,7 +126,7 @@ class Detector(Resumable[JobState]):
     def _recovery(self, moment: JobMoment) -> dict[str, Any]:
         job = self._job
         restarted = job.begun_at > job.silent_since
-        silence = max(0.0, min(moment.life_at, job.now) - job.silent_since)
+        silence = max(0.0, min(moment.sign_at, job.now) - job.silent_since)
         if job.verdict in _SILENCE and not restarted:
             job.survived_s = max(job.survived_s, silence)
         return {

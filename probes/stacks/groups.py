@@ -78,6 +78,11 @@ def is_idle(thread: PythonThread) -> bool:
     return all(any(place in frame for place in _IDLE) for frame in thread.frames)
 
 
+def waits_for_threads(thread: PythonThread) -> bool:
+    """Whether it can go on only if another thread or process wakes it up."""
+    return any(place in frame for frame in thread.frames[:1] for place in _IDLE)
+
+
 def _key(process: ProcessStacks) -> _Key:
     """What is equal for equal stacks. Whoever is stopped, or waits in the kernel, is not equal to who is not."""
     main = process.main

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from muster.probes.stacks.groups import is_idle, telling
-from muster.probes.stacks.record import ProcessStacks
+from muster.probes.stacks.groups import is_idle, telling, waits_for_threads
+from muster.probes.stacks.record import STUCK, ProcessStacks
 from muster.probes.waits import RankStack
 
 #: Frames of a stack that are kept: the inner ones, and as many of the outer ones.
@@ -30,15 +30,21 @@ def rank_stack(process: ProcessStacks, t: float = 0.0) -> RankStack:
         frames = (*frames[:_INNER], *frames[-_OUTER:])
     busy = {other.tid for other in process.python if other.tid != process.pid and not is_idle(other)}
     others = [task.switches for task in process.tasks if task.tid in busy]
+    task = next((task for task in process.tasks if thread is not None and task.tid == thread.tid), main)
+    if main is not None and main.state in STUCK:
+        task = main
+    helpers = [other for other in process.python if other is not thread and other.tid not in (0, process.pid)]
     return RankStack(
         t=t,
         rank=process.rank,
         pid=process.pid,
-        state=(main.state if main is not None else process.state) or "?",
-        wchan=main.wchan if main is not None else "",
+        state=(task.state if task is not None else process.state) or "?",
+        wchan=task.wchan if task is not None else "",
         frames=frames,
         moves=thread is not None and len(thread.held) < len(thread.frames),
         switches=main.switches if main is not None else None,
         others=None if None in others or len(others) < len(busy) else sum(n for n in others if n is not None),
         in_collective=any(name in frame for frame in process.native for name in _NATIVE),
+        wakes_in=task.wakes_in if task is not None else None,
+        helped=any(not waits_for_threads(other) for other in helpers),
     )

@@ -20,7 +20,8 @@ class StackTarget:
 class Task:
     """A thread as the kernel has it. `wchan`: function in which it waits, empty where it runs or that is not told;
     `kernel`: its stack in the kernel, empty where that may not be read (only root may). `switches`: how often it has
-    waited so far (voluntary_ctxt_switches); None: not told."""
+    waited so far (voluntary_ctxt_switches); None: not told. `wakes_in`: of one that sleeps, after how many seconds at
+    most it wakes up, as its system call says; None: it does not sleep, or that may not be read."""
 
     tid: int
     name: str
@@ -28,6 +29,7 @@ class Task:
     wchan: str = ""
     kernel: tuple[str, ...] = ()
     switches: int | None = None
+    wakes_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

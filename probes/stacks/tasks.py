@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.kernel.process import Stat, parse_stat
+from muster.probes.stacks import sleeps
 from muster.probes.stacks.record import Task
 
 #: Threads of a process that are looked at, and those of them whose kernel stack is: a training process may have
@@ -52,7 +53,8 @@ def read(proc: Path, pid: int, start: int) -> KernelSide | None:
         wchan = _text(f"{folder}/task/{tid}/wchan")
         kernel = functions(_text(f"{folder}/task/{tid}/stack")) if tid in stacks and there.state != "R" else ()
         switches = _switches(f"{folder}/task/{tid}/status") if tid in stacks else None
-        tasks.append(Task(tid, there.comm, there.state, "" if wchan == "0" else wchan, kernel, switches))
+        wakes_in = sleeps.wakes_in(folder, tid) if "nanosleep" in wchan else None
+        tasks.append(Task(tid, there.comm, there.state, "" if wchan == "0" else wchan, kernel, switches, wakes_in))
     exe = ""
     with contextlib.suppress(OSError):
         exe = os.path.basename(os.readlink(f"{folder}/exe"))

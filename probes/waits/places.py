@@ -25,6 +25,7 @@ class WaitKind(enum.StrEnum):
     SERVER = "server"
     SOCKET = "socket"
     CHILD = "child"
+    WORKERS = "workers"
     STOPPED = "stopped"
     TRACED = "traced"
     BLOCKED = "blocked"
@@ -47,6 +48,7 @@ WORDS = {
     WaitKind.SERVER: "waits for requests",
     WaitKind.SOCKET: "waits for a socket or pipe",
     WaitKind.CHILD: "waits for a child process",
+    WaitKind.WORKERS: "waits for processes or threads of its own",
     WaitKind.STOPPED: "is stopped by a signal (T)",
     WaitKind.TRACED: "is held by a debugger (t)",
     WaitKind.BLOCKED: "waits in the kernel (D)",
@@ -92,6 +94,23 @@ class WaitPlace:
         return f"{words} in {self.line or self.call}" if self.line or self.call else words
 
 
+#: Libraries that send requests, or try them again after a pause.
+_CLIENTS = (
+    *(
+        "grpc",
+        "requests",
+        "urllib3",
+        "http",
+        "aiohttp",
+        "httpx",
+        "httpcore",
+        "botocore",
+        "boto3",
+        "s3transfer",
+        "fsspec",
+    ),
+    *("gcsfs", "wandb", "mlflow", "huggingface_hub", "tenacity", "backoff", "paramiko"),
+)
 #: Parts of files of libraries, and what a frame there waits for; the first that fits counts. The frames were seen in
 #: stacks of PyTorch on gloo, or stand in the sources of these libraries.
 _FILES: tuple[tuple[str, WaitKind], ...] = (
@@ -123,12 +142,26 @@ _FILES: tuple[tuple[str, WaitKind], ...] = (
     ("(code.py", WaitKind.PROMPT),
     ("(cmd.py", WaitKind.PROMPT),
     ("(subprocess.py", WaitKind.CHILD),
+    ("(multiprocessing/pool.py", WaitKind.WORKERS),
+    ("(concurrent/futures/", WaitKind.WORKERS),
+    ("joblib/", WaitKind.WORKERS),
+    ("tensorflow/python/data/", WaitKind.LOADER),
+    ("nvidia/dali/", WaitKind.LOADER),
+    ("grpc/_server.py", WaitKind.SERVER),
+    *(
+        (f"{name}/", WaitKind.SOCKET)
+        for name in ("grpc", "requests", "urllib3", "http", "aiohttp", "httpx", "httpcore")
+    ),
+    *(
+        (f"{name}/", WaitKind.SOCKET)
+        for name in ("botocore", "boto3", "s3transfer", "fsspec", "gcsfs", "wandb", "mlflow")
+    ),
+    *((f"{name}/", WaitKind.SOCKET) for name in _CLIENTS),
     ("(socket.py", WaitKind.SOCKET),
     ("(ssl.py", WaitKind.SOCKET),
     ("asyncio/", WaitKind.SERVER),
     ("(socketserver.py", WaitKind.SERVER),
     ("uvicorn/", WaitKind.SERVER),
-    ("grpc/_server.py", WaitKind.SERVER),
     ("tornado/", WaitKind.SERVER),
     ("vllm/v1/engine/", WaitKind.SERVER),
     ("vllm/distributed/device_communicators/shm_broadcast.py", WaitKind.SERVER),
@@ -142,7 +175,6 @@ _PASSED = (
         "(queue.py",
         "(selectors.py",
         "multiprocessing/",
-        "concurrent/futures/",
         "(contextlib.py",
     ),
     *("(functools.py", "(importlib", "<frozen "),
@@ -165,6 +197,10 @@ def place(stack: RankStack) -> WaitPlace:
     line = next((frame for frame in stack.frames if _of_library(frame) is None), "")
     if stuck := {"T": WaitKind.STOPPED, "t": WaitKind.TRACED, "D": WaitKind.BLOCKED}.get(stack.state):
         return WaitPlace(stuck, "", line or stack.wchan)
+    # What a program's own line does below a save, a load or a compiler is part of that: a slow file, a retry.
+    for frame in stack.frames:
+        if (kind := _of_library(frame)) in (WaitKind.CHECKPOINT, WaitKind.LOADER, WaitKind.COMPILER):
+            return WaitPlace(kind, frame.partition(" (")[0], line)
     for frame in stack.frames:
         kind = _of_library(frame)
         if kind is None:

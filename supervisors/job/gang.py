@@ -34,6 +34,7 @@ from muster.supervisors.session.sessions import Sessions
 from muster.supervisors.supervision_errors import NotStartable
 from muster.supervisors.system.loop import AGAIN_S, Alarm, Loop
 from muster.supervisors.wire.control import JournalServer
+from muster.supervisors.wire.explained_end import ExplainedEnd
 from muster.supervisors.wire.link import NurseryLink
 
 
@@ -67,13 +68,14 @@ class Gang:
             context, ends, self._remains, self._escalation, self._causes, self._sessions, control
         )
         self._start = AttemptStart(context, ends, self._ranks, self._step, self._escalation, self._attempt_end)
+        self._explained = ExplainedEnd(loop, control)
         takeover = Takeover(context, ends, self._step, self._escalation, self._attempt_end, self._sessions)
 
         #: The next attempt; the next try of what the disk or the node refused, and of records that are owed.
         self._restart, self._again, self._settle_again = Alarm(loop), Alarm(loop), Alarm(loop)
         #: Whether the journal lacked records at the last look.
         self._owed = False
-        control.serve(self._causes.handlers() | self._sessions.handlers())
+        control.serve(self._causes.handlers() | self._sessions.handlers() | self._explained.handlers())
         loop.on_child, loop.after = self._remains.wait_for_orphans, self._turn
         # The first thing that the loop does, so that what has ended already is an event like any other.
         loop.once(takeover.begin)
@@ -203,10 +205,12 @@ class Gang:
     def _run_epilog(self) -> bool:
         job = self._job
         assert job.concluded is not None
+        if self._explained.is_due(job.concluded[0]):
+            return False
         try:
             builder = self._ranks.builder()
             self._output.open_job((builder.account.uid, builder.account.gid), len(job.ranks))
-            self._step.begin(builder, steps.EPILOG, steps.environment_of_epilog(*job.concluded))
+            self._step.begin(builder, steps.EPILOG, steps.environment_of_epilog(*job.concluded, self._explained.found))
         except (OSError, NotStartable) as error:
             if self._context.refusals.makes_room(error):
                 return True

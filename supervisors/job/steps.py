@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Job, Rank, Verdict
 from muster.supervisors.model.spec import DEFAULT_REQUIREMENTS_S, DEFAULT_SCRIPT_S, JobSpec
-from muster.supervisors.model.states import Outcome, State
+from muster.supervisors.model.states import EXPLAINED, Outcome, State
+from muster.supervisors.wire.explained_end import CauseFound
 
 REQUIREMENTS, PRE_START, EPILOG = "requirements", "pre_start", "epilog"
 #: From SIGTERM to SIGKILL of a step whose time is over, in seconds.
@@ -83,13 +84,16 @@ def _is_there(program: str, env: Mapping[str, str]) -> bool:
     return any(os.access(os.path.join(folder, program), os.X_OK) for folder in env.get("PATH", "").split(os.pathsep))
 
 
-def environment_of_epilog(state: State, end: Verdict) -> dict[str, str]:
-    """`MUSTER_RECOMMENDATION` is the supervisor's own: the cause is sought once the job has ended."""
+def environment_of_epilog(state: State, end: Verdict, found: CauseFound | None) -> dict[str, str]:
+    """`found`: by the daemon; None: it has not explained this end in time, or there is nothing to explain."""
+    early = found is None and state in EXPLAINED
     return {
         "MUSTER_STATE": state,
         "MUSTER_EXIT_CODE": str(end.exit_code),
         "MUSTER_SUMMARY": end.summary,
-        "MUSTER_RECOMMENDATION": end.recommendation,
+        "MUSTER_RECOMMENDATION": end.recommendation if found is None else found.recommendation,
+        "MUSTER_RECOMMENDATION_STAGE": "early" if early else "explained",
+        "MUSTER_CAUSE": "" if found is None else found.cause,
     }
 
 

@@ -15,8 +15,13 @@ JOB_EVENTS = (
     "suspected_hang",
     "hung",
     "recovered",
+    "slow_rank",
     "output_lost",
 )
+#: Those that a receiver gets only if it names them.
+ASKED_FOR = ("slow_rank",)
+#: What a job's webhook gets that names no events.
+USUAL_JOB_EVENTS = tuple(name for name in JOB_EVENTS if name not in ASKED_FOR)
 #: Events of the node itself.
 NODE_EVENTS = ("node_condition", "node_drained")
 EVENTS = (*JOB_EVENTS, *NODE_EVENTS)

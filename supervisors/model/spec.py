@@ -201,7 +201,7 @@ class JobSpec:
         more="[notify.md](../guides/notify.md)", api="notify.webhook", hide=without_secrets,
     )] = ""
     notify_events: Annotated[tuple[str, ...], kind.EventNames(
-        "A,B", "Which events to post: {allowed}.", api="notify.events", allowed=JOB_EVENTS, unset="all",
+        "A,B", "Which events to post: {allowed}.", api="notify.events", allowed=JOB_EVENTS, unset="all but slow_rank",
         what="names of events, as in failed,hung",
     )] = ()
     notify_secret: Annotated[str, kind.Secret(

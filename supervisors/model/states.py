@@ -25,6 +25,10 @@ class State(enum.StrEnum):
 _FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.LOST})
 
 
+#: States of a job whose verdict the daemon explains soon after its end.
+EXPLAINED = frozenset({State.FAILED, State.LOST})
+
+
 class Outcome(enum.StrEnum):
     """How a rank ended."""
 

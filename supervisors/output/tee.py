@@ -317,5 +317,11 @@ def tail(path: Path) -> tuple[str, ...]:
             start, data = reader.stretch(path, max(layout.begin, layout.end - _TAIL_BYTES), layout.end)
     except OSError:
         return ()
-    lines = data.decode("utf-8", "replace").splitlines()
-    return tuple(lines[1 if start > layout.begin and len(lines) > 1 else 0 :][-_TAIL_LINES:])
+    return last_lines(data, cut=start > layout.begin)
+
+
+def last_lines(data: bytes, *, cut: bool) -> tuple[str, ...]:
+    """As `tail`, of the end of a log. `cut`: other bytes come before."""
+    cut |= len(data) > _TAIL_BYTES
+    lines = data[-_TAIL_BYTES:].decode("utf-8", "replace").splitlines()
+    return tuple(lines[1 if cut and len(lines) > 1 else 0 :][-_TAIL_LINES:])

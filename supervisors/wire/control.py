@@ -288,6 +288,11 @@ class JournalServer(ControlServer):
         if trouble is not None:
             raise trouble
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether a daemon follows the journal."""
+        return not self._watchers.isdisjoint(self.clients)
+
     def close(self) -> None:
         super().close()
         self._paths = ()

@@ -15,6 +15,8 @@ from tests.corpus.log_rule import LogRule
 from tests.corpus.measure import Outcome, for_plain, run
 from tests.corpus.rows import ROWS
 from tests.corpus.scenarios import BY_NAME, SCENARIOS, Scenario
+from tests.corpus.slow import ALL as SLOW_ALL
+from tests.corpus.slow import SlowOutcome, run_slow
 from tests.corpus.stacked import STACKED
 from tests.corpus.variations import VARIATIONS
 
@@ -37,17 +39,25 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--rule", action="append", choices=RULES, help="only this one")
     parser.add_argument("--changes", action="store_true", help="print each change of verdict, to compare two runs")
+    parser.add_argument("--slow", action="store_true", help="the rule of slow ranks, on these and on L and E")
     parser.add_argument("--acted", action="store_true", help="by real processes under a daemon, 60 times as fast")
     parser.add_argument("--rounds", type=int, default=1, help="of --acted: how often each")
     parser.add_argument("--at-once", type=int, default=6, help="of --acted: at a time")
     arguments = parser.parse_args()
-    if unknown := [name for name in arguments.names if name not in ALL]:
-        parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(ALL)}")
+    known = SLOW_ALL if arguments.slow else ALL
+    if unknown := [name for name in arguments.names if name not in known]:
+        parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
     measured = [scenario.name for scenario in (*SCENARIOS, *VARIATIONS, *STACKED)]
     names = arguments.names or (list(ALL) if arguments.changes else measured)
     if arguments.acted:
         return int(_acted(arguments.names, arguments.rounds, arguments.at_once))
     seeds = range(arguments.first, arguments.first + arguments.seeds)
+    if arguments.slow:
+        plays = [(name, seed, arguments.harsh) for name in arguments.names or SLOW_ALL for seed in seeds]
+        with multiprocessing.Pool(arguments.jobs) as pool:
+            found = pool.map(_one_slow, plays, chunksize=4)
+        print(_slow_report(found))
+        return int(any(outcome.wrong for outcome in found))
     if arguments.changes:
         for line in changes.lines([ALL[name] for name in names], seeds, harsh=arguments.harsh):
             print(line)
@@ -69,6 +79,24 @@ def _one(task: tuple[str, int, str, bool]) -> Outcome:
     name, seed, rule, harsh = task
     scenario = ALL[name] if rule == "muster" else for_plain(ALL[name])
     return run(scenario, seed, RULES[rule], harsh=harsh)
+
+
+def _one_slow(task: tuple[str, int, bool]) -> SlowOutcome:
+    name, seed, harsh = task
+    return run_slow(SLOW_ALL[name], seed, harsh=harsh)
+
+
+def _slow_report(outcomes: Sequence[SlowOutcome]) -> str:
+    lines = ["| scenario | traces | right | delay min: median, most | what was wrong |", "|---|---|---|---|---|"]
+    for name in dict.fromkeys(outcome.scenario for outcome in outcomes):
+        mine = [outcome for outcome in outcomes if outcome.scenario == name]
+        bad = [outcome for outcome in mine if outcome.wrong]
+        delays = sorted(outcome.delay_min for outcome in mine if outcome.delay_min is not None)
+        told = f"{delays[len(delays) // 2]:.1f}, {delays[-1]:.1f}" if delays else ""
+        example = f"{bad[0].wrong} (seed {bad[0].seed})" if bad else ""
+        what = f"{name} {SLOW_ALL[name].what}"
+        lines.append(f"| {what} | {len(mine)} | {len(mine) - len(bad)} | {told} | {example} |")
+    return "\n".join(lines)
 
 
 def _acted(names: Sequence[str], rounds: int, at_once: int) -> bool:

@@ -70,6 +70,12 @@ def run(scenario: Scenario, seed: int, rule: HangSettings | Callable[[], LogRule
 
 def changes_of(found: Detector | PlainDetector | LogRule, play: Play, seen: Sequence[Record]) -> Iterator[Change]:
     """What a detector says of these records of a play, with dumps of stacks where and when the daemon takes some."""
+    for record in dumps_between(found, play, seen):
+        yield from found.feed(record)
+
+
+def dumps_between(found: Detector | PlainDetector | LogRule, play: Play, seen: Sequence[Record]) -> Iterator[Record]:
+    """The records with the dumps that the daemon takes; the detector must be fed each of them before the next."""
     begin, since, suspected = seen[0].t, 0.0, math.inf
     after: float | None = None
     due: Iterator[float] = iter(())
@@ -82,7 +88,7 @@ def changes_of(found: Detector | PlainDetector | LogRule, play: Play, seen: Sequ
         if found.verdict is HangVerdict.SUSPECT and record.t - suspected >= LIBRARY_S:
             suspected, said = math.inf, asked(play, record.t - begin, record.t)
         before = found.verdict
-        yield from found.feed(replace(record, stacks=tuple(stacks), library=said) if stacks or said else record)
+        yield replace(record, stacks=tuple(stacks), library=said) if stacks or said else record
         if before is not HangVerdict.SUSPECT:
             suspected = record.t
         if not found.wants_stacks:

@@ -54,6 +54,8 @@ class Stack:
     switches: int | None = None
     others: int | None = None
     in_collective: bool = False
+    wakes_in: float | None = None
+    helped: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Act:
 
     util: Curve = _NOTHING
     power: float | None = None
+    #: The power over time, in the place of `power`.
+    powers: Curve | None = None
     mem: float = 0.0
     fabric: float = 0.0
     cpu: float = 0.0
@@ -179,6 +183,7 @@ def records(play: Play, weather: Weather, rng: random.Random, job: str = "job") 
             noise = rng.gauss(0, weather.util_noise) if weather.util_gauss else rng.uniform(-1, 1) * weather.util_noise
             util = min(100.0, max(0.0, act.util(t - spell.at, rng) + noise))
             share = weather.idle_share if act.power is None else act.power
+            share = share if act.powers is None else act.powers(t - spell.at, rng)
             swing = 1 + weather.drift * math.sin(drift + t / 3000)
             # The act's power is that of an otherwise usual card; what idles draws more where the offset is high.
             share = max(share * swing, weather.idle_share)
@@ -205,12 +210,14 @@ def records(play: Play, weather: Weather, rng: random.Random, job: str = "job") 
                 card = before["cards"][r]
             cards.append(card)
         received = sum(_integral(spells, t, "net") for spells in play.ranks)
+        logged = [] if weather.no_log else [(r, _logged(spells, t)) for r, spells in enumerate(play.ranks)]
         record = {
             "t": round(base + t, 3),
             "job": job,
             "procs": _procs(play, t, weather) if t < play.no_procs_from else [],
             "cards": [] if weather.no_cards else cards,
-            "log_bytes": {} if weather.no_log else {str(r): _logged(spells, t) for r, spells in enumerate(play.ranks)},
+            "log_bytes": {str(r): size for r, size in logged},
+            "log_lines": {str(r): size // LINE for r, size in logged},
             "net_bytes": None if weather.no_net else int(net + net_noise + received),
         }
         if weather.nodes > 1:
@@ -219,6 +226,13 @@ def records(play: Play, weather: Weather, rng: random.Random, job: str = "job") 
             continue
         before = record | {"cards": cards}
         yield record
+
+
+def counted_down(first: Stack, passed: float) -> float | None:
+    """Of a sleep, when it ends; of short ones, one behind the other, another has begun."""
+    if first.wakes_in is None:
+        return None
+    return max(first.wakes_in - passed, min(first.wakes_in, 5.0))
 
 
 def dump(play: Play, t: float, wall: float) -> list[RankStack]:
@@ -239,9 +253,8 @@ def dump(play: Play, t: float, wall: float) -> list[RankStack]:
             return int(begin + rate * passed)
 
         switches, others = counted("switches"), counted("others")
-        found.append(
-            RankStack(**asdict(first) | {"t": wall, "rank": r, "pid": 1000 + r, "switches": switches, "others": others})
-        )
+        counters = {"switches": switches, "others": others, "wakes_in": counted_down(first, passed)}
+        found.append(RankStack(**asdict(first) | {"t": wall, "rank": r, "pid": 1000 + r} | counters))
     return found
 
 

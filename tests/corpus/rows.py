@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.corpus.physics import FUTEX, POLL, SLEEP, Act, Play, Spell, between, flat
-from tests.corpus.scenarios import MINUTE, Scenario, Setting, Told, asleep, spin
+from tests.corpus.scenarios import MINUTE, Scenario, Setting, Told, asleep, spin, u8
 
 FIFO, NFS = "fifo_open", "nfs_wait_bit_killable"
 SLEEPS, COMPUTES = asleep(), Act(cpu=0.99, state="R")
@@ -260,7 +260,9 @@ ROWS: tuple[Scenario, ...] = (
     # --- signs of life ------------------------------------------------------------------------------------------------
     Scenario("P1", "asleep, with some IO", weak_io, 21, ("HUNG",), kind="livelock"),
     Scenario("P2", "asleep, with some CPU time", weak_cpu, 21, ("HUNG",), kind="livelock", ranks=(1, 2)),
-    Scenario("P3", "no cards: a trace of CPU time", trace, None, ("ALIVE",), ("ALIVE",), weather=_NO_CARDS),
+    Scenario(
+        "P3", "no cards: a trace of CPU time", trace, None, ("ALIVE",), ("ALIVE",), weather=_NO_CARDS | {"no_log": True}
+    ),
     # --- all cards at full utilization --------------------------------------------------------------------------------
     Scenario(
         *("P4", "spin: neither power nor memory is told", spin_no_power_no_memory, 62, ("HUNG",)),
@@ -433,6 +435,11 @@ ROWS: tuple[Scenario, ...] = (
         kind="stopped",
         kinds=_GPU,
         ranks=_MANY,
+        weather={"no_log": True},
+    ),
+    Scenario(
+        *("P46", "a rank cannot leave the kernel, and there is no log", u8, 11, ("SUSPECT", "HUNG")),
+        kind="io_blocked",
         weather={"no_log": True},
     ),
 )

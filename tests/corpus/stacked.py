@@ -138,6 +138,55 @@ def s18(s: Setting) -> Told:
     return _returns(s, at(Act(cpu=0.99, state="R"), "torch-evaluates"), peers, s.rng.uniform(5, 40))
 
 
+def s19(s: Setting) -> Told:
+    """It tries again in two minutes."""
+    return _returns(s, at(asleep(SLEEP), "backs-off"), _waits_on_card(s), s.rng.uniform(3, 8))
+
+
+def s20(s: Setting) -> Told:
+    """Another thread of it waits for an answer; the one that is waited for holds a lock, or is joined."""
+    return _returns(s, at(asleep(), s.rng.choice(("joins", "helped"))), _waits_on_card(s), s.rng.uniform(3, 8))
+
+
+def s21(s: Setting) -> Told:
+    """The program's own writer sleeps below torch.save."""
+    return _returns(s, at(asleep(SLEEP), "saves-slowly"), _waits_on_card(s), s.rng.uniform(3, 15))
+
+
+def _light(s: Setting, odd: Act) -> Told:
+    """A job that takes little CPU time and logs a line each 2 s, for some minutes; its peers poll while they wait."""
+    ranks, until = steady_work(s, 2.5, 6)
+    for spells in ranks:
+        spells[:] = [replace(spell, act=replace(spell.act, cpu=0.03, log=40.0)) for spell in spells]
+    culprit = s.rng.randrange(s.ranks)
+    peers = at(asleep(POLL, cpu=s.rng.uniform(0.012, 0.025)), "torch-reduce")
+    go_over_to(ranks, until, *[odd if rank == culprit else peers for rank in range(s.ranks)])
+    return Told(Play(ranks, until + 6 * MINUTE, kind=s.kind), until, culprit)
+
+
+def s22(s: Setting) -> Told:
+    return _light(s, at(asleep(), "torch-guilty_lock"))
+
+
+def s23(s: Setting) -> Told:
+    told = _light(s, at(asleep(cpu=0.005), s.rng.choice(("torch-saves", "torch-uploads", "torch-child"))))
+    assert told.onset is not None
+    again = told.onset + s.rng.uniform(3, 12) * MINUTE
+    for spells in told.play.ranks:
+        spells.append(Spell(again, spells[-2].act))
+    told.play.end = told.onset + 25 * MINUTE
+    return Told(told.play)
+
+
+RECORDED["backs-off"] = [replace(stack, wakes_in=120.0) for stack in RECORDED["torch-guilty_sleep"]]
+RECORDED["helped"] = [replace(stack, helped=True) for stack in RECORDED["torch-guilty_lock"]]
+RECORDED["joins"] = [
+    replace(stack, wchan="unix_stream_read_generic", helped=True) for stack in RECORDED["torch-guilty_lock"]
+]
+RECORDED["saves-slowly"] = [
+    replace(asleep_, frames=("write (train.py:60)", *saves.frames))
+    for asleep_, saves in zip(RECORDED["torch-guilty_sleep"], RECORDED["torch-saves"], strict=True)
+]
 RECORDED["frameless"] = [replace(stack, frames=()) for stack in RECORDED["torch-guilty_lock"]]
 RECORDED["torch-serves-poll"] = [replace(stack, wchan="poll_schedule_timeout") for stack in RECORDED["torch-serves"]]
 _SOON = ("SUSPECT", "HUNG")
@@ -177,6 +226,14 @@ STACKED = (
         *("S17", "S3 without frames, and the library says who waits", s17, 4, "deadlock"),
         weather={"no_cards": True},
     ),
+    _hang(
+        *("S22", "S3 of a young job, whose ranks take some CPU time while they wait", s22, 4, "deadlock"),
+        weather={"no_cards": True},
+    ),
+    _life("S23", "a rank of such a job saves or sends", s23, weather={"no_cards": True}),
     _life("S18", "a rank evaluates, and the library says that it did not come", s18),
+    _life("S19", "a rank sleeps until it tries again, its peers in a collective", s19),
+    _life("S20", "a rank waits for a thread of its own, which waits for an answer", s20),
+    _life("S21", "the writer below a save sleeps", s21),
     _life("S16", "ranks that wait for a queue of their program", s16, ranks=(4, 8), kinds=NVIDIA),
 )

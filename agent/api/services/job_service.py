@@ -269,7 +269,8 @@ class JobService(job_pb2_grpc.JobServiceServicer):
 
     def _present(self, message: job_pb2.Job, entry: Entry) -> job_pb2.Job:
         held_by = self._server.registry.leasing.held_by(entry.job_id)
-        convert.add_present(message, entry, held_by, self._server.hangs.found(entry))
+        hangs = self._server.hangs
+        convert.add_present(message, entry, held_by, hangs.found(entry), hangs.slow(entry))
         if living := [*map(plain, self._server.registry.damaged.living(entry.job_id))]:
             message.living.extend(living)
             message.warnings.append(

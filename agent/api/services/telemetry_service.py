@@ -17,7 +17,7 @@ from muster.agent.telemetry.job_usage import RankUsage
 from muster.agent.telemetry.records import Lost, TelemetryRecord, encoded
 from muster.agent.telemetry.sampling import JobSample, card_key
 from muster.probes.cards.accelerator import ASCEND, NVIDIA
-from muster.supervisors.model.spec import Violation
+from muster.supervisors.model.spec import Boot, Violation
 from muster.v1 import telemetry_pb2
 from muster.v1.telemetry_pb2_grpc import TelemetryServiceServicer
 
@@ -64,7 +64,7 @@ class TelemetryService(TelemetryServiceServicer):
         else:
             samples = self._telemetry.jobs()
         answer = telemetry_pb2.GetTelemetryResponse(
-            at=protobuf_times.timestamp(time.time()), cards=cards, jobs=[_job(sample) for sample in samples]
+            at=protobuf_times.timestamp(time.time()), cards=cards, jobs=[self._job(sample) for sample in samples]
         )
         node = self._telemetry.node
         if node is not None and node.cpu is not None:
@@ -117,6 +117,20 @@ class TelemetryService(TelemetryServiceServicer):
                     records = await subscription.some()
                 for record in records:
                     await context.write(telemetry_pb2.RecordTelemetryResponse(line=encoded(record).decode()))
+
+    def _job(self, sample: JobSample) -> telemetry_pb2.JobTelemetry:
+        usage, change = sample.usage, self._server.hangs.slow(sample.entry)
+        slow = change.ranks if change is not None else ()
+        own = slow if sample.entry.spec.boot == Boot.RANKS else ()  # else the ranks here are launchers
+        return telemetry_pb2.JobTelemetry(
+            job_id=sample.entry.job_id,
+            state=convert.state_to(sample.entry.job.state),
+            ranks=[_rank(rank, rank.rank in own) for rank in sample.ranks],
+            card_utilization=sample.mean,
+            underused=sample.underused,
+            processes=usage.processes if usage else 0,
+            slow_ranks=slow,
+        )
 
     def _range(self, request: telemetry_pb2.GetHistoryRequest) -> tuple[float, float, float]:
         """Begin, end and step, in seconds; the begin is a multiple of the step. Raises InvalidRequest."""
@@ -193,19 +207,7 @@ def _series(found: FoundSeries, wanted: frozenset[str], start: float, step: floa
     return answer
 
 
-def _job(sample: JobSample) -> telemetry_pb2.JobTelemetry:
-    usage = sample.usage
-    return telemetry_pb2.JobTelemetry(
-        job_id=sample.entry.job_id,
-        state=convert.state_to(sample.entry.job.state),
-        ranks=[_rank(rank) for rank in sample.ranks],
-        card_utilization=sample.mean,
-        underused=sample.underused,
-        processes=usage.processes if usage else 0,
-    )
-
-
-def _rank(usage: RankUsage) -> telemetry_pb2.RankTelemetry:
+def _rank(usage: RankUsage, slow: bool) -> telemetry_pb2.RankTelemetry:
     return telemetry_pb2.RankTelemetry(
         rank=usage.rank,
         device=usage.device,
@@ -217,4 +219,5 @@ def _rank(usage: RankUsage) -> telemetry_pb2.RankTelemetry:
         write_rate=usage.write_rate,
         state=usage.state,
         at=protobuf_times.timestamp(usage.at),
+        slow=slow,
     )

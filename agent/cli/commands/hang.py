@@ -18,7 +18,10 @@ from muster.agent.text import clean, local, numbers, size, span
 
 if TYPE_CHECKING:
     from muster.probes.hang import Change
+    from muster.probes.hang.slow import SlowChange
 
+#: Before the name of a setting of the rule of slow ranks.
+_SLOW = "slow."
 _GZIP = b"\x1f\x8b"
 
 
@@ -35,7 +38,8 @@ def hang() -> None:
     metavar="KEY=VALUE",
     type=Parsed("setting", pair),
     multiple=True,
-    help="Change a setting of the rule, as in --set hung_s=900. Repeatable. docs/concepts/hang.md lists them.",
+    help="Change a setting of the rule, as in --set hung_s=900; of the rule of slow ranks as in --set slow.factor=2. "
+    "Repeatable. docs/reference/settings.md lists them.",
 )
 @click.option("--rule", type=click.Choice(["full", "plain"]), help="plain: only ModelArts' two stages.")
 @format_option
@@ -48,16 +52,25 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
     For a job on several nodes, give the file of each node: the rule judges the records of all nodes together, so that
     it finds the odd rank on any node. The nodes' clocks should agree within about a second.
 
+    It prints a SLOW line too where a rank becomes slow, so that its peers wait for it, and EVEN where that is over.
+
     Exit code: 0, or 1 if some lines were no records; the command names these on stderr and skips them.
     """
     from muster.probes.hang import HangSettings
     from muster.probes.hang.hang_replay import records_of
     from muster.probes.hang.hang_replay import replay as run
+    from muster.probes.hang.slow import SlowChange, SlowSettings
 
+    of_slow = {key.removeprefix(_SLOW): value for key, value in changes if key.startswith(_SLOW)}
+    of_hang = {key: value for key, value in changes if not key.startswith(_SLOW)}
     try:
-        settings = HangSettings().with_written(dict(changes) | ({"rule": rule} if rule else {}))
+        settings = HangSettings().with_written(of_hang | ({"rule": rule} if rule else {}))
     except ValueError as error:
         raise Failure(f"--set {error}", Exit.USAGE) from None
+    try:
+        slow_settings = SlowSettings().with_written(of_slow)
+    except ValueError as error:
+        raise Failure(f"--set slow: {error}", Exit.USAGE) from None
     if files.count("-") > 1:
         raise Failure("-: give standard input only once", Exit.USAGE)
     bad = dict.fromkeys(files, 0)
@@ -67,9 +80,11 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
         note(f"{file}: line {number}: {why}; skipped")
 
     records = records_of([(_lines(file), functools.partial(name, file)) for file in files])
-    for change in run(records, settings):
+    for change in run(records, settings, slow_settings):
         if as_json:
             emit_json(change.as_dict(), line=True)
+        elif isinstance(change, SlowChange):
+            emit(_slow_text(change))
         else:
             emit(_text(change))
     for file in [file for file in bad if bad[file]]:
@@ -130,6 +145,14 @@ def _text(change: "Change") -> str:
     if e["would_clear"]:
         lines.append(f"would clear it: {'; '.join(e['would_clear'])}")
     return "\n    ".join([head, *(clean(line) for line in lines)]) + "\n"
+
+
+def _slow_text(change: "SlowChange") -> str:
+    from muster.agent.hang.slow_sentence import sentence
+
+    ranks = f"  ranks {numbers(change.ranks)}  confidence {change.confidence:g}" if change.ranks else ""
+    head = f"{_moment(change.t)}  {clean(change.job)}  {change.verdict}{ranks}"
+    return f"{head}\n    {clean(sentence(change))}\n"
 
 
 def _moment(t: float) -> str:

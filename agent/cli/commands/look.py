@@ -48,6 +48,7 @@ def status(address: Address, job: str, as_json: bool) -> None:
         ("cards", show.devices(found)),
         ("use", use),
         ("hang", hang_line(found)),
+        ("slow", slow_line(found)),
         *(("held by", clean(text)) for text in found.held_by),
         ("meets at", f"{clean(found.master_addr)}:{found.master_port}" if found.master_port else ""),
         ("node", f"{found.spec.node_rank} of {found.spec.node_count}" if found.spec.node_count > 1 else ""),
@@ -103,6 +104,11 @@ def hang_line(job: "job_pb2.Job") -> str:
     return (
         f"{verdict} since {show.when(found.since)}{ranks}: {why} (muster why {job.job_id}, muster stacks {job.job_id})"
     )
+
+
+def slow_line(job: "job_pb2.Job") -> str:
+    """The ranks that are SLOW; "" if none is."""
+    return f"{clean(job.slow.reason)} (muster why {job.job_id})" if job.slow.ranks else ""
 
 
 def _started(job: "job_pb2.Job") -> str:

@@ -276,13 +276,19 @@ class _Attached:
         return verdict.exit_code
 
     def _say_cause(self, verdict: "job_pb2.Verdict") -> None:
-        """Where the cause says more than the verdict."""
+        """The cause, where it says more than the verdict, and what to do."""
         from muster.agent.cli import show
 
         advice = show.advice_of(verdict)
+        if not advice:
+            return
         says_more = verdict.cause_signature or verdict.cause_kind in ("node", "memory", "hang")
-        if advice and (says_more or verdict.HasField("failed_worker")):
-            note(f"{verdict.cause} (muster why {self._spec.job_id}); {advice}")
+        if says_more or verdict.HasField("failed_worker"):
+            names_it = verdict.cause.startswith(("rank ", "ranks ")) or not verdict.HasField("cause_rank")
+            who = "" if names_it else f"rank {verdict.cause_rank}: "
+            note(f"{who}{verdict.cause} (muster why {self._spec.job_id}); {advice}")
+        else:
+            note(f"{advice} (muster why {self._spec.job_id})")
 
     def _nobody_reads(self, failure: StdoutFailed) -> int:
         if self._own:

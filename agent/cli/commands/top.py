@@ -14,7 +14,7 @@ from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import Exit, Failure
 from muster.agent.cli.printing import as_dict, emit, emit_json, format_option, write
 from muster.agent.cli.spec.spec_options import DURATION
-from muster.agent.text import clean, numbers, shorten, size
+from muster.agent.text import clean, numbers, ranks, shorten, size
 
 if TYPE_CHECKING:
     from muster.agent.cli.client.calls import DaemonConnection
@@ -50,7 +50,8 @@ def top(address: Address, job: str, interval: float, count: int | None, record: 
     """Show the activity of cards and ranks, live; Ctrl-C exits.
 
     Of a card it shows utilization (now and before), memory, power, temperature, and the job that holds it. Of a rank it
-    shows CPU, memory and input/output of its process and all descendants. `-` marks a reading that is not available.
+    shows CPU, memory and input/output of its process and all descendants. `-` marks a reading that is not available,
+    SLOW a rank for which its peers wait.
     """
     from muster.agent.cli.client.calls import connect, utf8
 
@@ -155,6 +156,7 @@ def _job(job: "telemetry_pb2.JobTelemetry") -> str:
     text += f"  devices {devices}" if devices else ""
     if job.HasField("card_utilization"):
         text += f"  cards average {job.card_utilization:.0f}%"
+    text += f"  SLOW {ranks(job.slow_ranks)}" if job.slow_ranks else ""
     return text + ("  UNDERUSED" if job.underused else "")
 
 
@@ -165,7 +167,9 @@ def _rank(rank: "telemetry_pb2.RankTelemetry") -> str:
     written = size(round(rank.write_rate)) if rank.HasField("write_rate") else "-"
     place = f"{rank.rank:>5} {rank.device:>4} {rank.pid or '-':>8}"
     processes = str(rank.processes) if rank.HasField("at") else "-"
-    return f"{place} {cpu:>7} {memory:>9} {read:>10} {written:>10} {rank.state or '-'} {processes:>5}"
+    return f"{place} {cpu:>7} {memory:>9} {read:>10} {written:>10} {rank.state or '-'} {processes:>5}" + (
+        "  SLOW" if rank.slow else ""
+    )
 
 
 def _record(connection: "DaemonConnection", job: str, path: str) -> None:

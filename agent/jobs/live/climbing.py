@@ -1,5 +1,5 @@
-"""The daemon climbs the signal ladder (supervisors/system/ladder.py) of one job, in threads: a look at a process that
-hangs in the kernel may hang as well, and must hold nobody else up."""
+"""The daemon climbs the signal ladder (supervisors/system/ladder.py) of one job, in threads: reading a process that
+hangs in the kernel may hang as well, and must delay nothing else."""
 
 import contextlib
 import signal
@@ -20,9 +20,9 @@ from muster.supervisors.system.urgency import urgent
 
 #: Seconds between two looks at a job that is being stopped, and the longest pause between two SIGKILLs.
 LOOK_S, KILL_AGAIN_MOST_S = 0.5, 0.25
-#: Looks in a row that must find nothing: one can miss a process that forks and exits.
+#: Looks in a row that must find no process: one look can miss a process that forks and exits.
 EMPTY_LOOKS = 3
-#: Seconds that the ladder waits for a thread. Then it is climbed on the loop: it may be what gives threads free.
+#: Seconds that the ladder waits for a thread. Then it runs on the loop, because ending processes may free threads.
 NO_THREAD_S = 1.0
 #: Descriptors that looks and signals have in reserve.
 RESERVE = 12
@@ -31,13 +31,13 @@ _log = structlog.get_logger(__name__)
 
 
 class Climber:
-    """For the stops of one job."""
+    """Carries out the stops of one job."""
 
     def __init__(self, job_id: str, reserve: Reserve, say: Callable[[str], None]) -> None:
-        """`reserve`: descriptors for looks and signals; all jobs share it. `say` is given a sentence about what goes on
-        while it lasts."""
+        """`reserve`: descriptors for looks and signals; all jobs share it. `say` receives a sentence about the present
+        work."""
         self._job_id, self._reserve, self._say = job_id, reserve, say
-        # Given up when the daemon ends: what hangs in the kernel would hold up its end.
+        # Abandoned when the daemon exits: a process that hangs in the kernel must not delay the exit.
         self._threads = threads.Pool(2, abandon_on_cancel=True, here_after=NO_THREAD_S)
 
     async def climb(
@@ -51,11 +51,11 @@ class Climber:
         between: Callable[[], Awaitable[None]],
         doing: str,
     ) -> list[Stat]:
-        """Until nothing of the job is left, or it is plain that it cannot be ended: returns what is left. `order` may
-        be shortened meanwhile.
+        """Climbs until no process of the job is left, or none of the rest can be ended; returns the remaining
+        processes. `order` may be shortened meanwhile.
 
-        `over`: whether somebody else goes on with it. `keep` is awaited before each first signal, for whoever judges
-        the ends must know who sent it; `between` while the grace lasts. `doing`: a sentence.
+        `over`: whether a supervisor continues the stop. `keep` is awaited before the first signal of each kind, to
+        record who sent it; `between` during the grace period. `doing`: a sentence for `say`.
         """
         ladder = Ladder(order.up, sum(order.steps), terminated=terminated, pause_most=KILL_AGAIN_MOST_S)
         empty, left = 0, list[Stat]()
@@ -74,7 +74,7 @@ class Climber:
                     left = await self.kill(contained, urgently=ladder.is_urgent(process.uptime()))
                 else:
                     left = await self.look(contained)
-            except OSError as error:  # nobody was looked at, so nobody is known to be gone
+            except OSError as error:  # the look failed, so no process is known to have exited
                 self._say(f"cannot look at its processes: {explain(error)}; trying again")
                 await anyio.sleep(LOOK_S)
                 continue
@@ -89,12 +89,12 @@ class Climber:
         return left if empty < EMPTY_LOOKS else []
 
     async def signal(self, contained: Containment, number: int) -> None:
-        """Once, to everything. Raises OSError."""
+        """Sends a signal once to every process. Raises OSError."""
         sent = await self._threads.run(self._reserve.call, contained.signal, number)
         _log.warning("last_resort.signal", job=self._job_id, signal=signal.Signals(number).name, processes=sent)
 
     async def kill(self, contained: Containment, *, urgently: bool) -> list[Stat]:
-        """SIGKILL to everything; returns what was alive before. Raises OSError."""
+        """Sends SIGKILL to every process; returns those that were alive before. Raises OSError."""
 
         def work() -> list[Stat]:
             with urgent() if urgently else contextlib.nullcontext():
@@ -106,5 +106,5 @@ class Climber:
         return found
 
     async def look(self, contained: Containment) -> list[Stat]:
-        """What is alive. Raises OSError."""
+        """The living processes. Raises OSError."""
         return await self._threads.run(self._reserve.call, contained.members)

@@ -1,4 +1,4 @@
-"""The task of one live job: hands it to a supervisor once the node was checked, and follows its journal to the end."""
+"""The task of one live job: gives it to a supervisor after the checks, and follows its journal to the end."""
 
 import contextlib
 
@@ -48,7 +48,7 @@ class JobTask:
         self._before = Unsupervised(entry, around, held, self._tell, self._reading)
 
     async def run(self) -> None:
-        """To the job's end; whatever goes wrong is tried again."""
+        """Runs to the job's end; repeats every step that fails."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._last.run)
@@ -147,8 +147,8 @@ class JobTask:
             before.release()
 
     async def _hold(self) -> None:
-        """A job that no supervisor took yet has no FIFOs: they are made here. Without descriptors to spare the job runs
-        all the same, held by its supervisor and the nursery."""
+        """Creates and opens the FIFOs of a job that no supervisor has taken yet. Without free descriptors the job runs
+        all the same: its supervisor and the nursery hold the FIFOs."""
         try:
             ranks = [rank.rank for rank in self.entry.job.ranks]
             await self._around.pool.run(self._holds.take, ranks, not self.entry.job.supervisor_pid)
@@ -168,7 +168,7 @@ class JobTask:
                 error = lost
             if isinstance(error, SupervisionError):
                 raise error
-            # It may have ended the job before it went, or left records that it could not tell of.
+            # It may have ended the job before it exited, or written records without reporting them.
             await self.catch_up(None)
             if self.entry.job.state.final:
                 return
@@ -179,7 +179,7 @@ class JobTask:
             await anyio.sleep(pause.next())
 
     async def _follow(self, connection: control.Connection, generation: int) -> Exception:
-        """Reads along until the supervisor is gone or the journal cannot be read; returns what happened.
+        """Follows the journal until the supervisor has exited or the journal cannot be read; returns the error.
 
         Returned, not raised: a task group would wrap it.
         """
@@ -209,7 +209,8 @@ class JobTask:
         return LinkLost("the job has ended")
 
     async def _make_known(self, generation: int) -> None:
-        """Tells each new nursery of a job whose supervisor lives: it is to hold its FIFOs and to see its end."""
+        """Announces a job with a living supervisor to each new nursery, which must hold its FIFOs and notice its
+        end."""
         pause = Backoff(0.05, 5.0)
         while True:
             await self._around.nursery.wait_other(generation)
@@ -221,7 +222,7 @@ class JobTask:
                 await anyio.sleep(pause.next())
 
     async def catch_up(self, size: int | None) -> None:
-        """Applies what the journal has over what is known, up to `size` (None: all that is there).
+        """Applies the journal's new records, up to `size` bytes (None: all).
 
         Raises JournalDamaged, IllegalTransition, OSError.
         """
@@ -247,7 +248,7 @@ class JobTask:
             self._publish(entry.absorb(records, end))
 
     def _tell(self, trouble: str) -> None:
-        """While something keeps the job from being supervised or followed; empty: nothing does."""
+        """Sets the reason why the job cannot be supervised or followed; empty: none."""
         self.entry.note("task", trouble)
 
     def _publish(self, told: Told) -> None:

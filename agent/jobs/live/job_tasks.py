@@ -37,7 +37,7 @@ class JobTasks:
         return self._tasks.get(job_id)
 
     def cancel(self, job_id: str) -> None:
-        """Ends the task of a job that nothing can bring to its end."""
+        """Ends the task of a job that can never reach its end."""
         if (scope := self._scopes.get(job_id)) is not None:
             scope.cancel()
 

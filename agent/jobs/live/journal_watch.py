@@ -1,4 +1,4 @@
-"""Whether somebody removed or emptied the journal of a live job: its supervisor goes on, and a successor could not."""
+"""Detects a removed or emptied journal of a live job. Its supervisor continues, but a successor could not."""
 
 import anyio
 import structlog
@@ -41,7 +41,7 @@ class JournalWatch:
         self._entry.wake()
 
     def _look(self) -> str:
-        """A sentence, or nothing. Blocks."""
+        """A sentence about the fault; empty if there is none. Blocks."""
         journal = self._entry.paths.journal
         try:
             self._entry.refuse_shorter()

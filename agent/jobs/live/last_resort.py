@@ -1,10 +1,10 @@
-"""The daemon ends a job's processes itself, where no supervisor can: dead without a successor, stopped, or hanging.
+"""The daemon ends a job's processes itself if no supervisor can: dead without a successor, stopped, or hanging.
 
 It climbs the same ladder (supervisors/system/ladder.py) over the same processes (supervisors/launch/containment.py).
-Before it sends anything the order is written into the run folder (supervisors/job/stop_order.py): a supervisor that
-comes back goes on with the same stop, and so does the next daemon. What the daemon did is recorded as soon as the
-journal takes it: through the supervisor, or by the daemon itself where nobody has the job's lock. How ranks ended is
-never recorded here: their zombies keep their status for the supervisor.
+Before the first signal it writes the order into the run folder (supervisors/job/stop_order.py): a supervisor that
+comes back, or the next daemon, continues the same stop. As soon as the journal can be written, the signals are
+recorded: by the supervisor, or by the daemon itself if no process holds the job's lock. The daemon never records how
+ranks ended: their zombies keep the status for the supervisor.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ from muster.supervisors.system import lock
 from muster.supervisors.system.ladder import KILL_WAIT_S, Ladder, Rung
 from muster.supervisors.system.spare import Reserve
 
-#: Seconds that a supervisor has, beyond a grace, to send what is due before the daemon does.
+#: Seconds that a supervisor has, after a grace period, to send a due signal before the daemon does.
 LATE_S = 3.0
 #: Seconds that a supervisor has to take an order that is carried out already, and that one that holds the lock has to
 #: take notice that all processes are gone, before it is replaced.
 HAND_OVER_S, REPLACE_S = 2.0, 10.0
-#: Seconds between two rounds of SIGKILL to what could not be killed.
+#: Seconds between two rounds of SIGKILL to processes that survived one.
 AGAIN_S = 10.0
 
 _log = structlog.get_logger(__name__)
@@ -50,7 +50,7 @@ class LastResort:
     """Of one live job."""
 
     def __init__(self, root: Root, entry: Entry, reserve: Reserve, catch_up: Callable[[], Awaitable[None]]) -> None:
-        """`reserve`: see Climber. `catch_up` reads what the journal has over what is known."""
+        """`reserve`: see Climber. `catch_up` reads the journal's new records."""
         self._climber = Climber(entry.job_id, reserve, self._say)
         self._reserve = reserve
         self._empty = 0
@@ -60,11 +60,11 @@ class LastResort:
         #: Which stop in the journal got its SIGTERM from us, by when it began.
         self._terminated_up = 0.0
         self._replaced_up = 0.0
-        # Given up when the daemon ends: what hangs in the kernel would hold up its end.
+        # Abandoned when the daemon exits: a process that hangs in the kernel must not delay the exit.
         self._threads = threads.Pool(2, abandon_on_cancel=True, here_after=NO_THREAD_S)
 
     def take(self, steps: tuple[float, ...], by: str, reason: str) -> None:
-        """A stop that no supervisor takes: from now on it is carried out here. One under way is shortened by it."""
+        """Carries out a stop that no supervisor takes. Shortens a stop that already runs."""
         now = process.uptime()
         order = self._order
         if order is None:
@@ -75,14 +75,14 @@ class LastResort:
         self._entry.wake()
 
     async def note(self, steps: tuple[float, ...], by: str, reason: str) -> None:
-        """A stop of a job of which nothing exists yet, and which cannot be recorded now: the next daemon is to know."""
-        with contextlib.suppress(OSError):  # it is in force all the same, as long as this daemon lives
+        """Keeps a stop that cannot be recorded now, for the next daemon. The job has no process yet."""
+        with contextlib.suppress(OSError):  # the stop is in force all the same while this daemon runs
             await self._keep(StopOrder(self._nonce(), steps, by, reason, process.uptime()))
         self._entry.ordered = True
         self._all_gone()
 
     async def run(self) -> None:
-        """Looks after the stops of this job; until cancelled."""
+        """Carries out the stops of this job until cancelled."""
         # A stop that its supervisor took and could not write down goes with that supervisor; the order stays.
         known = had_stop = False
         while True:
@@ -106,7 +106,7 @@ class LastResort:
                 await anyio.sleep(LOOK_S)
 
     async def _read_order(self) -> None:
-        """Of the daemon before this one, or of a supervisor. Raises OSError."""
+        """Reads an order of the previous daemon, or of a supervisor. Raises OSError."""
         nonce = self._nonce()
         order = await self._threads.run(lambda: self._reserve.call(stop_order.read, self._file, nonce))
         if order is not None and order.is_asked and self._order is None:
@@ -115,7 +115,8 @@ class LastResort:
     # --- whether something lives --------------------------------------------------------------------------------------
 
     async def _look_behind(self, job: Job) -> None:
-        """At a job whose processes have all ended, as its supervisor tells, but which the journal does not take."""
+        """Checks a job whose processes have all ended, as its supervisor reports, but whose journal cannot be
+        written."""
         told = job.state is State.STOPPING and all(rank.outcome is not None for rank in job.processes())
         if not (told and self._entry.owed) or self._entry.gone:
             return
@@ -130,7 +131,7 @@ class LastResort:
             self._all_gone()
 
     def _all_gone(self) -> None:
-        """A stop has done what it was asked for, whether or not somebody can record that."""
+        """Notes that a stop has ended all processes, even if this cannot be recorded."""
         if not self._entry.gone:
             self._entry.gone = True
             self._entry.wake()
@@ -138,7 +139,7 @@ class LastResort:
     # --- whose turn it is ---------------------------------------------------------------------------------------------
 
     async def _go_on(self, stop: Stop) -> None:
-        """Does what must follow a stop in the journal where that is long overdue: its supervisor is gone, or hangs."""
+        """Does the overdue steps of a stop in the journal whose supervisor has exited, or hangs."""
         job, late = self._entry.job, process.uptime() - stop.up - LATE_S
         if job.state is not State.STOPPING or late < 0:
             return
@@ -179,7 +180,7 @@ class LastResort:
     # --- the ladder ---------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, order: StopOrder) -> None:
-        """Until nothing of the job is left, or it is plain that it cannot be ended, and somebody has recorded it."""
+        """Runs until no process is left, or none of the rest can be ended, and this is recorded."""
         await self._look_at_journal()
         left = await self._climber.climb(
             self._containment(),
@@ -193,7 +194,7 @@ class LastResort:
         await self._see_recorded(order, left)
 
     async def _see_recorded(self, order: StopOrder, left: list[Stat]) -> None:
-        """Keeps the order until it is in the journal; a supervisor that never takes notice is replaced."""
+        """Keeps the order until it is in the journal; replaces a supervisor that never reacts."""
         since = anyio.current_time()
         if left:
             self._say(f"these processes cannot be killed {KILL_WAIT_S:g} s after SIGKILL: {process.names(left)}")
@@ -215,12 +216,12 @@ class LastResort:
     # --- the record ---------------------------------------------------------------------------------------------------
 
     def _taken(self, order: StopOrder) -> bool:
-        """Whether the journal has it: whoever has the job now goes on with it."""
+        """Whether the journal has the stop: then the job's present owner continues it."""
         job = self._entry.job
         return stop_order.covers(job, order) or (job.concluded is not None and not job.in_step)
 
     async def _record(self, order: StopOrder) -> None:
-        """Best effort: through the supervisor, or in its place where there is none."""
+        """Records the stop, best effort: through the supervisor, or directly if there is none."""
         if self._taken(order):
             return
         with contextlib.suppress(LinkLost, Refused), anyio.move_on_after(HAND_OVER_S):
@@ -235,8 +236,8 @@ class LastResort:
         await self._look_at_journal()
 
     async def _keep_or_record(self, order: StopOrder) -> None:
-        """Before a signal: whoever judges the ends is to know of it. Where neither the run folder nor the journal takes
-        it, the signal is sent all the same."""
+        """Records a signal before it is sent, so that the verdict can name the sender. If neither the run folder nor
+        the journal can be written, the signal is sent all the same."""
         try:
             await self._keep(order)
         except OSError as error:
@@ -245,7 +246,7 @@ class LastResort:
                 await self._record(order)
 
     async def _note_late(self, stop: Stop, name: str) -> None:
-        """Before a signal of a stop in the journal with which its supervisor is late."""
+        """Records a signal before the daemon sends it for a supervisor that is late with its stop."""
         up = stop.up if stop.cause is StopCause.REQUESTED else stop.since
         order = StopOrder(self._nonce(), stop.steps, stop.by, stop.reason, up, (name,), stop.cause)
         await self._keep_or_record(order)
@@ -266,7 +267,7 @@ class LastResort:
         entry = self._entry
 
         def supervisor() -> int:
-            pid = entry.job.supervisor_pid  # the journal's word alone could be of a process that is long gone
+            pid = entry.job.supervisor_pid  # the journal alone may name a process that exited long ago
             return pid if pid and lock.holder(entry.paths.lock) == pid else 0
 
         def ranks() -> list[Rank]:
@@ -282,7 +283,7 @@ class LastResort:
 
 
 def wake_up(root: Root, supervisor: int) -> None:
-    """Continues the supervisor (a pid, or 0) and the nurseries, if somebody has stopped them (SIGSTOP). Blocks."""
+    """Sends SIGCONT to the supervisor (a pid, or 0) and the nurseries if they are stopped (SIGSTOP). Blocks."""
     pids = {supervisor}
     with contextlib.suppress(OSError):
         for path in root.run.glob("nursery*.lock"):
@@ -297,7 +298,7 @@ def wake_up(root: Root, supervisor: int) -> None:
 
 
 def _replace(paths: JobPaths, supervisor: int) -> None:
-    """Kills a supervisor that has the lock and does not answer: it has nothing left to do but to write down what its
+    """Kills a supervisor that holds the lock and does not answer. It has only records left to write, which its
     successor can write as well. Blocks."""
     with contextlib.suppress(OSError):
         pid = lock.holder(paths.lock)

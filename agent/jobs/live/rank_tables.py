@@ -1,4 +1,4 @@
-"""Waiting for a job's rank table, which the platform completes when all nodes have come."""
+"""Waits for a job's rank table, which the platform completes when all nodes are present."""
 
 import contextlib
 import errno
@@ -12,15 +12,15 @@ from muster.supervisors.launch.modes.ranktable import RankTable
 from muster.supervisors.launch.modes.ranktable_json import RankTableError
 from muster.supervisors.model.spec import DEFAULT_READY_S, JobSpec
 
-#: How often it is looked at, in seconds; the launcher of ModelArts does so as often.
+#: Seconds between two looks at the file; ModelArts' launcher uses the same period.
 LOOK_S = 1.0
 #: Of a daemon that is short of threads, descriptors or memory, and of a network file system whose server was restarted.
 _PASSING = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE})
 
 
 async def wait(spec: JobSpec) -> RankTable:
-    """The completed table. Raises RankTableError: damaged, contradictory, unreadable, or still not there at the end of
-    the spec's `ready_timeout`, with what was in the way then."""
+    """The completed table. Raises RankTableError if it is damaged, contradictory, unreadable, or still missing after
+    the spec's `ready_timeout`, with the last reason."""
     limit = DEFAULT_READY_S if spec.ready_timeout is None else spec.ready_timeout
     missing = ""
     with anyio.move_on_after(limit):
@@ -42,12 +42,12 @@ async def _look(given: str) -> RankTable | str:
         return table if table is not None else ranktable.pending(path) or "it was just completed"
 
     try:
-        # Not in the daemon's own threads: the file may lie on a file system that hangs.
+        # Not in the daemon's own threads: the file system may hang.
         return await watched.call(f"read {given}", look)
     except watched.StillHanging as error:
         return str(error)
     except RankTableError as error:
-        if error.torn:  # somebody is writing it
+        if error.torn:  # the platform is writing it
             return str(error)
         raise
     except OSError as error:
@@ -57,8 +57,8 @@ async def _look(given: str) -> RankTable | str:
 
 
 def write(path: Path, table: RankTable) -> None:
-    """The table as HCCL reads it (template 1), for the job's user to read; one that is of template 1 already is not
-    touched. Blocks. Raises OSError."""
+    """Writes the table as HCCL reads it (template 1), readable for the job's user. Leaves a table of template 1 as it
+    is. Blocks. Raises OSError."""
     if table.template == 1:
         return
     new = path.with_name(f"{path.name}.new")

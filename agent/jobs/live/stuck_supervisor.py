@@ -1,5 +1,5 @@
-"""Whether the supervisor of a live job is stopped (SIGSTOP) or hangs in the kernel: then nobody empties the FIFOs of
-its ranks, and nobody else would say so."""
+"""Detects that the supervisor of a live job is stopped (SIGSTOP) or hangs in the kernel. Then no process empties the
+FIFOs of its ranks, and no other part of muster would report it."""
 
 import time
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from muster.probes.kernel.process import STUCK
 from muster.supervisors.supervision_errors import explain
 from muster.supervisors.system import lock
 
-#: Seconds between two looks, and between those that follow one that found it stuck.
+#: Seconds between two looks, and between looks while the supervisor seems stuck.
 LOOK_S, AGAIN_S = 5.0, 1.0
-#: Seconds in which each look must have found it stuck: D is also a moment of any write.
+#: Seconds in which every look must find it stuck: each write is also in state D for a moment.
 STUCK_S = 10.0
-#: The states in which it does nothing, as the API and events call them.
+#: The states in which it does nothing, with their names in the API and in events.
 WORDS = {"T": "stopped", "t": "traced", "D": "hangs"}
 
 _log = structlog.get_logger(__name__)
@@ -29,7 +29,7 @@ class StuckSupervisor:
     """Of one live job."""
 
     def __init__(self, entry: Entry, tell: Callable[[Event], None]) -> None:
-        """Notes what it finds with `entry`, and tells of each change."""
+        """Stores the state in `entry`, and reports each change."""
         self._entry, self._tell = entry, tell
         #: The supervisor that the last looks in a row found stuck, and how many they were.
         self._stuck, self._looks = 0, 0
@@ -41,9 +41,9 @@ class StuckSupervisor:
         try:
             while True:
                 try:
-                    # Given up when the daemon ends: what hangs in the kernel would hold up its end.
+                    # Abandoned when the daemon exits: a process that hangs in the kernel must not delay the exit.
                     pid, state = await self._threads.run(self._look)
-                except OSError as error:  # of descriptors, say: nothing is known, and what was said stands
+                except OSError as error:  # out of descriptors, for example: the last known state stays
                     _log.info("supervisor.not_looked_at", job=self._entry.job_id, error=explain(error))
                 else:
                     self.saw(pid, state)

@@ -1,4 +1,4 @@
-"""A job before there is a supervisor: its rank table is awaited, the node is checked, and a stop ends it here."""
+"""A job before it has a supervisor: the daemon waits for its rank table, checks the node, and carries out a stop."""
 
 import signal
 import time
@@ -66,7 +66,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """A stop that came before there was a supervisor."""
+    """A stop from before the job had a supervisor."""
 
     steps: tuple[float, ...] | None
     by: str
@@ -74,7 +74,7 @@ class _Order:
 
 
 class Unsupervised:
-    """Has the job's lock, and so its journal, until a supervisor is to have them; orders are carried out here."""
+    """Holds the job's lock, and so its journal, until a supervisor takes them; carries out orders meanwhile."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Unsupervised:
         self._checking = anyio.CancelScope()
 
     async def reclaim(self) -> bool:
-        """False where somebody else has the job: its supervisor. Raises OSError."""
+        """Takes the job's lock; False if its supervisor holds it. Raises OSError."""
         if self._held is None:
             self._held = await self._around.pool.run(job_folder.reclaim, self._entry.paths)
         return self._held is not None
@@ -113,12 +113,12 @@ class Unsupervised:
         self._held = None
 
     def stop(self, steps: tuple[float, ...] | None, by: str, reason: str) -> None:
-        """To be called only while it is `ours`."""
+        """Call it only while the job is `ours`."""
         self._order = _Order(steps, by, reason)
         self._checking.cancel()
 
     async def run(self) -> None:
-        """To the job's end, or to where a supervisor is to go on."""
+        """Runs to the job's end, or until a supervisor can continue."""
         if self._order is None:
             await self._take_order()
         if self._entry.job.boot_id == process.boot_id():  # else there is nothing to begin any more
@@ -137,8 +137,8 @@ class Unsupervised:
         return environment.nonce(self._around.root, self._entry.job_id, self._entry.job)
 
     async def _make_fit(self) -> None:
-        """The rank table, if there is one, then the checks; these again where restarts are left. Ends the job where it
-        cannot be run; returns in the middle of it when it is stopped."""
+        """Waits for the rank table, if the job has one, then runs the checks, again while restarts are left. Ends a job
+        that cannot run; returns early when the job is stopped."""
         job = self._entry.job
         with anyio.CancelScope() as self._checking:
             if self._order is not None:
@@ -187,7 +187,7 @@ class Unsupervised:
             await self._end_unplaced(what)
 
     async def _warn(self) -> None:
-        """Of cards that the job has and that are not as good as others."""
+        """Warns of cards of the job that are worse than others."""
         job = self._entry.job
         if new := [text for text in job.doubts if text not in job.warnings]:
             await self._write([{"kind": Kind.WARNING, "text": text} for text in new], sync=False)
@@ -239,13 +239,13 @@ class Unsupervised:
         found = [asdict(result) for result in results]
         critical = any(result.status is Status.CRITICAL for result in results)
         refused = critical and self._around.config().checks.policy == "enforce"
-        # A stop must not fall between what is written and what is said of it.
+        # A stop must not come between the record and its events.
         with anyio.CancelScope(shield=True):
             await self._say(*log_lines(results))
             await self._write([_checked(not refused, found, "")], sync=False)
 
     async def _refuse(self, found: list[dict[str, Any]]) -> None:
-        """The node is not fit: another look after a while, where restarts are left; else the end."""
+        """The node is not fit: checks again after a pause if restarts are left; otherwise ends the job."""
         spec, job = self._entry.spec, self._entry.job
         ended = _unfit(found)
         with anyio.CancelScope(shield=True):
@@ -260,7 +260,7 @@ class Unsupervised:
             await self._write([again | {"log_ends": {}, "delay_s": delay, "up": process.uptime()}])
 
     async def _say(self, *lines: str) -> None:
-        """Into the job's log. Best effort: what counts is in the journal."""
+        """Writes to the job's log, best effort: the journal has the facts."""
         job = self._entry.job
         files = job_log_files(self._around.root, self._entry.job_id, job.node_rank)
         try:
@@ -292,7 +292,7 @@ class Unsupervised:
         return [{"kind": Kind.STOPPING} | cause, {"kind": Kind.ENDED, "state": State.STOPPED, "verdict": verdict}]
 
     async def _write(self, records: list[Record], *, sync: bool = True) -> None:
-        """Appends to the journal that is still ours, for as long as it takes, and applies the records."""
+        """Appends to the journal, which must be ours, repeats until it works, and applies the records."""
         assert self._held is not None
         writer = self._held.writer
         first, now = writer.next_number, time.time()
@@ -300,7 +300,7 @@ class Unsupervised:
         pause = Backoff(0.2, 5.0)
         while True:
             try:
-                async with self._reading:  # who reads along would apply them as well
+                async with self._reading:  # a reader of the journal would apply them as well
                     await self._around.pool.run(lambda: writer.append(numbered, sync=sync))
                     self._tell("")
                     self._around.publish(self._entry, self._entry.absorb(numbered, writer.size))

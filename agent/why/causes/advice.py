@@ -4,12 +4,15 @@ The supervisor recommends at once, from what it knows: how the ranks ended, its 
 (supervisors/model/verdict.py). This table adds the cause, which needs the output and the node's events.
 """
 
+import os
+import signal
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, NONE, Cause, SeenIn
 from muster.agent.why.facts import Facts
+from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Verdict
 from muster.supervisors.model.states import Outcome, State
 
@@ -66,6 +69,7 @@ SIGNATURES: dict[str, Advice] = {
     "nccl-system-error": Advice(_FAIL, "a system call of NCCL failed, and no fault of the node is known"),
     "disk-quota": Advice(_FAIL, "the quota of the job's user is used up: free space first"),
     "corrupt-checkpoint": Advice(_FAIL, "a file that it reads is damaged; it would fail on any node"),
+    "store-unavailable": Advice(_HERE, "a storage service did not answer or was too busy; a restart may work"),
     "hccl-process-left": Advice(_HERE, "a process of an earlier job was still on the NPU; restart once it has ended"),
     "keyboard-interrupt": Advice(
         _HERE, "somebody interrupted it; neither the job nor the node is known to be at fault"
@@ -84,6 +88,8 @@ def advise(facts: Facts, causes: Sequence[Cause]) -> Advice:
     given = Advice(early.recommendation, early.recommendation_reason)
     if not _is_open(facts, early):
         return given
+    if causes and causes[0].rank is not None and facts.first is not None and causes[0].rank != facts.first.rank:
+        given = Advice(*verdict.recommend(facts.job, facts.job.rank(causes[0].rank), ""))
     if causes and causes[0].kind == "storage" and any(cause.seen is SeenIn.NODE for cause in causes):
         return TABLE["storage", SeenIn.OUTPUT]
     # A hardware fault counts whatever else is wrong: the card must not get the next job.
@@ -108,9 +114,11 @@ def _is_open(facts: Facts, early: Verdict) -> bool:
 
 
 def _of(cause: Cause) -> Advice | None:
+    if (own := SIGNATURES.get(cause.signature)) is not None:
+        return own
     if cause.sign is not None and cause.sign.hit.signature.priority <= _VAGUE and cause.kind == "job":
         return None
-    return SIGNATURES.get(cause.signature) or TABLE.get((cause.kind, cause.seen))
+    return TABLE.get((cause.kind, cause.seen))
 
 
 def _outweighs(cause: Cause, facts: Facts) -> bool:
@@ -120,7 +128,8 @@ def _outweighs(cause: Cause, facts: Facts) -> bool:
     first = facts.first
     if first is not None and first.outcome is Outcome.HUNG:
         return False
-    if first is not None and first.outcome is Outcome.SIGNALLED and facts.job.verdict is not None:
+    aborted = first is not None and first.status is not None and os.WTERMSIG(first.status) == signal.SIGABRT
+    if first is not None and first.outcome is Outcome.SIGNALLED and facts.job.verdict is not None and not aborted:
         by_somebody = facts.job.verdict.recommendation == _HERE
         return cause.is_root and (not by_somebody or cause.confidence == HIGH)
     return cause.confidence not in (LOW, NONE)

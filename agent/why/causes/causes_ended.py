@@ -7,7 +7,7 @@ from muster.agent.text import ranks
 from muster.agent.why import curves
 from muster.agent.why.around import OOM_KILL, near
 from muster.agent.why.causes import causes_said
-from muster.agent.why.causes.found import CERTAIN, LOW, NONE, Cause, SeenIn, remedy
+from muster.agent.why.causes.found import CERTAIN, LOW, MEDIUM, NONE, Cause, SeenIn, remedy
 from muster.agent.why.facts import Facts
 from muster.agent.why.words import of_this_attempt
 from muster.probes.kernel import endings
@@ -23,6 +23,8 @@ _SIGNALS = {
     signal.SIGFPE: "it divided an integer by zero, or did another illegal calculation",
     signal.SIGILL: "it ran an instruction that this processor does not have: it was built for another processor",
 }
+#: Seconds within which the order of two ends says nothing about which led to the other.
+SAME_END_S = 0.5
 _ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
@@ -98,31 +100,77 @@ def lost(facts: Facts) -> Cause | None:
     return Cause(text, NONE, "muster", ("Read its output; restart the job from its checkpoint.",))
 
 
-def by_signal(facts: Facts) -> Cause | None:
-    """What the signal that killed the first rank says by itself."""
-    first = facts.first
-    if first is None:
+def by_signal(facts: Facts, rank: Rank | None) -> Cause | None:
+    """What the signal that killed a rank says by itself."""
+    if rank is None:
         return None
-    number, by_shell = _signal_of(first)
+    number, by_shell = _signal_of(rank)
     if number is None:
         return None
     name = endings.signal_name(number)
-    who = f"a process below rank {first.rank}" if by_shell else f"rank {first.rank}"
+    who = f"a process below rank {rank.rank}" if by_shell else f"rank {rank.rank}"
     how = f" (a shell reports it as exit code {128 + number})" if by_shell else ""
     if number == signal.SIGKILL:
         text = f"{who} was killed with SIGKILL{how}, not by muster; whether memory ran out is unknown"
         step = "Find out who sent it: an administrator, a container's memory limit, the kernel (`dmesg`)."
-        if first.detail == oom.NOT_THE_KERNEL and not by_shell:
+        if rank.detail == oom.NOT_THE_KERNEL and not by_shell:
             text = f"{who} was killed with SIGKILL, neither by muster nor by the kernel's OOM killer"
             step = "Find out who sent it: an administrator, a scheduler, the container runtime."
-        return Cause(text, LOW, "unknown", (step,), evidence=tuple(curves.remarks(facts.minutes)))
+        return Cause(text, LOW, "unknown", (step,), evidence=tuple(curves.remarks(facts.minutes)), rank=rank.rank)
     if number in _ASKED:
         step = "Find out who sent it: a scheduler, a login session that ended, a person."
-        return Cause(f"somebody ended {who} with {name}{how}; it was not muster", LOW, "unknown", (step,))
+        return Cause(
+            f"somebody ended {who} with {name}{how}; it was not muster", LOW, "unknown", (step,), rank=rank.rank
+        )
     if not (said := meaning(number)):
-        return Cause(f"{who} died of {name}{how}", LOW, "unknown")
+        return Cause(f"{who} died of {name}{how}", LOW, "unknown", rank=rank.rank)
     step = "Set PYTHONFAULTHANDLER=1 to see where; `--limit core=unlimited` keeps a core dump."
-    return Cause(f"{who} died of {name}{how}: {said}", LOW, "job", (step,))
+    return Cause(f"{who} died of {name}{how}: {said}", LOW, "job", (step,), rank=rank.rank)
+
+
+def in_silence(facts: Facts, said: Cause | None) -> Cause | None:
+    """How a rank ended by itself that wrote no reason, if others wrote only that they lost a peer: this one. The kernel
+    reports ends that are so close to each other in any order. None on one of several nodes, unless a signal ended the
+    rank: the peer may be there."""
+    first, sign = facts.first, None if said is None else said.sign
+    if first is None or sign is None or sign.rank is None or sign.hit.signature.role != "follow":
+        return None
+    wrote = {one.rank for one in facts.signs if one.hit.signature.role != "hint"}
+    silent = [one for one in facts.failed if one.rank not in wrote and one.ended_at - facts.zero <= SAME_END_S]
+    rank = next((one for one in silent if one.rank == first.rank or not _aborted(one)), None)
+    if rank is None:
+        return None
+    if (cause := by_signal(facts, rank)) is not None:
+        return cause
+    if facts.job.world_size > facts.job.local_ranks or rank.outcome is not Outcome.EXITED or not rank.status:
+        return None
+    text = f"rank {rank.rank} {endings.describe(rank.status)} by itself, and named no error"
+    step = f"Read what it wrote: `muster logs {facts.entry.job_id} -r {rank.rank} --tail 200`."
+    return Cause(text, MEDIUM, "job", (step,), rank=rank.rank)
+
+
+def left_early(facts: Facts, said: Cause | None) -> Cause | None:
+    """Ranks that exited with code 0 while the others went on, if these say only that they lost a peer."""
+    first, sign = facts.first, None if said is None else said.sign
+    if first is None or sign is None or said is None or said.kind != "peer" or sign.hit.signature.role != "follow":
+        return None
+    ends = facts.job.ends
+    before = [facts.job.rank(number) for number in ends[: ends.index(first.rank)]] if first.rank in ends else []
+    left = [rank.rank for rank in before if rank.outcome is Outcome.EXITED and not rank.status and not rank.serves]
+    if not left:
+        return None
+    others = [rank.rank for rank in facts.job.ranks if rank.rank not in left]
+    text = f"{ranks(left)} exited with code 0 while {ranks(others)} went on, and then lost the connection"
+    step = (
+        f"Find out why it ended: `muster logs {facts.entry.job_id} -r {left[0]} --tail 200`. Usual reasons: data sets "
+    )
+    step += "of different length, a `break` or `return` in one rank alone, no barrier before the end."
+    return Cause(text, MEDIUM, "job", (step,), rank=left[0] if len(left) == 1 else None)
+
+
+def _aborted(rank: Rank) -> bool:
+    """Whether it ended by SIGABRT: it has usually printed why, if not where muster looks."""
+    return rank.status is not None and os.WTERMSIG(rank.status) == signal.SIGABRT
 
 
 def meaning(number: int) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from muster.agent.node.node_notes import CLEARED, CONDITION
 from muster.agent.why import curves
-from muster.agent.why.around import HANG, OOM_KILL, Happening, near
+from muster.agent.why.around import HANG, OOM_KILL, SLOW, Happening, near
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn, remedy
 from muster.agent.why.facts import Facts
 from muster.supervisors.model.states import Outcome, StopCause
@@ -104,6 +104,16 @@ def hangs_now(facts: Facts) -> Iterator[Cause]:
         yield Cause(text, sure, "hang", tuple(steps), evidence=seen)
 
 
+def slow_now(facts: Facts) -> Iterator[Cause]:
+    """A running job: a rank for which its peers wait, by the last event about that."""
+    last = _last_of(facts, SLOW)
+    if last is not None and last.kind == SLOW[0]:
+        job_id = facts.entry.job_id
+        step = f"Compare that rank with its peers: the power and temperature of its card (`muster top {job_id}`), "
+        step += f"its input, and its stacks (`muster stacks {job_id}`)."
+        yield Cause(f"slow: {last.text}", MEDIUM, "slow", (step,))
+
+
 def standing(facts: Facts) -> Iterator[Cause]:
     """A running job: open critical conditions of its cards and the node."""
     for one in _open_at(facts.now, facts.happenings):
@@ -125,8 +135,13 @@ def _open_at(moment: float, happenings: Sequence[Happening]) -> list[Happening]:
 
 def _last_of_hang(facts: Facts) -> Happening | None:
     """The last event of the hang rule about this attempt."""
+    return _last_of(facts, HANG)
+
+
+def _last_of(facts: Facts, kinds: Sequence[str]) -> Happening | None:
+    """The last event of one of these kinds about this attempt."""
     began = facts.job.started_at or facts.job.accepted_at
-    return next((one for one in reversed(facts.happenings) if one.kind in HANG and one.at >= began), None)
+    return next((one for one in reversed(facts.happenings) if one.kind in kinds and one.at >= began), None)
 
 
 def _remedies(found: Sequence[Happening]) -> list[str]:

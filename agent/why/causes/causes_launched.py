@@ -37,14 +37,19 @@ def failed(facts: Facts) -> Cause | None:
 
 
 def outweighs(facts: Facts, said: Cause) -> bool:
-    """Whether the launcher's report says more than the output: a hint, or an exception of another worker, because
-    a signal ended the worker. A worker that aborts has printed the reason."""
+    """Whether the launcher's report says more than the output: a hint, or an exception or a lost peer of another
+    worker, because a signal ended the worker, or an exit code that no exception leads to. A worker that aborts has
+    printed the reason."""
     worker = _first(facts)
     if worker is None or said.sign is None:
         return False
     signature = said.sign.hit.signature
     number = worker.killed_by
     by_signal = number is not None and number != signal.SIGABRT
+    code = worker.code
+    by_itself = by_signal or (code is not None and code not in (0, 1) and number is None)
+    if signature.role == "follow":
+        return by_itself and said.sign.hit.worker != worker.rank
     return signature.role == "hint" or (by_signal and signature.priority <= VAGUE)
 
 

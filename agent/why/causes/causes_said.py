@@ -1,5 +1,6 @@
 """Causes in the job's output: which of the signs in the logs of its ranks names the cause."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -21,6 +22,20 @@ _CLOSE_S = 60.0
 _STALE_S = 900.0
 #: Seconds between lines within which it is not known which came first: the time index is good for 100 ms.
 SAME_TIME_S = 0.2
+#: Exceptions of Python that are errors of the program, and follow from no error of card, network or file system.
+_BUGS = re.compile(
+    r"(?:[A-Za-z_]+\.)*(?:Key|Index|Type|Value|Attribute|Name|Assertion|ZeroDivision|UnboundLocal|NotImplemented|Recursion|"
+    r"Lookup|Overflow|Syntax|Indentation|Unicode[A-Za-z]*)Error\b"
+)
+#: What programs write of an error that they go on from.
+_HANDLED = re.compile(
+    r"\b(?:retrying|trying again|trying [0-9]|trying the next|skipp(?:ed|ing)|ignor(?:ed|ing)|falling back)\b"
+)
+#: An exception's text that is not at the start of its line.
+_QUOTED = re.compile(r"\S .{0,300}?\b[A-Z][A-Za-z]{1,60}(?:Error|Exception): ")
+_WARNING = re.compile(r"(?<!NCCL )\bWARN(?:ING)?\b")
+#: Kinds of causes that may follow from the end of another rank.
+_MAY_FOLLOW = frozenset({"network", "rendezvous"})
 #: Tier (`_order`) of the exception with which a rank ended; before it are only errors with a name.
 _OWN_ERROR = 1
 
@@ -30,6 +45,9 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
     None where the logs say nothing."""
     if not signs:
         return None
+    by_bug = {who(one, facts) for one in signs if _is_bug(one)}
+    by_name = {who(one, facts) for one in signs if _is_named(one) and one.last and not one.before_end}
+    signs = [one for one in signs if _counts(one, by_bug, by_name, facts)]
     followers = {who(one, facts) for one in signs if one.last and one.hit.signature.role == "follow"}
     raised = {who(one, facts) for one in signs if one.last and one.hit.signature.role == "root"} - followers
     ordered = sorted(signs, key=lambda one: _order(one, followers, raised, facts))
@@ -52,7 +70,37 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
         sign,
         tuple(curves.remarks(facts.minutes)) if seen else (),
         SeenIn.OUTPUT,
+        tied=tied is not None,
     )
+
+
+def _is_bug(sign: Sign) -> bool:
+    """Whether it is an error of the program that ended it."""
+    return sign.hit.signature.shows == "exception" and not sign.before_end and _BUGS.match(sign.hit.line) is not None
+
+
+def _is_named(sign: Sign) -> bool:
+    return sign.hit.signature.role == "root" and sign.hit.signature.priority > VAGUE
+
+
+def _counts(
+    sign: Sign,
+    by_bug: Collection[tuple[int | None, int | None]],
+    by_name: Collection[tuple[int | None, int | None]],
+    facts: Facts,
+) -> bool:
+    """False for what a program wrote before the error that ended it, if that error cannot follow from it (`by_bug`), or
+    names its own cause (`by_name`) and the earlier line only quotes an exception: a sample of a data set, a report."""
+    if not sign.before_end:
+        return True
+    of = who(sign, facts)
+    return of not in by_bug and not (of in by_name and _QUOTED.search(sign.hit.line) is not None)
+
+
+def is_survived(sign: Sign) -> bool:
+    """Whether the line itself says that the program went on."""
+    line = sign.hit.line
+    return sign.hit.signature.shows == "line" and (_HANDLED.search(line) or _WARNING.search(line)) is not None
 
 
 def _sentence(sign: Sign) -> str:
@@ -69,8 +117,8 @@ def _first_of(
     """The sign that counts, and another one that may as well; `ordered`: by `_order`.
 
     Where several ranks ended with errors of their own, within a minute, the one that wrote its error first: the others'
-    may follow from it, in whatever order they exited. Of errors at the same time the order decides, unless the ranks
-    ended unseen: then nobody knows.
+    may follow from it, in whatever order they exited. Of errors at the same time those of the network come last,
+    then the order decides, unless the ranks ended unseen: then nobody knows.
     """
     began: dict[tuple[int | None, int | None], float] = {}
     for sign in ordered:
@@ -85,6 +133,7 @@ def _first_of(
         return first, None
     earliest = min(began.values())
     same = [sign for of, sign in best.items() if began[of] - earliest <= SAME_TIME_S]
+    same.sort(key=lambda sign: sign.hit.signature.kind in _MAY_FOLLOW)
     unknown = [one for one in same[1:] if {same[0].rank, one.rank} <= set(verdict.unordered(facts.job))]
     other = [one for one in unknown if (one.hit.signature, one.hit.line) != (same[0].hit.signature, same[0].hit.line)]
     return same[0], other[0] if other else None
@@ -142,7 +191,7 @@ def _order(
         survived = who(sign, facts) in raised and signature.kind not in ("node", "device")
         old = _CLOSE_S if survived else _STALE_S
         stale = not sign.last and sign.at is not None and facts.zero - sign.at > old
-        tier = 4 if stale else 0 if failed else 2
+        tier = 4 if stale or is_survived(sign) else 0 if failed else 2
     elif signature.role == "root" and failed and sign.last and who(sign, facts) not in followers:
         tier = _OWN_ERROR
     elif signature.role == "root" and not failed:
@@ -174,7 +223,7 @@ def _doubt(sign: Sign, facts: Facts) -> int:
 
 def _confidence(sign: Sign, facts: Facts) -> str:
     signature = sign.hit.signature
-    if signature.role == "hint":
+    if signature.role == "hint" or is_survived(sign):
         return LOW
     if signature.role == "follow" or signature.priority <= VAGUE or not sign.last:
         return MEDIUM

@@ -27,8 +27,9 @@ class SeenIn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`kind` as in signatures (agent/why/signatures.py), or "stop", "admission", "hang", "muster", "unknown". `steps`:
-    what to do, as sentences. `signature`: empty if no log named the cause; `sign`: the place in a log that did."""
+    """`kind` as in signatures (agent/why/signatures.py), or "stop", "admission", "hang", "slow", "muster", "unknown".
+    `steps`: what to do, as sentences. `signature`: empty if no log named the cause; `sign`: the place in a log that
+    did. `rank`: the rank that is the cause, where no log says so. `tied`: another rank may be the cause as well."""
 
     text: str
     confidence: str
@@ -38,11 +39,20 @@ class Cause:
     sign: Sign | None = None
     evidence: tuple[str, ...] = ()
     seen: SeenIn = SeenIn.RECORDS
+    rank: int | None = None
+    tied: bool = False
 
     @property
     def is_root(self) -> bool:
         """A log names it, and it is not the consequence of another cause."""
         return self.sign is not None and self.sign.hit.signature.role == "root"
+
+    @property
+    def culprit(self) -> int | None:
+        """The rank that is the cause; None if the cause is no rank, or it is not known which."""
+        if self.rank is not None or self.sign is None:
+            return self.rank
+        return self.sign.rank if self.is_root and self.confidence != LOW and not self.tied else None
 
 
 def remedy(code: str) -> str:

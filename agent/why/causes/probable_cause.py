@@ -58,16 +58,19 @@ def _ended(facts: Facts) -> Iterator[Cause | None]:
     if card is not None and (said is None or said.kind in _HARDWARE_MAKES or said.confidence == LOW):
         yield card
         card = None
-    if said is not None and said.is_root:
+    if said is not None and said.is_root and said.confidence != LOW:
         yield said
         said = None
     yield causes_hardware.hung(facts, stopped=False)
     yield causes_hardware.killed_child(facts)
+    if said is None or not said.is_root:
+        yield causes_ended.in_silence(facts, said)
+        yield causes_ended.left_early(facts, said)
     yield said
     yield card
     yield worker
     yield causes_ended.lost(facts)
-    yield causes_ended.by_signal(facts)
+    yield causes_ended.by_signal(facts, facts.first)
     yield causes_hardware.node_failed(facts)
 
 
@@ -75,6 +78,7 @@ def _live(facts: Facts) -> Iterator[Cause]:
     """What is known to be wrong with a running job."""
     yield from causes_hardware.hangs_now(facts)
     yield from causes_hardware.standing(facts)
+    yield from causes_hardware.slow_now(facts)
     recent = latest(facts.signs, facts.now - LIVE_S)
     # Exceptions that the job survived are left out.
     said = causes_said.best([sign for sign in recent if sign.hit.signature.priority > causes_said.VAGUE], facts)

@@ -11,7 +11,7 @@ from muster.probes.hang.facts.proof import StackProof
 from muster.probes.hang.facts.readings import Readings
 from muster.probes.hang.facts.signs import Strength
 from muster.probes.hang.tracks.card_look import CardLook, CardState
-from muster.probes.hang.tracks.card_track import median
+from muster.probes.hang.tracks.card_track import draws_apart
 from muster.probes.hang.tracks.rank_track import RankTrack
 from muster.probes.hang.verdicts import HangKind, HangVerdict
 
@@ -97,14 +97,32 @@ class JobMoment(Readings):
         return min(self.s.suspect_soon_s, self.s.suspect_s) if soon else self.s.suspect_s
 
     @cached_property
+    def quiet_since(self) -> float:
+        """The last sign of life but traces of CPU time, which ranks that wait in a collective take, too."""
+        more = (strength for strength in Strength if strength is not Strength.TRACE)
+        return max(self.job.begun_at, self.signs.last(*more))
+
+    @cached_property
+    def only_stirs(self) -> bool:
+        """The job has no card, its logs lost their rhythm, and nothing but traces of CPU time is seen since."""
+        return not self.looks and self.lost_rhythm and self.now - self.quiet_since >= self.s.suspect_soon_s
+
+    @cached_property
+    def sign_at(self) -> float:
+        """The last sign that ends a silence which was told."""
+        return self.quiet_since if self.only_stirs else self.life_at
+
+    @cached_property
     def stacks(self) -> StackProof:
         """What the dumps of this silence say."""
+        if self.only_stirs:
+            return StackProof(self, self.quiet_since)
         return StackProof(self, self.no_io_since if self.waited_for else self.since)
 
     @cached_property
     def is_proven(self) -> bool:
         """Silent for `proof_s`, and the stacks prove who does not go on."""
-        quiet = self.waited_for or self.scene is not Scene.LIVELY
+        quiet = self.waited_for or self.only_stirs or self.scene is not Scene.LIVELY
         return (
             quiet
             and self.now - self.stacks.since >= min(self.s.proof_s, self.s.hung_s)
@@ -179,7 +197,7 @@ class JobMoment(Readings):
         """A card draws far more than the others: they may wait for it. Without power, its memory says so."""
         shares = sorted(share for look in self.spins if (share := _share(look)) is not None)
         if len(shares) > 1:
-            return shares[-1] >= self.s.power_apart_factor * median(shares[:-1])
+            return draws_apart(shares[-1], shares[:-1], self.s)
         dead = self.s.mem_dead_percent
         return any(not look.confirmed and look.mem is not None and look.mem > dead for look in self.spins)
 

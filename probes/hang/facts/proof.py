@@ -121,11 +121,20 @@ class StackProof:
             return rank not in self.r.job.library_absent
         if wait.kind is WaitKind.STOPPED:
             return True
-        if wait.kind is WaitKind.BLOCKED:
-            return not wait.wchan.startswith(self.r.s.file_systems)
-        if wait.kind is WaitKind.SLEEP:  # it may wake up between two looks, and find that it has to wait longer
-            return wait.still_looks >= LOOKS and wait.at - wait.still_since >= self.r.s.suspect_soon_s
-        return wait.kind is WaitKind.LOCK and wait.still_looks >= LOOKS
+        if wait.kind is WaitKind.BLOCKED:  # of a place that is not known nothing is
+            return wait.wchan not in ("", "0") and not wait.wchan.startswith(self.r.s.file_systems)
+        if wait.kind is WaitKind.SLEEP:
+            return wait.still_looks >= LOOKS and self._sleeps_on(wait)
+        # A thread of the program may be the one that it waits for, and do something.
+        return wait.kind is WaitKind.LOCK and wait.still_looks >= LOOKS and not wait.helped
+
+    def _sleeps_on(self, wait: RankWait) -> bool:
+        """Whether it has slept for a minute and goes on for longer than anybody pauses between two tries; or has slept
+        as long, where its system call does not say until when."""
+        asleep, long = wait.at - wait.still_since, self.r.s.hung_s
+        if wait.wakes_in is None:
+            return asleep >= long
+        return asleep >= self.r.s.suspect_soon_s and asleep + wait.wakes_in >= long
 
     @cached_property
     def _waiting_on_cards(self) -> set[int]:

@@ -50,7 +50,7 @@ class Readings:
     @cached_property
     def lost_rhythm(self) -> bool:
         """The logs of some ranks grew steadily, and none of these does for far longer than ever before."""
-        s, steady = self.s, [track for track in self.ranks if len(track.log_gaps) >= self.s.cadence_count]
+        s, steady = self.s, [track for track in self.ranks if track.has_rhythm(self.s)]
 
         def limit(gaps: Sequence[float]) -> float:
             # That lines come more often than records is all that is known of those that come with each.

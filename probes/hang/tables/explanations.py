@@ -285,7 +285,7 @@ EXPLANATIONS: tuple[ExplanationRow, ...] = (
         RowStep.MORE,
         QUIET,
         words="stacks show a rank that waits for data, for a child process or for a compiler",
-        when=lambda m: m.stacks.elsewhere(WaitKind.LOADER, WaitKind.CHILD, WaitKind.COMPILER),
+        when=lambda m: m.stacks.elsewhere(WaitKind.LOADER, WaitKind.CHILD, WaitKind.WORKERS, WaitKind.COMPILER),
         scenario="S11",
         limit="hung_s",
         reason="hung_s: a rank waits for something else than its peers",

@@ -159,9 +159,10 @@ PATTERNS: tuple[PatternRow, ...] = (
     PatternRow(
         "waits for requests",
         None,
-        words="silent for suspect_s, and stacks show ranks that wait for requests or at a prompt, and the others, if "
-        "there are any, wait for them",
-        when=lambda m: bool(m.stacks.at_rest) and m.silent >= m.suspect_after,
+        words="silent for suspect_s, or nothing but traces of CPU time is seen of a job without cards whose logs lost "
+        "their rhythm; and stacks show ranks that wait for requests or at a prompt, and the others, if there are any, "
+        "wait for them",
+        when=lambda m: bool(m.stacks.at_rest) and (m.silent >= m.suspect_after or m.only_stirs),
         verdict=HangVerdict.WAITING,
         scenario="S10",
         rule="stacks: it waits for requests, or at a prompt",
@@ -213,6 +214,20 @@ PATTERNS: tuple[PatternRow, ...] = (
         since=lambda m: m.fallen_silent_at,
         limit=("a busy rank",),
         clears=_rank_clears,
+    ),
+    PatternRow(
+        "only traces, no cards",
+        None,
+        words="the job has no card, its logs lost their rhythm (cadence_factor), and for suspect_soon_s nothing but "
+        "traces of CPU time was seen, which ranks that wait in a collective take, too",
+        when=lambda m: m.only_stirs and m.silent < m.suspect_after,
+        verdict=HangVerdict.SUSPECT,
+        scenario="S22",
+        kind=HangKind.DEADLOCK,
+        rule="logs: they lost their rhythm, and nothing but traces of CPU time is seen",
+        since=lambda m: m.quiet_since,
+        sure=0.5,
+        clears=lambda m: ("lines of a log", "IO of a rank above its floor", f"{m.s.cpu_idle_s:g} s of CPU a minute"),
     ),
     # --- lively: a card works, or the silence is short ----------------------------------------------------------------
     PatternRow(

@@ -130,7 +130,7 @@ _SLEEPERS: tuple[_Sleepers, ...] = (
         "blocked",
         "a process cannot leave the kernel",
         lambda m: bool(m.host.blocked),
-        *(HangKind.IO_BLOCKED, BLOCKED, "U8", "U8"),
+        *(HangKind.IO_BLOCKED, BLOCKED, "P46", "U8"),
     ),
     _Sleepers(
         "peers spin",

@@ -242,10 +242,25 @@ class CardTrack(msgspec.Struct):
             return idle + s.power_strict_share * (active - idle)
         return s.power_strict_ratio * active
 
+    def waits_in(self, card: CardReading, s: HangSettings) -> bool | None:
+        """Whether this one reading is that of a card that waits for other cards: at full utilization with the power of
+        one that waits, or, of an NPU whose fabric is used, idle. None: it does not say."""
+        if card.util is None:
+            return None
+        if card.util < s.high_percent:
+            return self.kind == "ascend" and card.util <= s.low_percent and self.fabric_usual(s) is not None
+        waits = self.waiting_power(s)
+        return None if card.power_w is None or waits is None else card.power_w < waits
+
     def fabric_usual(self, s: HangSettings) -> float | None:
         """Bytes per period while it works; None where the fabric is not used, or not known."""
         usual = self.fabric_level.typical() if self.fabric_level.weight >= s.level_samples else 0.0
         return usual if usual > s.fabric_floor_bytes else None
+
+
+def draws_apart(share: float, others: Sequence[float], s: HangSettings) -> bool:
+    """A card draws this share of its usual power, so much more than others that seem to wait: it computes for them."""
+    return share >= s.power_apart_factor * median(others)
 
 
 def median(values: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,6 +17,8 @@ _ENDED = ("Z", "X", "x")
 TRACED = "t"
 #: CPU time is counted in these.
 _TICK_S = 0.01
+#: Records with which a log must have grown before its rhythm is known, however many lines they brought.
+_LEAST_GROWTHS = 4
 #: A process that waits differently in one look of so many is still one that waits.
 _LOOKS_BETWEEN = 2
 
@@ -73,6 +76,13 @@ class Held:
     leads: bool
 
 
+class Log(NamedTuple):
+    """The log of a rank so far: bytes and lines. None: unknown."""
+
+    size: float | None
+    lines: float | None
+
+
 class RankTrack(msgspec.Struct):
     """What is kept of a rank; number -1 stands for processes of no rank."""
 
@@ -81,6 +91,7 @@ class RankTrack(msgspec.Struct):
     at: float = NEVER
     intervals: list[Interval] = []
     log_bytes: float | None = None
+    log_lines: float | None = None
     #: When its own process was seen last, and which that is.
     seen_at: float = NEVER
     leader: str = ""
@@ -93,8 +104,9 @@ class RankTrack(msgspec.Struct):
     busy_at: float = NEVER
     some_cpu_at: float = NEVER
     log_at: float = NEVER
-    #: The last distances of the records with which its log grew.
+    #: The last distances of the records with which its log grew, and the lines that each of these brought.
     log_gaps: list[float] = []
+    gap_lines: list[float] = []
     #: Since when it gives signs, even weak ones, and has not paused for longer than a window.
     talks_since: float = NEVER
     talked_at: float = NEVER
@@ -110,7 +122,7 @@ class RankTrack(msgspec.Struct):
     def take(
         self,
         procs: Sequence[Proc],
-        log: float | None,
+        log: Log,
         now: float,
         s: HangSettings,
         *,
@@ -155,7 +167,7 @@ class RankTrack(msgspec.Struct):
             return why
         if asked:
             grown = {key: (0.0, 0.0, cpu, 0.0) for key, (_, _, cpu, _) in grown.items()}
-            self.log_bytes = log if log is not None else self.log_bytes
+            self._seen(log)
         for read, written, cpu, saved in grown.values():
             total.read += read
             total.written += written
@@ -222,15 +234,22 @@ class RankTrack(msgspec.Struct):
                 if now - gone.at > s.gone_s:
                     del self.procs[key]
 
-    def _log(self, log: float | None, now: float, dt: float, total: Interval, s: HangSettings) -> None:
-        if log is None:
+    def _log(self, log: Log, now: float, dt: float, total: Interval, s: HangSettings) -> None:
+        if log.size is None:
             return
-        if self.log_bytes is not None and log > self.log_bytes:
-            total.log = log - self.log_bytes
+        if self.log_bytes is not None and log.size > self.log_bytes:
+            total.log = log.size - self.log_bytes
             if self.log_at > NEVER:
+                lines = log.lines - self.log_lines if log.lines is not None and self.log_lines is not None else 1.0
                 self.log_gaps = [*self.log_gaps[1 - s.cadence_count :], now - dt / 2 - self.log_at]
+                self.gap_lines = [*self.gap_lines[1 - s.cadence_count :], max(0.0, lines)]
             self.log_at = now - dt / 2
-        self.log_bytes = log
+        self._seen(log)
+
+    def _seen(self, log: Log) -> None:
+        """What it has written so far; what is unknown of that stays as it was."""
+        self.log_bytes = log.size if log.size is not None else self.log_bytes
+        self.log_lines = log.lines if log.lines is not None else self.log_lines
 
     def _mark(self, last: Interval, now: float, s: HangSettings) -> None:
         """Marks signs of life in the middle of the interval in which they were. A period over a floor counts where the
@@ -312,6 +331,11 @@ class RankTrack(msgspec.Struct):
             if p.held and p.since is not None and now - p.since >= least_s and now - p.at <= gone_s
         ]
         return sorted(found, key=lambda h: (h.since, h.pid))
+
+    def has_rhythm(self, s: HangSettings) -> bool:
+        """Its log grew often enough that the distance of its lines is known."""
+        growths = len(self.log_gaps) >= min(_LEAST_GROWTHS, s.cadence_count)
+        return growths and sum(self.gap_lines) >= s.cadence_count
 
     def waits_in_futex(self) -> bool:
         """Its own process waits for a lock, or its place is unknown."""

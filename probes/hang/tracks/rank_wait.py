@@ -29,6 +29,8 @@ class RankWait(msgspec.Struct):
     still_looks: int = 0
     switches: int | None = None
     others: int | None = None
+    wakes_in: float | None = None
+    helped: bool = False
 
     def take(self, stack: RankStack, at: float) -> None:
         """The next dump."""
@@ -44,6 +46,7 @@ class RankWait(msgspec.Struct):
         self.key, self.at = key, at
         self.kind, self.call, self.line, self.wchan = where.kind, where.call, where.line, stack.wchan
         self.switches, self.others = stack.switches, stack.others
+        self.wakes_in, self.helped = stack.wakes_in, stack.helped
 
     def _rests(self, stack: RankStack, at: float) -> bool:
         if self.others is None or stack.others is None:

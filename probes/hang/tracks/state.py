@@ -5,12 +5,17 @@ import msgspec
 from muster.probes.hang.hang_records import CardReading, Record
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER, CardTrack
-from muster.probes.hang.tracks.rank_track import RankTrack, split
+from muster.probes.hang.tracks.rank_track import Log, RankTrack, split
 from muster.probes.hang.tracks.rank_wait import RankWait
 from muster.probes.hang.verdicts import HangKind, HangVerdict
 
 #: Records in a period, until it is known how many there are.
 _IN_PERIOD = 4
+
+
+def card_key(card: CardReading) -> str:
+    """Of a card in its job: nodes whose records were joined may each have a card of this index."""
+    return f"{card.index}:{'' if card.rank is None else card.rank}"
 
 
 class JobState(msgspec.Struct):
@@ -133,7 +138,7 @@ class JobState(msgspec.Struct):
         return at if self.now - max(s.gap_s, s.gap_factor * self.usual_s) <= at <= self.now else None
 
     def _card(self, card: CardReading) -> CardTrack:
-        key = f"{card.index}:{'' if card.rank is None else card.rank}"
+        key = card_key(card)
         if key not in self.cards:
             self.cards[key] = CardTrack(card.index, card.rank)
         return self.cards[key]
@@ -145,7 +150,7 @@ class JobState(msgspec.Struct):
             self.procs_at = self.now
         for rank in sorted(by_rank.keys() | record.log_bytes.keys()):
             track = self.ranks.setdefault(rank, RankTrack(rank))
-            procs, log = by_rank.get(rank, []), record.log_bytes.get(rank)
+            procs, log = by_rank.get(rank, []), Log(record.log_bytes.get(rank), record.log_lines.get(rank))
             said = track.take(procs, log, self.now, s, first=first, asked=record.asked)
             why = why or said
             self.host_at = max(self.host_at, track.strong_at, track.busy_at)

@@ -109,7 +109,7 @@ class Event(_message.Message):
     kind: _builtins.str
     """Stable names: job.accepted, job.waiting, job.planned, job.checking, job.checked, job.preparing, job.step, job.step_ended,
     job.running, rank.exited, job.stopping, job.restarting, job.ended, job.taken_over, job.warning, job.cards_held, job.cards_free, job.suspected_hang, job.hung,
-    job.recovered, job.driver_hang, job.hang_not_acted, node.started,
+    job.recovered, job.driver_hang, job.hang_not_acted, job.slow_rank, job.slow_rank_cleared, node.started,
     node.stopping, node.condition, node.condition_cleared, node.event, node.drained, node.undrained.
     """
     job_id: _builtins.str

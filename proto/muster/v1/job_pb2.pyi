@@ -325,8 +325,9 @@ class JobSpec(_message.Message):
     """
     epilog: _builtins.str
     """Runs once after the end, whatever the end was, if anything of the job ran here: an executable, or a script as `pre_start`.
-    It has MUSTER_STATE, MUSTER_EXIT_CODE, MUSTER_SUMMARY and MUSTER_RECOMMENDATION in its environment; its result
-    changes only the job's warnings. Time limit by default 10 min.
+    It has MUSTER_STATE, MUSTER_EXIT_CODE, MUSTER_SUMMARY, MUSTER_CAUSE, MUSTER_RECOMMENDATION and
+    MUSTER_RECOMMENDATION_STAGE (`explained`, or `early` where the cause was not known in time) in its environment; its
+    result changes only the job's warnings. Time limit by default 10 min.
     """
     umask: _builtins.int
     """File mode creation mask of the ranks: 0 to 0777. Default 0022."""
@@ -473,8 +474,8 @@ class Notify(_message.Message):
     """Signs the posts, as the node's own secret does; muster never shows it. Empty: posts are not signed."""
     @_builtins.property
     def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """"started", "ended", "failed", "stopped", "explained", "suspected_hang", "hung", "recovered", "output_lost"; empty: all
-        of them.
+        """"started", "ended", "failed", "stopped", "explained", "suspected_hang", "hung", "recovered", "slow_rank", "output_lost";
+        empty: all of them but "slow_rank".
         """
 
     def __init__(
@@ -639,6 +640,7 @@ class Job(_message.Message):
     LOG_GAP_FIELD_NUMBER: _builtins.int
     LIVING_FIELD_NUMBER: _builtins.int
     SUPERVISOR_STUCK_FIELD_NUMBER: _builtins.int
+    SLOW_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: Global___JobState.ValueType
     spec_digest: _builtins.str
@@ -722,6 +724,10 @@ class Job(_message.Message):
         and is in every List, whatever states the request names.
         """
 
+    @_builtins.property
+    def slow(self) -> Global___SlowRanks:
+        """Set while a rank of the running job is SLOW: its peers wait for it again and again. Nothing acts on it."""
+
     def __init__(
         self,
         *,
@@ -753,14 +759,55 @@ class Job(_message.Message):
         log_gap: Global___OutputGap | None = ...,
         living: _abc.Iterable[_builtins.str] | None = ...,
         supervisor_stuck: _builtins.str = ...,
+        slow: Global___SlowRanks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "log_gap", b"log_gap", "restart_at", b"restart_at", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "hang", b"hang", "log_gap", b"log_gap", "restart_at", b"restart_at", "slow", b"slow", "spec", b"spec", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "living", b"living", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "supervisor_stuck", b"supervisor_stuck", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "cards_free", b"cards_free", "checks", b"checks", "ended_at", b"ended_at", "hang", b"hang", "held_by", b"held_by", "job_id", b"job_id", "living", b"living", "log_gap", b"log_gap", "log_path", b"log_path", "master_addr", b"master_addr", "master_port", b"master_port", "past_attempts", b"past_attempts", "preset_env", b"preset_env", "ranks", b"ranks", "restart_at", b"restart_at", "slow", b"slow", "spec", b"spec", "spec_digest", b"spec_digest", "started_at", b"started_at", "state", b"state", "step", b"step", "supervisor_pid", b"supervisor_pid", "supervisor_stuck", b"supervisor_stuck", "takeovers", b"takeovers", "verdict", b"verdict", "warnings", b"warnings", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class SlowRanks(_message.Message):
+    """The ranks for which the others wait; docs/concepts/slow-rank.md."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANKS_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    confidence: _builtins.float
+    """0 to 1."""
+    reason: _builtins.str
+    """One sentence."""
+    evidence: _builtins.str
+    """What was counted, and the settings that are the thresholds: a JSON object."""
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """The first of the waits."""
+
+    def __init__(
+        self,
+        *,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        confidence: _builtins.float = ...,
+        reason: _builtins.str = ...,
+        evidence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "evidence", b"evidence", "ranks", b"ranks", "reason", b"reason", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SlowRanks: _TypeAlias = SlowRanks  # noqa: Y015
 
 @_typing.final
 class HangVerdict(_message.Message):
@@ -1084,6 +1131,7 @@ class Verdict(_message.Message):
     CAUSE_SIGNATURE_FIELD_NUMBER: _builtins.int
     EXPLAINED_FIELD_NUMBER: _builtins.int
     FAILED_WORKER_FIELD_NUMBER: _builtins.int
+    CAUSE_RANK_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """Exit code for a shell: the first failure's, 128+n for a signal, 127 not found, 126 not executable, 125 muster's
     own failure or a lost outcome, 0 success.
@@ -1091,7 +1139,9 @@ class Verdict(_message.Message):
     summary: _builtins.str
     """One sentence."""
     first_failed_rank: _builtins.int
-    """The first rank that failed; not set when none did."""
+    """The first rank that failed; not set when none did. At first the rank that ended first; the explanation (below)
+    corrects it, with last_lines, if the cause is in another rank.
+    """
     recommendation: Global___Recommendation.ValueType
     recommendation_reason: _builtins.str
     stopped_by: _builtins.str
@@ -1103,6 +1153,8 @@ class Verdict(_message.Message):
     cause_kind: _builtins.str
     cause_signature: _builtins.str
     explained: _builtins.bool
+    cause_rank: _builtins.int
+    """The rank whose output or end is the cause; not set where that is no rank's."""
     @_builtins.property
     def last_lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its last lines of output, at most 20 lines of at most 4 KiB in all."""
@@ -1140,13 +1192,19 @@ class Verdict(_message.Message):
         cause_signature: _builtins.str = ...,
         explained: _builtins.bool = ...,
         failed_worker: Global___FailedWorker | None = ...,
+        cause_rank: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "failed_worker", b"failed_worker", "first_failed_rank", b"first_failed_rank"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cause_rank", b"_cause_rank", "_first_failed_rank", b"_first_failed_rank", "cause_rank", b"cause_rank", "failed_worker", b"failed_worker", "first_failed_rank", b"first_failed_rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank", "cause", b"cause", "cause_kind", b"cause_kind", "cause_signature", b"cause_signature", "exit_code", b"exit_code", "explained", b"explained", "failed_worker", b"failed_worker", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "unordered", b"unordered", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cause_rank", b"_cause_rank", "_first_failed_rank", b"_first_failed_rank", "cause", b"cause", "cause_kind", b"cause_kind", "cause_rank", b"cause_rank", "cause_signature", b"cause_signature", "exit_code", b"exit_code", "explained", b"explained", "failed_worker", b"failed_worker", "first_failed_rank", b"first_failed_rank", "last_lines", b"last_lines", "recommendation", b"recommendation", "recommendation_reason", b"recommendation_reason", "stopped_by", b"stopped_by", "summary", b"summary", "unordered", b"unordered", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cause_rank: _TypeAlias = _typing.Literal["cause_rank"]  # noqa: Y015
+    _WhichOneofArgType__cause_rank: _TypeAlias = _typing.Literal["_cause_rank", b"_cause_rank"]  # noqa: Y015
     _WhichOneofReturnType__first_failed_rank: _TypeAlias = _typing.Literal["first_failed_rank"]  # noqa: Y015
     _WhichOneofArgType__first_failed_rank: _TypeAlias = _typing.Literal["_first_failed_rank", b"_first_failed_rank"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cause_rank) -> _WhichOneofReturnType__cause_rank | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__first_failed_rank) -> _WhichOneofReturnType__first_failed_rank | None: ...
 
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015

@@ -28,7 +28,7 @@ from muster.v1 import job_pb2 as muster_dot_v1_dot_job__pb2
 from muster.v1 import node_pb2 as muster_dot_v1_dot_node__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19muster/v1/telemetry.proto\x12\tmuster.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13muster/v1/job.proto\x1a\x14muster/v1/node.proto\"%\n\x13GetTelemetryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\xd1\x01\n\x14GetTelemetryResponse\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1e\n\x05\x63\x61rds\x18\x02 \x03(\x0b\x32\x0f.muster.v1.Card\x12%\n\x04jobs\x18\x03 \x03(\x0b\x32\x17.muster.v1.JobTelemetry\x12\x16\n\tcpu_usage\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tmem_usage\x18\x05 \x01(\x01H\x01\x88\x01\x01\x42\x0c\n\n_cpu_usageB\x0c\n\n_mem_usage\"\xc5\x01\n\x0cJobTelemetry\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.muster.v1.JobState\x12\'\n\x05ranks\x18\x03 \x03(\x0b\x32\x18.muster.v1.RankTelemetry\x12\x1d\n\x10\x63\x61rd_utilization\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\tunderused\x18\x05 \x01(\x08\x12\x11\n\tprocesses\x18\x06 \x01(\rB\x13\n\x11_card_utilization\"\x98\x02\n\rRankTelemetry\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\r\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x11\n\tprocesses\x18\x04 \x01(\r\x12\x10\n\x03\x63pu\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0cmemory_bytes\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12\x16\n\tread_rate\x18\x07 \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nwrite_rate\x18\x08 \x01(\x01H\x03\x88\x01\x01\x12\r\n\x05state\x18\t \x01(\t\x12&\n\x02\x61t\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x06\n\x04_cpuB\x0f\n\r_memory_bytesB\x0c\n\n_read_rateB\r\n\x0b_write_rate\"\xcd\x01\n\x11GetHistoryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\x04\x63\x61rd\x18\x02 \x01(\rH\x00\x88\x01\x01\x12)\n\x05start\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x04step\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07metrics\x18\x06 \x03(\tB\x07\n\x05_card\"`\n\x12GetHistoryResponse\x12\'\n\x04step\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12!\n\x06series\x18\x02 \x03(\x0b\x32\x11.muster.v1.Series\"V\n\x06Series\x12\x0e\n\x06metric\x18\x01 \x01(\t\x12\x11\n\x04\x63\x61rd\x18\x02 \x01(\rH\x00\x88\x01\x01\x12 \n\x06points\x18\x03 \x03(\x0b\x32\x10.muster.v1.PointB\x07\n\x05_card\"Z\n\x05Point\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04mean\x18\x02 \x01(\x01\x12\r\n\x05least\x18\x03 \x01(\x01\x12\x0c\n\x04most\x18\x04 \x01(\x01\"(\n\x16RecordTelemetryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\'\n\x17RecordTelemetryResponse\x12\x0c\n\x04line\x18\x01 \x01(\t2\x8a\x02\n\x10TelemetryService\x12O\n\x0cGetTelemetry\x12\x1e.muster.v1.GetTelemetryRequest\x1a\x1f.muster.v1.GetTelemetryResponse\x12I\n\nGetHistory\x12\x1c.muster.v1.GetHistoryRequest\x1a\x1d.muster.v1.GetHistoryResponse\x12Z\n\x0fRecordTelemetry\x12!.muster.v1.RecordTelemetryRequest\x1a\".muster.v1.RecordTelemetryResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19muster/v1/telemetry.proto\x12\tmuster.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x13muster/v1/job.proto\x1a\x14muster/v1/node.proto\"%\n\x13GetTelemetryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\xd1\x01\n\x14GetTelemetryResponse\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1e\n\x05\x63\x61rds\x18\x02 \x03(\x0b\x32\x0f.muster.v1.Card\x12%\n\x04jobs\x18\x03 \x03(\x0b\x32\x17.muster.v1.JobTelemetry\x12\x16\n\tcpu_usage\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tmem_usage\x18\x05 \x01(\x01H\x01\x88\x01\x01\x42\x0c\n\n_cpu_usageB\x0c\n\n_mem_usage\"\xd9\x01\n\x0cJobTelemetry\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.muster.v1.JobState\x12\'\n\x05ranks\x18\x03 \x03(\x0b\x32\x18.muster.v1.RankTelemetry\x12\x1d\n\x10\x63\x61rd_utilization\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\tunderused\x18\x05 \x01(\x08\x12\x11\n\tprocesses\x18\x06 \x01(\r\x12\x12\n\nslow_ranks\x18\x07 \x03(\rB\x13\n\x11_card_utilization\"\xa6\x02\n\rRankTelemetry\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\r\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x11\n\tprocesses\x18\x04 \x01(\r\x12\x10\n\x03\x63pu\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0cmemory_bytes\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12\x16\n\tread_rate\x18\x07 \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nwrite_rate\x18\x08 \x01(\x01H\x03\x88\x01\x01\x12\r\n\x05state\x18\t \x01(\t\x12&\n\x02\x61t\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04slow\x18\x0b \x01(\x08\x42\x06\n\x04_cpuB\x0f\n\r_memory_bytesB\x0c\n\n_read_rateB\r\n\x0b_write_rate\"\xcd\x01\n\x11GetHistoryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\x04\x63\x61rd\x18\x02 \x01(\rH\x00\x88\x01\x01\x12)\n\x05start\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x04step\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07metrics\x18\x06 \x03(\tB\x07\n\x05_card\"`\n\x12GetHistoryResponse\x12\'\n\x04step\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12!\n\x06series\x18\x02 \x03(\x0b\x32\x11.muster.v1.Series\"V\n\x06Series\x12\x0e\n\x06metric\x18\x01 \x01(\t\x12\x11\n\x04\x63\x61rd\x18\x02 \x01(\rH\x00\x88\x01\x01\x12 \n\x06points\x18\x03 \x03(\x0b\x32\x10.muster.v1.PointB\x07\n\x05_card\"Z\n\x05Point\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04mean\x18\x02 \x01(\x01\x12\r\n\x05least\x18\x03 \x01(\x01\x12\x0c\n\x04most\x18\x04 \x01(\x01\"(\n\x16RecordTelemetryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\'\n\x17RecordTelemetryResponse\x12\x0c\n\x04line\x18\x01 \x01(\t2\x8a\x02\n\x10TelemetryService\x12O\n\x0cGetTelemetry\x12\x1e.muster.v1.GetTelemetryRequest\x1a\x1f.muster.v1.GetTelemetryResponse\x12I\n\nGetHistory\x12\x1c.muster.v1.GetHistoryRequest\x1a\x1d.muster.v1.GetHistoryResponse\x12Z\n\x0fRecordTelemetry\x12!.muster.v1.RecordTelemetryRequest\x1a\".muster.v1.RecordTelemetryResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,21 +40,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETTELEMETRYRESPONSE']._serialized_start=188
   _globals['_GETTELEMETRYRESPONSE']._serialized_end=397
   _globals['_JOBTELEMETRY']._serialized_start=400
-  _globals['_JOBTELEMETRY']._serialized_end=597
-  _globals['_RANKTELEMETRY']._serialized_start=600
-  _globals['_RANKTELEMETRY']._serialized_end=880
-  _globals['_GETHISTORYREQUEST']._serialized_start=883
-  _globals['_GETHISTORYREQUEST']._serialized_end=1088
-  _globals['_GETHISTORYRESPONSE']._serialized_start=1090
-  _globals['_GETHISTORYRESPONSE']._serialized_end=1186
-  _globals['_SERIES']._serialized_start=1188
-  _globals['_SERIES']._serialized_end=1274
-  _globals['_POINT']._serialized_start=1276
-  _globals['_POINT']._serialized_end=1366
-  _globals['_RECORDTELEMETRYREQUEST']._serialized_start=1368
-  _globals['_RECORDTELEMETRYREQUEST']._serialized_end=1408
-  _globals['_RECORDTELEMETRYRESPONSE']._serialized_start=1410
-  _globals['_RECORDTELEMETRYRESPONSE']._serialized_end=1449
-  _globals['_TELEMETRYSERVICE']._serialized_start=1452
-  _globals['_TELEMETRYSERVICE']._serialized_end=1718
+  _globals['_JOBTELEMETRY']._serialized_end=617
+  _globals['_RANKTELEMETRY']._serialized_start=620
+  _globals['_RANKTELEMETRY']._serialized_end=914
+  _globals['_GETHISTORYREQUEST']._serialized_start=917
+  _globals['_GETHISTORYREQUEST']._serialized_end=1122
+  _globals['_GETHISTORYRESPONSE']._serialized_start=1124
+  _globals['_GETHISTORYRESPONSE']._serialized_end=1220
+  _globals['_SERIES']._serialized_start=1222
+  _globals['_SERIES']._serialized_end=1308
+  _globals['_POINT']._serialized_start=1310
+  _globals['_POINT']._serialized_end=1400
+  _globals['_RECORDTELEMETRYREQUEST']._serialized_start=1402
+  _globals['_RECORDTELEMETRYREQUEST']._serialized_end=1442
+  _globals['_RECORDTELEMETRYRESPONSE']._serialized_start=1444
+  _globals['_RECORDTELEMETRYRESPONSE']._serialized_end=1483
+  _globals['_TELEMETRYSERVICE']._serialized_start=1486
+  _globals['_TELEMETRYSERVICE']._serialized_end=1752
 # @@protoc_insertion_point(module_scope)

@@ -96,6 +96,7 @@ class JobTelemetry(_message.Message):
     CARD_UTILIZATION_FIELD_NUMBER: _builtins.int
     UNDERUSED_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
+    SLOW_RANKS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     state: _job_pb2.JobState.ValueType
     card_utilization: _builtins.float
@@ -105,6 +106,10 @@ class JobTelemetry(_message.Message):
     processes: _builtins.int
     @_builtins.property
     def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankTelemetry]: ...
+    @_builtins.property
+    def slow_ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ranks that are SLOW: their peers wait for them (docs/concepts/slow-rank.md). Under a launcher, those of its workers."""
+
     def __init__(
         self,
         *,
@@ -114,10 +119,11 @@ class JobTelemetry(_message.Message):
         card_utilization: _builtins.float | None = ...,
         underused: _builtins.bool = ...,
         processes: _builtins.int = ...,
+        slow_ranks: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_card_utilization", b"_card_utilization", "card_utilization", b"card_utilization"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_card_utilization", b"_card_utilization", "card_utilization", b"card_utilization", "job_id", b"job_id", "processes", b"processes", "ranks", b"ranks", "state", b"state", "underused", b"underused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_card_utilization", b"_card_utilization", "card_utilization", b"card_utilization", "job_id", b"job_id", "processes", b"processes", "ranks", b"ranks", "slow_ranks", b"slow_ranks", "state", b"state", "underused", b"underused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__card_utilization: _TypeAlias = _typing.Literal["card_utilization"]  # noqa: Y015
     _WhichOneofArgType__card_utilization: _TypeAlias = _typing.Literal["_card_utilization", b"_card_utilization"]  # noqa: Y015
@@ -139,6 +145,7 @@ class RankTelemetry(_message.Message):
     WRITE_RATE_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
+    SLOW_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     device: _builtins.int
     pid: _builtins.int
@@ -152,6 +159,8 @@ class RankTelemetry(_message.Message):
     write_rate: _builtins.float
     state: _builtins.str
     """State of the rank's process: R, S, D, T, Z."""
+    slow: _builtins.bool
+    """It is one of `slow_ranks`; never set of a launcher."""
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp:
         """Not set before the first look."""
@@ -169,10 +178,11 @@ class RankTelemetry(_message.Message):
         write_rate: _builtins.float | None = ...,
         state: _builtins.str = ...,
         at: _timestamp_pb2.Timestamp | None = ...,
+        slow: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu", b"_cpu", "_memory_bytes", b"_memory_bytes", "_read_rate", b"_read_rate", "_write_rate", b"_write_rate", "at", b"at", "cpu", b"cpu", "memory_bytes", b"memory_bytes", "read_rate", b"read_rate", "write_rate", b"write_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu", b"_cpu", "_memory_bytes", b"_memory_bytes", "_read_rate", b"_read_rate", "_write_rate", b"_write_rate", "at", b"at", "cpu", b"cpu", "device", b"device", "memory_bytes", b"memory_bytes", "pid", b"pid", "processes", b"processes", "rank", b"rank", "read_rate", b"read_rate", "state", b"state", "write_rate", b"write_rate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu", b"_cpu", "_memory_bytes", b"_memory_bytes", "_read_rate", b"_read_rate", "_write_rate", b"_write_rate", "at", b"at", "cpu", b"cpu", "device", b"device", "memory_bytes", b"memory_bytes", "pid", b"pid", "processes", b"processes", "rank", b"rank", "read_rate", b"read_rate", "slow", b"slow", "state", b"state", "write_rate", b"write_rate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cpu: _TypeAlias = _typing.Literal["cpu"]  # noqa: Y015
     _WhichOneofArgType__cpu: _TypeAlias = _typing.Literal["_cpu", b"_cpu"]  # noqa: Y015

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -76,11 +77,13 @@ def test_run_labels_the_lines_of_several_ranks(daemon):
         (["/etc/passwd"], 126, "not executable"),
     ],
 )
-def test_run_ends_with_the_jobs_exit_code_and_says_why(daemon, command, code, said):
+def test_run_ends_with_the_jobs_exit_code_and_says_why_and_what_to_do(daemon, command, code, said):
     done = daemon.cli("run", "--", *command)
     assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    verdict, advice = done.stderr.splitlines()
+    assert said in verdict
+    assert re.match(r"muster: (FAIL|RETRY_HERE|RETRY_ELSEWHERE): ", advice)
+    assert "muster why " in advice
     assert daemon.cli("run", "-q", "--", *command).stderr == ""
 
 

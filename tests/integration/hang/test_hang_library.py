@@ -33,7 +33,8 @@ def recorder():
         with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank, "wb") as file:
             file.write(dump)
 
-threading.Thread(target=recorder, daemon=True).start()
+if os.fork() == 0:  # in PyTorch a thread that Python does not know
+    recorder()
 threading.Event().wait()
 """
 

@@ -1,6 +1,7 @@
 """The recommendation follows the cause, for every reader, and survives the daemon."""
 
 import json
+import os
 import signal
 import sys
 from functools import partial
@@ -19,6 +20,11 @@ NPU = (
     "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream()), error code is {}\n"
     "[ERROR] 2026-03-25-06:14:02 (PID:17096, Device:5, RankID:5) ERR00100 PTA call acl api failed\n"
     "EE9999: Inner Error!\n"
+)
+#: Each rendezvous of PyTorch writes it where there is no IPv6.
+IPV6 = (
+    "[W1124 02:10:11.123456789 socket.cpp:752] [c10d] The client socket has failed to connect to [localhost]:29500 "
+    "(errno: 97 - Address family not supported by protocol).\nstep 1\n"
 )
 #: What a failing rank wrote, and what is to be done about it.
 SAID = {
@@ -75,6 +81,167 @@ SAID = {
     "enospc": (FAIL, TRACEBACK + "OSError: [Errno 28] No space left on device: '/data/step100.pt'\n"),
     "import": (FAIL, TRACEBACK + "ModuleNotFoundError: No module named 'flash_attn'\n"),
     "nothing": (FAIL, ""),
+    "ib-12-newer": (
+        ELSEWHERE,
+        "n0:812:940 [2] transport/net_ib.cc:2260 NCCL WARN NET/IB: Got completion from peer 10.0.0.7<53312> with "
+        "status=12 opcode=0 len=0 vendor err 129 (Recv)\n"
+        + TRACEBACK
+        + "torch.distributed.DistBackendError: NCCL error "
+        "in: ProcessGroupNCCL.cpp:2251, remote process exited or there was a network error, NCCL version 2.21.5\n",
+    ),
+    "nvlink": (
+        ELSEWHERE,
+        TRACEBACK + "RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error\n",
+    ),
+    "xid-of-the-program": (
+        FAIL,
+        "NVRM: Xid (PCI:0000:3b:00): 31, pid=812, name=python, Ch 00000008\n"
+        + TRACEBACK
+        + "RuntimeError: CUDA error: an illegal memory access was encountered\n",
+    ),
+    # What was survived is no cause of an error of the program.
+    "bug-behind-a-warning": (FAIL, IPV6 + TRACEBACK + "KeyError: 'labels'\n"),
+    "bug-behind-a-retry": (
+        FAIL,
+        "port 29500 in use: [Errno 98] Address already in use; trying 29501\nstep 1\n" + TRACEBACK + "ValueError: no\n",
+    ),
+    "bug-behind-a-handled-error": (
+        FAIL,
+        TRACEBACK + "OSError: [Errno 5] Input/output error\nshard skipped\nstep 1\n" + TRACEBACK + "IndexError: 7\n",
+    ),
+    "bug-behind-words": (
+        FAIL,
+        "sample 17: 'uncorrectable ECC error encountered in memory'\nstep 1\n" + TRACEBACK + "TypeError: no\n",
+    ),
+    "bug-while-handling": (
+        ELSEWHERE,
+        TRACEBACK
+        + "OSError: [Errno 5] Input/output error\n\n"
+        + "During handling of the above exception, another exception occurred:\n\n"
+        + TRACEBACK
+        + "KeyError: 'labels'\n",
+    ),
+    "driver-mismatch": (ELSEWHERE, "Failed to initialize NVML: Driver/library version mismatch\n"),
+    "ib-port": (
+        ELSEWHERE,
+        "n0:812:940 [1] transport/net_ib.cc:110 NCCL WARN NET/IB : mlx5_1:1 Got async event : port error\n"
+        + TRACEBACK
+        + "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, unhandled system error\n",
+    ),
+    "ucx-retry": (
+        ELSEWHERE,
+        "[n0:812 :0:812] ib_mlx5_log.c:177  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81)\n",
+    ),
+    "eshutdown": (
+        ELSEWHERE,
+        TRACEBACK + "OSError: [Errno 108] Cannot send after transport endpoint shutdown: '/lustre/a'\n",
+    ),
+    "ecomm": (ELSEWHERE, TRACEBACK + "OSError: [Errno 70] Communication error on send: '/lustre/a'\n"),
+    "host-down": (HERE, TRACEBACK + "OSError: [Errno 112] Host is down\n"),
+    "torch-full": (
+        FAIL,
+        TRACEBACK + "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 704 vs 598\n",
+    ),
+    # A store that is busy, or does not answer, may answer next time; one that refuses will refuse again.
+    "s3-busy": (
+        HERE,
+        TRACEBACK + "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling the PutObject "
+        "operation (reached max retries: 4): Please reduce your request rate.\n",
+    ),
+    "s3-503": (
+        HERE,
+        TRACEBACK + "botocore.exceptions.ClientError: An error occurred (503) when calling the GetObject operation\n",
+    ),
+    "s3-endpoint": (
+        HERE,
+        TRACEBACK
+        + 'botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL: "https://s/b"\n',
+    ),
+    "http-503": (
+        HERE,
+        TRACEBACK + "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://obs/b/x\n",
+    ),
+    "http-timeout": (
+        HERE,
+        TRACEBACK + "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='obs', port=443): Read timed out.\n",
+    ),
+    "obs-busy": (
+        HERE,
+        TRACEBACK + "moxing.framework.file.exceptions.MoxFileNotExistsException: stat:503 errorCode:SlowDown "
+        "errorMessage:Please reduce your request rate\n",
+    ),
+    "oss-503": (
+        HERE,
+        TRACEBACK + "oss2.exceptions.ServerError: {'status': 503, 'x-oss-request-id': '6', 'details': {}}\n",
+    ),
+    "s3-403": (
+        FAIL,
+        TRACEBACK + "botocore.exceptions.ClientError: An error occurred (403) when calling the HeadObject operation: "
+        "Forbidden\n",
+    ),
+    "s3-no-key": (
+        FAIL,
+        TRACEBACK + "botocore.errorfactory.NoSuchKey: An error occurred (NoSuchKey) when calling the GetObject "
+        "operation: The specified key does not exist.\n",
+    ),
+    "http-404": (
+        FAIL,
+        TRACEBACK + "requests.exceptions.HTTPError: 404 Client Error: Not Found for url: https://obs/b/x\n",
+    ),
+    "certificate": (
+        FAIL,
+        TRACEBACK + "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='obs', port=443): Max retries "
+        "exceeded with url: /b (Caused by SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]')))\n",
+    ),
+    # A lost peer.
+    "monitored-barrier": (
+        HERE,
+        TRACEBACK + "RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for "
+        "send/recv from rank 0. Please check rank 0 logs for faulty rank.\n",
+    ),
+    "store-closed": (HERE, TRACEBACK + "torch.distributed.DistNetworkError: failed to recv, got 0 bytes\n"),
+    "jax-barrier": (
+        HERE,
+        TRACEBACK
+        + "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all\n",
+    ),
+    "jax-heartbeat": (
+        HERE,
+        "E1124 coordination_service_agent.cc:399] Polled an error from coordination service: UNAVAILABLE: The "
+        "following tasks are unhealthy (stopped sending heartbeats): /job:jax_worker/replica:0/task:3\n",
+    ),
+    "sigterm-in-torchrun": (
+        HERE,
+        TRACEBACK + "torch.distributed.elastic.multiprocessing.api.SignalException: Process 12 got signal: 15\n",
+    ),
+    "tf-oom": (
+        FAIL,
+        TRACEBACK + "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with "
+        "shape[9,9] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc\n",
+    ),
+    # CANN.
+    "507001": (ELSEWHERE, NPU.format(507001)),
+    "507013": (ELSEWHERE, NPU.format(507013)),
+    "507009": (FAIL, NPU.format(507009)),
+    "507050": (FAIL, NPU.format(507050)),
+    "ej0002": (ELSEWHERE, "EJ0002: [PID: 9] The network port is down.Suggest: check the optical module\n"),
+    "ej0003": (HERE, "[PID: 9] Bind_Failed(EJ0003): Failed to bind the IP port. Reason: already bound.\n"),
+    "ej0004": (FAIL, "EJ0004: [PID: 9] Check ip fail. Reason: the IP address in the ranktable is inconsistent\n"),
+    "ei0007": (FAIL, "[PID: 9] Allocation_Failure(EI0007): Failed to allocate resource[qp] with info [rank:9].\n"),
+    "quoted-before-the-error": (
+        ELSEWHERE,
+        'sample 17: "RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB" label=1\nstep 1\n'
+        + TRACEBACK
+        + "OSError: [Errno 116] Stale file handle: '/mnt/a'\n",
+    ),
+    "plugin": (
+        HERE,
+        "n0:812:940 [2] NCCL INFO NET/Plugin: Could not find: libnccl-net.so: cannot open shared object file: No such "
+        "file or directory\n"
+        + TRACEBACK
+        + "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed "
+        "by peer [10.0.0.4]:31522\n",
+    ),
 }
 
 
@@ -111,12 +278,99 @@ def test_it_follows_the_cause(shared: Daemon, tmp_path: Path, name: str) -> None
     assert f"{expected}: " in shared.cli("status", name).stdout
 
 
+PEER_GONE = f"{TRACEBACK}RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected", "cause"),
+    [
+        ("exit 9", FAIL, "rank 1 exited with code 9 by itself"),
+        ("kill -SEGV $$", FAIL, "rank 1 died of SIGSEGV"),
+        ("kill -KILL $$", HERE, "rank 1 was killed with SIGKILL"),
+    ],
+)
+def test_the_rank_that_ended_without_a_word_is_the_cause_and_not_who_lost_it(
+    shared: Daemon, tmp_path: Path, ends: str, expected: str, cause: str
+) -> None:
+    (tmp_path / "said").write_text(PEER_GONE)
+    gone = tmp_path / "gone"
+    # The others go on for a moment when they are asked to end, as ranks in a collective do.
+    script = f'ulimit -c 0; if [ "$RANK" = 1 ]; then : > {gone}; {ends}; fi; trap "" TERM; '
+    script += f"while ! [ -e {gone} ]; do sleep 0.01; done; cat {tmp_path / 'said'} >&2; exit 1"
+    name = "silent-" + ends.strip(" $").replace(" ", "-").lower()
+    shared.run("sh", "-c", script, job_id=name, ranks=3)
+    job = shared.explained(name)
+    assert action(job) == expected, job.verdict
+    assert job.verdict.cause.startswith(cause), job.verdict
+
+
+def test_the_rank_that_left_early_is_the_cause_and_not_who_lost_it(shared: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "said").write_text(PEER_GONE)
+    script = f'if [ "$RANK" = 1 ]; then exit 0; fi; trap "" TERM; sleep 0.3; cat {tmp_path / "said"} >&2; exit 1'
+    shared.run("sh", "-c", script, job_id="early", ranks=3)
+    job = shared.explained("early")
+    assert (action(job), job.verdict.first_failed_rank) == (FAIL, 1), job.verdict
+    assert job.verdict.cause.startswith("rank 1 exited with code 0 while ranks 0,2 went on"), job.verdict
+
+
+def test_an_abort_has_its_reason_in_the_output(shared: Daemon, tmp_path: Path) -> None:
+    """As PyTorch's watchdog ends a process."""
+    (tmp_path / "said").write_text(SAID["watchdog"][1])
+    shared.run("sh", "-c", f"cat {tmp_path / 'said'} >&2; ulimit -c 0; kill -ABRT $$", job_id="aborted")
+    assert action(shared.explained("aborted")) == HERE
+
+
 def test_who_runs_it_reads_it(shared: Daemon, tmp_path: Path) -> None:
     path = tmp_path / "said"
     path.write_text(SAID["ecc"][1])
     done = shared.cli("run", "--job-id", "run", "--", "sh", "-c", f"cat {path} >&2; exit 1")
     assert done.returncode == 1
     assert "RETRY_ELSEWHERE: " in done.stderr, done.stderr
+    for ends in ("kill -KILL $$", "kill -TERM $$"):
+        done = shared.cli("run", "--", "sh", "-c", ends)
+        assert "muster: RETRY_HERE: a signal from outside the job ended it" in done.stderr, done.stderr
+
+
+def epilog(folder: Path) -> str:
+    path = folder / "epilog.sh"
+    path.write_text(
+        f'echo "$MUSTER_RECOMMENDATION $MUSTER_RECOMMENDATION_STAGE $MUSTER_CAUSE" >{folder}/new; '
+        f"mv {folder}/new {folder}/told"
+    )
+    return str(path)
+
+
+def test_the_epilog_reads_it(shared: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "said").write_text(SAID["ecc"][1])
+    shared.run("sh", "-c", f"cat {tmp_path / 'said'} >&2; exit 1", job_id="epilog", epilog=epilog(tmp_path))
+    job = shared.explained("epilog")
+    assert (tmp_path / "told").read_text() == f"{ELSEWHERE} explained {job.verdict.cause}\n"
+    assert action(job) == ELSEWHERE and len(explained(shared, "epilog")) == 1
+
+
+def test_without_a_daemon_the_epilog_has_that_of_the_supervisor(daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "said").write_text(SAID["ecc"][1])
+    command = f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; cat {tmp_path}/said >&2; exit 1"
+    daemon.run("sh", "-c", command, job_id="x", epilog=epilog(tmp_path))
+    daemon.until_running("x")
+    daemon.kill()
+    (tmp_path / "go").touch()
+    eventually((tmp_path / "told").exists)
+    assert (tmp_path / "told").read_text() == f"{FAIL} early \n"
+
+
+def test_the_epilog_does_not_wait_for_long(daemon: Daemon, tmp_path: Path) -> None:
+    """For a daemon that is there and says nothing."""
+    command = f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 1"
+    daemon.run("sh", "-c", command, job_id="x", epilog=epilog(tmp_path))
+    daemon.until_running("x")
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        (tmp_path / "go").touch()
+        eventually((tmp_path / "told").exists)
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    assert (tmp_path / "told").read_text() == f"{FAIL} early \n"
 
 
 def test_a_job_that_did_not_fail_has_no_explanation(shared: Daemon) -> None:
@@ -182,10 +436,24 @@ raise RuntimeError(
 
 
 def test_the_rank_that_raised_is_the_cause_though_its_peer_exits_first(shared: Daemon, tmp_path: Path):
-    job_id = shared.run(sys.executable, "-c", PEERS, str(tmp_path / "flag"), ranks=2).job_id
-    job = shared.wait(job_id)
-    assert job.verdict.first_failed_rank == 0
-    cause = json.loads(shared.cli("why", job_id, "-o", "json").stdout)["cause"]
+    """And the first failure, for all who read it; the job's exit code stays."""
+    command = ["run", "--job-id", "raised", "--ranks", "2", "--", sys.executable, "-c", PEERS, str(tmp_path / "flag")]
+    ran = shared.cli(*command)
+    job = shared.explained("raised")
+    verdict = job.verdict
+    assert (verdict.first_failed_rank, verdict.cause_rank, verdict.exit_code) == (1, 1, 1)
+    assert "layer.7.weight" in verdict.last_lines[-1] and list(verdict.victims) == []
+    assert verdict.summary.startswith("rank 0 (device 0) exited with code 1")
+    assert verdict.summary.endswith("; the cause is in rank 1")
+    assert action(job) == FAIL
+    assert "the cause is in rank 1\n" in ran.stderr and "muster: rank 1: the program raised" in ran.stderr, ran.stderr
+    found = json.loads(shared.cli("why", "raised", "-o", "json").stdout)
+    cause = found["cause"]
     assert (cause["rank"], cause["kind"]) == (1, "job") and "layer.7.weight" in cause["line"], cause
-    shown = eventually(lambda: (now := shared.get(job_id).verdict).cause and now)
-    assert job_pb2.Recommendation.Name(shown.recommendation) == f"RECOMMENDATION_{FAIL}"
+    assert (found["firstFailure"]["rank"], found["verdict"]["firstFailedRank"]) == (1, 1)
+    page = shared.cli("why", "raised").stdout
+    assert "First failure: rank 1 on device 1" in page and "before its end rank 0 exited with code 1" in page, page
+    (event,) = explained(shared, "raised")
+    assert event.attributes["first_failed_rank"] == "1"
+    (ended,) = [event for event in shared.event_list("raised") if event.kind == "job.ended"]
+    assert ended.attributes["first_failed_rank"] == "0"

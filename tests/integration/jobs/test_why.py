@@ -84,7 +84,7 @@ def test_the_root_is_in_the_output_of_a_victim(shared: Daemon, tmp_path: Path) -
     )
     ended(shared, "sh", "-c", script, job_id="peer", ranks=2, workdir=str(tmp_path))
     found = report(shared, "peer")
-    assert found["firstFailure"]["rank"] == 0
+    assert found["firstFailure"]["rank"] == 1
     assert (found["cause"]["signature"], found["cause"]["rank"]) == ("cuda-out-of-memory", 1)
 
 

@@ -69,7 +69,7 @@ def server_context(registry: Any, events: Any, config: Any, root: Root) -> Serve
     driver: Any = SimpleNamespace(view=View())
     health: Any = SimpleNamespace(conditions=[], drain=None, trouble=[])
     silent: Any = SimpleNamespace(trouble=[])
-    hangs: Any = SimpleNamespace(trouble="", found=lambda entry: None)
+    hangs: Any = SimpleNamespace(trouble="", found=lambda entry: None, slow=lambda entry: None)
     return ServerContext(
         registry=registry,
         events=events,

@@ -184,4 +184,4 @@ def test_completion_knows_events_that_are_not_named_yet(monkeypatch, capfd):
     with contextlib.suppress(SystemExit):
         main.cli.main(prog_name="muster")
     said = [line.removeprefix("plain,") for line in capfd.readouterr().out.split()]
-    assert said == ["hung,started", "hung,stopped", "hung,suspected_hang"]
+    assert said == ["hung,started", "hung,stopped", "hung,suspected_hang", "hung,slow_rank"]

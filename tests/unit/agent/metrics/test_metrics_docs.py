@@ -12,13 +12,13 @@ import pytest
 
 from muster.agent.api import own_logs, slots
 from muster.agent.exposition import Catalogue, Distribution, Metric, Page
-from muster.agent.metrics import card_metrics, loop_lag, node_metrics, tally, vendor_metrics
+from muster.agent.metrics import card_metrics, loop_lag, node_metrics, slow_metrics, tally, vendor_metrics
 from muster.probes.cards.accelerator import Trouble
 from muster.supervisors.model.states import State
 
 DOCS = Path(__file__).parents[4] / "docs"
 RULES_TEST = Path(__file__).parents[2] / "alerts_test.yml"
-OWN = (node_metrics.OWN, own_logs.OWN, slots.OWN, tally.OWN, card_metrics.OWN)
+OWN = (node_metrics.OWN, own_logs.OWN, slots.OWN, tally.OWN, card_metrics.OWN, slow_metrics.OWN)
 ALL = (*OWN, vendor_metrics.DCGM, vendor_metrics.NPU)
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (prometheus)")

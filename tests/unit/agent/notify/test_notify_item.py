@@ -29,6 +29,8 @@ def event(kind: str, **attributes: str) -> Event:
         ("job.driver_hang", {}, ("suspected_hang",)),
         ("job.hung", {}, ("hung",)),
         ("job.recovered", {}, ("recovered",)),
+        ("job.slow_rank", {}, ("slow_rank",)),
+        ("job.slow_rank_cleared", {}, ("slow_rank",)),
         ("node.condition", {"status": "CRITICAL"}, ("node_condition",)),
         ("node.condition", {"status": "WARN"}, ()),
         ("node.condition", {"status": "WARN", "was": "CRITICAL"}, ("node_condition",)),

@@ -12,7 +12,7 @@ import pytest
 
 from muster.agent.config.schema import Config
 from muster.agent.jobs.entry import Entry
-from muster.agent.telemetry import job_processes, sampling
+from muster.agent.telemetry import job_processes, recording, sampling
 from muster.agent.telemetry.history.history_rows import CARD_MEM, CPU, POWER, UTIL, FoundSeries
 from muster.agent.telemetry.records import TelemetryRecord
 from muster.agent.telemetry.sampling import Telemetry
@@ -25,6 +25,7 @@ from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.states import State
 from muster.supervisors.output import log_segments
+from muster.supervisors.output.log_layout import Folder
 from muster.supervisors.paths import Root
 from tests.unit.process_stats import stat
 
@@ -409,3 +410,23 @@ def test_where_a_jobs_processes_begin():
     waiting.job.spawned = False
     assert job_processes.roots(waiting).roots == ()
     assert job_processes.places(waiting) == []
+
+
+def test_lines_of_logs_are_counted_from_look_to_look(tmp_path: Path):
+    log, counts = tmp_path / "a.log", recording.LogCounts(Folder(tmp_path))
+    assert counts.look([log]) == {}
+    log.write_text("1\n2\n")
+    assert counts.look([log]) == {log: recording.LogCount(4, 0)}
+    with log.open("a") as file:
+        file.write("3\n4\n5")
+    assert counts.look([log]) == {log: recording.LogCount(9, 2)}
+    log.rename(log_segments.segment_path(log, 0, 9))  # rotated
+    log.write_text("\n6\n")
+    assert counts.look([log]) == {log: recording.LogCount(12, 4)}
+    log.write_text("")
+    assert counts.look([log])[log].lines == 4
+    with log.open("a") as file:
+        file.write("x\n" * 100_000)
+    assert counts.look([log])[log].lines == 4 + 32768
+    log.unlink()
+    assert counts.look([log])[log].lines >= 4

@@ -43,6 +43,19 @@ def test_a_fault_of_a_card_wins_over_an_error_that_it_makes() -> None:
     assert advice(known) == TABLE["node", SeenIn.CARD]
 
 
+def test_it_is_that_of_the_rank_that_is_the_cause() -> None:
+    """Not of the one that the supervisor saw end first."""
+    ranks = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.SIGNALLED, killed=signal.SIGKILL)
+    assert advice(facts(*ranks, signs=(sign("gloo-peer-gone"),), verdict=EARLY)).action == Recommendation.HERE
+    ranks = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.EXITED, code=7)
+    assert advice(facts(*ranks, signs=(sign("gloo-peer-gone"),), verdict=EARLY)).action == Recommendation.FAIL
+
+
+def test_a_vague_sign_with_an_action_of_its_own_has_that() -> None:
+    known = facts(*FAILED, signs=(sign("keyboard-interrupt"),), verdict=EARLY)
+    assert advice(known) == SIGNATURES["keyboard-interrupt"]
+
+
 def test_a_vague_sign_changes_nothing() -> None:
     assert advice(facts(*FAILED, signs=(sign("python-exception"),), verdict=EARLY)) == ("FAIL", "early")
     assert advice(facts(*FAILED, verdict=EARLY)) == ("FAIL", "early")

@@ -1,6 +1,7 @@
 """The probable cause: which of all that is known of a job's end is taken for its reason."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -195,6 +196,58 @@ def test_of_ranks_with_errors_of_their_own_the_one_that_wrote_first_counts() -> 
     # Long before is another story.
     signs = (sign("python-exception", 0, 1.0), sign("python-exception", 1, 400.0))
     assert told_by(facts(*both, signs=signs))[0] == 0
+
+
+def test_of_errors_at_the_same_time_those_of_the_network_may_follow_from_the_other() -> None:
+    both = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.EXITED, code=1)
+    signs = (sign("nccl-ib", 0, 3.9), sign("cuda-ecc", 1, 4.0))
+    assert told_by(facts(*both, signs=signs)) == (1, "cuda-ecc")
+
+
+def test_an_exception_that_a_line_quotes_is_no_cause_of_a_known_error_behind_it() -> None:
+    def known(line: str) -> Facts:
+        before = sign("cuda-out-of-memory", 0, 3.0)
+        before = replace(before, before_end=True, hit=replace(before.hit, line=line))
+        return facts(*FAILED, signs=(before, sign("stale-handle", 0, 0.5, place=900)))
+
+    quoted = 'sample 17: "RuntimeError: CUDA out of memory. Tried to allocate"'
+    assert first(known(quoted))[1] == "stale-handle"
+    assert first(known("RuntimeError: CUDA out of memory. Tried to allocate"))[1] == "cuda-out-of-memory"
+
+
+PEER_GONE = (sign("gloo-peer-gone", 0, 0.5), sign("gloo-peer-gone", 2, 0.4))
+
+
+@pytest.mark.parametrize(
+    ("silent", "text", "culprit"),
+    [
+        (rank(1, Outcome.EXITED, code=7), "rank 1 exited with code 7 by itself, and named no error", 1),
+        (rank(1, Outcome.SIGNALLED, killed=9), "rank 1 was killed with SIGKILL", 1),
+        (rank(1, Outcome.SIGNALLED, killed=6), "gloo lost its connection", None),  # it has said why, somewhere
+        (victim(1), "gloo lost its connection", None),
+    ],
+)
+def test_a_rank_that_ended_in_silence_at_the_same_time_is_the_cause(
+    silent: Rank, text: str, culprit: int | None
+) -> None:
+    both = rank(0, Outcome.EXITED, code=1), rank(2, Outcome.EXITED, code=1)
+    cause = causes(facts(both[0], silent, both[1], signs=PEER_GONE))[0]
+    assert (cause.text.startswith(text), cause.culprit) == (True, culprit), cause
+
+
+def test_ranks_that_left_before_the_others_are_the_cause_of_their_lost_connection() -> None:
+    lost = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.EXITED), rank(2, Outcome.EXITED, code=1)
+    cause = causes(facts(*lost, signs=PEER_GONE, ends=[1, 0, 2]))[0]
+    assert cause.text.startswith("rank 1 exited with code 0 while ranks 0,2 went on")
+    assert (cause.kind, cause.confidence, cause.culprit) == ("job", "medium", 1)
+    lost = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.EXITED), rank(2, Outcome.EXITED)
+    several = causes(facts(*lost, signs=PEER_GONE[:1], ends=[1, 2, 0]))[0]
+    assert several.text.startswith("ranks 1-2 exited with code 0 while rank 0 went on") and several.culprit is None
+    # One that served the others, or that ended after them, has done nothing wrong.
+    lost = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.EXITED, serves=True), rank(2, Outcome.EXITED, code=1)
+    assert first(facts(*lost, signs=PEER_GONE, ends=[1, 0, 2]))[0] == "peer"
+    lost = rank(0, Outcome.EXITED, code=1), rank(1, Outcome.EXITED), rank(2, Outcome.EXITED, code=1)
+    assert first(facts(*lost, signs=PEER_GONE, ends=[0, 1, 2]))[0] == "peer"
 
 
 def test_two_causes_that_cannot_be_told_apart_are_both_named() -> None:

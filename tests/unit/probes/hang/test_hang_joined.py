@@ -75,11 +75,12 @@ def jobs_of_8(name: str) -> Iterator[tuple[int | None, list[Line]]]:
 
 
 def changes(lines: list[Line]) -> list[Change]:
-    return list(replay(map(read, lines), HangSettings()))
+    return [one for one in replay(map(read, lines), HangSettings()) if isinstance(one, Change)]
 
 
 def changes_of(nodes: list[list[Line]]) -> list[Change]:
-    return list(replay(joined([list(map(read, lines)) for lines in nodes]), HangSettings()))
+    seen = joined([list(map(read, lines)) for lines in nodes])
+    return [one for one in replay(seen, HangSettings()) if isinstance(one, Change)]
 
 
 def test_the_culprit_is_a_rank_of_another_node():

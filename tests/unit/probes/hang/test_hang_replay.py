@@ -13,6 +13,7 @@ from muster.agent.cli.commands.hang import hang
 from muster.agent.cli.exits import Failure
 from tests.corpus.measure import trace
 from tests.corpus.scenarios import BY_NAME
+from tests.corpus.slow import ALL as SLOW_ALL
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,24 @@ def test_settings_and_the_plain_rule(lines: list[str], tmp_path: Path, capfd: py
     assert [json.loads(line)["verdict"] for line in capfd.readouterr().out.splitlines()] == ["ALIVE", "HUNG"]
 
 
+def test_slow_ranks_have_lines_of_their_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    happened, seen = trace(SLOW_ALL["L1"], 1)
+    file = tmp_path / "f.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in seen))
+    assert call(file, "-o", "json") == 0
+    changes = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    slow = [change for change in changes if change.get("rule") == "slow"]
+    assert [(change["verdict"], change["ranks"]) for change in slow] == [("SLOW", [happened.culprit]), ("EVEN", [])]
+    assert {change["verdict"] for change in changes if "rule" not in change} == {"ALIVE"}
+    assert call(file) == 0
+    text = capfd.readouterr().out
+    assert f"rank {happened.culprit} takes " in text and "no rank is slow any more" in text
+    assert call(file, "--set", "slow.factor=20") == 0
+    assert "SLOW" not in capfd.readouterr().out
+    assert call(file, "--rule", "plain") == 0
+    assert "SLOW" not in capfd.readouterr().out
+
+
 def test_nothing_is_in_an_empty_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "f"
     file.touch()
@@ -97,6 +116,7 @@ def test_nothing_is_in_an_empty_file(tmp_path: Path, capfd: pytest.CaptureFixtur
         (("/nowhere/f",), "cannot read /nowhere/f: No such file", 1),
         (("/",), "cannot read /: ", 1),
         (("-", "--set", "hungs=3"), "--set unknown key 'hungs'", 2),
+        (("-", "--set", "slow.factr=2"), "--set slow: unknown key 'factr'", 2),
         (("-", "--set", "hung_s=soon"), "--set hung_s: 'soon'", 2),
     ],
 )

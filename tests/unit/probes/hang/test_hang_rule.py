@@ -526,6 +526,43 @@ def test_without_cards_each_sign_of_the_processes_counts(steady: Line) -> None:
     assert "HUNG" not in verdicts(without_cards([*node.steps(3, {"cpu": 1.0}), *node.steps(180, steady)]))
 
 
+LIGHT: Line = {"cpu": 0.04, "log": 40}
+POLLS: Line = {"cpu": 0.02}
+
+
+def test_a_young_job_whose_logs_lose_their_rhythm_is_suspected_although_its_ranks_poll() -> None:
+    node = Node()
+    lines = node.steps(2, LIGHT)
+    began = node.t
+    quiet, again = node.steps(4, POLLS), node.steps(2, LIGHT)
+    for line in [*lines, *quiet, *again]:
+        line["log_lines"] = {rank: size // 80 for rank, size in line["log_bytes"].items()}
+    changes = without_cards([*lines, *quiet, *again])
+    assert verdicts(changes) == ["ALIVE", "SUSPECT", "ALIVE"]
+    assert 60 <= changes[1].t - began <= 90
+    assert changes[1].evidence["row"] == "only traces, no cards"
+    assert changes[2].evidence["recovered"]["how"] == "by itself"
+
+
+def test_growths_of_a_log_count_as_lines_where_these_are_not_counted() -> None:
+    node = Node()
+    assert verdicts(without_cards([*node.steps(2, LIGHT), *node.steps(4, POLLS)])) == ["ALIVE"]
+    assert verdicts(without_cards([*node.steps(6, LIGHT), *node.steps(4, POLLS)])) == ["ALIVE", "SUSPECT"]
+
+
+def test_lines_at_once_are_no_rhythm() -> None:
+    node = Node()
+    lines = [*node.steps(2, POLLS), *node.steps(0.5, LIGHT), *node.steps(6, POLLS)]
+    for line in lines:
+        line["log_lines"] = dict(line["log_bytes"])
+    assert verdicts(without_cards(lines)) == ["ALIVE"]
+
+
+def test_a_light_job_that_computes_while_its_logs_are_silent_is_alive() -> None:
+    node = Node()
+    assert verdicts(without_cards([*node.steps(6, LIGHT), *node.steps(20, {"cpu": 0.1})])) == ["ALIVE"]
+
+
 def test_without_cards_a_trace_of_what_was_usual_is_no_sign() -> None:
     node = Node(3)
     lines = [*node.steps(20, {"cpu": 0.1}), *node.steps(60, {"cpu": 0.01})]

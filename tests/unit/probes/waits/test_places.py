@@ -91,3 +91,47 @@ def process(*frames: str, state: str = "S", wchan: str = "", held: int | None = 
 def test_what_a_process_waits_for(found: ProcessStacks, kind: WaitKind, text: str):
     where = place(rank_stack(found))
     assert (where.kind, where.text) == (kind, text)
+
+
+def test_of_a_thread_that_is_joined_its_own_wait_counts() -> None:
+    join, recv = "Thread.join (threading.py:1112)", "fetch (train.py:31)"
+    threads = tuple(
+        PythonThread(tid, name, False, frames, frames)
+        for tid, name, frames in (
+            (100, "MainThread", (join, USER)),
+            (101, "Thread-1", (recv, "run (threading.py:982)")),
+        )
+    )
+    tasks = (Task(100, "python", "S", "futex_do_wait"), Task(101, "python", "S", "unix_stream_read_generic"))
+    found = place(rank_stack(ProcessStacks(0, 100, 1, "python", "S", 2, tasks, threads)))
+    assert (found.kind, found.line) == (WaitKind.SOCKET, recv)
+
+
+@pytest.mark.parametrize(
+    ("frame", "helped"),
+    [("fetch (train.py:31)", True), ("wait (threading.py:327)", False), ("get (queue.py:171)", False)],
+)
+def test_another_thread_may_be_the_one_that_is_waited_for(frame: str, helped: bool) -> None:
+    threads = tuple(
+        PythonThread(tid, name, False, frames, frames)
+        for tid, name, frames in ((100, "MainThread", (USER,)), (101, "Thread-1", (frame, "work (train.py:20)")))
+    )
+    tasks = tuple(Task(tid, "python", "S", "futex_do_wait") for tid in (100, 101))
+    assert rank_stack(ProcessStacks(0, 100, 1, "python", "S", 2, tasks, threads)).helped is helped
+
+
+@pytest.mark.parametrize(
+    ("outer", "kind"),
+    [
+        ("save (torch/serialization.py:850)", WaitKind.CHECKPOINT),
+        ("fetch (torch/utils/data/_utils/fetch.py:52)", WaitKind.LOADER),
+    ],
+)
+def test_what_a_program_does_below_a_save_or_a_loader_is_part_of_that(outer: str, kind: WaitKind) -> None:
+    assert place(rank_stack(process("write (train.py:60)", outer, USER, wchan="hrtimer_nanosleep"))).kind is kind
+
+
+@pytest.mark.parametrize("frame", ["result (concurrent/futures/_base.py:451)", "get (multiprocessing/pool.py:768)"])
+def test_workers_of_its_own_are_no_lock(frame: str) -> None:
+    found = process("wait (threading.py:327)", frame, USER, wchan="futex_do_wait")
+    assert place(rank_stack(found)).kind is WaitKind.WORKERS
