@@ -132,17 +132,25 @@ class LogFile:
     def _refuse_shared(self, fd: int) -> os.stat_result:
         """Raises OSError where another log is written into the same file, by whatever name: each would overwrite what
         the other wrote. Another log of the job is known; a file with another name that is not the one that this log was
-        written into may be another job's."""
+        written into may be another job's. Where it is not known which one that was, a name beside it tells: muster's
+        logs and their segments lie in one folder, a user's second copy of a log lies elsewhere."""
         found = os.fstat(fd)
         other = self._claims.get((found.st_dev, found.st_ino), self.path)
         if other != self.path:
             what = f"is another name of {other.name}, which muster writes, too: remove this name"
             raise OSError(errno.EMLINK, what, str(self.path))
-        if found.st_nlink > 1 and self.inode not in (0, found.st_ino & _LOW):
-            raise OSError(
-                errno.EMLINK, "is another name of a file that is not this log: remove this name", str(self.path)
-            )
+        if found.st_nlink == 1 or self.inode == found.st_ino & _LOW:
+            return found
+        beside = "a file that is not this log" if self.inode else self._name_beside(found.st_ino)
+        if beside:
+            raise OSError(errno.EMLINK, f"is another name of {beside}: remove this name", str(self.path))
         return found
+
+    def _name_beside(self, inode: int) -> str:
+        """Another name of the file in the log's folder; empty where there is none."""
+        with os.scandir(self.path.parent) as entries:
+            names = (entry.name for entry in entries if entry.inode() == inode and entry.name != self.path.name)
+            return next(names, "")
 
     def _claim(self, fd: int) -> None:
         found = os.fstat(fd)

@@ -88,6 +88,7 @@ class RankLog:
             known = self._count.end
             self._file.open(layout)
             self._find_line(known)
+            self._store_end()  # before the first byte, too: a successor knows our file by its inode
         except OSError as error:
             self._file.look_for_loss()
             if self._gap is None:

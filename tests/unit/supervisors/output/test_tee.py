@@ -702,6 +702,56 @@ def test_a_file_that_cannot_be_opened_is_a_gap_that_a_successor_goes_on_with(ben
     assert bench.log.read_bytes().endswith(b"]\nafter\n")
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_another_logs_file_under_our_name_is_never_written(bench, monkeypatch, known):
+    """Somebody removed the log before its first byte, and put another name of a neighbour's file in its place, which
+    may be a segment by now; then its supervisor died. `unknown`: the counts could not be kept either."""
+    monkeypatch.setattr(tee, "RETRY_S", 0.0)
+    neighbour = bench.folder / "neighbour.0-9"
+    neighbour.write_bytes(b"neighbour")
+    bench.open().close()
+    if not known:
+        for name in ("lost", "ends"):
+            (bench.folder / name).unlink()
+    bench.counter = bench.counts()
+    bench.log.unlink()
+    os.link(neighbour, bench.log)
+    log = bench.open()
+    assert log.gap is not None
+    assert log.gap.number == errno.EMLINK
+    if not known:
+        assert "is another name of neighbour.0-9" in log.gap.error
+    bench.write(b"x" * 10)
+    log.drain()
+    assert neighbour.read_bytes() == b"neighbour"
+    bench.log.unlink()
+    bench.write(b"after\n")
+    log.drain()
+    log.close()
+    assert neighbour.read_bytes() == b"neighbour"
+    found = GAP.match(bench.log.read_bytes())
+    assert found is not None
+    assert int(found[1]) == 10
+    assert bench.log.read_bytes().endswith(b"]\nafter\n")
+
+
+def test_a_copy_that_a_backup_linked_elsewhere_hinders_no_successor(bench):
+    log = bench.open()
+    bench.write(b"first\n")
+    log.drain()
+    log.close()
+    (bench.folder / "backup").mkdir()
+    os.link(bench.log, bench.folder / "backup" / "log")
+    for name in ("lost", "ends"):
+        (bench.folder / name).unlink()
+    bench.counter = bench.counts()
+    log = bench.open()
+    bench.write(b"second\n")
+    log.drain()
+    log.close()
+    assert bench.log.read_bytes() == b"first\nsecond\n"
+
+
 # --- the last lines ---------------------------------------------------------------------------------------------------
 
 
