@@ -14,6 +14,7 @@ import fcntl
 import os
 import select
 import signal
+import socket
 import struct
 import time
 from dataclasses import dataclass
@@ -33,8 +34,17 @@ END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STUCK = {"T": "is stopped (SIGSTOP)", "t": "is stopped by a debugger (state t)", "D": "hangs in the kernel (state D)"}
 #: What open(2) and its like say at a limit of the process, or of the node.
 FULL = (errno.EMFILE, errno.ENFILE)
+#: struct ucred (include/linux/socket.h): pid, uid and gid.
+_UCRED = struct.Struct("iII")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Pid and uid of the process at the other end of a unix socket, as they were when it connected or began to listen.
+    The pid is 0 where it is in a PID namespace that cannot be seen from here. Raises OSError."""
+    pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return pid, uid
 
 
 def boot_id() -> str:

@@ -4,11 +4,11 @@ import contextlib
 import os
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from muster.probes.kernel import process
 from muster.supervisors import PROTOCOL
 from muster.supervisors.model.journal import Record
 from muster.supervisors.supervision_errors import ProtocolError
@@ -24,7 +24,6 @@ REST_S = 1.0
 CLOSE_S = 1.0
 #: How long one that is sent away has for it, in seconds.
 LEAVE_S = 5.0
-_UCRED = struct.Struct("iII")
 
 
 def _nothing() -> None:
@@ -205,7 +204,7 @@ class ControlServer:
             if self._spare is None or not self._spare.make_room():
                 self._loop.rest(self._sock.fileno(), REST_S)
             return
-        pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        pid, uid = process.peer(sock)
         if uid not in (0, os.geteuid()):
             sock.close()
             return

@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any, TypeVar
 import click
 
 from muster.agent.cli.exits import NoDaemon, Why
+from muster.probes.kernel import process
 from muster.supervisors.paths import Root
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: Linux' limit for the path of a unix socket, in bytes.
 _MAX_PATH = 107
-_UCRED = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,7 @@ class Address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(timeout)
             sock.connect(os.fspath(self.path))
-            pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        return int(pid)
+            return process.peer(sock)[0]
 
     def _probe_tcp(self, timeout: float) -> None:
         import ssl  # costs 10 ms, which commands on the node itself save

@@ -511,6 +511,26 @@ def test_a_change_right_behind_a_look_is_seen(log):
     assert read(log) == {0: data(0, 1010)}
 
 
+def test_a_live_file_that_is_absent_in_two_rotations_is_not_taken_for_absent(log, monkeypatch):
+    """A look falls into two rotations: before it reads the names the first has no live file yet, behind them the next
+    has none any more. The bytes of the file in between were in no layout."""
+    log.write_bytes(data(0, 10))
+    lstat, looks = os.lstat, itertools.count()
+
+    def between_rotations(path: Path) -> os.stat_result:
+        n = next(looks)
+        if n < 2:
+            log.rename(segment_path(log, 10 * n, 10 * n + 10))
+        try:
+            return lstat(path)
+        finally:
+            if n == 0:
+                log.write_bytes(data(10, 20))
+
+    monkeypatch.setattr(os, "lstat", between_rotations)
+    assert Folder(log.parent).look([log])[0].end == 20
+
+
 @pytest.mark.parametrize("packs", [False, True])
 def test_readers_see_the_right_bytes_whatever_happens_to_the_files(log, packs):
     """One writes and rotates as a supervisor does, one compresses and removes; who reads gets what belongs there."""
