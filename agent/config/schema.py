@@ -233,6 +233,11 @@ class HangTable(HangSettings):
         "Whether muster asks the communication library of a job that is SUSPECT where its ranks wait: PyTorch's flight "
         "recorder where the job has a pipe for that, NCCL's RAS from 2.29.2 on.",
     )
+    flight_recorder: bool = setting(
+        False,
+        "Whether ranks that start are given the variables with which PyTorch's flight recorder answers in a second. "
+        "What a job sets itself stays. The dumps lie in the folder of the job's further logs.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from muster.agent.logs.log_worker import WorkerLog
 from muster.probes.calls import watched
 from muster.probes.calls.script import Script
 from muster.probes.checks.result import one_line
-from muster.supervisors.model.settings_file import LogSettings
+from muster.supervisors.model.settings_file import LogSettings, SupervisorSettings
 from muster.supervisors.model.settings_file import write as write_settings
 from muster.supervisors.output import gzip_members, log_segments, rotation
 from muster.supervisors.paths import Root
@@ -155,10 +155,10 @@ class LogKeeping:
 
     async def _settle(self) -> None:
         """Writes the settings that supervisors use."""
-        logs = self._settings().logs
+        logs, hang = self._settings().logs, self._settings().hang
         # Supervisors must not remove files that the program has not taken; but the program must get files to take.
         most = (0, logs.max_job_bytes) if logs.upload else (logs.max_job_bytes, 0)
-        settings = LogSettings(logs.max_file_bytes, *most)
+        settings = SupervisorSettings(LogSettings(logs.max_file_bytes, *most), hang.flight_recorder)
         write = functools.partial(write_settings, self._root.settings, settings)
         await self._apart(_SETTLE, write, folder=self._root.state)
 

@@ -9,8 +9,9 @@ from muster.supervisors.launch import child, cpus, environment, user_folder
 from muster.supervisors.launch.child import Account, ProcessSpec
 from muster.supervisors.launch.environment import Changes
 from muster.supervisors.launch.limits import RESOURCES
-from muster.supervisors.launch.modes import boot, modelarts
+from muster.supervisors.launch.modes import boot, modelarts, presets
 from muster.supervisors.model.lifecycle import Job, Rank
+from muster.supervisors.model.settings_file import SettingsFile
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.paths import Root
 from muster.supervisors.system import trust
@@ -71,6 +72,7 @@ class ProcessBuilder:
         self.account = account
         self._paths = root.job(spec.job_id)
         self.common = environment.common(root, spec, job, account)
+        self._records = SettingsFile(root.settings).now.flight_recorder
 
     def make_folders(self) -> str:
         """Those which only we can make. Returns a sentence about what is not as usual, or nothing. Raises OSError,
@@ -78,7 +80,7 @@ class ProcessBuilder:
         self._paths.workspace.mkdir(exist_ok=True)
         self._paths.workspace.chmod(0o711)  # to be passed through by the job's user, whatever our umask is
         unusual = ""
-        if self._spec.boot != Boot.RANKS or self._job.has_table or self._job.card_kind == "ascend":
+        if self._records or self._spec.boot != Boot.RANKS or self._job.has_table or self._job.card_kind == "ascend":
             name = modelarts.job_name(self._spec.job_id, self._spec.env)
             unusual = user_folder.make_logs(self._root, name, self._spec.job_id, self.account)
         if not self._has_folders():
@@ -114,8 +116,11 @@ class ProcessBuilder:
     def gang(self, changes: Changes) -> tuple[list[ProcessSpec], list[boot.Process]]:
         """All ranks, or the launchers that make them; `changes`: what pre_start changed of the environment."""
         job, spec = self._job, self._spec
-        common = environment.changed(self.common, changes)
-        processes = boot.processes(spec, self._facts(), common)
+        common, facts = environment.changed(self.common, changes), self._facts()
+        if self._records:
+            prefix = os.path.join(facts.log_dir, "flight-recorder-")
+            common |= presets.flight_recorder(common, prefix, job.card_kind == "ascend")
+        processes = boot.processes(spec, facts, common)
         if len(processes) != len(job.ranks):
             raise AssertionError(f"{len(processes)} processes for {len(job.ranks)} places")
         specs = []

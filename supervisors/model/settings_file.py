@@ -1,6 +1,6 @@
 """`<state>/settings.json`: the settings of the daemon that supervisors use.
 
-    {"logs": {"max_file_bytes": 1073741824, "max_job_bytes": 0, "rotate_for_bytes": 0}}
+    {"logs": {"max_file_bytes": 1073741824, "max_job_bytes": 0, "rotate_for_bytes": 0}, "flight_recorder": false}
 
 The daemon writes it at its start and whenever it reads its configuration again (`write`); a supervisor reads it, so
 that a new setting applies to running jobs, also while no daemon runs.
@@ -34,31 +34,40 @@ class LogSettings:
     rotate_for_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SupervisorSettings:
+    """All that the file says. `flight_recorder`: whether ranks are given the variables of PyTorch's flight recorder
+    (launch/modes/presets.py)."""
+
+    logs: LogSettings = LogSettings()
+    flight_recorder: bool = False
+
+
 class SettingsFile:
     """What the file says now, as far as it is looked at."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._look_at = 0.0
-        self._logs = LogSettings()
+        self._found = SupervisorSettings()
 
     @property
-    def logs(self) -> LogSettings:
+    def now(self) -> SupervisorSettings:
         """The default for what is missing, or is not what it should be."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_S
-            self._logs = _read(self._path)
-        return self._logs
+            self._found = _read(self._path)
+        return self._found
 
 
-def write(path: Path, logs: LogSettings) -> None:
+def write(path: Path, settings: SupervisorSettings) -> None:
     """Replaces the file as a whole. Raises OSError, which names the file."""
     new = path.with_name(f".{path.name}.new")
     try:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with open(fd, "w") as file:
-            json.dump({"logs": asdict(logs)}, file)
+            json.dump(asdict(settings), file)
         new.rename(path)
     except OSError as error:  # a write to a descriptor knows no name
         with contextlib.suppress(OSError):
@@ -66,15 +75,17 @@ def write(path: Path, logs: LogSettings) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _read(path: Path) -> LogSettings:
+def _read(path: Path) -> SupervisorSettings:
     try:
         found: Any = json.loads(trust.read(path, _MAX_BYTES))
     except (OSError, ValueError):
         found = {}
-    logs = found.get("logs") if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        found = {}
+    logs = found.get("logs")
     values = {}
     for one in fields(LogSettings):
         value = logs.get(one.name) if isinstance(logs, dict) else None
         if type(value) is int and value >= 0:
             values[one.name] = value
-    return LogSettings(**values)
+    return SupervisorSettings(LogSettings(**values), found.get("flight_recorder") is True)

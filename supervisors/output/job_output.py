@@ -285,13 +285,13 @@ class Output:
 
     def _file_limit(self) -> int:
         """Bytes after which a file is rotated: so early, too, that the job's limit can be kept by removing segments."""
-        logs = self._settings.logs
+        logs = self._settings.now.logs
         own = (logs.max_job_bytes or logs.rotate_for_bytes) // (2 * max(len(self._logs), 1))
         return min(logs.max_file_bytes or own, own) if own else logs.max_file_bytes
 
     def _trim(self) -> None:
         """A file was rotated: now there is something that the job may have to give up. Best effort."""
-        most = self._settings.logs.max_job_bytes
+        most = self._settings.now.logs.max_job_bytes
         if most:
             with contextlib.suppress(OSError):
                 rotation.trim(self._folder, [log.path for log in self._logs.values()], most, live=self._file_limit())

@@ -126,7 +126,7 @@ class Salvage:
             where = count if number == JOB else ranks[number].local_rank if number in ranks else slot
             found = os.stat(fifos[number])
             owner = found.st_uid, found.st_gid
-            limit = lambda: settings.logs.max_file_bytes  # noqa: E731
+            limit = lambda: settings.now.logs.max_file_bytes  # noqa: E731
             self._logs[number] = RankLog(
                 fifos[number], *files, owner, self._counts, where, limit=limit, claims=self._claims
             )

@@ -1,4 +1,6 @@
-"""MindSpore's training modes, as the environment that they stand for."""
+"""Environments that are set as a whole: MindSpore's training modes, and PyTorch's flight recorder."""
+
+from collections.abc import Mapping
 
 from muster.supervisors.model.spec import TrainingMode
 
@@ -25,3 +27,25 @@ _PRESETS: dict[str, dict[str, str]] = {
 def of(mode: str) -> dict[str, str]:
     """Variables of a training mode; none for the empty one."""
     return dict(_PRESETS.get(mode, {}))
+
+
+#: Entries of the flight recorder's ring, PyTorch's own default where it has one (FlightRecorder.hpp).
+_RING = "2000"
+
+
+def flight_recorder(env: Mapping[str, str], prefix: str, ascend: bool) -> dict[str, str]:
+    """Variables with which PyTorch's flight recorder records, and dumps within a second when its pipe is written to:
+    without DUMP_ON_TIMEOUT it looks at the pipe once in 8 minutes (c10d/ProcessGroupNCCL.cpp). None is among them that
+    `env` has, under its old name or its new one. `prefix`: path of the dumps, to which PyTorch appends the rank, and of
+    the pipes (`.pipe`). `ascend`: torch_npu's names, which are HCCL's."""
+    library = "HCCL" if ascend else "NCCL"
+    found: dict[str, str] = {}
+    for value, *names in (
+        (_RING, "TORCH_FR_BUFFER_SIZE", f"TORCH_{library}_TRACE_BUFFER_SIZE"),
+        ("1", f"TORCH_{library}_DUMP_ON_TIMEOUT"),
+        (prefix, "TORCH_FR_DUMP_TEMP_FILE", f"TORCH_{library}_DEBUG_INFO_TEMP_FILE"),
+        (prefix, f"TORCH_{library}_DEBUG_INFO_PIPE_FILE"),
+    ):
+        if not any(name in env for name in names):
+            found |= dict.fromkeys(names, value)
+    return found

@@ -40,8 +40,12 @@ threading.Event().wait()
 
 
 @pytest.mark.slow
-def test_who_did_not_come_by_the_flight_recorder_is_to_blame(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whose", ["the job's", "muster's"])
+def test_who_did_not_come_by_the_flight_recorder_is_to_blame(tmp_path: Path, whose: str) -> None:
+    """`whose`: who sets the variables."""
     config = CONFIG.replace("hung_s = 6", "hung_s = 300\nproof_s = 8\nsuspect_soon_s = 3\nstacks_apart_s = 1")
+    if whose == "muster's":
+        config = config.replace("[hang]", "[hang]\nflight_recorder = true")
     try:
         made = FakeCards.make(tmp_path / "cards", "nvidia", RANKS)
     except NoCompiler as error:
@@ -56,8 +60,10 @@ def test_who_did_not_come_by_the_flight_recorder_is_to_blame(tmp_path: Path) -> 
                 "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "ask_"),
                 "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "dump_"),
             }
-            spec = job_pb2.JobSpec(job_id="ddp", command=[sys.executable, "-c", RANK, str(DUMPS)], env=env)
+            spec = job_pb2.JobSpec(job_id="ddp", command=[sys.executable, "-c", RANK, str(DUMPS)])
             spec.cards.count = RANKS
+            if whose == "the job's":
+                spec.env.update(env)
             daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
             with Watcher(daemon).watching() as watcher:
                 assert watcher.wait("ddp", 0.0, looks(40))

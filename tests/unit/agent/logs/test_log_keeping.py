@@ -232,8 +232,8 @@ async def test_segments_go_when_they_were_taken(tmp_path: Path) -> None:
         )
         assert first.exists()
         # Its supervisor must not remove it, but has to rotate early enough for it. A look may be under way meanwhile.
-        await node.until(lambda: SettingsFile(node.root.settings).logs.rotate_for_bytes == 1100)
-        assert SettingsFile(node.root.settings).logs.max_job_bytes == 0
+        await node.until(lambda: SettingsFile(node.root.settings).now.logs.rotate_for_bytes == 1100)
+        assert SettingsFile(node.root.settings).now.logs.max_job_bytes == 0
         (tmp_path / "open").touch()
         second.write_bytes(bytes(1000))
         monotonic = anyio.current_time()

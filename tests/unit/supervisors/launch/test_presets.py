@@ -29,3 +29,21 @@ def test_whoever_gets_a_preset_may_change_it():
     env["GLOG_v"] = "9"
     del env["MS_RDR_ENABLE"]
     assert presets.of("normal") == {"GLOG_v": "1", "MS_RDR_ENABLE": "0"}
+
+
+@pytest.mark.parametrize(("ascend", "library"), [(False, "NCCL"), (True, "HCCL")])
+def test_the_flight_recorder_has_a_ring_and_a_pipe_that_is_looked_at(ascend, library):
+    assert presets.flight_recorder({}, "/logs/fr-", ascend) == {
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        f"TORCH_{library}_TRACE_BUFFER_SIZE": "2000",
+        f"TORCH_{library}_DUMP_ON_TIMEOUT": "1",
+        "TORCH_FR_DUMP_TEMP_FILE": "/logs/fr-",
+        f"TORCH_{library}_DEBUG_INFO_TEMP_FILE": "/logs/fr-",
+        f"TORCH_{library}_DEBUG_INFO_PIPE_FILE": "/logs/fr-",
+    }
+
+
+def test_what_a_job_says_of_its_flight_recorder_stays():
+    """Under either name: both names of one thing with two values would be a riddle."""
+    own = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_DUMP_TEMP_FILE": "/mine/", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
+    assert presets.flight_recorder(own, "/logs/fr-", False) == {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/logs/fr-"}

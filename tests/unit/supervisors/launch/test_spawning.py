@@ -12,7 +12,9 @@ from muster.supervisors.launch import child, environment, spawning, user_folder
 from muster.supervisors.launch.child import Account, ProcessSpec, read_unborn
 from muster.supervisors.launch.modes import boot
 from muster.supervisors.launch.spawning import ProcessBuilder
+from muster.supervisors.model import settings_file
 from muster.supervisors.model.lifecycle import Job, Rank
+from muster.supervisors.model.settings_file import SupervisorSettings
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.output import tee
 from muster.supervisors.paths import Root
@@ -175,6 +177,17 @@ def test_what_pre_start_exported_is_the_ranks(root):
     made, _ = builder(root, env={"GONE": "x"}).gang({"NEW": "1", "GONE": None, "RANK": "9", "MUSTER_JOB_ID": "forged"})
     assert {(b.env["NEW"], b.env["MUSTER_JOB_ID"], "GONE" in b.env) for b in made} == {("1", "j", False)}
     assert [b.env["RANK"] for b in made] == ["4", "5"]
+
+
+def test_by_a_setting_each_rank_has_a_flight_recorder(root):
+    settings_file.write(root.settings, SupervisorSettings(flight_recorder=True))
+    made = builder(root, env={"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"})
+    made.make_folders()
+    prefix = f"{root.log}/j/flight-recorder-"
+    for rank in made.gang({"TORCH_FR_BUFFER_SIZE": "7"})[0]:
+        assert rank.env["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] == rank.env["TORCH_FR_DUMP_TEMP_FILE"] == prefix
+        assert (rank.env["TORCH_FR_BUFFER_SIZE"], rank.env["TORCH_NCCL_DUMP_ON_TIMEOUT"]) == ("7", "0")
+    assert (root.log / "j").is_dir()
 
 
 def test_a_launcher_is_one_birth_with_its_own_command(root):

@@ -15,6 +15,7 @@ from muster.supervisors.model import settings_file
 from muster.supervisors.model.ledger import Ledger
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.replay import apply
+from muster.supervisors.model.settings_file import LogSettings, SupervisorSettings
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output import tee
 from muster.supervisors.output.job_output import GAP_AGAIN_S, Output, job_line, job_log_files, set_aside
@@ -559,15 +560,20 @@ def busy(desk, monkeypatch) -> Desk:
     return cast(Desk, desk)
 
 
+def limit(busy: Desk, **logs: int) -> None:
+    """As the daemon's configuration says it."""
+    settings_file.write(busy.root.settings, SupervisorSettings(LogSettings(**logs)))
+
+
 def test_files_are_rotated_as_the_settings_say(busy):
-    settings_file.write(busy.root.settings, settings_file.LogSettings(max_file_bytes=1 << 17))
+    limit(busy, max_file_bytes=1 << 17)
     busy.open()
     flood(busy, 4, 5000)
     flood(busy, 5, 10)
     assert len(spans(busy, 4)) == 3
     assert len(spans(busy, 5)) == 1
     assert busy.output.ends() == {4: 320_000, 5: 640}, "an attempt ends where all of its output ends"
-    settings_file.write(busy.root.settings, settings_file.LogSettings(max_file_bytes=0))
+    limit(busy, max_file_bytes=0)
     flood(busy, 4, 5000)
     assert len(spans(busy, 4)) == 3
     busy.output.close()
@@ -578,7 +584,7 @@ def test_files_are_rotated_as_the_settings_say(busy):
 
 
 def test_the_jobs_own_log_is_rotated_too(busy):
-    settings_file.write(busy.root.settings, settings_file.LogSettings(max_file_bytes=1 << 16))
+    limit(busy, max_file_bytes=1 << 16)
     busy.open()
     for n in range(1200):
         busy.output.say(f"{n:06} " + "y" * 60)
@@ -590,7 +596,7 @@ def test_the_jobs_own_log_is_rotated_too(busy):
 
 
 def test_a_job_gives_up_its_oldest_output_for_its_limit(busy):
-    settings_file.write(busy.root.settings, settings_file.LogSettings(max_job_bytes=1 << 20))
+    limit(busy, max_job_bytes=1 << 20)
     busy.open()
     flood(busy, 5, 5000)
     for _ in range(5):
@@ -607,7 +613,7 @@ def test_a_job_gives_up_its_oldest_output_for_its_limit(busy):
 
 def test_where_another_removes_it_is_rotated_early_enough_and_all_is_kept(busy):
     """With a program that takes segments the daemon keeps the limit, of what was taken."""
-    settings_file.write(busy.root.settings, settings_file.LogSettings(rotate_for_bytes=1 << 20))
+    limit(busy, rotate_for_bytes=1 << 20)
     busy.open()
     flood(busy, 4, 30_000)
     found = spans(busy, 4)
