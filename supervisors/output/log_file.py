@@ -139,12 +139,15 @@ class LogFile:
         if other != self.path:
             what = f"is another name of {other.name}, which muster writes, too: remove this name"
             raise OSError(errno.EMLINK, what, str(self.path))
-        if found.st_nlink == 1 or self.inode == found.st_ino & _LOW:
-            return found
-        beside = "a file that is not this log" if self.inode else self._name_beside(found.st_ino)
-        if beside:
-            raise OSError(errno.EMLINK, f"is another name of {beside}: remove this name", str(self.path))
+        if another := self._another(found):
+            raise OSError(errno.EMLINK, f"is another name of {another}: remove this name", str(self.path))
         return found
+
+    def _another(self, found: os.stat_result) -> str:
+        """Which other file the one under the log's name is, if it is one that has names elsewhere. Raises OSError."""
+        if found.st_nlink == 1 or self.inode == found.st_ino & _LOW:
+            return ""
+        return "a file that is not this log" if self.inode else self._name_beside(found.st_ino)
 
     def _name_beside(self, inode: int) -> str:
         """Another name of the file in the log's folder; empty where there is none."""
@@ -248,7 +251,8 @@ class LogFile:
         """Of a log that could not be opened: whether something else stands in the place of what was written before we
         came."""
         with contextlib.suppress(OSError):
-            if not self._missing and not stat.S_ISREG(os.stat(self.path, follow_symlinks=False).st_mode):
+            found = os.stat(self.path, follow_symlinks=False)
+            if not self._missing and (not stat.S_ISREG(found.st_mode) or self._another(found)):
                 self._lack(DELETED)
 
     def _lack(self, why: str) -> None:

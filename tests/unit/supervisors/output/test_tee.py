@@ -735,6 +735,22 @@ def test_another_logs_file_under_our_name_is_never_written(bench, monkeypatch, k
     assert bench.log.read_bytes().endswith(b"]\nafter\n")
 
 
+def test_what_was_taken_is_recorded_also_if_another_logs_file_stays_in_its_place(bench):
+    neighbour = bench.folder / "neighbour"
+    neighbour.write_bytes(b"neighbour")
+    log = bench.open()
+    bench.write(b"12345")
+    log.drain()
+    log.close()
+    bench.log.unlink()
+    os.link(neighbour, bench.log)
+    log = bench.open()
+    assert log.taken, "its successor tells while it lasts"
+    log.abandon()
+    log.close()
+    assert [(gone.start, gone.end, gone.lost) for gone in removals(bench.log)] == [(0, 5, True)]
+
+
 def test_a_copy_that_a_backup_linked_elsewhere_hinders_no_successor(bench):
     log = bench.open()
     bench.write(b"first\n")
