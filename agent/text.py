@@ -30,6 +30,13 @@ def clean(text: str) -> str:
     return "".join(c if c == "\t" or not _harmful(c) else _shown(c) for c in text)
 
 
+def uncapitalized(text: str) -> str:
+    """A sentence as it stands behind a colon: with a small first letter, unless its first word is spelled so (CUDA,
+    InfiniBand)."""
+    word = text.partition(" ")[0]
+    return text[:1].lower() + text[1:] if word[1:].islower() or not word[1:] else text
+
+
 def plain(text: str) -> str:
     """Text as protobuf and JSON take it: bytes that are not UTF-8 (lone surrogates here) become U+FFFD."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if not text.isascii() else text

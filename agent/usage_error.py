@@ -2,7 +2,7 @@
 
 import click
 
-from muster.agent.text import clean
+from muster.agent.text import clean, uncapitalized
 
 
 def show(error: click.ClickException, program: str) -> None:
@@ -11,8 +11,6 @@ def show(error: click.ClickException, program: str) -> None:
     if context is not None:
         hint = f"Try '{context.command_path} {context.help_option_names[0]}' for help."
         click.echo(f"{context.get_usage()}\n{hint}\n", err=True)
-    text = error.format_message().rstrip(".")
-    if text[1:2].islower():
-        text = text[:1].lower() + text[1:]
+    text = uncapitalized(error.format_message().rstrip("."))
     for line in text.splitlines() or [""]:
         click.echo(f"{program}: {clean(line)}", err=True)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from muster.agent.telemetry.job_processes import LAUNCHERS
-from muster.agent.text import numbers
+from muster.agent.text import numbers, uncapitalized
 from muster.agent.why import curves
 from muster.agent.why.causes.found import HIGH, LOW, MEDIUM, Cause, SeenIn
 from muster.agent.why.facts import Facts
@@ -104,8 +104,7 @@ def is_survived(sign: Sign) -> bool:
 
 
 def _sentence(sign: Sign) -> str:
-    cause = sign.hit.signature.cause
-    return cause[0].lower() + cause[1:].rstrip(".")
+    return uncapitalized(sign.hit.signature.cause).rstrip(".")
 
 
 def _first_of(

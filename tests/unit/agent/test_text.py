@@ -106,3 +106,19 @@ def test_command_line_is_harmless_and_can_be_typed_again():
 def test_table_columns_line_up_and_cells_are_cleaned():
     shown = text.table(["A", "LONG"], [["wide 中", "1"], ["\x1b[1mb", ""]])
     assert shown == "A        LONG\nwide 中  1\nb        -\n"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "behind_a_colon"),
+    [
+        ("A rank ended", "a rank ended"),
+        ("The card failed", "the card failed"),
+        ("CUDA error 802", "CUDA error 802"),
+        ("JAX's coordination service", "JAX's coordination service"),
+        ("InfiniBand did not", "InfiniBand did not"),
+        ("gloo could not", "gloo could not"),
+        ("", ""),
+    ],
+)
+def test_a_word_that_is_spelled_with_a_capital_keeps_it(sentence, behind_a_colon):
+    assert text.uncapitalized(sentence) == behind_a_colon

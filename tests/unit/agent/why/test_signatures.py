@@ -117,6 +117,10 @@ SAMPLES = [
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-21\n  rank      : 3 (local_rank: 3)\n"
         "  exitcode  : 1 (pid: 4711)\n  error_file: <N/A>\n",
     ),
+    ("command-not-found", "train.sh: line 3: python3.12: command not found\n"),
+    ("command-not-found", "/job/train.sh: 7: torchrun: not found\n"),
+    ("command-not-found", "bash: torchrun: command not found\n"),
+    ("command-not-found", "env: \u2018torchrun\u2019: No such file or directory\n"),
     (
         "rendezvous-refused",
         "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to "
