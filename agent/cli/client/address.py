@@ -201,6 +201,12 @@ def named_root(context: click.Context) -> Root:
     return Root.under(Path(os.path.abspath(root))) if root else Root.system()
 
 
+def naming_option(context: click.Context) -> str:
+    """The option of the command line that names a daemon, if one does; not what the environment says."""
+    named = context.meta.get(_META, {})
+    return next((f"--{name}" for name in ("root", "address") if name in named), "")
+
+
 _META = "muster.address"
 #: Options for TCP, in the order of `Tls`.
 _TLS = {

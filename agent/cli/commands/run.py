@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.client.address import Address, naming_option, pass_address
 from muster.agent.cli.exits import CallFailed, Exit, Failure, NoDaemon, StdoutFailed, Why, not_started
 from muster.agent.cli.printing import note, on_terminal, write
 from muster.agent.cli.spec.job_spec import Draft, is_utf8
@@ -58,6 +58,10 @@ def run(
     Exit code: the job's (128+n for a signal; of several ranks, the first failure's), 126 not executable, 127 not found,
     125 if muster itself failed. Before the job is accepted: 2 wrong usage or spec, 4 no daemon, 5 refused.
     """
+    if alone and (option := naming_option(click.get_current_context())):
+        raise click.UsageError(
+            f"{option} names a daemon, but --standalone starts one of its own: give only one of them"
+        )
     if log_dir is not None and not alone:
         raise click.UsageError("--log-dir needs --standalone: any other daemon has its own log folder")
     show = (verbose or on_terminal()) and not quiet
