@@ -179,7 +179,8 @@ class DaemonConnection:
             if known.message.startswith("failed to connect") and (facts := self._full()):
                 limit = f"it is at its limit of {facts['limit']}" if facts["limit"] else "it is at its limit"
                 text = f"{facts['listener']} takes no more connections: {limit}: try again, or raise {facts['setting']}"
-                return CallFailed("RESOURCE_EXHAUSTED", text, "TOO_MANY_CONNECTIONS", 1.0, facts)
+                pause = 1.0 if facts["limit"] else 0.2
+                return CallFailed("RESOURCE_EXHAUSTED", text, "TOO_MANY_CONNECTIONS", pause, facts)
             if why := self._silence():
                 return CallFailed(status, f"no answer from the daemon at {self.address}: {why}")
             return CallFailed(status, f"the connection to the daemon at {self.address} broke: {known.message}")

@@ -21,20 +21,20 @@ _CONNECTED = "03"
 
 def full(address: Address, waiting: bool) -> dict[str, str] | None:
     """The facts of a refusal by a full listener (`listener`, `what`, `limit`, `setting`), after a call could not
-    connect: the listener closes the connection or, for a `waiting` caller, has room again. None if the listener is
-    silent, or was only starting; and over TCP, where a refusal may have other reasons."""
+    connect: the listener closes the connection, or has room again (the others left in that moment, or it was only
+    starting). None if the listener is silent or ends; and over TCP, where a refusal may have other reasons."""
     path = address.path
     if path is None or _answer(path) is None:
         return None
     count = _fewest(path)
-    # A daemon that ends hangs up, too, and the next one greets: neither serves as many as any limit allows.
     again = _answer(path)
-    if again is None or (not waiting and (count < LEAST_CONNECTIONS if count else again == GREETS)):
+    # A daemon that ends hangs up, too; it does not serve as many as any limit allows.
+    if again is None or (again == HANGS_UP and not waiting and 0 < count < LEAST_CONNECTIONS):
         return None
     return {
         "listener": str(path),
         "what": "connections",
-        "limit": str(count) if count else "",
+        "limit": str(count) if count >= LEAST_CONNECTIONS else "",  # not known where others left meanwhile
         "setting": SETTING,
     }
 

@@ -387,3 +387,55 @@ def test_who_is_refused_a_connection_for_good_is_told_the_limit(make_daemon: Cal
             assert refused.returncode == 5, told
         assert "it is at its limit of 8: try again, or raise max_connections in [limits]" in told.splitlines()[-1]
         assert "broke" not in told and "kill" not in told
+
+
+@pytest.mark.parametrize("command", [("ps",), ("logs", "x"), ("events", "x")])
+def test_a_command_is_hung_up_on_while_the_other_clients_leave(
+    daemon: Daemon, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    daemon.run("echo", "hi", job_id="x")
+    daemon.wait("x")
+    with full_once(tmp_path / "s", daemon.root.socket) as path, muster(path, *command) as asked:
+        out, told = asked.communicate(timeout=60)
+        assert (asked.returncode, told) == (0, ""), told
+        assert command[0] == "ps" or "hi" in out or "job." in out
+
+
+@contextlib.contextmanager
+def full_once(path: Path, behind: Path) -> Iterator[Path]:
+    """A socket that hangs up on its first connection, and hands each later one to the socket `behind` it."""
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(path))
+        listener.listen()
+        threads: list[threading.Thread] = []
+
+        def start(target: Callable[..., None], *args: socket.socket) -> None:
+            threads.append(threading.Thread(target=target, args=args))
+            threads[-1].start()
+
+        def copy(source: socket.socket, target: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while data := source.recv(65536):
+                    target.sendall(data)
+            for end in (source, target):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                listener.accept()[0].close()
+                while True:
+                    near = sockets.enter_context(listener.accept()[0])
+                    far = sockets.enter_context(socket.socket(socket.AF_UNIX))
+                    far.connect(str(behind))
+                    start(copy, near, far)
+                    start(copy, far, near)
+
+        start(serve)
+        try:
+            yield path
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join()
