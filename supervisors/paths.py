@@ -207,10 +207,12 @@ class Root:
 
     @property
     def nursery_socket(self) -> Path:
+        """Where the nursery for this code listens."""
         return self.run / f"{self.nursery_name}.sock"
 
     @property
     def nursery_lock(self) -> Path:
+        """Held by the nursery for this code: one per root."""
         return self.run / f"{self.nursery_name}.lock"
 
     def nursery_lock_aside(self, pid: int) -> Path:
@@ -248,13 +250,16 @@ class Root:
 
     @property
     def jobs(self) -> Path:
+        """A folder for each job."""
         return self.state / "jobs"
 
     @property
     def events(self) -> Path:
+        """The history of events."""
         return self.state / "events"
 
     def job(self, job_id: str) -> JobPaths:
+        """The files of a job."""
         return JobPaths(self.jobs / job_id, self.run)
 
     def rank_log(self, job_id: str, rank: int, device: int) -> Path:
@@ -270,6 +275,7 @@ class Root:
         return self.log / f"{job_id}-worker-{node_rank}.log"
 
     def job_index(self, job_id: str, node_rank: int) -> Path:
+        """When which part of the job's own log was written."""
         return self.log / f"{job_id}-muster-{node_rank}.idx"
 
     def job_logs(self, job_id: str) -> Path:

@@ -42,5 +42,6 @@ class Holds:
         return held
 
     def release(self) -> None:
+        """Closes the descriptors that are still held."""
         while self._fds:
             os.close(self._fds.popitem()[1])

@@ -141,6 +141,7 @@ def slow_to(slow: SlowChange) -> job_pb2.SlowRanks:
 
 
 def attempt_to(past: lifecycle.Attempt) -> job_pb2.Attempt:
+    """An attempt that has ended."""
     return job_pb2.Attempt(
         number=past.number,
         started_at=timestamp(past.started_at),
@@ -153,6 +154,7 @@ def attempt_to(past: lifecycle.Attempt) -> job_pb2.Attempt:
 
 
 def state_to(state: State) -> "job_pb2.JobState.ValueType":
+    """The state's number in the API."""
     return job_pb2.JobState.Value(f"JOB_STATE_{state.value}")
 
 
@@ -262,6 +264,7 @@ def check_to(result: dict[str, Any]) -> job_pb2.CheckResult:
 
 
 def event_to(event: Event) -> event_pb2.Event:
+    """An event, without characters that a terminal would act on."""
     return event_pb2.Event(
         time=timestamp(event.time),
         kind=event.kind,

@@ -53,6 +53,7 @@ class Condition:
 
     @property
     def key(self) -> Key:
+        """What tells it from every other condition."""
         return self.item, self.device, self.code, self.injected
 
     @property

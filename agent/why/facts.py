@@ -71,6 +71,7 @@ class Facts:
 
     @property
     def job(self) -> Job:
+        """The job as its journal tells it."""
         return self.entry.job
 
     @property

@@ -73,6 +73,7 @@ class LauncherReport:
 
     @property
     def first(self) -> WorkerFailure:
+        """The worker that failed first."""
         return self.workers[0]
 
 

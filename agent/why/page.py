@@ -32,9 +32,11 @@ class Pen:
     colour: bool
 
     def title(self, text: str) -> str:
+        """`text` in bold."""
         return f"\x1b[1m{text}\x1b[0m" if self.colour else text
 
     def state(self, state: State) -> str:
+        """The state in its colour."""
         if not self.colour:
             return str(state)
         return f"\x1b[{_COLOURS.get(state, '')}1m{state}\x1b[0m"

@@ -64,6 +64,7 @@ class Table:
 
     @property
     def signatures(self) -> tuple[Signature, ...]:
+        """In the order in which they are tried."""
         return tuple(signature for signature, _ in self.rows)
 
 

@@ -82,15 +82,18 @@ class CardTroubles:
         self._failed: dict[tuple[int, What], Sick] = {}
 
     def answered(self, index: int, what: What) -> None:
+        """The card answered such a call: nothing is wrong with it there any more."""
         self._failed.pop((index, what), None)
         self.hanging.pop(index, None)
 
     def failed(self, index: int, what: What, error: DriverError) -> None:
+        """Such a call failed. The time of its first failure is kept."""
         before = self._failed.get((index, what))
         self._failed[index, what] = Sick(error.trouble, str(error), before.since if before else time.time())
         self.hanging.pop(index, None)
 
     def hangs(self, index: int, error: DriverError, since: float) -> None:
+        """A call has not returned since `since` (epoch seconds); the first such time is kept."""
         before = self.hanging.get(index)
         self.hanging[index] = Sick(error.trouble, str(error), before.since if before else since)
 

@@ -48,6 +48,7 @@ class Limit:
 
     @property
     def suffix(self) -> str:
+        """The unit, as `ulimit -a` prints it."""
         return " KB" if self.unit == 1024 else ""
 
 

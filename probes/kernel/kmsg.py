@@ -92,6 +92,7 @@ class KernelLog:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def close(self) -> None:
+        """Closes the log; it can be opened again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

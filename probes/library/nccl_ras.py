@@ -124,6 +124,7 @@ class RasCommunicator(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[str, str]:
+        """What tells a communicator from others over several reports."""
         return self.hash, self.secondary_hash
 
 

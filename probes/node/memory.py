@@ -99,9 +99,11 @@ class Memory:
         self.ports: dict[str, PortPast] = {}
 
     def share(self, key: Key) -> Share:
+        """How often something was seen; the same object each time."""
         return self._shares.setdefault(key, Share())
 
     def rate(self, key: Key) -> Rate:
+        """How fast a count grows; the same object each time."""
         return self._rates.setdefault(key, Rate())
 
 

@@ -80,6 +80,7 @@ class CardFacts:
 
     @property
     def index(self) -> int:
+        """The card's number on this node."""
         return self.card.index
 
 
@@ -111,6 +112,7 @@ class About:
     card: int | None = None
 
     def ok(self, reason: str, observed: str = "", threshold: str = "") -> CheckResult:
+        """The item is as it should be."""
         return self.found(Code.NODE_OK, reason, observed, threshold)
 
     def off(self, reason: str) -> CheckResult:
@@ -132,6 +134,7 @@ class About:
         status: Status | None = None,
         action: Action | None = None,
     ) -> CheckResult:
+        """A result with this code. `evidence`: what was read, word for word."""
         row = EXPLANATIONS[code]
         return CheckResult(
             self.item,

@@ -92,6 +92,7 @@ class Inventory:
 
     @property
     def cards(self) -> tuple[Remembered, ...]:
+        """All that are remembered, present or missing."""
         return tuple(self._cards)
 
     @property

@@ -96,6 +96,7 @@ class JobContext:
 
     @property
     def paths(self) -> JobPaths:
+        """The job's files."""
         return self.root.job(self.spec.job_id)
 
     @property

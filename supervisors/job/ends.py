@@ -132,6 +132,7 @@ class Ends:
         self._ask_until.clear()
 
     def forget(self, number: int) -> None:
+        """Ends the wait for this rank."""
         pidfd = self._pidfds.pop(number, None)
         if pidfd is not None:
             if self._numbers.pop(pidfd, None) is not None:

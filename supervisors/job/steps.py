@@ -103,6 +103,7 @@ def shown(name: str, spec: JobSpec) -> str:
 
 
 def succeeded(step: Rank) -> bool:
+    """Whether it exited by itself, with code 0."""
     return step.outcome is Outcome.EXITED and step.status == 0
 
 

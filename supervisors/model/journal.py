@@ -132,6 +132,7 @@ class Writer:
 
     @property
     def next_number(self) -> int:
+        """The number of the next record."""
         return self._next
 
     def reserve(self, ranks: int) -> None:
@@ -162,6 +163,7 @@ class Writer:
         self._next += len(records)
 
     def close(self) -> None:
+        """Closes the file; the next append opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1

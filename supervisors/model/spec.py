@@ -231,6 +231,7 @@ class JobSpec:
 
     @property
     def wants_cards(self) -> bool:
+        """Whether it asks for cards, by count or by number."""
         return bool(self.card_count or self.card_indices)
 
     def to_json(self) -> str:

@@ -81,12 +81,16 @@ class Field:
 
 
 class Text(Field):
+    """Any text without NUL, up to `most` characters."""
+
     def problems(self, value: str) -> Problems:
         if "\0" in value or len(value) > self.most:
             yield "", f"must be {self.what}, of at most {self.most:g} characters without NUL"
 
 
 class JobId(Field):
+    """The id of a job: part of file names, so no path, and no name of muster's own files."""
+
     def problems(self, value: str) -> Problems:
         if not JOB_ID.fullmatch(value):
             shown = value if len(value) <= 40 else f"{value[:40]}... ({len(value)} characters)"
@@ -96,6 +100,8 @@ class JobId(Field):
 
 
 class FilePath(Field):
+    """An absolute path; empty: none."""
+
     toml = "path"
 
     def problems(self, value: str) -> Problems:
@@ -106,16 +112,22 @@ class FilePath(Field):
 
 
 class Choice(Field):
+    """One of the `allowed` words."""
+
     def problems(self, value: str) -> Problems:
         if value not in self.allowed:
             yield "", f"{value[:40]!r}: must be one of {', '.join(self.allowed)}"
 
 
 class Flag(Field):
+    """Yes or no."""
+
     toml = "true or false"
 
 
 class Whole(Field):
+    """A whole number from `least` to `most`."""
+
     toml = "number"
 
     def problems(self, value: int) -> Problems:
@@ -133,6 +145,8 @@ class Cards(Whole):
 
 
 class Indices(Field):
+    """Which cards, by number; each once."""
+
     many = True
 
     def problems(self, value: tuple[int, ...]) -> Problems:
@@ -143,6 +157,8 @@ class Indices(Field):
 
 
 class Octal(Field):
+    """A number that people write in octal, from `least` to `most`."""
+
     toml = 'octal text as in `"077"`, or a number'
 
     def problems(self, value: int) -> Problems:
@@ -154,6 +170,8 @@ class Octal(Field):
 
 
 class TimeLimit(Field):
+    """Seconds, above 0 and at most ten years."""
+
     toml = "duration"
 
     def problems(self, value: float) -> Problems:
@@ -165,6 +183,8 @@ class TimeLimit(Field):
 
 
 class Delay(Field):
+    """Seconds from `least` to `most`."""
+
     toml = "duration"
 
     def problems(self, value: float) -> Problems:
@@ -207,6 +227,8 @@ class Words(Field):
 
 
 class Hosts(Field):
+    """Names or addresses of nodes, each once."""
+
     toml = 'list of texts, or text as in `"a,b"`'
     many = True
 
@@ -222,6 +244,8 @@ class Hosts(Field):
 
 
 class EventNames(Field):
+    """Kinds of events that are sent to the webhook."""
+
     toml = Hosts.toml
     many = True
 
@@ -231,6 +255,8 @@ class EventNames(Field):
 
 
 class Webhook(Field):
+    """The URL that notifications go to."""
+
     toml = "URL, or `@FILE` with the URL as its only line"
 
     def problems(self, value: str) -> Problems:
@@ -239,6 +265,8 @@ class Webhook(Field):
 
 
 class Secret(Field):
+    """One line of text that is never shown. People name the file that has it."""
+
     toml = "`@FILE` with the secret as its only line"
 
     def problems(self, value: str) -> Problems:
@@ -277,6 +305,8 @@ class Labels(Field):
 
 
 class LimitTable(Field):
+    """Limits of each process and of the job, by name; -1: no limit."""
+
     toml = f"table of {', '.join(f'`{name}`' for name in LIMITS)}"
 
     def problems(self, value: dict[str, float]) -> Problems:

@@ -19,6 +19,7 @@ class State(enum.StrEnum):
 
     @property
     def final(self) -> bool:
+        """Whether no other state can follow."""
         return self in _FINAL
 
 

@@ -246,6 +246,7 @@ class Output:
         self._ledger.owe({"kind": Kind.LOST_BYTES, "rank": number} | lost, sync=False)
 
     def close(self) -> None:
+        """Closes all logs; output is no longer taken."""
         self.closed = True
         for log in self._logs.values():
             self._loop.remove(log.fd)

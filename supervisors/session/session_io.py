@@ -36,6 +36,8 @@ class SessionDescriptors:
             os.close(fd)
 
     def close(self) -> None:
+        """Closes our ends, and the command's."""
+        """Closes the stream; what is kept can still be read."""
         self.close_command()
         for fd in (self.input, self.output, self.errors):
             if fd >= 0:
@@ -109,6 +111,7 @@ class Outlet:
 
     @property
     def is_open(self) -> bool:
+        """Whether there may be more output."""
         return self._fd >= 0
 
     @property
@@ -118,6 +121,7 @@ class Outlet:
 
     @property
     def end(self) -> int:
+        """Offset behind the newest byte."""
         return self._start + len(self._kept)
 
     def hold(self, holds: bool) -> None:
@@ -178,6 +182,7 @@ class Outlet:
         self.received(self.sent)
 
     def close(self) -> None:
+        """Closes the stream; what is kept can still be read."""
         if self._fd >= 0:
             self._loop.remove(self._fd)
             os.close(self._fd)

@@ -62,6 +62,7 @@ class Alarm:
         return self._timer is not None and self._timer.is_due
 
     def cancel(self) -> None:
+        """The work will not be done."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -90,6 +91,7 @@ class Loop:
         self.add(self._wake_read, self._on_signal)
 
     def add(self, fd: int, callback: Callback, events: int = select.EPOLLIN) -> None:
+        """Calls `callback` whenever one of the `events` (of epoll) is there."""
         self._epoll.register(fd, events)
         self._callbacks[fd] = callback
 
@@ -142,6 +144,7 @@ class Loop:
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), timer))
 
     def stop(self) -> None:
+        """Ends `run` after this round."""
         self._running = False
 
     def run(self) -> None:

@@ -68,6 +68,7 @@ class Client:
 
     @property
     def gone(self) -> bool:
+        """Whether the connection is closed."""
         return self.sock.fileno() < 0
 
     @property
@@ -116,6 +117,7 @@ class Client:
             self.flush()
 
     def flush(self) -> None:
+        """Sends what the peer takes now."""
         try:
             self._out = self._out[self.sock.send(self._out) :] if self._out else b""
         except BlockingIOError:
@@ -151,6 +153,7 @@ class Client:
         self.drop()
 
     def drop(self) -> None:
+        """Closes the connection; what was not sent is lost."""
         if not self.gone:
             self._on_gone(self)
             self._loop.remove(self.sock.fileno())

@@ -48,6 +48,7 @@ class Direction:
         self._with_data = with_data
 
     def encode(self, kind: bytes, *numbers: int, data: bytes = b"") -> bytes:
+        """A frame with the `numbers` of its kind, and data behind them."""
         payload = self._numbers[kind].pack(*numbers)
         return _HEAD.pack(kind, len(payload) + len(data)) + payload + data
 

@@ -52,6 +52,7 @@ UNKNOWN = "unknown operation"
 
 
 def encode(message: Message) -> bytes:
+    """One line of JSON."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
@@ -78,6 +79,7 @@ class Lines:
         return list(iter(self.next, None))
 
     def add(self, data: bytes) -> None:
+        """Appends what was received; `next` takes it."""
         self._rest += data
 
     def next(self) -> bytes | None:

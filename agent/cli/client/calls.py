@@ -98,6 +98,7 @@ class DaemonConnection:
         return exec_pb2_grpc.ExecServiceStub(self.channel)
 
     def close(self) -> None:
+        """Closes the channel; calls under way fail."""
         self.channel.close()
 
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = ANSWER_S) -> Response:

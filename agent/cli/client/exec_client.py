@@ -62,6 +62,8 @@ def run(connection: DaemonConnection, first: exec_pb2.ExecRequest, *, stdin: boo
 
 
 class ExecClient:
+    """One session of `muster exec`, over several connections where the daemon ends and another one follows."""
+
     def __init__(self, connection: DaemonConnection, first: exec_pb2.ExecRequest, stdin: bool, keys: bytes) -> None:
         self.terminal = Terminal()
         self._connection = connection
@@ -90,6 +92,7 @@ class ExecClient:
         self._code: int | None = None
 
     async def run(self) -> int:
+        """Runs until the command has ended, or the caller detaches; returns the exit code. Raises Failure."""
         failure: Failure | None = None
         here = self._connection
         async with (

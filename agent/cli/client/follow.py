@@ -16,11 +16,14 @@ class Sink(Protocol):
     """Takes output of `rank N`, `job` (its own log), `muster` (events); of a node of `JOB/N`, `JOB/job`, `muster`.
     See labels.py."""
 
-    def feed(self, source: str, data: bytes, time: float) -> None: ...
+    def feed(self, source: str, data: bytes, time: float) -> None:
+        """Takes output that was written at `time` (epoch seconds)."""
 
-    def cut(self, source: str) -> None: ...
+    def cut(self, source: str) -> None:
+        """Ends a line that will not be continued."""
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        """Writes what is still kept."""
 
 
 def read(connection: DaemonConnection, request: log_pb2.ReadLogsRequest, sink: Sink) -> log_pb2.ReadLogsResponse:

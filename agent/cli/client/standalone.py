@@ -74,6 +74,7 @@ class Standalone:
 
     @property
     def log_dir(self) -> Path:
+        """The folder of the job's logs."""
         return Root.under(self.root).log
 
     def wait_ready(self) -> None:

@@ -108,6 +108,7 @@ class Unsupervised:
         self.ours = True
 
     def release(self) -> None:
+        """Gives the job's lock back, if it is held."""
         if self._held is not None:
             self._held.close()
         self._held = None

@@ -65,6 +65,7 @@ class Bus:
         return cls(devices, pci.slots(roots.sys), _own(roots), bool(listed(roots.sys / "bus/pci/devices")))
 
     def find(self, bus_id: str) -> PciDevice | None:
+        """The device at that place; None if there is none of a maker of cards."""
         every = (device for devices in self.devices.values() for device in devices)
         return next((device for device in every if device.bus_id == bus_id), None)
 

@@ -32,10 +32,12 @@ class Following:
 
     @property
     def position(self) -> kmsg.Position | None:
+        """Up to where it was read; None before the first record."""
         return self._log.position
 
     @property
     def lost(self) -> int:
+        """Records that the kernel overwrote before they were read."""
         return self._log.lost
 
     async def next(self) -> list[KernelRecord]:
@@ -70,6 +72,7 @@ class Following:
         return self._open and self._more
 
     def close(self) -> None:
+        """Closes the log."""
         self._log.close()
         self._open = False
 

@@ -67,9 +67,11 @@ class Value:
         return "".join(reversed(steps)).removeprefix(".")
 
     def error(self, what: str) -> RankTableError:
+        """An error that names file and place. `what`: what is wrong there."""
         return RankTableError(self.name, self.place, what)
 
     def has(self, key: str) -> bool:
+        """Whether it is an object with that key."""
         return isinstance(self.raw, dict) and key in self.raw
 
     def member(self, key: str) -> "Value":

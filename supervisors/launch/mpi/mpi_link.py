@@ -39,6 +39,7 @@ def say(text: str) -> None:
 
 
 def hello(job_id: str, node_rank: int) -> str:
+    """A waiting node's first line."""
     return f"muster-mpi 1 {job_id} {node_rank}"
 
 
@@ -49,6 +50,7 @@ def read_hello(line: str) -> tuple[str, int] | None:
 
 
 def end(code: int, reason: str) -> str:
+    """Node 0's last line: with what the job ended."""
     return f"end {code} {' '.join(reason.split())}"
 
 

@@ -26,6 +26,7 @@ class Scout(threading.Thread):
         self._tell = tell
 
     def run(self) -> None:
+        """Looks each AGAIN_S seconds, then tells once."""
         while not self.address:
             self.address = self._look()
             if not self.address:
