@@ -231,7 +231,7 @@ class HangTable(HangSettings):
     library: bool = setting(
         True,
         "Whether muster asks the communication library of a job that is SUSPECT where its ranks wait: PyTorch's flight "
-        "recorder where the job has a pipe for that, NCCL's RAS from 2.29.2 on.",
+        "recorder where the job has a pipe for that, HCCL's detector in the log of CANN, NCCL's RAS from 2.29.2 on.",
     )
     flight_recorder: bool = setting(
         False,

@@ -399,8 +399,10 @@ class HangWatch:
             while watched.detector.verdict is HangVerdict.SUSPECT and self._jobs.get(job_id) is watched:
                 targets = await self._stacks.targets(job_id)
                 at = time.time()
+                since = watched.found.since if watched.found is not None else at
+                world = watched.entry.job.world_size or len(targets)
                 with self._records.asking(job_id):
-                    said = await library_look.look(job_id, targets, watched.entry.job.world_size or len(targets), at)
+                    said = await library_look.look(job_id, targets, world, at, since)
                 if said is not None:
                     self._records.add_library(job_id, said)
                 await anyio.sleep(pause.next())

@@ -6,7 +6,7 @@ are not asked), and each dump of the flight recorder costs the job a moment.
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -38,10 +38,10 @@ class _Rank:
     environ: tuple[bytes, ...]
 
 
-async def look(job_id: str, targets: Sequence[StackTarget], world: int, t: float) -> LibraryWait | None:
+async def look(job_id: str, targets: Sequence[StackTarget], world: int, t: float, since: float) -> LibraryWait | None:
     """Looks twice; None where no library answers, or where it says nothing of where ranks wait. `targets`: the ranks'
-    own processes; `world`: ranks of the job on all nodes; `t`: now, in seconds since the epoch. Raises nothing but
-    cancellation."""
+    own processes; `world`: ranks of the job on all nodes; `t`: now, and `since`: the begin of the silence, in seconds
+    since the epoch. Raises nothing but cancellation."""
     ranks: list[_Rank] = []
     with anyio.move_on_after(_READ_S):
         try:
@@ -52,7 +52,8 @@ async def look(job_id: str, targets: Sequence[StackTarget], world: int, t: float
         return None
     found = await _by_flight_recorder(ranks, world)
     if found is None or found.verdict is LibraryVerdict.UNDECIDED:
-        found = await _by_ras(job_id, ranks) or found
+        pids = await library.inner_pids([rank.target.pid for rank in ranks])
+        found = await _by_hccl(ranks, pids, since, t) or await _by_ras(job_id, ranks, pids) or found
     if found is None:
         return None
     _log.info("library.said", job=job_id, verdict=str(found.verdict), text=found.reason)
@@ -87,9 +88,18 @@ async def _by_flight_recorder(ranks: Sequence[_Rank], world: int) -> LibraryFind
     return library.find_laggards(first.dumps, second.dumps, range(world))
 
 
-async def _by_ras(job_id: str, ranks: Sequence[_Rank]) -> LibraryFinding | None:
+async def _by_hccl(ranks: Sequence[_Rank], pids: Mapping[int, int], since: float, now: float) -> LibraryFinding | None:
+    """None where HCCL has logged nothing of this silence."""
+    sources = [
+        library.plog_source(r.target.rank, r.target.pid, r.target.start, r.uid, pids[r.target.pid], r.environ)
+        for r in ranks
+        if r.target.pid in pids
+    ]
+    return library.judge_heartbeats(await library.read_heartbeats(sources, LOOK_S), since, now)
+
+
+async def _by_ras(job_id: str, ranks: Sequence[_Rank], pids: Mapping[int, int]) -> LibraryFinding | None:
     """None where nobody answers, or may be asked."""
-    pids = await library.inner_pids([rank.target.pid for rank in ranks])
     job = {pids[rank.target.pid]: rank.target.rank for rank in ranks if rank.target.pid in pids}
     for rank in ranks[:_ASKED]:
         try:

@@ -1,9 +1,7 @@
 """Where a rank's flight recorder dumps, how it is asked for a dump, and how a fresh one is waited for.
 
-The job's files are found from its own root, /proc/PID/root, and belong to the job's user, who can put a link, a FIFO or
-a device at any place of the way. So each name is opened by a descriptor of the folder before it, links are followed by
-hand and never lead out of the job's root, and the end must be a regular file (or FIFO) of the expected owner before
-it is opened for reading or writing. All of that blocks, and runs in threads that may be left behind.
+The job's files are opened as `job_files` does it, and must be regular files (or FIFOs) of the expected owner. All of
+that blocks, and runs in threads that may be left behind.
 """
 
 import contextlib
@@ -12,8 +10,7 @@ import math
 import os
 import stat
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,17 +18,15 @@ from typing import TypeVar
 import anyio
 
 from muster.probes.calls import watched
-from muster.probes.kernel.process import TICKS_PER_S, parse_stat, uptime
+from muster.probes.kernel.process import TICKS_PER_S, uptime
 from muster.probes.library.collective_finding import shown
 from muster.probes.library.flight_recorder import MAX_BYTES, DumpBeingWritten, DumpUnreadable, FlightDump, parse_dump
+from muster.probes.library.job_files import PROC, found_file, root_of
 
-PROC = Path("/proc")
 #: Seconds between two looks at a file that is waited for.
 LOOK_S = 0.25
 #: Seconds by which clocks of file systems may be behind.
 CLOCK_S = 60.0
-#: Links on one way, as the kernel counts them, and folders.
-_MAX_LINKS, _MAX_FOLDERS = 40, 64
 
 T = TypeVar("T")
 
@@ -161,9 +156,9 @@ def _reason(error: Exception) -> str:
 
 def _stamps(source: DumpSource, proc: Path) -> dict[str, DumpStamp]:
     found = {}
-    with _root_of(source, proc) as root:
+    with root_of(source.pid, source.start, proc) as root:
         for path in source.files:
-            with contextlib.suppress(OSError), _found(root, path) as fd:
+            with contextlib.suppress(OSError), found_file(root, path) as fd:
                 found[path] = _stamp(os.fstat(fd))
     return found
 
@@ -177,11 +172,11 @@ def _read(source: DumpSource, before: Mapping[str, DumpStamp], proc: Path) -> Fl
     started_s = time.time() - uptime() + source.start / TICKS_PER_S
     missing: OSError | None = None
     with contextlib.ExitStack() as held:
-        root = held.enter_context(_root_of(source, proc))
+        root = held.enter_context(root_of(source.pid, source.start, proc))
         files: list[tuple[os.stat_result, str, int]] = []
         for path in source.files:
             try:
-                fd = held.enter_context(_found(root, path))
+                fd = held.enter_context(found_file(root, path))
             except OSError as error:
                 missing = missing or error
                 continue
@@ -214,7 +209,7 @@ def _content(fd: int) -> bytes:
 
 
 def _write_pipe(source: DumpSource, proc: Path) -> None:
-    with _root_of(source, proc) as root, _found(root, source.pipe) as found:
+    with root_of(source.pid, source.start, proc) as root, found_file(root, source.pipe) as found:
         seen = os.fstat(found)
         if not stat.S_ISFIFO(seen.st_mode):
             raise DumpUnreadable(f"{shown(source.pipe)} is not a FIFO")
@@ -234,67 +229,3 @@ def _write_pipe(source: DumpSource, proc: Path) -> None:
             raise DumpUnreadable(f"{shown(source.pipe)} is full: the rank does not read it") from None
         finally:
             os.close(fd)
-
-
-@contextlib.contextmanager
-def _root_of(source: DumpSource, proc: Path) -> Iterator[int]:
-    """A descriptor of the process' root."""
-    root = os.open(f"{proc}/{source.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # After the root was opened: a process with another start would be another one's.
-        found = parse_stat(source.pid, Path(f"{proc}/{source.pid}/stat").read_bytes())
-        if found is None or found.start != source.start:
-            raise DumpUnreadable(f"the process of rank {source.rank} has ended")
-        yield root
-    finally:
-        os.close(root)
-
-
-@contextlib.contextmanager
-def _found(root: int, path: str) -> Iterator[int]:
-    """A descriptor of a file (O_PATH: it is not opened), which may be a link, but no link on the way leads out of
-    `root`. Raises OSError."""
-    fd = open_within(root, path)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def open_within(root: int, path: str) -> int:
-    """A descriptor (O_PATH) of `path` in the folder `root`, as a process with that root sees it. The caller closes it.
-    Links on the way are followed, `path` itself is not. Raises OSError."""
-    names = deque(name for name in path.split("/") if name not in ("", "."))
-    folders = [os.dup(root)]
-    links = 0
-    try:
-        while names:
-            name = names.popleft()
-            if name in ("", "."):
-                continue
-            if name == "..":
-                if len(folders) > 1:
-                    os.close(folders.pop())
-                continue
-            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folders[-1])
-            if not names:
-                return fd
-            if not stat.S_ISLNK(os.fstat(fd).st_mode):
-                folders.append(fd)  # what is no folder fails at the next name
-                if len(folders) > _MAX_FOLDERS:
-                    raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
-                continue
-            try:
-                target = os.readlink("", dir_fd=fd)
-            finally:
-                os.close(fd)
-            links += 1
-            if links > _MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            while target.startswith("/") and len(folders) > 1:
-                os.close(folders.pop())
-            names.extendleft(reversed(target.split("/")))
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    finally:
-        for folder in folders:
-            os.close(folder)

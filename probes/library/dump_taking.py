@@ -6,8 +6,9 @@ from pathlib import Path
 
 import anyio
 
-from muster.probes.library.dump_files import PROC, DumpSource, DumpStamp, ask_for_dump, dump_stamps, fresh_dump
+from muster.probes.library.dump_files import DumpSource, DumpStamp, ask_for_dump, dump_stamps, fresh_dump
 from muster.probes.library.flight_recorder import DumpUnreadable, FlightDump
+from muster.probes.library.job_files import PROC
 
 #: Ranks whose dumps are read at the same time: to read a large one takes a second of a CPU.
 AT_ONCE = 2

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 
 from muster.probes.calls import watched
-from muster.probes.library.dump_files import open_within
+from muster.probes.library.job_files import open_within
 
 #: The first version that is asked by default.
 SAFE_FROM = (2, 29, 2)

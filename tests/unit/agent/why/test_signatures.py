@@ -142,6 +142,32 @@ SAMPLES = [
         "The Notify register has not received the Notify record from remote rank: [24].\n",
     ),
     (
+        "hccl-timeout",
+        "[ERROR]HCCL(1219039,all_reduce_test):2025-10-23-21:05:09.859.568[task_exception_handler.cc:610] [1219039]"
+        "[TaskExecStage][HeartbeatAbnormal]Cluster Exception Location[IP/ID]:[127.10.0.1/1], Arrival Time:[Thu Oct 23 "
+        "21:03:19 2025], ExceptionType:[Stuck Occurred], Possible Reason:1.Host process is stuck, 2.Device task is "
+        "stuck\n",
+    ),
+    (
+        "hccl-timeout",
+        "[ERROR]HCCL(835695,all_reduce_test):2025-10-23-17:28:06.049.385[task_exception_handler.cc:610][835695]"
+        "[TaskExecStage][HeartbeatAbnormal]Cluster Exception Location[IP/ID]:[127.10.0.1/1], Arrival Time:[Thu Oct 23 "
+        "17:25:58 2025], Discoverer:[127.10.0.1/2], ExceptionType:[Heartbeat Lost Occurred], Possible Reason:1. "
+        "Process has exited, 2. Network Disconnected\n",
+    ),
+    (
+        "hccl-network",
+        "[ERROR] HCCL(1,python):2025-10-23-17:28:06.049.385[task_exception_handler.cc:610][1][TaskExecStage]"
+        "[HeartbeatAbnormal]Cluster Exception Location[IP/ID]:[127.10.0.1/1], Arrival Time:[Thu Oct 23 17:25:58 2025], "
+        "ExceptionType:[Error cqe Occurred], Possible Reason:1.Network Disconnected, 2.Remote Rank Coredown\n",
+    ),
+    (
+        "hccl-config",
+        "[ERROR] HCCL(1,python):2025-10-23-17:28:06.049.385[task_exception_handler.cc:610][1][TaskExecStage]"
+        "[HeartbeatAbnormal]Cluster Exception Location[IP/ID]:[127.10.0.1/1], Arrival Time:[Thu Oct 23 17:25:58 2025], "
+        "ExceptionType:[Op Inconsistent Occurred], Possible Reason:communication operator is inconsistent\n",
+    ),
+    (
         "hccl-connect",
         "EI0006: 2024-08-05 Getting socket times out. Reason: Remote Rank did not send the data in time.\n",
     ),

@@ -17,7 +17,7 @@ from muster.probes.library import (
     fresh_dump,
     latest_dump,
 )
-from muster.probes.library.dump_files import open_within
+from muster.probes.library.job_files import open_within
 
 DUMPS = Path(__file__).parents[3] / "fixtures" / "flight_recorder"
 HUNG, OTHER = (DUMPS / "hung-2").read_bytes(), (DUMPS / "hung-3").read_bytes()
