@@ -3,12 +3,15 @@
 import enum
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import click
 
 from muster.agent.host import end_signals
 from muster.agent.text import clean
-from muster.supervisors.model.spec import Violation
+
+if TYPE_CHECKING:
+    from muster.supervisors.model.spec import Violation
 
 
 class Exit(enum.IntEnum):
@@ -113,7 +116,7 @@ class StdoutFailed(Failure):
 class BadSpec(Failure):
     """Raised when a spec breaks the rules: one line per field, exit code 2."""
 
-    def __init__(self, violations: Sequence[Violation]) -> None:
+    def __init__(self, violations: "Sequence[Violation]") -> None:
         super().__init__("\n".join(f"{v.field}: {v.description}" for v in violations), Exit.USAGE)
 
 

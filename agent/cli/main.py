@@ -1,23 +1,65 @@
 """The entry point of `muster`."""
 
-import signal
+import contextlib
+import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 import click
-from click.shell_completion import get_completion_class
 
 from muster.agent import usage_error
 from muster.agent.cli.client.address import address_options
-from muster.agent.cli.commands import check, debug, events, hang, jobs, logs, look, node, run, service, stacks, top, why
-from muster.agent.cli.commands import exec as exec_
 from muster.agent.cli.exits import Exit, Failure
-from muster.agent.cli.printing import emit, keep_descriptors, note
+from muster.agent.cli.printing import keep_descriptors, note
 from muster.agent.host import build
 from muster.agent.host.pid_one import is_init, leave_when_asked
 
+#: The commands: the module in `commands` that has each, its name there, and what `muster --help` says of it. A module
+#: is imported for its own command alone: what it imports, each other command would wait for.
+COMMANDS = {
+    "check": ("check", "check", "Check this node, with or without a daemon."),
+    "completion": ("completion", "completion", "Print the completion script of a shell."),
+    "debug": ("debug", "debug", "Collect data for a bug report."),
+    "events": ("events", "events", "Show events, oldest first."),
+    "exec": ("exec", "exec_", "Run a command in a rank of a job."),
+    "hang": ("hang", "hang", "Try the hang rule on recorded telemetry."),
+    "logs": ("logs", "logs", "Show the output of a job's ranks, or of all jobs of the node."),
+    "node": ("node", "node", "Show the node: daemon, conditions, cards; or take it out of service."),
+    "ps": ("jobs", "ps", "List jobs, the newest first."),
+    "rm": ("jobs", "rm", "Remove ended jobs."),
+    "run": ("run", "run", "Run a job, show its output, and exit with its exit code."),
+    "service": ("service", "service", "Install or remove the systemd service of this node."),
+    "stacks": ("stacks", "stacks", "Show the stack of each rank of a job: Python frames, or its wait in the kernel."),
+    "start": ("start", "start", "Start a job and print its id."),
+    "status": ("look", "status", "Show a job with its ranks."),
+    "stop": ("jobs", "stop", "Stop jobs and everything that they started."),
+    "top": ("top", "top", "Show the activity of cards and ranks, live; Ctrl-C exits."),
+    "wait": ("jobs", "wait", "Wait for a job's end."),
+    "why": ("why", "why", "Show why a job ended, with evidence and remedy; of a running job, show what is wrong."),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+
+class _Commands(click.Group):
+    """Imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name, _ = COMMANDS[cmd_name]
+        found = getattr(importlib.import_module(f"muster.agent.cli.commands.{module}"), name)
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(build.FULL, prog_name="muster", message="%(prog)s %(version)s")
 @address_options
 def cli() -> None:
@@ -26,46 +68,6 @@ def cli() -> None:
     Exit codes: 0 done, 1 failure, 2 usage, 3 no such job, 4 no daemon, 5 refused. `run` and `wait` exit with the job's
     code, `exec` with the command's.
     """
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print the completion script of a shell.
-
-    \b
-    bash: muster completion bash > ~/.local/share/bash-completion/completions/muster
-    zsh:  muster completion zsh > a file named _muster in a folder of $fpath
-    fish: muster completion fish > ~/.config/fish/completions/muster.fish
-    """
-    kind = get_completion_class(shell)
-    assert kind is not None  # click.Choice allows no other
-    emit(kind(context.find_root().command, {}, "muster", "_MUSTER_COMPLETE").source() + "\n")
-
-
-for _command in (
-    run.run,
-    jobs.start,
-    jobs.stop,
-    jobs.wait,
-    jobs.rm,
-    jobs.ps,
-    look.status,
-    why.why,
-    logs.logs,
-    exec_.exec_,
-    events.events,
-    node.node,
-    top.top,
-    stacks.stacks,
-    hang.hang,
-    check.check,
-    service.service,
-    debug.debug,
-    completion,
-):
-    cli.add_command(_command)
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:
@@ -106,10 +108,11 @@ def main() -> None:
     except OSError as error:
         note(f"standard output: {error.strerror}")
         code = code or Exit.FAILURE
-    # Python removes its handlers before it exits: a signal in these milliseconds must not replace the exit code.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    sys.exit(code)
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
+        sys.stderr.flush()
+    # At once: Python would take a fifth of the command's time to tear down what the kernel frees anyway, and would have
+    # removed its signal handlers before that, so that a signal in these milliseconds replaced the exit code.
+    os._exit(code)
 
 
 if __name__ == "__main__":

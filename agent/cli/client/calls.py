@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from muster.agent.cli.client import lazy_import
+
 # Before the import below: nothing here forks, and gRPC's handlers for it cost time and can print warnings.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-import grpc
+with lazy_import.of("asyncio", "grpc.aio"):  # blocking calls use neither, and the two are half of gRPC's import
+    import grpc
 from google.protobuf.duration_pb2 import Duration
-from grpc import aio
 
-from muster import client
 from muster.agent.cli.client.address import Address
 from muster.agent.cli.client.slot_wait import SAY_S, SlotWait
 from muster.agent.cli.exits import BadSpec, CallFailed, Exit, Failure, NoDaemon, Why
 from muster.agent.cli.printing import note
 from muster.probes.kernel.backoff import Backoff
-from muster.supervisors.model.spec import Violation
 from muster.v1 import event_pb2_grpc, job_pb2, job_pb2_grpc, log_pb2_grpc, node_pb2_grpc
 
 if TYPE_CHECKING:
@@ -164,12 +164,18 @@ class DaemonConnection:
 
     def failure(self, error: grpc.RpcError, timeout: float | None) -> Failure:
         """What the command says about a call that failed."""
+        from grpc import aio  # only now is it run
+
+        from muster import client
+
         if not isinstance(error, grpc.Call | aio.AioRpcError):
             return CallFailed("UNKNOWN", str(error))
         status = error.code().name
         known = client.failure(error)
         reason = "" if known.reason == status else known.reason
         if status == "INVALID_ARGUMENT" and known.violations:
+            from muster.supervisors.model.spec import Violation
+
             return BadSpec([Violation(field, text) for field, text in known.violations])
         if status == "UNAVAILABLE" and not reason:
             try:

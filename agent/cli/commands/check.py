@@ -9,9 +9,9 @@ import click
 from muster.agent.cli.client.address import Address, named_root, pass_address
 from muster.agent.cli.commands import check_words
 from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.parameters import Parsed, pair
 from muster.agent.cli.printing import emit, emit_json, format_option, note
 from muster.agent.cli.spec import spec_values
-from muster.agent.cli.spec.spec_options import Parsed
 from muster.agent.text import table
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def check() -> None:
     "--set",
     "changes",
     metavar="KEY=VALUE",
-    type=Parsed("setting", spec_values.pair),
+    type=Parsed("setting", pair),
     multiple=True,
     help="Try another setting of [checks] or [health], as in --set root_min_gb=1. Repeatable.",
 )

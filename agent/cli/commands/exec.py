@@ -7,9 +7,8 @@ import click
 
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import Exit, Failure, StdoutFailed
+from muster.agent.cli.parameters import DURATION, WHOLE, Parsed, pair
 from muster.agent.cli.printing import as_dict, emit, emit_json, format_option
-from muster.agent.cli.spec.spec_options import DURATION, WHOLE, Parsed
-from muster.agent.cli.spec.spec_values import pair
 from muster.agent.cli.terminal import Terminal, keys
 from muster.agent.text import clean, table
 

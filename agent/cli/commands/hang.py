@@ -11,9 +11,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 
 from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.parameters import Parsed, pair
 from muster.agent.cli.printing import emit, emit_json, format_option, note
-from muster.agent.cli.spec.spec_options import Parsed
-from muster.agent.cli.spec.spec_values import pair
 from muster.agent.text import clean, local, numbers, size, span
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import click
 
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import Exit, StdoutFailed
+from muster.agent.cli.parameters import WHOLE, Parsed
 from muster.agent.cli.printing import note, write
-from muster.agent.cli.spec.spec_options import WHOLE, Parsed
 from muster.agent.text import moment
 
 _TIME = Parsed("time", lambda text: moment(text, time.time()))

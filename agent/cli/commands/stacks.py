@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.agent.cli.client.address import Address, pass_address
+from muster.agent.cli.parameters import WHOLE
 from muster.agent.cli.printing import as_dict, coloured, emit, emit_json, format_option
-from muster.agent.cli.spec.spec_options import WHOLE
 from muster.agent.text import clean, numbers, table
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import click
 
 from muster.agent.cli.client.address import Address, pass_address
 from muster.agent.cli.exits import Exit, Failure
+from muster.agent.cli.parameters import DURATION
 from muster.agent.cli.printing import as_dict, emit, emit_json, format_option, write
-from muster.agent.cli.spec.spec_options import DURATION
 from muster.agent.text import clean, numbers, ranks, shorten, size
 
 if TYPE_CHECKING:

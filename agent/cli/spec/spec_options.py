@@ -7,29 +7,13 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from muster.agent import text
+from muster.agent.cli.parameters import Parsed
 from muster.agent.cli.spec import spec_values
 from muster.agent.cli.spec.job_spec import Draft, read_file
 from muster.supervisors.model.spec import FIELDS
 from muster.supervisors.model.spec_fields import Choice, Field, Flag
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
-    """An option's type from a function that raises ValueError."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 class _Value(Parsed):
@@ -45,8 +29,6 @@ class _Value(Parsed):
         return [CompletionItem(before + comma + name) for name in left if name.startswith(begun)]
 
 
-DURATION = Parsed("duration", text.duration)
-WHOLE = Parsed("number", spec_values.whole)
 #: Two fields may share an option: the first describes it.
 _FIELDS = {field.option: field for field in reversed(FIELDS.values()) if field.option}
 _OPTIONS = {field.name: field for field in FIELDS.values() if field in _FIELDS.values()}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.agent import text
+from muster.agent.cli.parameters import pair, whole
 from muster.supervisors.model import spec_fields as kinds
 from muster.supervisors.model.spec_fields import UNLIMITED, Field
 
@@ -32,14 +33,6 @@ def from_toml(field: Field, value: object) -> Any:
     return _READ.get(type(field), _text_of)(field, value)
 
 
-def pair(written: str) -> tuple[str, str]:
-    """NAME=VALUE. Raises ValueError."""
-    name, equals, value = written.partition("=")
-    if not equals:
-        raise ValueError(f"{written!r}: must be NAME=VALUE")
-    return name, value
-
-
 def _variable(written: str) -> tuple[str, str]:
     """NAME=VALUE, or NAME for the caller's own value."""
     if "=" in written:
@@ -47,13 +40,6 @@ def _variable(written: str) -> tuple[str, str]:
     if written not in os.environ:
         raise ValueError(f"{written!r} is not set in this environment: give NAME=VALUE, or set it")
     return written, os.environ[written]
-
-
-def whole(written: str) -> int:
-    """A whole number from 0. Raises ValueError."""
-    if not (written.isascii() and written.isdigit() and int(written[:11]) < 1 << 32):
-        raise ValueError(f"{written!r}: must be a whole number from 0")
-    return int(written)
 
 
 def cards(value: object) -> int | tuple[int, ...]:
