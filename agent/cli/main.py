@@ -4,7 +4,8 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -40,19 +41,28 @@ COMMANDS = {
 }
 
 
-class _Commands(click.Group):
-    """Imports a command when it is asked for."""
+class _Modules(Mapping[str, click.Command]):
+    """The commands by name; each is imported when it is asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, name, _ = COMMANDS[cmd_name]
-        found = getattr(importlib.import_module(f"muster.agent.cli.commands.{module}"), name)
+    def __getitem__(self, name: str) -> click.Command:
+        module, attribute, _ = COMMANDS[name]
+        found = getattr(importlib.import_module(f"muster.agent.cli.commands.{module}"), attribute)
         assert isinstance(found, click.Command)
         return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Commands(click.Group):
+    """The commands of muster, which are listed without being imported."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands = _Modules()  # type: ignore[assignment]  # nothing adds one
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

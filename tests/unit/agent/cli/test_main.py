@@ -45,6 +45,7 @@ def test_help_completion_and_usage_errors_load_nothing_heavy(arguments):
         ("why", "muster: missing argument 'JOB'"),
         ("stop", "muster: name the jobs, or give --all"),
         ("nonsense", "muster: no such command 'nonsense'"),
+        ("statu", "muster: no such command 'statu'. (Did you mean one of: 'start', 'status'?)"),
     ],
 )
 def test_a_usage_error_is_an_error_of_muster_behind_the_usage(command, line, capfd):
