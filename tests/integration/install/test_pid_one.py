@@ -162,9 +162,10 @@ def test_muster_run_as_pid_1_waits_for_orphans_too(tmp_path: Path) -> None:
                     os.kill(pid, signal.SIGKILL)
                 for pid in init.outside("muster.agent.musterd"):
                     os.kill(pid, signal.SIGKILL)
+                # Before the rank goes on: with the job the whole namespace ends.
+                eventually(lambda: not [s for s in init.inside().values() if s[1] == "Z"], 60, "no zombie is left")
                 with open(go, "w") as writer:
                     writer.write("\n")
-                eventually(lambda: not [s for s in init.inside().values() if s[1] == "Z"], 60, "no zombie is left")
                 _, err = process.communicate(timeout=100)
             finally:
                 process.kill()
