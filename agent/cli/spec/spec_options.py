@@ -2,16 +2,18 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from muster.agent.cli.parameters import Parsed
 from muster.agent.cli.spec import spec_values
 from muster.agent.cli.spec.job_spec import Draft, read_file
 from muster.supervisors.model.spec import FIELDS
 from muster.supervisors.model.spec_fields import Choice, Field, Flag
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,7 +25,9 @@ class _Value(Parsed):
         super().__init__(field.name, functools.partial(spec_values.from_option, field))
         self._allowed = field.allowed
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
         before, comma, begun = incomplete.rpartition(",")
         left = [name for name in self._allowed if name not in before.split(",")]
         return [CompletionItem(before + comma + name) for name in left if name.startswith(begun)]

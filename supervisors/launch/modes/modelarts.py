@@ -7,11 +7,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.model.spec_fields import JOB_ID
 from muster.supervisors.paths import Root
+
+if TYPE_CHECKING:
+    from muster.supervisors.model.lifecycle import Job, Rank
 
 #: Port at which torchrun's nodes meet, unless MA_TORCHRUN_MASTER_PORT says another.
 MASTER_PORT = 18888
@@ -92,7 +95,7 @@ def _number(env: Mapping[str, str], name: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def variables(spec: JobSpec, job: Job) -> dict[str, str]:
+def variables(spec: JobSpec, job: "Job") -> dict[str, str]:
     """What the platform would set in a container of this node; what the spec's own environment has wins over it."""
     found = {
         "MA_NUM_HOSTS": str(job.node_count),
@@ -139,7 +142,7 @@ def further_logs(root: Root, job_id: str, env: Mapping[str, str]) -> Path:
     return own if own.is_dir() else root.job_logs(job_name(job_id, env))
 
 
-def of_rank(root: Root, spec: JobSpec, job: Job, rank: Rank, env: Mapping[str, str], device: int) -> dict[str, str]:
+def of_rank(root: Root, spec: JobSpec, job: "Job", rank: "Rank", env: Mapping[str, str], device: int) -> dict[str, str]:
     """The variables that the Ascend launcher sets per process. `device`: which of the visible devices it is to use."""
     name = job_name(spec.job_id, env)
     # A daemon that stands in for the launcher has a link there: the path is to be the launcher's, letter by letter.
