@@ -32,7 +32,7 @@ COMMANDS = {
     "run": ("run", "run", "Run a job, show its output, and exit with its exit code."),
     "service": ("service", "service", "Install or remove the systemd service of this node."),
     "stacks": ("stacks", "stacks", "Show the stack of each rank of a job: Python frames, or its wait in the kernel."),
-    "start": ("start", "start", "Start a job and print its id."),
+    "start": ("run", "start", "Start a job and print its id."),
     "status": ("look", "status", "Show a job with its ranks."),
     "stop": ("jobs", "stop", "Stop jobs and everything that they started."),
     "top": ("top", "top", "Show the activity of cards and ranks, live; Ctrl-C exits."),

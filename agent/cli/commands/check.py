@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from muster.agent.cli import check_words
 from muster.agent.cli.client.address import Address, named_root, pass_address
-from muster.agent.cli.commands import check_words
 from muster.agent.cli.exits import Exit, Failure
 from muster.agent.cli.parameters import Parsed, pair
 from muster.agent.cli.printing import emit, emit_json, format_option, note

@@ -271,6 +271,7 @@ def test_who_is_sent_away_is_told(node):
             one.expect(b"another client attached")
             assert one.ended() == 125
             assert one.is_as_before
+            eventually(lambda: two.is_raw)  # before that the terminal takes the key for itself
             two.type(b"\x04")
             assert two.ended() == 0
 

@@ -4,8 +4,8 @@ from collections import defaultdict, deque
 
 import pytest
 
-from muster.agent.cli import drills
-from muster.agent.cli.commands import check_words, node, top
+from muster.agent.cli import check_words, drills
+from muster.agent.cli.commands import node, top
 from muster.v1 import job_pb2, node_pb2, telemetry_pb2
 
 
