@@ -13,6 +13,7 @@ from muster.agent.config.live_config import LiveConfig
 from muster.agent.errors import StartupError
 from muster.agent.host import build, heap, lockfile, log_setup, ownership, state_folder
 from muster.agent.host.pid_one import is_init, leave_when_asked
+from muster.agent.link import nursery_start
 from muster.agent.node import degraded
 from muster.supervisors.paths import Root
 
@@ -111,9 +112,11 @@ def command(
             os.environ["GRPC_SSL_CIPHER_SUITES"] = _NO_TLS_1_2
             _prefer_our_session()
             heap.keep_one()
+            begun = nursery_start.begin_early(places, owner_fd)  # beside our imports, which take longer than its own
             from muster.agent import wiring
 
-            anyio.run(wiring.serve, places, settings, owner_fd, backend="asyncio", backend_options={"use_uvloop": True})
+            loop = {"use_uvloop": True}
+            anyio.run(wiring.serve, places, settings, owner_fd, begun, backend="asyncio", backend_options=loop)
             for path in (places.socket, places.reader_socket):
                 path.unlink(missing_ok=True)
     except* StartupError as group:

@@ -33,6 +33,7 @@ from muster.agent.jobs.ended.collected_logs import CollectedLogs
 from muster.agent.jobs.output_losses import OutputLosses
 from muster.agent.jobs.registry import Registry
 from muster.agent.link.nursery_client import NurseryClient
+from muster.agent.link.nursery_start import Begun
 from muster.agent.logs.collecting import Collecting
 from muster.agent.logs.log_keeping import LogKeeping
 from muster.agent.metrics.exporter import Metrics
@@ -72,11 +73,11 @@ class Daemon(ServerContext):
         self.events.append([(None, event)])
 
 
-async def serve(root: Root, config: LiveConfig, owner_fd: int | None) -> None:
+async def serve(root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None) -> None:
     """All between start and end. `owner_fd`: the pipe of the command that this daemon serves; None: there is none.
-    Raises StartupError, alone or in groups."""
+    `begun`: the nursery that is being started. Raises StartupError, alone or in groups."""
     try:
-        daemon = await _build(root, config, owner_fd)
+        daemon = await _build(root, config, owner_fd, begun)
         await _load(daemon)
     except OSError as error:
         raise StartupError(f"{root.state}: cannot be worked with: {explain(error)}") from error
@@ -89,12 +90,12 @@ async def serve(root: Root, config: LiveConfig, owner_fd: int | None) -> None:
     _log.info("ended")
 
 
-async def _build(root: Root, config: LiveConfig, owner_fd: int | None) -> Daemon:
+async def _build(root: Root, config: LiveConfig, owner_fd: int | None, begun: Begun | None) -> Daemon:
     """Raises OSError, StartupError."""
     stopping = anyio.Event()
     tls = Credentials(config.now.tls) if config.now.tls.listen else None
     events = await EventStore.open(root.events, config.now.jobs.keep_events_bytes)
-    nursery = NurseryClient(root, owner_fd=owner_fd)
+    nursery = NurseryClient(root, owner_fd=owner_fd, begun=begun)
 
     # Cards and node.
     driver = Driver(lambda: config.now.cards)

@@ -1,14 +1,11 @@
 """The daemon's client of the nursery: finds or starts it, keeps the connection, asks it to tend jobs."""
 
-import fcntl
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from stat import S_ISREG
 
 import anyio
 import structlog
@@ -18,15 +15,16 @@ from muster.agent import threads
 from muster.agent.changes import Changes
 from muster.agent.errors import StartupError
 from muster.agent.link import connection as control
-from muster.agent.link import silent_nursery
+from muster.agent.link import nursery_start, silent_nursery
 from muster.agent.link.connection import Connection, LinkLost, OtherProtocol, Refused, Silent
+from muster.agent.link.nursery_start import Begun
 from muster.probes.calls import children
 from muster.probes.checks.result import one_line
-from muster.probes.kernel import endings, process
+from muster.probes.kernel import endings
 from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.job.supervisor import MAX_TOLD
 from muster.supervisors.paths import Root
-from muster.supervisors.system import descriptors, owner_pipe, trust
+from muster.supervisors.system import trust
 from muster.supervisors.wire import messages
 
 #: Seconds: a new nursery is up, it then answers, a supervisor listens, a connection counts as one that held.
@@ -39,9 +37,6 @@ HELD_S = 5.0
 LATE_S, LOOK_S = 3.0, 1.0
 #: Maximum characters that a sentence quotes of the last line of a nursery's stderr.
 MAX_LINE = 300
-#: The only variables of the daemon's environment that the nursery, and through it a supervisor, gets.
-_ENVIRONMENT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
-
 #: A death: the pid of the supervisor, and how often its successor could not be started since.
 Which = tuple[int, int]
 
@@ -72,12 +67,14 @@ class NurseryClient:
         root: Root,
         died: Callable[[str, str, str, bool, Which | None], None] = lambda *_: None,
         owner_fd: int | None = None,
+        begun: Begun | None = None,
     ) -> None:
         """`died` is called for each death of a supervisor with its job's id, how it died, the end of its traceback, and
         whether it had lived: False if none could be started. For a nursery the id is empty. One death may be reported
         twice, with the same `Which` if the nursery sends it. `owner_fd`: of the pipe in
-        supervisors/system/owner_pipe.py."""
+        supervisors/system/owner_pipe.py. `begun`: a nursery that is being started already."""
         self._root = root
+        self._begun = begun
         self._owner_fd = owner_fd
         self.died = died
         self._connection: Connection | None = None
@@ -224,13 +221,19 @@ class NurseryClient:
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Connection]:
         """A connection to the running nursery, or to a new one. Raises LinkLost, Refused, OSError."""
+        begun, self._begun = self._begun, None
         async with AsyncExitStack() as stack:
             try:
-                connection = await stack.enter_async_context(control.connect(self._root.nursery_socket))
+                if begun is None:
+                    connection = await stack.enter_async_context(control.connect(self._root.nursery_socket))
+                else:
+                    connection = await self._start(stack, begun)
             except Silent:
                 await self._step_around()
                 connection = await self._start(stack)
             except LinkLost:
+                if begun is not None:
+                    raise
                 connection = await self._start(stack)
             yield connection
 
@@ -240,13 +243,15 @@ class NurseryClient:
         _log.warning("nursery.silent", text=said)
         self.died("", "does not answer", said, True, None)
 
-    async def _start(self, stack: AsyncExitStack) -> Connection:
+    async def _start(self, stack: AsyncExitStack, begun: Begun | None = None) -> Connection:
         code: int | None = None
         said_from, last = -1, "did not listen"
         pause = Backoff(0.01, 0.2)
         with anyio.move_on_after(START_S):
-            pid, said_from = await threads.run(_spawn, self._root, self._owner_fd)
-            code = await _ended(pid)
+            if begun is None:
+                begun = await threads.run(nursery_start.begin, self._root, self._owner_fd)
+            said_from = begun.said_from
+            code = await _ended(begun.pid)
             # It listened when its starter ended: if nobody answers it has died since, and another one is due. Unless
             # there was one already (its lock was held), which may be about to listen, or about to be gone.
             late = anyio.current_time() + LISTEN_S
@@ -289,74 +294,6 @@ def _said(path: Path, start: int) -> str:
             return file.read(MAX_TOLD).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _spawn(root: Root, owner_fd: int | None) -> tuple[int, int]:
-    """Starts a nursery, which detaches from its starter; returns the starter's pid, and the offset in the log at which
-    its output begins (-1: no log). Raises OSError."""
-    argv = [sys.executable, "-I", "-m", "muster.supervisors.nursery.nursery"]
-    argv += ["--run", str(root.run), "--state", str(root.state), "--log", str(root.log), "--name", root.nursery_name]
-    # Everybody can see what ranks get (probes/checks/ulimits.py): daemon and nursery raise their own.
-    argv += ["--nofile", str(descriptors.given_limit())]
-    if owner_fd is not None:
-        argv.append("--owned")
-    try:
-        said = _opened_log(root.nursery_log)
-    except OSError as error:  # it also reports over its socket why its supervisors die
-        _log.warning("nursery.log_unwritten", path=str(root.nursery_log), error=error.strerror)
-        said = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        stat = os.fstat(said)
-        return _started(argv, said, owner_fd), stat.st_size if S_ISREG(stat.st_mode) else -1
-    except OSError as error:
-        raise OSError(error.errno, f"{sys.executable} cannot be started: {error.strerror}") from error
-    finally:
-        os.close(said)
-
-
-def _opened_log(path: Path) -> int:
-    """Opens the log. Raises OSError: in another user's folder (a volume) it may be a link, or a FIFO whose open() would
-    wait forever."""
-    folder = trust.open_logs(path.parent)
-    try:
-        fd, _ = trust.open_log(path.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, folder=folder)
-    finally:
-        os.close(folder)
-    os.set_blocking(fd, True)
-    return fd
-
-
-def _started(argv: list[str], said: int, owner_fd: int | None) -> int:
-    """`said`: its stderr."""
-    owned = []
-    if owner_fd is not None:
-        # Of another number: what is duplicated onto itself stays close-on-exec in older C libraries.
-        owner_fd = fcntl.fcntl(owner_fd, fcntl.F_DUPFD_CLOEXEC, owner_pipe.FD + 1)
-        owned = [(os.POSIX_SPAWN_DUP2, owner_fd, owner_pipe.FD)]
-    try:
-        return _posix_spawned(argv, said, owned)
-    finally:
-        if owner_fd is not None:
-            os.close(owner_fd)
-
-
-def _posix_spawned(argv: list[str], said: int, owned: list[tuple[int, int, int]]) -> int:
-    return children.spawn(
-        sys.executable,
-        argv,
-        {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
-            (os.POSIX_SPAWN_DUP2, said, 2),
-            *owned,
-        ],
-        setsid=True,
-        # This thread's mask and the daemon's ignored signals are not the nursery's. None ends it before it
-        # ignores those that go to everybody.
-        setsigmask=process.END_SIGNALS,
-        setsigdef=sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}),
-    )
 
 
 async def _ended(pid: int) -> int:
