@@ -186,6 +186,7 @@ def pause_left(daemon: Daemon) -> float:
     return float(last["up"] + last["delay_s"] - process.uptime()) if last["kind"] == Kind.RESTARTING else 0.0
 
 
+@pytest.mark.slow
 def test_a_restart_for_which_there_was_no_room(daemon: Daemon, tmp_path: Path) -> None:
     """Neither that it is prepared can be recorded, nor that it could not be. Each pause is twice as long as the one
     before, so there is one in which there is time enough to fill the disk."""

@@ -229,6 +229,7 @@ def test_a_read_only_root_no_capabilities_and_a_user_without_a_name(make_init: C
 # --- the setting ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_always(make_daemon: Callable[..., Daemon]) -> None:
     """By setting, for a daemon behind the init of a container."""
     daemon = make_daemon('[daemon]\nstop_jobs = "always"\n')
@@ -245,6 +246,7 @@ def test_always(make_daemon: Callable[..., Daemon]) -> None:
     assert daemon.output(job).endswith(b"saved\n")
 
 
+@pytest.mark.slow
 def test_a_start_while_the_daemon_ends_says_what_it_waits_for_and_goes_on(make_daemon: Callable[..., Daemon]) -> None:
     daemon = make_daemon('[daemon]\nstop_jobs = "always"\n[jobs]\ngrace_steps = [60]\n')
     job = daemon.run("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done", job_id="x")

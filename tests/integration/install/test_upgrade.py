@@ -271,6 +271,7 @@ def test_a_running_daemon_of_the_first_release_finds_a_nursery_of_this_code(tmp_
     eventually(lambda: not alive(pid), 60, "without jobs and without a daemon it ends")
 
 
+@pytest.mark.slow
 def test_a_field_of_a_newer_release_costs_no_job(node: Node) -> None:
     """Neither the daemon nor a supervisor that succeeds another gives a job up for it."""
     node.start_new()

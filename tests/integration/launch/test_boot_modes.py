@@ -141,6 +141,7 @@ def test_pytorch_on_one_node(daemon: Daemon, tmp_path: Path) -> None:
     assert "rank 0 of 1: total 5" in said(daemon, job)
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.torch
 def test_pytorch_on_two_nodes(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:

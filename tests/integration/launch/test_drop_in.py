@@ -138,6 +138,7 @@ def lines(text: str) -> list[str]:
 # --- torchrun ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.torch
 @pytest.mark.parametrize("ranks", ["1", "3"])
@@ -164,6 +165,7 @@ def test_torchrun(place: Place, ranks: str) -> None:
         assert our["env"]["MASTER_ADDR"] == "127.0.0.1"
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.torch
 @pytest.mark.parametrize(

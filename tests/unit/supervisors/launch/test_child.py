@@ -67,7 +67,8 @@ def birth(folder: Path, *argv: str, gate: bytes | None = b"1", before: Any = Non
         pid = child.fork(replace(usual, **changes), read, write, notes)
         os.close(read)
         if gate is not None:
-            os.write(write, gate)
+            with contextlib.suppress(BrokenPipeError):  # a child that fails before the gate may have ended by now
+                os.write(write, gate)
         os.close(write)
         _, status = os.waitpid(pid, 0)
         try:

@@ -451,6 +451,7 @@ def test_a_stop_reaches_mpirun_once(cluster):
     assert "node 0 has ended with code 143: ended by SIGTERM" in wait.said
 
 
+@pytest.mark.slow
 def test_a_signal_for_us_alone_is_handed_on(cluster):
     wait, lead = running(cluster, COUNT_TERM)
     lead.process.send_signal(signal.SIGTERM)

@@ -50,6 +50,7 @@ async def nothing() -> None:
     """Keeps no order."""
 
 
+@pytest.mark.slow
 async def test_it_is_climbed_all_the_same(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
