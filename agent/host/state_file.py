@@ -41,7 +41,7 @@ def read(path: Path, type: type[_T], version: int | None = None) -> _T:
     """
     data = trust.read(path)
     try:
-        found = msgspec.json.decode(data, type=_Head).version if version is not None else None
+        found = msgspec.json.decode(data, type=_VersionOnly).version if version is not None else None
         if version is not None and found not in (None, version):
             if found > version:
                 raise newer(path, found, version, "move the file away: what is in it is then forgotten")
@@ -105,7 +105,7 @@ def name_aside(path: Path) -> Path:
     return path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
 
 
-class _Head(msgspec.Struct):
+class _VersionOnly(msgspec.Struct):
     version: int | None = None
 
 

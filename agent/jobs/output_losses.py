@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _GapLine:
     """A gap's line that the log of an ended job still lacks. `end`: bytes of its output."""
 
     log: Path
@@ -46,7 +46,7 @@ class OutputLosses:
     def __init__(self, root: Root, found: Callable[[CheckResult], None], live: Callable[[], Iterable[Entry]]) -> None:
         """`found` latches a condition of the node; `live` returns the jobs that have not ended."""
         self._root, self._found, self._live = root, found, live
-        self._lines: dict[Path, _Line] = {}
+        self._lines: dict[Path, _GapLine] = {}
 
     async def run(self) -> None:
         """Looks at all jobs until cancelled."""
@@ -68,12 +68,12 @@ class OutputLosses:
         for rank in job.ranks:
             if line := job.missing_lines.get(rank.rank):
                 log = self._root.rank_log(entry.job_id, rank.rank, rank.device)
-                self._lines[log] = _Line(log, line, job.log_ends.get(rank.rank, -1), entry, rank.rank)
+                self._lines[log] = _GapLine(log, line, job.log_ends.get(rank.rank, -1), entry, rank.rank)
         if line := job.missing_lines.get(JOB):
             log, _ = job_log_files(self._root, entry.job_id, job.node_rank)
-            self._lines[log] = _Line(log, line, job.log_ends.get(JOB, -1), entry, JOB)
+            self._lines[log] = _GapLine(log, line, job.log_ends.get(JOB, -1), entry, JOB)
 
-    async def _written(self, line: _Line) -> None:
+    async def _written(self, line: _GapLine) -> None:
         """The last line ends the job's warning, also for a later reader of the job."""
         missing = line.entry.job.missing_lines
         missing.pop(line.rank, None)
@@ -98,7 +98,7 @@ class OutputLosses:
         self._found(CheckResult(ITEM, Status.WARN, Code.OUTPUT_LOST, reason, action=action, device=str(self._root.log)))
 
 
-def _others(missing: _Line) -> Claims:
+def _others(missing: _GapLine) -> Claims:
     """The files of the job's other logs: this line must not go into one of them."""
     entry, folder = missing.entry, missing.log.parent
     names = [rank_log_name(entry.job_id, rank.rank, rank.device) for rank in entry.job.ranks]
@@ -110,7 +110,7 @@ def _others(missing: _Line) -> Claims:
     return claims
 
 
-def _write(missing: _Line) -> None:
+def _write(missing: _GapLine) -> None:
     """Appends the line, unless it exists or the log was removed. Blocks. Raises OSError."""
     gone = removals(missing.log)
     if gone and not gone[-1].lost and gone[-1].end >= missing.end:

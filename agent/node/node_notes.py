@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class _Told:
+class _RepeatedEvent:
     """An event written at `up`; it occurred `more` times since, and `last` is the last of them."""
 
     up: float
@@ -40,7 +40,7 @@ class Notes:
 
     def __init__(self, events: EventStore) -> None:
         self._events = events
-        self._told: dict[tuple[str, ...], _Told] = {}
+        self._told: dict[tuple[str, ...], _RepeatedEvent] = {}
         #: Returns the job that holds a card, "" for none; set by the wiring.
         self.holder: Callable[[int], str] = lambda card: ""
         #: Returns the UUID of a card, "" if unknown.
@@ -78,7 +78,7 @@ class Notes:
         elif len(self._told) >= MAX_REMEMBERED:
             oldest = next(iter(self._told))
             self._tell_rest(self._told.pop(oldest))
-        self._told[key] = _Told(now.up)
+        self._told[key] = _RepeatedEvent(now.up)
         self._append(_counted(event, finding.count) if finding.count > 1 else event)
 
     def flush(self, now: Moment) -> None:
@@ -107,7 +107,7 @@ class Notes:
         attributes = {"by": by, "code": code, "device": device}
         self._append(Event(now.at, ACCEPTED, message=message, attributes=attributes))
 
-    def _tell_rest(self, told: _Told) -> None:
+    def _tell_rest(self, told: _RepeatedEvent) -> None:
         if told.last is not None:
             again = replace(told.last, message=f"{told.more} more, the last: {told.last.message}")
             self._append(_counted(again, told.more))

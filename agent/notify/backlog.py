@@ -31,7 +31,7 @@ LOSS_SHOWN_S = 3600.0
 _log = structlog.get_logger(__name__)
 
 
-class _Saved(msgspec.Struct):
+class _BacklogFile(msgspec.Struct):
     """The file."""
 
     version: int = VERSION
@@ -77,7 +77,7 @@ class Outbox:
         self._losses: dict[str, _Loss] = {}
         self._file = StateFile(
             path,
-            _Saved,
+            _BacklogFile,
             self._snapshot,
             version=VERSION,
             forgotten="its waiting notifications are lost",
@@ -195,7 +195,7 @@ class Outbox:
         if self.cursor != self._saved_cursor:
             self._file.changed()
 
-    def _snapshot(self) -> _Saved:
+    def _snapshot(self) -> _BacklogFile:
         self._saved_cursor = self.cursor
         waiting = {key: list(queue) for key, queue in self._queues.items() if len(queue)}
-        return _Saved(VERSION, self.cursor, waiting)
+        return _BacklogFile(VERSION, self.cursor, waiting)

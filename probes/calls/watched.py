@@ -30,7 +30,7 @@ _stuck: dict[str, float] = {}
 
 
 @dataclass(slots=True)
-class _Call(Generic[T]):
+class _WatchedCall(Generic[T]):
     what: str
     function: Callable[[], T]
     loop: asyncio.AbstractEventLoop
@@ -79,7 +79,7 @@ async def call(
         since = _stuck.get(what)
     if since is not None:
         raise StillHanging(what, time.monotonic() - since)
-    job = _Call(what, function, asyncio.get_running_loop())
+    job = _WatchedCall(what, function, asyncio.get_running_loop())
     try:
         threading.Thread(target=job.run, name=f"probe {what}", daemon=True).start()
     except RuntimeError as error:

@@ -90,7 +90,7 @@ class Sampler:
         self._proc = proc
         self._stuck: set[int] = set()
         self._reader = self._new_reader()
-        self._left_behind: list[_Reader] = []
+        self._left_behind: list[_ProcessReader] = []
         #: A sentence for an operator while processes cannot be looked at as they should; else empty.
         self.trouble = ""
         self._looks = Beat("processes", lambda: self._rates().processes_s, self._processes, 0.35)
@@ -188,9 +188,9 @@ class Sampler:
             self._leave_behind()
         return look
 
-    def _new_reader(self) -> "_Reader":
+    def _new_reader(self) -> "_ProcessReader":
         procfs, helpers = Procfs(self._proc), self._rates().helpers
-        return _Reader(procfs, Forest(procfs, helpers, self._stuck), helpers)
+        return _ProcessReader(procfs, Forest(procfs, helpers, self._stuck), helpers)
 
     def _leave_behind(self) -> None:
         """Goes on without a reader that does not return, and without the process at which it hangs. Raises OSError."""
@@ -216,7 +216,7 @@ class Sampler:
 
 
 @dataclass(slots=True, eq=False)
-class _Reader:
+class _ProcessReader:
     """What one thread at a time reads with."""
 
     procfs: Procfs
@@ -237,7 +237,7 @@ class _Reader:
             self.busy = False
 
 
-async def _cancel_without_progress(reader: _Reader, scope: anyio.CancelScope) -> None:
+async def _cancel_without_progress(reader: _ProcessReader, scope: anyio.CancelScope) -> None:
     before = -1
     while reader.procfs.reads != before:
         before = reader.procfs.reads

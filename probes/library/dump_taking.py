@@ -30,14 +30,14 @@ async def take_dumps(sources: Sequence[DumpSource], deadline_s: float, proc: Pat
     For `find_laggards` take them twice, some seconds apart. A rank looks at its pipe once a second; the dump of a large
     job takes some more. Raises nothing but cancellation.
     """
-    run = _Run(proc, anyio.current_time() + deadline_s)
+    run = _DumpTake(proc, anyio.current_time() + deadline_s)
     async with anyio.create_task_group() as group:
         for source in sources:
             group.start_soon(run.rank, source)
     return TakenDumps(dict(sorted(run.dumps.items())), dict(sorted(run.missing.items())))
 
 
-class _Run:
+class _DumpTake:
     """One take."""
 
     def __init__(self, proc: Path, end: float) -> None:

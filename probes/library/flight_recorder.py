@@ -44,14 +44,13 @@ class DumpBeingWritten(DumpUnreadable):
 @dataclass(frozen=True, slots=True)
 class FlightEntry:
     """A collective that has not completed. `number`: its place in the order of its group; `call`: "nccl:all_reduce";
-    `line`: the innermost frame that is not PyTorch's, "step (train.py:30)"; `created_s`: since the epoch."""
+    `line`: the innermost frame that is not PyTorch's, "step (train.py:30)"."""
 
     number: int
     call: str
     state: str
     retired: bool
     line: str = ""
-    created_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class FlightDump:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _GroupEntries:
     """Of one `pg_id`, from the entries."""
 
     name: str
@@ -159,9 +158,9 @@ def _config(config: Mapping[str, object]) -> tuple[dict[str, tuple[int, ...]], d
     return ranks, descriptions
 
 
-def _seen(entries: Iterable[object], completed: Mapping[str, int]) -> tuple[dict[str, _Seen], int]:
+def _seen(entries: Iterable[object], completed: Mapping[str, int]) -> tuple[dict[str, _GroupEntries], int]:
     """What the entries tell of each `pg_id`, and the number of the newest. `completed`: by `pg_status`."""
-    found: dict[str, _Seen] = {}
+    found: dict[str, _GroupEntries] = {}
     last = -1
     for value in entries:
         entry = _mapping(value)
@@ -172,7 +171,7 @@ def _seen(entries: Iterable[object], completed: Mapping[str, int]) -> tuple[dict
         name = shown(group[0])
         # Before there was a `pg_id`, the key was the group's name.
         pg_id = str(entry["pg_id"]) if isinstance(entry.get("pg_id"), int) else name
-        seen = found.setdefault(pg_id, _Seen(name, shown(group[1])))
+        seen = found.setdefault(pg_id, _GroupEntries(name, shown(group[1])))
         if entry.get("is_p2p") is True:
             seen.p2p = True
             continue
@@ -189,14 +188,12 @@ def _seen(entries: Iterable[object], completed: Mapping[str, int]) -> tuple[dict
 
 
 def _entry(entry: Mapping[str, object], number: int) -> FlightEntry:
-    created = entry.get("time_created_ns")
     return FlightEntry(
         number,
         shown(entry.get("profiling_name")),
         shown(entry.get("state"), 20),
         entry.get("retired") is True,
         _user_line(entry.get("frames")),
-        created / 1e9 if isinstance(created, int) and abs(created) < 1 << 63 else None,
     )
 
 
@@ -217,7 +214,7 @@ def _user_line(frames: object) -> str:
 
 def _names(
     status: Mapping[str, object],
-    seen: Mapping[str, _Seen],
+    seen: Mapping[str, _GroupEntries],
     known: Mapping[str, tuple[int, ...]],
     descriptions: Mapping[str, str],
 ) -> dict[str, tuple[str, str]]:
@@ -235,9 +232,9 @@ def _names(
 
 
 def _group(
-    pg_id: str, name: str, desc: str, ranks: tuple[int, ...], status: Mapping[str, object], seen: _Seen | None
+    pg_id: str, name: str, desc: str, ranks: tuple[int, ...], status: Mapping[str, object], seen: _GroupEntries | None
 ) -> FlightGroup:
-    seen = seen or _Seen(name, desc)
+    seen = seen or _GroupEntries(name, desc)
     numbers = _mapping(status.get(pg_id))
     unfinished = sorted((entry for entry in seen.entries if entry.number > seen.completed), key=lambda one: one.number)
     enqueued, completed = _int(numbers, "enqueued"), max(_int(numbers, "completed"), seen.completed)

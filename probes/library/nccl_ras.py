@@ -96,13 +96,6 @@ class RasRank(msgspec.Struct, frozen=True):
     collective_counts: dict[str, int] = {}
 
 
-class RasMissingStatus(msgspec.Struct, frozen=True):
-    """Why there is no report of a rank."""
-
-    unresponsive: bool = False
-    considered_dead: bool = False
-
-
 class RasMissingRank(msgspec.Struct, frozen=True):
     """A rank that did not report: its process is stopped, unreachable or has exited."""
 
@@ -110,7 +103,6 @@ class RasMissingRank(msgspec.Struct, frozen=True):
     host: str
     pid: int
     cuda_dev: int = -1
-    status: RasMissingStatus = RasMissingStatus()
 
 
 class RasCommunicator(msgspec.Struct, frozen=True):

@@ -77,7 +77,7 @@ def holder(
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _SocketRow:
     address: Address
     port: int
     peer: Address
@@ -88,7 +88,7 @@ class _Row:
     family: int
 
 
-def _rows(pid: int | str, proc: Path) -> Iterator[_Row]:
+def _rows(pid: int | str, proc: Path) -> Iterator[_SocketRow]:
     for name, family in (("tcp", 4), ("tcp6", 6)):
         try:
             with open(f"{proc}/{pid}/net/{name}", "rb") as file:
@@ -99,7 +99,7 @@ def _rows(pid: int | str, proc: Path) -> Iterator[_Row]:
             words = line.split()
             if len(words) > 9 and words[3] in (_ESTABLISHED, _LISTEN):
                 (address, port), (peer, peer_port) = _end(words[1]), _end(words[2])
-                yield _Row(address, port, peer, peer_port, words[3], int(words[7]), int(words[9]), family)
+                yield _SocketRow(address, port, peer, peer_port, words[3], int(words[7]), int(words[9]), family)
 
 
 def _end(text: str) -> tuple[Address, int]:

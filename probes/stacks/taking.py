@@ -40,7 +40,7 @@ async def take(
     """
     at = time.time()
     program = pyspy.find() if program is None else program
-    run = _Run(program, proc, anyio.current_time() + deadline_s - min(LINGER_S, deadline_s / 2))
+    run = _StackTake(program, proc, anyio.current_time() + deadline_s - min(LINGER_S, deadline_s / 2))
     limiter = anyio.CapacityLimiter(AT_ONCE)
 
     async def one(number: int, target: StackTarget) -> None:
@@ -67,7 +67,7 @@ class _Refused:
     why: str
 
 
-class _Run:
+class _StackTake:
     """One take."""
 
     def __init__(self, program: str, proc: Path, end: float) -> None:

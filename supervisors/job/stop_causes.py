@@ -15,7 +15,7 @@ from muster.supervisors.model.spec import MAX_GRACE_S
 from muster.supervisors.model.states import State, StopCause
 from muster.supervisors.system import owner_pipe, scope
 from muster.supervisors.system.loop import Alarm
-from muster.supervisors.wire.control import Client, Handler
+from muster.supervisors.wire.control import ControlClient, Handler
 from muster.supervisors.wire.messages import Message
 
 #: Of how a job hung, in characters.
@@ -41,7 +41,7 @@ class StopCauses:
 
     # --- asked for ----------------------------------------------------------------------------------------------------
 
-    def _on_stop(self, message: Message, _: Client) -> Message:
+    def _on_stop(self, message: Message, _: ControlClient) -> Message:
         return self._requested(message)
 
     def _requested(self, message: Message) -> Message:
@@ -68,7 +68,7 @@ class StopCauses:
         )
         return {"ok": True}
 
-    def _on_hung(self, message: Message, _: Client) -> Message:
+    def _on_hung(self, message: Message, _: ControlClient) -> Message:
         """The daemon finds that the ranks do not get on: `ranks` are to blame (none: all), `again` after a restart."""
         job = self._context.job
         if job.state is not State.RUNNING or job.stop is not None or message.get("attempt") != job.attempt:

@@ -29,7 +29,7 @@ from muster.supervisors.system import descriptors, lock, owner_pipe, scope
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.system.spare import Spare
 from muster.supervisors.system.subreaper import become_subreaper
-from muster.supervisors.wire.control import Client, ControlServer, listen
+from muster.supervisors.wire.control import ControlClient, ControlServer, listen
 from muster.supervisors.wire.messages import Message
 
 #: Without jobs and without a daemon for so long, the nursery ends.
@@ -73,14 +73,14 @@ class Nursery:
             if client.greeted:
                 client.send(message)
 
-    def _tend(self, message: Message, client: Client) -> Message | None:
+    def _tend(self, message: Message, client: ControlClient) -> Message | None:
         job_id = message.get("job")
         if not isinstance(job_id, str):
             return {"ok": False, "error": "say which job"}
         self._jobs.tend(job_id, client)
         return None
 
-    def _ended(self, message: Message, _: Client) -> Message:
+    def _ended(self, message: Message, _: ControlClient) -> Message:
         job_id, pid, status = message.get("job"), message.get("pid"), message.get("status")
         if not (isinstance(job_id, str) and isinstance(pid, int) and isinstance(status, int)):
             return {"ok": False, "error": "say which job, pid and status"}

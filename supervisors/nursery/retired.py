@@ -21,7 +21,7 @@ from muster.supervisors.nursery.supervised_jobs import SupervisedJobs
 from muster.supervisors.supervision_errors import ProtocolError
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire import messages
-from muster.supervisors.wire.control import Client
+from muster.supervisors.wire.control import ControlClient
 
 #: Seconds between two tellings, and between two tries to reach the new nursery.
 TELL_S = 0.5
@@ -33,7 +33,7 @@ class Retired:
     def __init__(self, loop: Loop, jobs: SupervisedJobs, successor: Path, over: Callable[[], None]) -> None:
         """`successor`: the socket of the new nursery. `over` is called when nothing is left to be looked after."""
         self._loop, self._jobs, self._path, self._over = loop, jobs, successor, over
-        self._client: Client | None = None
+        self._client: ControlClient | None = None
         jobs.retire()
         loop.later(TELL_S, self._tell)
 
@@ -60,14 +60,14 @@ class Retired:
         except OSError:
             sock.close()
             raise
-        client = self._client = Client(self._loop, sock, self._lost)
+        client = self._client = ControlClient(self._loop, sock, self._lost)
         self._loop.add(sock.fileno(), lambda: self._read(client))
         client.send({"op": "hello", "protocol": PROTOCOL})
 
-    def _lost(self, _: Client) -> None:
+    def _lost(self, _: ControlClient) -> None:
         self._client = None
 
-    def _read(self, client: Client) -> None:
+    def _read(self, client: ControlClient) -> None:
         client.flush()
         if client.gone:
             return

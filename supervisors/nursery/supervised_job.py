@@ -10,7 +10,7 @@ from pathlib import Path
 
 from muster.probes.kernel import endings, process
 from muster.supervisors.wire import messages
-from muster.supervisors.wire.control import Client
+from muster.supervisors.wire.control import ControlClient
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class SupervisedJob:
     death: messages.Message | None = None
     #: It has no supervisor, and gets none from us (`retire`).
     left: bool = False
-    waiting: list[Client] = field(default_factory=list)
+    waiting: list[ControlClient] = field(default_factory=list)
 
 
 def how(code: int | None) -> str:

@@ -24,7 +24,7 @@ from muster.supervisors.system.loop import AGAIN_S, Loop
 from muster.supervisors.system.spare import Spare
 from muster.supervisors.system.subreaper import become_subreaper
 from muster.supervisors.wire import messages
-from muster.supervisors.wire.control import Client
+from muster.supervisors.wire.control import ControlClient
 from muster.supervisors.wire.link import FDS, pair
 
 #: A supervisor that dies sooner than this after its start is started again only after a pause; both in seconds.
@@ -116,7 +116,7 @@ class SupervisedJobs:
                 job.sock.send(messages.encode({"op": "ended", "pid": pid, "status": status}))
         return pid in job.recorded
 
-    def tend(self, job_id: str, client: Client | None) -> None:
+    def tend(self, job_id: str, client: ControlClient | None) -> None:
         """Makes sure that the job has a living supervisor; tells `client` when it listens, or why there is none."""
         job = self._jobs.get(job_id)
         if job is None:

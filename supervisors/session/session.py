@@ -16,7 +16,7 @@ from muster.supervisors.session.session_io import Inlet, Outlet, SessionDescript
 from muster.supervisors.supervision_errors import ProtocolError
 from muster.supervisors.system.loop import Alarm, Loop
 from muster.supervisors.wire import frames
-from muster.supervisors.wire.control import Client
+from muster.supervisors.wire.control import ControlClient
 from muster.supervisors.wire.frames import FROM_SESSION, TO_SESSION, Frame, Parser
 from muster.supervisors.wire.messages import Message
 
@@ -51,7 +51,7 @@ class Session:
         self.id, self.rank, self.pid = ident, rank, pid
         self.request = request
         self.started_at = time.time()
-        self.client: Client | None = None
+        self.client: ControlClient | None = None
         self.detached = request.detached
         #: Whether somebody has had its end.
         self.told = False
@@ -121,7 +121,7 @@ class Session:
         for outlet, offset in both:
             outlet.go_back(offset)
 
-    def attach(self, client: Client) -> None:
+    def attach(self, client: ControlClient) -> None:
         """The answer has been sent; from here on both speak frames."""
         parser = Parser(TO_SESSION)
 
@@ -184,7 +184,7 @@ class Session:
         if client is not None:
             client.leave(FROM_SESSION.encode(frames.LEFT, data=json.dumps({"message": message}).encode()))
 
-    def _lost(self, client: Client) -> None:
+    def _lost(self, client: ControlClient) -> None:
         if self.client is client:
             self.client = None
             self._wait_for_somebody()

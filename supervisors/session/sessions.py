@@ -22,7 +22,7 @@ from muster.supervisors.session.session_ends import WITH_RANKS, SessionEnds
 from muster.supervisors.session.session_io import Outlet, SessionDescriptors, open_pipes, open_terminal
 from muster.supervisors.supervision_errors import NotStartable
 from muster.supervisors.system.loop import Loop
-from muster.supervisors.wire.control import Client, Handler
+from muster.supervisors.wire.control import ControlClient, Handler
 from muster.supervisors.wire.frames import MAX_DATA
 from muster.supervisors.wire.messages import Message, encode
 
@@ -94,7 +94,7 @@ class Sessions:
 
     # --- orders -------------------------------------------------------------------------------------------------------
 
-    def _on_exec(self, message: Message, client: Client) -> Message | None:
+    def _on_exec(self, message: Message, client: ControlClient) -> Message | None:
         size = message.get("size")
         if type(size) is not int or not 0 < size <= MAX_REQUEST:
             return _refusal(SessionRefused("INVALID", f"a request of {size!r} bytes: allowed are 1 to {MAX_REQUEST}"))
@@ -109,7 +109,7 @@ class Sessions:
         client.hand_over(read)
         return None
 
-    def _begin(self, client: Client, body: bytes) -> None:
+    def _begin(self, client: ControlClient, body: bytes) -> None:
         try:
             session = self._spawn(SessionRequest.parse(body))
         except SessionRefused as error:
@@ -119,7 +119,7 @@ class Sessions:
         if not session.detached:
             session.attach(client)
 
-    def _on_attach(self, message: Message, client: Client) -> Message | None:
+    def _on_attach(self, message: Message, client: ControlClient) -> Message | None:
         try:
             session = self._find(message)
             offsets = message.get("stdout"), message.get("stderr")
@@ -132,11 +132,11 @@ class Sessions:
         session.attach(client)
         return None
 
-    def _on_list(self, message: Message, client: Client) -> None:
+    def _on_list(self, message: Message, client: ControlClient) -> None:
         shown = [session.facts() for session in self._all.values() if not session.told]
         client.write(encode({"op": "sessions", "ok": True, "sessions": shown}))
 
-    def _on_end(self, message: Message, client: Client) -> Message:
+    def _on_end(self, message: Message, client: ControlClient) -> Message:
         try:
             self.ends.end(self._find(message), "a client asked it to end")
         except SessionRefused as error:

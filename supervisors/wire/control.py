@@ -49,10 +49,12 @@ def listen(path: Path) -> socket.socket:
     return sock
 
 
-class Client:
-    """One connection. What is sent to one that has gone is dropped."""
+class ControlClient:
+    """One connection. What is sent after the client has closed it is dropped."""
 
-    def __init__(self, loop: Loop, sock: socket.socket, on_gone: Callable[["Client"], None], pid: int = 0) -> None:
+    def __init__(
+        self, loop: Loop, sock: socket.socket, on_gone: Callable[["ControlClient"], None], pid: int = 0
+    ) -> None:
         """`pid`: of the process that connected."""
         self.sock = sock
         self.pid = pid
@@ -162,7 +164,7 @@ class Client:
 
 
 #: Answers a request. None: the answer is sent later.
-Handler = Callable[[wire.Message, Client], wire.Message | None]
+Handler = Callable[[wire.Message, ControlClient], wire.Message | None]
 
 
 class ControlServer:
@@ -176,7 +178,7 @@ class ControlServer:
         self._spare = spare
         self._sock = sock
         self._handlers = handlers
-        self.clients: set[Client] = set()
+        self.clients: set[ControlClient] = set()
         if sock is not None:
             self._begin(sock)
 
@@ -212,11 +214,11 @@ class ControlServer:
             sock.close()
             return
         sock.setblocking(False)
-        client = Client(self._loop, sock, self.clients.discard, pid)
+        client = ControlClient(self._loop, sock, self.clients.discard, pid)
         self.clients.add(client)
         self._loop.add(sock.fileno(), lambda: self._serve(client))
 
-    def _serve(self, client: Client) -> None:
+    def _serve(self, client: ControlClient) -> None:
         client.flush()
         client.ready()
         if client.gone:
@@ -237,7 +239,7 @@ class ControlServer:
         except OSError:
             client.drop()
 
-    def _answer(self, client: Client, message: wire.Message) -> None:
+    def _answer(self, client: ControlClient, message: wire.Message) -> None:
         op = message["op"]
         reply: wire.Message | None
         if op == "hello":
@@ -264,7 +266,7 @@ class JournalServer(ControlServer):
         """Listens at the first of these paths where a socket can be made; tries again for as long as there is none.
         What it serves beside watchers is added by `serve`, before the loop runs."""
         super().__init__(loop, None, {"watch": self._watch}, spare)
-        self._watchers: set[Client] = set()
+        self._watchers: set[ControlClient] = set()
         self._size = 0
         self._owed: list[Record] = []
         self._sent = -1
@@ -331,7 +333,7 @@ class JournalServer(ControlServer):
         for client in list(self._watchers):
             client.send(self._gaps)
 
-    def _watch(self, _: wire.Message, client: Client) -> None:
+    def _watch(self, _: wire.Message, client: ControlClient) -> None:
         self._watchers.add(client)
         client.send({"op": "journal", "size": self._size})
         for record in self._owed:

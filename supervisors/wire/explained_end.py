@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from muster.supervisors.model.states import EXPLAINED, State
 from muster.supervisors.system.loop import Alarm, Loop
-from muster.supervisors.wire.control import Client, Handler, JournalServer
+from muster.supervisors.wire.control import ControlClient, Handler, JournalServer
 from muster.supervisors.wire.messages import Message
 
 #: The longest wait, in seconds.
@@ -41,7 +41,7 @@ class ExplainedEnd:
             self._wait.set(WAIT_S)
         return self._wait.is_set
 
-    def _on_explained(self, message: Message, _: Client) -> Message:
+    def _on_explained(self, message: Message, _: ControlClient) -> Message:
         told = [message.get(name) for name in ("recommendation", "cause")]
         texts = [text for text in told if isinstance(text, str) and "\0" not in text]
         if len(texts) < len(told):

@@ -1,9 +1,10 @@
-"""Builds the fake libraries, and a program: with zig, which comes as a Python package, else with the machine's `cc`.
+"""Builds the fake libraries and programs: with the machine's `cc`, else with zig, which comes as a Python package.
 
 What was built lies in the virtual environment, in a folder for each state of the sources and of the compiler.
 """
 
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -29,7 +30,7 @@ _LIMIT_S = 300.0
 
 
 class NoCompiler(RuntimeError):
-    """Raised where neither zig nor `cc` is there."""
+    """Raised where the machine has neither `cc` nor zig."""
 
 
 def library(kind: str) -> Path:
@@ -101,11 +102,26 @@ def cache() -> Path:
     return folder
 
 
+@functools.cache
+def _found(cc: str) -> str:
+    """The version of a machine's compiler, or "" where it cannot compile: the C library's headers may be missing."""
+    asked = subprocess.run(
+        [cc, "-fsyntax-only", "-x", "c", "-"],
+        input="#include <pthread.h>\n",
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
+    )
+    if asked.returncode:
+        return ""
+    return subprocess.run([cc, "--version"], capture_output=True, text=True, timeout=_LIMIT_S, check=False).stdout
+
+
 def compiler() -> tuple[list[str], str]:
-    """The command, and what tells its version."""
+    """The command, and its version. `cc` first: the first build with zig also builds parts of zig's C library."""
+    if (cc := shutil.which("cc")) and (version := _found(cc)):
+        return [cc], version
     if importlib.util.find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "cc"], f"ziglang {importlib.metadata.version('ziglang')}"
-    if found := shutil.which("cc"):
-        said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
-        return [found], said
     raise NoCompiler("the fake cards need a compiler: the package ziglang (make setup), or a `cc` in PATH")

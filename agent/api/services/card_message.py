@@ -20,7 +20,7 @@ from muster.v1 import node_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _LastReported:
     """What the driver said last of a card, without what is old. Each part has a time of its own."""
 
     reading: Seen[Reading] | None
@@ -28,7 +28,7 @@ class _Told:
     holders: Seen[tuple[Holder, ...]] | None
 
     @classmethod
-    def of(cls, view: View, index: int, periods: TelemetryTable, now: float) -> "_Told":
+    def of(cls, view: View, index: int, periods: TelemetryTable, now: float) -> "_LastReported":
         """`now` in seconds since the epoch."""
         return cls(
             latest(view.readings, index, periods.readings_s, now),
@@ -40,7 +40,7 @@ class _Told:
 async def cards_of(context: ServerContext) -> list[node_pb2.Card]:
     """All of them by index, with their holders, conditions and last readings."""
     view, periods, now = context.driver.view, context.config().telemetry, time.time()
-    told = {index: _Told.of(view, index, periods, now) for index in view.cards}
+    told = {index: _LastReported.of(view, index, periods, now) for index in view.cards}
     pids = {holder.pid for one in told.values() if one.holders is not None for holder in one.holders.value}
     known = await threads.run(lambda: {pid: holders.who(pid) for pid in pids}) if pids else {}
     messages = []
@@ -88,7 +88,7 @@ def _visible(context: ServerContext, view: View, lease: Lease) -> str:
     return visible.word(lease.card, view.cards.values(), view.sick)
 
 
-def _reading(told: _Told, known: dict[int, holders.Who]) -> node_pb2.CardReading | None:
+def _reading(told: _LastReported, known: dict[int, holders.Who]) -> node_pb2.CardReading | None:
     seen, health, there = told.reading, told.health, told.holders
     if seen is None and health is None and there is None:
         return None

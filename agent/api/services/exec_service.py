@@ -82,7 +82,7 @@ class ExecService(ExecServiceServicer):
             entry, by = await self._server.readable(first.start.job_id), caller(context)
             body = exec_order.start(first.start, entry, self._server.config().exec, by)
             order = {"op": "exec", "size": len(body)}
-            told = _Told(first.start.argv[0], by, first.start.tty)
+            told = _SessionFacts(first.start.argv[0], by, first.start.tty)
         async with self._session(entry, order, body) as link:
             program = told.argv0 if told is not None else ""
             audit.begun(job_id=entry.job_id, session_id=link.started.session, program=program)
@@ -109,7 +109,7 @@ class ExecService(ExecServiceServicer):
         body, limit = exec_order.command(request, entry, self._server.config().exec, by)
         most = request.output_limit if request.HasField("output_limit") else _OUTPUT_LIMIT
         async with self._session(entry, {"op": "exec", "size": len(body)}, body) as link:
-            self._tell_start(entry, link, _Told(request.argv[0], by, tty=False))
+            self._tell_start(entry, link, _SessionFacts(request.argv[0], by, tty=False))
             answer = await self._outcome(entry, link, request.input, limit, most)
             self._tell_end(entry, link, answer.exited)
         return answer
@@ -261,7 +261,7 @@ class ExecService(ExecServiceServicer):
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
-    def _tell_start(self, entry: Entry, link: SessionLink, told: "_Told") -> None:
+    def _tell_start(self, entry: Entry, link: SessionLink, told: "_SessionFacts") -> None:
         here = link.started
         text = f"session {here.session} in rank {here.rank}: {told.command}, by {told.by}"
         facts = {"command": told.command, "by": told.by, "tty": str(told.tty).lower(), "pid": str(here.pid)}
@@ -285,7 +285,7 @@ class ExecService(ExecServiceServicer):
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _SessionFacts:
     """What events say of a session; never its arguments, which may be secrets."""
 
     argv0: str

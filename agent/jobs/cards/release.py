@@ -86,7 +86,7 @@ async def until_free(
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _StillHeld:
     """Why a card is not free: the holder, and the sentence."""
 
     whom: str
@@ -95,15 +95,15 @@ class _Held:
 
 def _seen(
     job_id: str, job: Job, cards: Sequence[int], view: View, slack_bytes: int
-) -> tuple[dict[int, _Held], list[int]]:
+) -> tuple[dict[int, _StillHeld], list[int]]:
     """The cards that are not free, and the cards for which that is unknown so far."""
-    held: dict[int, _Held] = {}
+    held: dict[int, _StillHeld] = {}
     untold: list[int] = []
     for card in cards:
         sick = view.sick.get(card) or view.driver
         if sick is not None and sick.trouble is Trouble.HANG:
             text = f"its holder after the end of job {job_id} is unknown: {sick.text}"
-            held[card] = _Held(str(Trouble.HANG), text)
+            held[card] = _StillHeld(str(Trouble.HANG), text)
         elif sick is not None and sick.trouble in _NOBODYS:
             pass  # no process can use it; a condition keeps jobs away from it
         elif (seen := view.holders.get(card)) is not None:
@@ -111,7 +111,7 @@ def _seen(
             if there:
                 more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
                 text = f"{there[0].text} still holds it, after the end of job {job_id}{more}"
-                held[card] = _Held(there[0].whom, text)
+                held[card] = _StillHeld(there[0].whom, text)
             elif kept := _kept(job, card, view, slack_bytes, nobody=not seen.value):
                 held[card] = kept
         elif kept := _kept(job, card, view, slack_bytes, nobody=True):
@@ -123,7 +123,7 @@ def _seen(
     return held, untold
 
 
-def _holds(job_id: str, job: Job, holder: Holder) -> _Held | None:
+def _holds(job_id: str, job: Job, holder: Holder) -> _StillHeld | None:
     """The holder; None if it has nothing to do with the job."""
     if holder.graphics:
         return None
@@ -136,7 +136,7 @@ def _holds(job_id: str, job: Job, holder: Holder) -> _Held | None:
         if holder.memory is not None and holder.memory <= _IDLE_BYTES:
             return None
     memory = f" ({holder.memory / 2**30:.1f} GiB)" if holder.memory else ""
-    return _Held(f"{found.pid} {found.start}", f"{found}{memory}")
+    return _StillHeld(f"{found.pid} {found.start}", f"{found}{memory}")
 
 
 def _began(found: holders.Who) -> float:
@@ -144,7 +144,7 @@ def _began(found: holders.Who) -> float:
     return time.time() - process.uptime() + found.start / process.TICKS_PER_S
 
 
-def _kept(job: Job, card: int, view: View, slack_bytes: int, *, nobody: bool) -> _Held | None:
+def _kept(job: Job, card: int, view: View, slack_bytes: int, *, nobody: bool) -> _StillHeld | None:
     """Memory in use without a known process; None if there is none, or if that is unknown."""
     own = own_number(job, card, view.uuids.get(card, ""))
     before, now = job.card_used.get(card if own is None else own), view.readings.get(card)
@@ -154,4 +154,4 @@ def _kept(job: Job, card: int, view: View, slack_bytes: int, *, nobody: bool) ->
     if more <= slack_bytes:
         return None
     text = f"{more / 2**30:.1f} GiB of its memory are still in use, and the driver names no process"
-    return _Held("memory", f"{text}: reset the card, or reboot")
+    return _StillHeld("memory", f"{text}: reset the card, or reboot")

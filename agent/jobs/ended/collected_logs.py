@@ -18,7 +18,7 @@ from muster.agent.jobs.ended.ended_row import Ended
 from muster.supervisors.model.states import State
 
 
-class _Line(msgspec.Struct, omit_defaults=True):
+class _CollectedJob(msgspec.Struct, omit_defaults=True):
     """A job; `ranks`: numbers of its ranks on this node, null if unknown."""
 
     job: str
@@ -77,7 +77,7 @@ class CollectedLogs:
         with contextlib.suppress(FileNotFoundError):
             for line in self._path.read_bytes().splitlines():
                 with contextlib.suppress(ValueError):
-                    here = msgspec.json.decode(line, type=_Line)
+                    here = msgspec.json.decode(line, type=_CollectedJob)
                     ranks = tuple(here.ranks) if here.ranks is not None else None
                     folders, state = tuple(here.folders), State(here.state)
                     found[here.job] = Ended(
@@ -88,5 +88,5 @@ class CollectedLogs:
 
 def _encoded(row: Ended) -> bytes:
     ranks = list(row.ranks) if row.ranks is not None else None
-    line = _Line(row.job_id, row.accepted_at, row.since, row.node_rank, ranks, list(row.folders), str(row.state))
-    return msgspec.json.encode(line) + b"\n"
+    job = _CollectedJob(row.job_id, row.accepted_at, row.since, row.node_rank, ranks, list(row.folders), str(row.state))
+    return msgspec.json.encode(job) + b"\n"

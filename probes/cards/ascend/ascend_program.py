@@ -96,7 +96,7 @@ def _before(first: str, then: str) -> str:
 
 
 @dataclass(slots=True)
-class _Told:
+class _LastAnswer:
     """What the last run said, or why it said nothing, and until when (monotonic seconds) that serves."""
 
     until: float = 0.0
@@ -117,7 +117,7 @@ class NpuSmi:
         self._path = path
         self._dev = dev
         self._lock = threading.Lock()
-        self._told = _Told()
+        self._told = _LastAnswer()
         self._places: dict[Seat, ChipPlace] = {}
         self._physical: dict[Seat, int | None] = {}
         #: Of each chip, by boards, and when the board was asked (monotonic seconds).
@@ -132,7 +132,7 @@ class NpuSmi:
             if error.trouble is not Trouble.FAILED:
                 raise
             refused = error
-        self._told = _Told()
+        self._told = _LastAnswer()
         info = self._info()
         if refused is not None and not info.rows:
             raise refused
@@ -238,7 +238,7 @@ class NpuSmi:
         try:
             if time.monotonic() >= self._told.until:
                 began = time.monotonic()
-                told = _Told()
+                told = _LastAnswer()
                 try:
                     told.info = npu_smi.info(run(self._path, "info"))
                 except DriverError as trouble:

@@ -30,7 +30,7 @@ _BUS = r"(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _LineRule:
     pattern: re.Pattern[str]
     told: Callable[[re.Match[str]], KernelFinding]
 
@@ -50,8 +50,8 @@ def _sxid(m: re.Match[str]) -> KernelFinding:
     return KernelFinding(NVSWITCH, code, device=m[1], bus_id=m[2], number=int(m[3]))
 
 
-def _rows(item: str, code: Code, *patterns: str) -> tuple[_Row, ...]:
-    return tuple(_Row(re.compile(pattern, re.DOTALL), _plain(item, code)) for pattern in patterns)
+def _rows(item: str, code: Code, *patterns: str) -> tuple[_LineRule, ...]:
+    return tuple(_LineRule(re.compile(pattern, re.DOTALL), _plain(item, code)) for pattern in patterns)
 
 
 _FS = r"(?:EXT4-fs|XFS|F2FS-fs|BTRFS)(?: [a-z]+)? \((?:device )?([\w.-]+)[^)]*\)"
@@ -60,17 +60,17 @@ _DISK = r"dev(?:ice)? (?!fd\d|sr\d|loop\d)([\w.-]+)"
 #: The first row that matches counts. The wordings are those of NVIDIA's Xid and Fabric Manager documents, of Ascend's
 #: driver and of Linux 4.18 to 6.15.
 _ROWS = (
-    _Row(re.compile(rf"NVRM: Xid \({_BUS}[^)]*\).*?: (\d{{1,6}})(?:,|$)"), _xid),
-    _Row(
+    _LineRule(re.compile(rf"NVRM: Xid \({_BUS}[^)]*\).*?: (\d{{1,6}})(?:,|$)"), _xid),
+    _LineRule(
         re.compile(rf"NVRM:(?: The NVIDIA)? GPU (?:at )?{_BUS}.*fallen off the bus", re.DOTALL),
         lambda m: KernelFinding(XID, Code.GPU_OFF_BUS, bus_id=m[1], number=xids.OFF_BUS),
     ),
-    _Row(
+    _LineRule(
         re.compile(r"NVRM:.*fallen off the bus", re.DOTALL),
         lambda _: KernelFinding(XID, Code.GPU_OFF_BUS, number=xids.OFF_BUS),
     ),
-    _Row(re.compile(rf"(nvidia-nvswitch\d+): SXid \({_BUS}[^)]*\): (\d{{1,6}}), ([A-Za-z-]+)"), _sxid),
-    _Row(
+    _LineRule(re.compile(rf"(nvidia-nvswitch\d+): SXid \({_BUS}[^)]*\): (\d{{1,6}}), ([A-Za-z-]+)"), _sxid),
+    _LineRule(
         re.compile(r"drv_soft_fault\].*Heartbeat lost.*?\(device=(\d{1,3})\b"),
         lambda m: KernelFinding(NPU, Code.NPU_FAULT_EVENT, f"card {int(m[1])}"),
     ),
@@ -133,7 +133,7 @@ _ROWS = (
         r"EDAC (MC\d+): \d+ CE ",
         r"mce: \[Hardware Error\]: Machine check events logged",
     ),
-    _Row(
+    _LineRule(
         re.compile(rf"{_BUS}: (?:AER: )?PCIe Bus Error: severity=Uncorrect"),
         lambda m: KernelFinding(KERNEL, Code.KERNEL_PCIE_ERROR, bus_id=m[1]),
     ),

@@ -49,7 +49,6 @@ def test_a_real_dump_of_a_rank_that_waits() -> None:
     assert waits is not None and pair.waits_in is not None
     assert (waits.call, waits.number, pair.waits_in.call) == ("gloo:all_reduce", 2, "gloo:broadcast")
     assert waits.line.startswith("step (") and "train.py:" in waits.line
-    assert waits.created_s is not None and waits.created_s > 1.7e9
 
 
 def test_a_real_dump_of_a_rank_that_did_not_come() -> None:
