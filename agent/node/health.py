@@ -20,10 +20,9 @@ from muster.agent.node.condition_rules import explained, refuses, rule, still
 from muster.agent.node.conditions import XID, Condition, ConditionChange, Conditions, Moment, said
 from muster.agent.node.drill import drill
 from muster.agent.node.faults_file import FaultsFile
-from muster.agent.node.node_file import DrainState, Fault, NodeState, node_file
+from muster.agent.node.node_file import DrainState, Fault, NodeState, XidMemory, node_file
 from muster.agent.node.node_notes import Notes
 from muster.agent.node.node_watch import Looks, NodeWatch
-from muster.agent.node.xid_memory import XidMemory
 from muster.probes.cards.driver import Driver
 from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process

@@ -5,12 +5,14 @@ All of it blocks, and may do so for ever: `cmdline` takes a lock that a process 
 
 import contextlib
 import os
+import platform
 import re
+import struct
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.kernel.process import Stat, parse_stat
-from muster.probes.stacks import sleeps
 from muster.probes.stacks.record import Task
 
 #: Threads of a process that are looked at, and those of them whose kernel stack is: a training process may have
@@ -20,6 +22,12 @@ _BYTES = 16 << 10
 #: "[<0>] futex_do_wait+0x46/0x90 [module]"
 _FUNCTION = re.compile(r"\[<[0-9a-fx]*>\] ([^\s+]+)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?( \[[^\]]+\])?")
 _SWITCHES = re.compile(rb"^voluntary_ctxt_switches:\s*(\d+)$", re.MULTILINE)
+#: Numbers of clock_nanosleep(2) and nanosleep(2), by machine: from asm/unistd_64.h and asm-generic/unistd.h.
+_NUMBERS = {"x86_64": (230, 35), "aarch64": (115, 101)}
+_CLOCKS = (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME)
+#: TIMER_ABSTIME of time.h.
+_ABSTIME = 1
+_TIMESPEC = struct.Struct("@ll")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ def read(proc: Path, pid: int, start: int) -> KernelSide | None:
         wchan = _text(f"{folder}/task/{tid}/wchan")
         kernel = functions(_text(f"{folder}/task/{tid}/stack")) if tid in stacks and there.state != "R" else ()
         switches = _switches(f"{folder}/task/{tid}/status") if tid in stacks else None
-        wakes_in = sleeps.wakes_in(folder, tid) if "nanosleep" in wchan else None
+        wakes_in = sleep_left(folder, tid) if "nanosleep" in wchan else None
         tasks.append(Task(tid, there.comm, there.state, "" if wchan == "0" else wchan, kernel, switches, wakes_in))
     exe = ""
     with contextlib.suppress(OSError):
@@ -125,5 +133,37 @@ def _bytes(path: str) -> bytes:
         return os.read(fd, _BYTES)
     except OSError:  # it has ended, or this may not be read
         return b""
+    finally:
+        os.close(fd)
+
+
+def sleep_left(proc: str, tid: int) -> float | None:
+    """Seconds after which a thread of the process in the folder `proc` wakes up, at most: of a sleep that was given a
+    length, and no end, all of that. None where it does not sleep, or where this may not be read (it takes the right to
+    trace the process). Blocks."""
+    try:
+        with open(f"{proc}/task/{tid}/syscall") as file:
+            words = file.read().split()
+        number, *args = int(words[0]), *(int(word, 16) for word in words[1:5])
+        by_clock, plain = _NUMBERS[platform.machine()]
+        if number == by_clock:
+            clock, flags, place = args[0], args[1], args[2]
+        elif number == plain:
+            clock, flags, place = time.CLOCK_MONOTONIC, 0, args[0]
+        else:
+            return None
+        seconds, nanoseconds = _TIMESPEC.unpack(_memory(proc, place, _TIMESPEC.size))
+    except (OSError, ValueError, IndexError, KeyError, struct.error):  # it runs, has ended, or may not be read
+        return None
+    until: float = seconds + nanoseconds / 1e9
+    if not flags & _ABSTIME:
+        return until
+    return until - time.clock_gettime(clock) if clock in _CLOCKS else None
+
+
+def _memory(proc: str, place: int, size: int) -> bytes:
+    fd = os.open(f"{proc}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, size, place)
     finally:
         os.close(fd)

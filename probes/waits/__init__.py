@@ -5,10 +5,8 @@ library says; `place` says what a rank waits for; `blame` finds the ranks that a
 rule and whoever shows stacks use the same.
 """
 
-from muster.probes.waits.blame import AT_REST, IN_COLLECTIVE, Culprit, blame, waits_for_others
-from muster.probes.waits.library_wait import LibraryWait
-from muster.probes.waits.places import WORDS, WaitKind, WaitPlace, place
-from muster.probes.waits.rank_stack import RankStack
+from muster.probes.waits.blame import AT_REST, IN_COLLECTIVE, Culprit, LibraryWait, blame, waits_for_others
+from muster.probes.waits.places import WORDS, RankStack, WaitKind, WaitPlace, place
 
 __all__ = [
     "AT_REST",

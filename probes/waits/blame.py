@@ -17,6 +17,21 @@ AT_REST = frozenset({WaitKind.SERVER, WaitKind.PROMPT})
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryWait:
+    """Where a communication library says that ranks wait at `t` (seconds since the epoch), by two looks between which
+    nothing moved.
+
+    `inside`: ranks that wait in a collective, and its name; `absent`: ranks that did not come and wait in none; both
+    empty where something moved, or where that is not known. `text`: one sentence.
+    """
+
+    t: float
+    text: str
+    inside: tuple[tuple[int, str], ...] = ()
+    absent: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Culprit:
     """`ranks` are elsewhere, at `place` (of the first of them), while `peers` wait for them, at `waits`."""
 

@@ -18,9 +18,8 @@ from muster.agent.host import state_file
 from muster.agent.host.state_file import write_text
 from muster.agent.node.conditions import Condition, Latched, Moment
 from muster.agent.node.faults_file import FAULT_S, MAX_FAULTS, FaultsFile
-from muster.agent.node.node_file import DrainState, Fault, NodeState, node_file
+from muster.agent.node.node_file import MAX_BOOTS, MAX_PAIRS, DrainState, Fault, NodeState, XidMemory, node_file
 from muster.agent.node.node_watch import CheckSchedule
-from muster.agent.node.xid_memory import MAX_BOOTS, MAX_PAIRS, XidMemory
 from muster.probes.checks.result import Status
 from tests.unit.waiting import until
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.probes.stacks import sleeps
+from muster.probes.stacks import tasks
 from tests.conftest import eventually
 
 SLEEPERS = {
@@ -21,7 +21,7 @@ def test_the_rest_of_a_sleep_is_known(command: list[str]) -> None:
         try:
             folder = f"/proc/{process.pid}"
             eventually(lambda: "nanosleep" in Path(f"{folder}/wchan").read_text(), message="it sleeps")
-            left = sleeps.wakes_in(folder, process.pid)
+            left = tasks.sleep_left(folder, process.pid)
             if left is None and not may_look(folder):
                 pytest.skip("needs the right to trace a process")
             assert left is not None and 3000 < left <= 4000
@@ -31,9 +31,9 @@ def test_the_rest_of_a_sleep_is_known(command: list[str]) -> None:
 
 def test_who_does_not_sleep_has_none() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
-        assert sleeps.wakes_in(f"/proc/{process.pid}", process.pid) is None
+        assert tasks.sleep_left(f"/proc/{process.pid}", process.pid) is None
         process.communicate()
-    assert sleeps.wakes_in(f"/proc/{process.pid}", process.pid) is None
+    assert tasks.sleep_left(f"/proc/{process.pid}", process.pid) is None
 
 
 def may_look(folder: str) -> bool:
