@@ -63,8 +63,8 @@ class Ending:
         return self._owned or setting == "always" or (setting == "auto" and is_init())
 
     def signals(self) -> tuple[signal.Signals, ...]:
-        """Those that are handled. Who has an owner was started by a command, and ignores what that was told to ignore
-        (nohup; a shell, of what it starts in the background)."""
+        """Those that are handled. A daemon with an owner was started by a command, and ignores the signals that the
+        command ignores (nohup; a shell, of what it starts in the background)."""
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         return tuple(n for n in numbers if not self._owned or signal.getsignal(n) is not signal.SIG_IGN)
 

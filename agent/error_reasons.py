@@ -1,6 +1,6 @@
 """What each error of the API means to a client, and whether another try makes sense: one table, by status and reason.
 
-docs/reference/errors.md is made from it. Which class of `errors.py` raises what is there.
+docs/reference/errors.md is made from it. The classes of `errors.py` raise these reasons.
 """
 
 from dataclasses import dataclass

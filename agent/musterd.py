@@ -104,7 +104,7 @@ def command(
             os.set_inheritable(claim_fd, False)
         state_folder.prepare(places)
         with lockfile.held(places.daemon_lock):
-            # Whoever left it is dead, or could not have lost the lock.
+            # The daemon that left it has ended: otherwise it would hold the lock.
             for path in (places.socket, places.reader_socket):
                 path.unlink(missing_ok=True)
             # Before gRPC is imported: the daemon never forks, and gRPC's handlers for it cost and can hang.

@@ -36,7 +36,7 @@ class JobPaths:
 
     @property
     def lock(self) -> Path:
-        """Whoever holds a POSIX lock on this file is the job's supervisor."""
+        """The process that holds a POSIX lock on this file is the job's supervisor."""
         return self.folder / "lock"
 
     @property

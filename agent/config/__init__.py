@@ -1,4 +1,4 @@
-"""The daemon's configuration: every key, its default, and what is said about a file that is wrong.
+"""The daemon's configuration: every key, its default, and the errors of a wrong file.
 
 `schema.Config` and its tables declare every setting, `rules` the kinds of values. `loading` reads the file,
 `live_config` keeps the configuration in force and reads it again on SIGHUP, `commented` prints it with every default,

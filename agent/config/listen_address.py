@@ -33,7 +33,7 @@ def parse(text: str) -> Tcp | Unix | None:
     """Reads `metrics.listen`: "127.0.0.1:PORT", "[::1]:PORT", "localhost:PORT", "unix:/path"; empty: None.
 
     Raises ValueError with one sentence. Metrics say which jobs' cards are at work, and
-    there is no password: only this machine may read them, and whoever is let in through it.
+    there is no password: only this machine may read them, and users whom it lets in.
     """
     if not text:
         return None

@@ -3,7 +3,7 @@
 The store is a row of append-only segments (see segments.py). Events have numbers, which only grow. A kill of the daemon
 loses nothing that a watcher has seen, since an event is written before it is shown; a crash of the machine can, and so
 the numbers of another boot begin 2**20 higher and no cursor ever names two events. Events of jobs are derived from
-their journals; each carries the number of its record, so that after a restart those that are missing are told, and
+their journals; each carries the number of its record, so that after a restart the missing ones are added, and
 none twice.
 """
 
@@ -71,7 +71,7 @@ class RecordKey:
 
 
 class _Marks(msgspec.Struct):
-    """What was told of each job, saved before segments that say so are dropped."""
+    """The last record of each job that became an event, saved before the segments with these events are dropped."""
 
     boot: str = ""
     jobs: dict[str, tuple[float, int]] = {}  # msgspec copies it
@@ -139,12 +139,12 @@ class EventStore:
         self._dirty.tell()
 
     def last_record(self, job_id: str, accepted_at: float) -> int:
-        """The number of the last record of this job that was told as an event; -1 for none."""
+        """The number of the last record of this job that became an event; -1 for none."""
         known, record = self._marks.jobs.get(job_id, (0.0, -1))
         return record if known == accepted_at else -1
 
     def told(self, job_id: str) -> int:
-        """The number of the last record that was told as an event of the job that has this id, or had it last; -1 for
+        """The number of the last record that became an event of the job that has this id, or had it last; -1 for
         none."""
         return self._marks.jobs.get(job_id, (0.0, -1))[1]
 
@@ -362,7 +362,7 @@ def _open(folder: Path, boot: str, write: bool) -> _Read:
         marks = state_file.read(folder / "marks", _Marks)
     except FileNotFoundError:
         marks = _Marks()
-    except ValueError as error:  # also what is no UTF-8; then some events of long ago may be told again
+    except ValueError as error:  # also invalid UTF-8; then some old events may come again
         _log.warning("events.marks_damaged", error=str(error))
         marks = _Marks()
 

@@ -45,7 +45,7 @@ def _opened(path: Path) -> int:
 def _take(fd: int, path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with contextlib.suppress(OSError):  # a disk that is full: who reads it then is told of an unknown pid
+        with contextlib.suppress(OSError):  # the disk is full: readers then report an unknown pid
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     except BlockingIOError:

@@ -33,7 +33,7 @@ async def run(
 ) -> None:
     """Runs `argv` as the daemon's user, with `facts` in its environment; after `timeout_s` (the key `setting`) it is
     killed, and what it has left behind in its process group always is. `patient`: it may write as much as it likes,
-    and the end of that is told. Raises ProgramFailed with one sentence."""
+    and its last lines are in the error. Raises ProgramFailed with one sentence."""
     name, *args = argv
     script = Script(name, {**ENV, **facts}, tuple(args), stdin=stdin, patient=patient)
     try:

@@ -138,7 +138,7 @@ def writable_for_job(jobs: Path, ranks: int) -> None:
 
 
 def digest_key(state: Path) -> bytes:
-    """What digests of specs are told under, made once, so that an equal spec has an equal digest for as long as this
+    """The key of the digests of specs, made once, so that an equal spec has an equal digest for as long as this
     folder is there. Where it cannot be kept: for as long as this daemon is."""
     path = state / "digest.key"
     with contextlib.suppress(OSError, ValueError):

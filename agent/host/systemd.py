@@ -1,4 +1,4 @@
-"""What systemd is told: ready, reloading, stopping (sd_notify(3)), and, where it asked, that the daemon lives."""
+"""Messages to systemd (sd_notify(3)): ready, reloading, stopping and, if systemd asks for it, that the daemon lives."""
 
 import os
 import socket

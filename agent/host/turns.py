@@ -53,7 +53,7 @@ class Turns:
         self._now: anyio.Event | None = None
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        #: Whoever waits, by party; the party whose turn is next comes first.
+        #: The waiting tasks, by party; the party whose turn is next comes first.
         self._waiting: dict[Party, deque[anyio.Event]] = {}
 
     @asynccontextmanager

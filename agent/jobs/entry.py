@@ -169,8 +169,8 @@ class Entry:
 
     @property
     def version(self) -> Version:
-        """Changes with all that is told of the job: with its journal, with what is owed to that, and while output is
-        being lost."""
+        """Changes with everything that muster shows of the job: its journal, records that could not be written yet,
+        and, while output is being lost."""
         return (
             self.reading,
             self.records,

@@ -101,7 +101,7 @@ class WorkerLog:
         self.trouble = ""
 
     async def run(self) -> bool:
-        """Writes to the job's end. False if it was told to stop before that: it can continue later."""
+        """Writes to the job's end. False if it had to stop before: it can continue later."""
         entry = self._entry
         while not entry.job.ranks and not entry.job.state.final:
             await entry.changed.next()  # its rank table has not yet said which ranks exist

@@ -44,8 +44,8 @@ def job_to(entry: Entry, root: Root, digest_key: bytes = b"") -> job_pb2.Job:
     """A job as its journal tells it; `add_present` adds the rest. One that is damaged on disk is LOST, and its verdict
     and a warning say why.
 
-    Without `digest_key` no digest of its spec is told: the plain one would let readers try what a short value of the
-    environment is.
+    Without `digest_key` the message has no digest of its spec: the plain one would let readers try what a short value
+    of the environment is.
     """
     job = entry.job
     digest = hmac.digest(digest_key, job.digest.encode(), "sha256").hex() if digest_key and job.digest else ""

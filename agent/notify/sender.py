@@ -58,7 +58,7 @@ class Spec(Protocol):
 
     @property
     def notify_events(self) -> tuple[str, ...]:
-        """What is to be told there; empty for all."""
+        """The events that this receiver gets; empty for all."""
 
     @property
     def notify_secret(self) -> str:
@@ -146,7 +146,7 @@ class Notifier:
                 return
             await anyio.sleep(SETTLED_S)
 
-    # --- what is to be told -------------------------------------------------------------------------------------------
+    # --- events to send -----------------------------------------------------------------------------------------------
 
     async def _catch_up(self) -> None:
         """Queues all events until now."""

@@ -148,7 +148,7 @@ class Health:
     ecc_on: bool | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
-    #: Of the on-chip memory alone, where it is told apart.
+    #: Of the on-chip memory alone, if the driver reports it.
     sram_corrected: int | None = None
     sram_uncorrected: int | None = None
     dram_corrected: int | None = None
@@ -217,7 +217,7 @@ class Backend(Protocol):
         """By index. Asks the driver alone, so that a card that hangs hides no other: little may be known of each."""
 
     def describe(self, card: Card) -> Card:
-        """All that is to be told of a card that `cards` listed, with its instances. It is the card's own answer, and
+        """The identity of a card that `cards` listed, with its instances. It is the card's own answer, and
         may hang for it. Raises DriverError; ELSEWHERE for a card that is none of this container's."""
         return card
 

@@ -108,7 +108,7 @@ class Driver:
 
     @property
     def opened(self) -> bool:
-        """Whether it is known what is there: before, the view is empty."""
+        """Whether the cards were listed once: before that, the view is empty."""
         return self._generation > 0
 
     async def open(self, *, deadline_s: float | None = None) -> View:

@@ -48,7 +48,7 @@ class Finder:
         The first backend that lists cards is it. Where none does, cards are known by their device nodes: then what
         keeps their driver from answering is the error. A driver in trouble without any node, and without cards that
         were there before, is no sign of cards (a library alone is in many images, and a container sees its host's PCI
-        bus): such a host has slots, and where none are configured the error is told with no cards.
+        bus): such a host has slots, and where none are configured the error comes with no cards.
         """
         if self._open is not None:
             self._open.close()

@@ -253,7 +253,7 @@ def _explain(r: LimitReading) -> str:
     text += f", more than {limit.minimum}{limit.suffix} needed"
     if r.own:
         return f"{text} (the job's own limits.{limit.key})"
-    # Whoever reads this can then have it for one job, without an administrator.
+    # A user can then raise it for one job, without an administrator.
     if _suffices(limit, r.hard):
         return f"{text} (the hard limit would allow {_show(limit, r.hard)}: limits.{limit.key} of the job)"
     return text

@@ -28,7 +28,7 @@ class HangTables:
         return JobMoment(job, looks, s, self.evidence)
 
     def find(self, m: JobMoment) -> Decision | None:
-        """None where nothing is to be said: what was said before stands."""
+        """None: the earlier verdict stands."""
         m.limit = _limit(m, self.explanations)
         for row in self.patterns:
             if row.scene in (None, m.scene) and row.when(m):

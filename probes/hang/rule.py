@@ -111,7 +111,7 @@ class Detector(Resumable[JobState]):
         job = self._job
         if decision.verdict is job.verdict:
             return False
-        # A hang that is acted upon is told once, whatever becomes of the driver meanwhile.
+        # A hang that muster acted upon is reported once, even if the driver fails meanwhile.
         if decision.verdict is HangVerdict.DRIVER_HANG and job.verdict is HangVerdict.HUNG:
             return False
         if anew or recovered or job.verdict not in _SILENCE:
@@ -119,7 +119,7 @@ class Detector(Resumable[JobState]):
         if HangVerdict.DRIVER_HANG in (decision.verdict, job.verdict):
             return True
         if job.verdict is HangVerdict.HUNG:
-            # Only life ends a hang; of one that was told of processes that slept, that they compute.
+            # Only life ends a hang; a hang of sleeping processes ends once they compute.
             return job.asleep and decision.verdict in (HangVerdict.BUSY_HOST, HangVerdict.WAITING)
         return decision.verdict is not HangVerdict.ALIVE
 

@@ -1,7 +1,7 @@
 """Processes by their identity (boot id, pid, start time), and what the kernel tells of their end.
 
 The rule behind recovery: *a rank is waited for only after its status is in the journal*. Until then it stays a zombie,
-and the kernel holds the truth for whoever comes next. A zombie's status can be read by more than its parent:
+and the kernel keeps the truth for the next reader. A zombie's status can be read by more than its parent:
 
 - its parent peeks with waitid(2) and WNOWAIT;
 - anyone who may ptrace it reads the last field of /proc/PID/stat (`exit_code`, proc(5));
@@ -54,7 +54,7 @@ def boot_id() -> str:
 
 def pids_are_the_kernels() -> bool:
     """Whether the kernel's log names processes by the numbers that we know. False in a container with pids of its own,
-    and where that cannot be told."""
+    and if that is unknown."""
     try:
         return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE
     except OSError:

@@ -151,7 +151,7 @@ class About:
 
 
 def counted(number: int, one: str) -> str:
-    """A number of things that are told by their singular: "1 error", "3 errors"."""
+    """A number with its noun, given in the singular: "1 error", "3 errors"."""
     return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 

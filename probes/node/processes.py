@@ -70,14 +70,15 @@ def parse(pid: int, stat: bytes) -> OddProcess | None:
 
 
 async def d_state(look: Look) -> list[CheckResult]:
-    """Those that are in state D at several looks in a row: one look alone shows whoever waits for a disk just then."""
+    """Those that are in state D at several looks in a row: one look alone also shows processes that wait for a disk at
+    that moment."""
     stuck = [p for p in await _scanned(look.roots.proc) if p.state == "D"]
     waiting = await watched.call("read wchan", lambda: {p.pid: wchan(look.roots.proc, p.pid) for p in stuck[:64]})
     return [judge_d_state(stuck, waiting, look)]
 
 
 def judge_d_state(stuck: Sequence[OddProcess], waiting: dict[int, str], look: Look) -> CheckResult:
-    """The rule itself; `waiting` has the kernel's function in which each waits, where it is told."""
+    """The rule itself; `waiting` has the kernel's function in which each waits, if known."""
     say, wanted, streaks = About(D_STATE.item), look.settings.d_state_looks, look.memory.streaks
     keys = {(D_STATE.item, p.pid, p.start): p for p in stuck}
     streaks.keep(D_STATE.item, keys)

@@ -87,7 +87,7 @@ class Inventory:
         self._cards = list(state.cards)
         self._whole = state.whole
         self._unshown = list(state.unshown)
-        #: Counts changes, so that whoever keeps them knows when.
+        #: Counts changes, so that the caller knows when to save.
         self.changes = 0
 
     @property
@@ -226,7 +226,7 @@ def _part(card: Card) -> bool:
 
 
 def _uuid(card: Card) -> str:
-    """Where no number of the hardware is told, a backend gives the place as one, which says nothing of the card."""
+    """A backend without a serial number gives the card's place instead, which does not identify the card."""
     return "" if card.uuid == card.bus_id else card.uuid
 
 

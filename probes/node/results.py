@@ -6,15 +6,15 @@ from dataclasses import replace
 from muster.probes.checks.codes import EXPLANATIONS, Clears
 from muster.probes.checks.result import CheckResult, Code, Status
 
-#: Results that only say that nothing is wrong, or that nothing can be told.
+#: Results that only say that nothing is wrong, or that the state is unknown.
 _QUIET = (Code.NODE_OK, Code.NODE_NOT_APPLICABLE, Code.NODE_NOT_TOLD)
 
 
 def still(item: str, device: str, code: Code, results: Sequence[CheckResult]) -> bool | None:
-    """What a look says of a condition: True it was found again, False it is over, None it does not tell.
+    """The state of a condition after a look: True: found again; False: over; None: unknown.
 
-    It does not tell of what was not looked at, of what could not be told (UNKNOWN) or is not sure yet, and of a
-    condition that no look takes away (`Clears` other than READING).
+    It is unknown for an item that was not looked at or is UNKNOWN or not sure yet, and for a condition that no look
+    clears (`Clears` other than READING).
     """
     mine = [r for r in results if r.item == item]
     here = [r for r in mine if r.device == device]

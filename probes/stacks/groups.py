@@ -37,8 +37,8 @@ class Group:
 
 
 def grouped(processes: Iterable[ProcessStacks]) -> list[Group]:
-    """The smallest group first; of groups of a size whoever is stopped or waits in the kernel, then those with a Python
-    stack, then by rank. Owners by rank and pid."""
+    """The smallest group first; of groups of one size those whose process is stopped or waits in the kernel, then those
+    with a Python stack, then by rank. Owners by rank and pid."""
     found: defaultdict[_Key, list[ProcessStacks]] = defaultdict(list)
     for process in processes:
         found[_key(process)].append(process)
@@ -84,7 +84,7 @@ def waits_for_threads(thread: PythonThread) -> bool:
 
 
 def _key(process: ProcessStacks) -> _Key:
-    """What is equal for equal stacks. Whoever is stopped, or waits in the kernel, is not equal to who is not."""
+    """What is equal for equal stacks. A process that is stopped, or waits in the kernel, never equals one that runs."""
     main = process.main
     state = (main.state if main is not None else process.state) or "?"
     stuck = state if state in STUCK or state == "?" else ""

@@ -2,7 +2,7 @@
 
 `RankStack` is the stack of a rank at one moment, as telemetry records hold it, `LibraryWait` what a communication
 library says; `place` says what a rank waits for; `blame` finds the ranks that are elsewhere than their peers. The hang
-rule and whoever shows stacks use the same.
+rule and all readers of stacks use the same.
 """
 
 from muster.probes.waits.blame import AT_REST, IN_COLLECTIVE, Culprit, LibraryWait, blame, waits_for_others

@@ -36,7 +36,7 @@ class Ends:
         #: While it is not known whether they were let go, by a predecessor maybe: how they ended says nothing yet.
         self.undecided = True
         self._pidfds: dict[int, int] = {}
-        # An epoll of their own: it lists who has ended in the order of the ends, whoever asks and whatever happened
+        # An epoll of their own: it lists who has ended in the order of the ends, for every reader and whatever happened
         # besides in this turn of the loop. The kernel keeps no exit times by which to sort later.
         self._ending = select.epoll()
         self._numbers: dict[int, int] = {}
@@ -83,7 +83,7 @@ class Ends:
         self._readable = [n for n in dict.fromkeys(self._readable) if self._rank(n).outcome is None]
         found = {n: self._status(self._rank(n)) for n in self._readable}
         self._victims = None
-        # Whoever ended behind one whose status is still to be told is noted behind it, too.
+        # A rank that ended after one whose status is still unknown is recorded after it, too.
         numbers = list(itertools.takewhile(lambda n: not self._may_yet_be_told(n, found[n]), self._readable))
         if numbers:
             self._ledger.owe(*(self._record(self._rank(n), found[n]) for n in numbers))

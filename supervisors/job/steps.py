@@ -18,7 +18,7 @@ REQUIREMENTS, PRE_START, EPILOG = "requirements", "pre_start", "epilog"
 #: From SIGTERM to SIGKILL of a step whose time is over, in seconds.
 STEP_GRACE_S = 5.0
 
-#: $0: the script, read into this very shell, so that what it exports can be told. No variable and no argument of ours
+#: $0: the script, read into this very shell, so that its exports can be read. No variable and no argument of ours
 #: is in its way, it may end by itself or set a trap of its own, and its status is the step's unless we fail.
 _SOURCE = """set --; trap {trap} EXIT; . "$0"
 case $? in 0) {keep};; *) exit $?;; esac"""

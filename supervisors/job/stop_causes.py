@@ -138,7 +138,7 @@ class StopCauses:
 
 
 def _hung(told: object) -> dict[str, object] | None:
-    """None where nothing is told that can be understood."""
+    """None if the message cannot be understood."""
     if not isinstance(told, dict) or not isinstance(told.get("since"), float):
         return None
     return {"since": told["since"], "how": str(told.get("how", ""))[:MAX_HOW]}

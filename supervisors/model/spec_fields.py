@@ -16,6 +16,8 @@ from muster.supervisors.paths import is_reserved
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 #: The kernel's limit for one argument or environment string (MAX_ARG_STRLEN), in bytes.
 MAX_STRING = 131072
+#: Most characters of a text whose field names no limit.
+MAX_TEXT = 256
 #: Longest time limit, in seconds: ten years.
 MAX_S = 10 * 365 * 24 * 3600.0
 MAX_STEPS = 64
@@ -81,11 +83,12 @@ class Field:
 
 
 class Text(Field):
-    """Any text without NUL, up to `most` characters."""
+    """Any text without NUL, up to `most` characters (0: MAX_TEXT)."""
 
     def problems(self, value: str) -> Problems:
-        if "\0" in value or len(value) > self.most:
-            yield "", f"must be {self.what}, of at most {self.most:g} characters without NUL"
+        most = self.most or MAX_TEXT
+        if "\0" in value or len(value) > most:
+            yield "", f"must be {self.what or 'text'}, of at most {most:g} characters without NUL"
 
 
 class JobId(Field):

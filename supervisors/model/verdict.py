@@ -105,7 +105,7 @@ def failures(job: Job) -> list[Rank]:
     if signalled_all(job):
         found = [rank for rank in found if rank.outcome not in (Outcome.EXITED, Outcome.SIGNALLED)]
     end = known(job)
-    if end is not None:  # what was told to everybody stays, whatever a later version would make of the records
+    if end is not None:  # the reported end stays, even if a later version judges the records differently
         found.sort(key=lambda rank: rank.rank != end.first_failed)
     return found
 

@@ -112,7 +112,7 @@ class SupervisedJobs:
         if job is None:
             return self.has_ended(job_id)
         if pid in job.ranks and job.sock is not None:
-            with contextlib.suppress(OSError):  # it is said again
+            with contextlib.suppress(OSError):  # the next try repeats it
                 job.sock.send(messages.encode({"op": "ended", "pid": pid, "status": status}))
         return pid in job.recorded
 

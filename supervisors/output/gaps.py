@@ -75,8 +75,8 @@ class Count:
 
 class GapSink:
     """Takes the output of one rank that nothing else takes. It is a file whose size says how much that was in the gap
-    that is open: the kernel moves output into it and makes it longer in one step. Whoever reads first and counts then
-    may be killed in between.
+    that is open: the kernel moves output into it and makes it longer in one step. A reader that reads first and then
+    counts may be killed in between.
 
     Best effort: where there can be no such file, output is read and then counted.
     """

@@ -68,7 +68,7 @@ class Output:
         #: Gaps that are closed and not yet in the journal; and the pauses between the records of those that are open.
         self._closed: dict[int, Gap] = {}
         self._pauses: dict[int, float] = {}
-        #: What watchers were told last of open gaps, and when (time.monotonic()) they may be told again.
+        #: The open gaps that watchers know, and when (time.monotonic()) they may be sent again.
         self._tell, self._figures, self._tell_at = tell, list[tuple[int, float, int]](), 0.0
         self._folder = Folder(root.log)
         self._settings = SettingsFile(root.settings)
@@ -184,7 +184,7 @@ class Output:
 
     def commit_gaps(self) -> None:
         """Records what was lost: of an open gap from its first byte on, and again after growing pauses, which a
-        successor keeps to; of a closed one the rest. Watchers are told of open gaps each second."""
+        successor keeps to; of a closed one the rest. Watchers get the open gaps each second."""
         job, now = self._ledger.job, process.uptime()
         for number, gap in list(self._closed.items()):
             self._pauses.pop(number, None)

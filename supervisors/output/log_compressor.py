@@ -15,8 +15,8 @@ from muster.supervisors.system import trust
 def compress(log: Path, piece: Piece, level: int = 6) -> Generator[int, None, None]:
     """Puts a compressed segment in the place of a plain one (of `Layout.segments`), which readers may go on reading.
 
-    Yields after each member how many bytes are done, so that it can be paced; whoever stops in the middle closes the
-    generator, and nothing is left of it. Raises OSError, with the plain segment still there.
+    Yields after each member how many bytes are done, so that it can be paced; a caller that stops in the middle closes
+    the generator, and nothing is left of it. Raises OSError, with the plain segment still there.
     """
     # By descriptor: a folder that is renamed while this takes its time is no way into another.
     folder = trust.open_logs(piece.path.parent)

@@ -61,7 +61,7 @@ class LogFile:
         #: The low 32 bits of the inode of the file that was written last; 0: not known.
         self.inode = inode
         #: Files that were written before that one, and left: the low 32 bits of the inode -> where our output ends in
-        #: it. Whoever moved a file away may move it back.
+        #: it. The user who moved a file away may move it back.
         self._earlier: dict[int, int] = {}
         #: -1: the log is closed.
         self.fd = -1
@@ -256,7 +256,7 @@ class LogFile:
                 self._lack(DELETED)
 
     def _lack(self, why: str) -> None:
-        """It is told from now on, and recorded once the log can be opened."""
+        """Reports it from now on, and records it once the log can be opened."""
         self._missing = why
         if self._end > 0:
             self.taken = why

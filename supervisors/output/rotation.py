@@ -52,8 +52,8 @@ def rotate(log: Path, fd: int, start: int, size: int, owner: tuple[int, int]) ->
 
 @contextlib.contextmanager
 def opened(folder: Path) -> Iterator[int]:
-    """A descriptor of a folder for logs, by which files in it are named: whoever may rename the folder cannot lead us
-    into another one between two steps. Raises OSError."""
+    """A descriptor of a folder for logs, by which files in it are named: a user who may rename the folder cannot lead
+    us into another one between two steps. Raises OSError."""
     fd = trust.open_logs(folder)
     try:
         yield fd
@@ -163,8 +163,8 @@ def _shorten(folder: int, name: str, size: int) -> None:
 
 
 def _cut(fd: int, size: int) -> int:
-    """Behind the last line that is ended, if that is near; or before the last byte: whoever writes a line of his own
-    sees by it that another is not ended yet."""
+    """Behind the last line that is ended, if that is near; or before the last byte: a writer that adds a line of its
+    own sees by it that another is not ended yet."""
     start = max(0, size - LINE)
     found = os.pread(fd, size - start, start).rfind(b"\n")
     return start + found + 1 if found >= 0 else size - 1

@@ -20,7 +20,7 @@ from muster.supervisors.wire.control import ControlClient
 from muster.supervisors.wire.frames import FROM_SESSION, TO_SESSION, Frame, Parser
 from muster.supervisors.wire.messages import Message
 
-#: For so long after a connection was lost all output is kept for who comes back, and an end that was told can be told
+#: For so long after a connection was lost all output is kept for who comes back, and an end that was sent can be sent
 #: again; in seconds. Longer than `muster exec` looks for the next daemon, last attempt included (PATIENCE_S in
 #: agent/cli/client/calls.py): else the oldest output is gone when it comes.
 LOST_S = 75.0

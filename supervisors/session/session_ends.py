@@ -43,8 +43,8 @@ class SessionEnds:
             self._kill_later(session.request.grace_s, {session.id})
 
     def end_with_ranks(self, attempt: int, terminated: bool) -> None:
-        """The ranks of this attempt have ended: so do all sessions. `terminated`: SIGTERM was sent to all of the job,
-        and to whoever is at work on its end it is not sent twice."""
+        """The ranks of this attempt have ended: so do all sessions. `terminated`: all processes of the job got
+        SIGTERM; they do not get it twice."""
         if self._any and self._ended_attempt != attempt:
             self._ended_attempt, self._stuck = attempt, False
             self._end_all(self._grace, terminated)

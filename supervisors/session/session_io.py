@@ -130,7 +130,7 @@ class Outlet:
         self._watch()
 
     def read(self, most: int) -> int:
-        """Takes what is there, at most so many bytes; returns how many. A stream that is through is closed."""
+        """Reads what has come, at most so many bytes; returns how many. A stream that is through is closed."""
         room = WINDOW - len(self._kept) if self._holds else WINDOW
         most = min(most, room) if self._last is None else min(most, room, self._last)
         if self._fd < 0 or most <= 0:
@@ -194,7 +194,7 @@ class Outlet:
         room = not self._holds or len(self._kept) < WINDOW
         if room and self._last is not None:
             self._is_due(self)  # an empty pipe says nothing, and is closed
-        # Removed, not only left alone: the end of a pipe is told whatever is waited for.
+        # Removed, not only left alone: epoll reports the end of a pipe in any case.
         if room and not self._watched:
             self._loop.add(self._fd, lambda: self._is_due(self))
         elif self._watched and not room:

@@ -165,7 +165,7 @@ def user_name(uid: int) -> str:
 
 
 def _open(name: str, flags: int, mode: int, folder: int) -> tuple[int, bool]:
-    """In a sticky folder the kernel may refuse a file of another user to whoever would also make it
+    """In a sticky folder the kernel may refuse a file of another user to a caller that would also create it
     (fs.protected_regular), so it is made only where there is none. Returns whether it was made. Raises Untrusted,
     OSError."""
     try:

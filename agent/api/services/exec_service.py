@@ -268,7 +268,7 @@ class ExecService(ExecServiceServicer):
         self._tell(entry, link, "job.exec", text, facts)
 
     def _tell_end(self, entry: Entry, link: SessionLink, exited: exec_pb2.ExecExited) -> None:
-        """Once: each who attaches behind the end is told it, too."""
+        """Reports the end once; a client that attaches after the end gets it, too."""
         session = link.started.session
         if session in self._ended:
             return

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class LogService(log_pb2_grpc.LogServiceServicer):
-    """Serves files; whoever reads slowly waits in its own call, with one batch in memory."""
+    """Serves files; a slow reader waits in its own call, with one batch in memory."""
 
     def __init__(self, context: ServerContext) -> None:
         self._server = context
         # One watcher per job, for as long as it has followers. An id can be used again after a Delete: the time of
-        # acceptance tells the two jobs apart. Each party has its own: whoever looks for all of it waits for its turn.
+        # acceptance tells the two jobs apart. Each party has its own: a caller that needs all of it waits for its turn.
         self.watchers: WeakValueDictionary[tuple[str, float, turns.Party], log_reading.Watcher] = WeakValueDictionary()
 
     async def ReadLogs(  # type: ignore[override]  # the generated base wants an iterator: those are finalised by grpc in another task
@@ -239,7 +239,7 @@ async def _events(
 
 
 def _losses_of(request: log_pb2.ReadLogsRequest) -> Callable[[int | None], bool]:
-    """Whose lost output a reader wants to be told of; None stands for the job's own log."""
+    """The ranks whose lost output the reader asks for; None stands for the job's own log."""
     ranks = frozenset(request.ranks)
 
     def wanted(rank: int | None) -> bool:

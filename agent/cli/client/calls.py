@@ -67,7 +67,7 @@ class DaemonConnection:
         self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
         #: Whether a daemon has answered by now: one that is away since then may come back.
         self.met = False
-        #: Nothing is said about a wait.
+        #: True: a wait prints nothing.
         self.quiet = False
         #: Whether the listener was full when that was looked at last.
         self._waits = False

@@ -50,7 +50,7 @@ class _Cut(Exception):
 def run(connection: DaemonConnection, first: exec_pb2.ExecRequest, *, stdin: bool, keys: bytes = b"") -> int:
     """Begins a session, or attaches to one, and returns its exit code.
 
-    `stdin`: what is there goes to the session; a terminal always does where an attached session has one. `keys`, typed
+    `stdin`: its content goes to the session; a terminal always does where an attached session has one. `keys`, typed
     at a terminal, leave it. Raises Failure: before the session has begun as for any command, later with exit code 125;
     and StdoutFailed.
     """
@@ -208,7 +208,7 @@ class ExecClient:
             self._skip(1, started.stderr_offset)
         self._call = call
         self._forget(started.input_offset)
-        # What of it the command has taken is told next; so far it may be a window less.
+        # The supervisor reports next how much of it the command has taken; until then it may be a window less.
         self._most = max(WINDOW, started.input_offset)
         self._given, self._closed = self._kept, False
         if self._raw:
@@ -425,7 +425,7 @@ async def _apart(function: Callable[[], T]) -> T:
             result, set_it = function(), future.set_result
         except Exception as error:  # raised where it is awaited
             result, set_it = error, future.set_exception  # type: ignore[assignment]  # either goes to `settle`
-        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever wanted to know
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody awaits the result
             loop.call_soon_threadsafe(settle, set_it, result)
 
     threading.Thread(target=work, daemon=True).start()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from muster.probes.node.node_checks import Inventory
     from muster.supervisors.paths import Root
 
-#: A daemon that does not answer by then (in seconds) is told of, and done without.
+#: Seconds after which the checks run without a daemon that does not answer, and a note says so.
 _ANSWER_S = 5.0
 #: Exit codes with --gate.
 _GATE = {"CRITICAL": 1, "UNKNOWN": 2}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from muster.agent.cli.client.calls import DaemonConnection
 
-#: Bytes of the end of a log; jobs (the newest) whose journals are told; events; seconds for a program.
+#: Bytes of the end of a log; jobs (the newest) whose journals are included; events; seconds for a program.
 _TAIL = 1 << 20
 _JOBS = 50
 _EVENTS = 5000

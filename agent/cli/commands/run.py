@@ -246,7 +246,7 @@ class _Attached:
 
         progress = Progress(self._connection, job) if self._show else None
         sink = _Sink(self._label, lambda: self._count(job))
-        # Also whom nothing else is told must know that this is not all of the output.
+        # Without progress, too, muster reports lost output.
         losses = not (self._show or self._quiet)
         request = log_pb2.ReadLogsRequest(job_id=job.job_id, follow=True, events=losses, only_losses=losses)
         last = follow.read(self._connection, request, sink)

@@ -126,7 +126,7 @@ def screen(now: "telemetry_pb2.GetTelemetryResponse", sparks: _Sparks, width: in
 
 
 def spark(values: Sequence[float | None]) -> str:
-    """A character per value of 0 to 100 percent, the newest last; a space where none was told."""
+    """A character per value of 0 to 100 percent, the newest last; a space where the driver reported none."""
     top_bar = len(_BARS) - 1
     return "".join(" " if v is None else _BARS[max(1, min(top_bar, round(v / 100 * top_bar)))] for v in values)
 

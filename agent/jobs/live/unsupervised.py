@@ -51,7 +51,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all tasks share. `check` runs the checks before a start; `publish` is called after records were applied,
-    with what is to be told of them. `reserve`: descriptors for ending processes. `tell`: of what no record says."""
+    with the events that they become. `reserve`: descriptors for ending processes. `tell`: of what no record says."""
 
     config: Callable[[], Config]
     nursery: NurseryClient

@@ -2,8 +2,8 @@
 
 A series (the node, a card, a job) has two rings of rows: `fresh` holds each reading of the last hour, `thin` a mean, a
 least and a most for each minute of the days before. A row's place is its time modulo the length of its ring, so that a
-ring cannot grow, whatever a clock does; what was written over long ago is told by its time. The file as a whole has a
-bound of its own: history_bounds.py.
+ring cannot grow, whatever a clock does; a value that was overwritten long ago is recognized by its time. The file as a
+whole has a bound of its own: history_bounds.py.
 """
 
 import math
@@ -184,7 +184,7 @@ class Database:
         c.execute("PRAGMA journal_mode = WAL").fetchall()
         c.execute("PRAGMA synchronous = NORMAL")
         self.bound(self.bounds)
-        # Whoever is live says so again.
+        # Jobs that live register again.
         c.execute("UPDATE series SET live = 0 WHERE kind = 'job' AND live")
         for number, *key in c.execute("SELECT id, kind, name, born FROM series"):
             self._ids[SeriesKey(*key)] = number

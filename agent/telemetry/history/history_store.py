@@ -82,7 +82,7 @@ class History:
             self._untold.add(key)
 
     def knows(self, key: SeriesKey) -> bool:
-        """Whether anything was said of a series since the daemon began."""
+        """Whether a series got any value since the daemon started."""
         return key in self._facts
 
     def end(self, key: SeriesKey) -> None:

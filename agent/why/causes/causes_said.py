@@ -60,7 +60,7 @@ def best(signs: Sequence[Sign], facts: Facts) -> Cause | None:
     seen = signature.kind in ("memory", "peer", "device")
     text = _sentence(sign)
     if tied is not None:
-        text = f"rank {sign.rank}: {text}; or rank {tied.rank}: {_sentence(tied)}: which was first cannot be told"
+        text = f"rank {sign.rank}: {text}; or rank {tied.rank}: {_sentence(tied)}: which was first is unknown"
     return Cause(
         text,
         _confidence(sign, facts),

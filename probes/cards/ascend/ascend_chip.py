@@ -245,7 +245,7 @@ class _Asking:
         return answer
 
     def done(self) -> None:
-        """Raises DriverError where nothing was told, and not because the chip tells no such things."""
+        """Raises DriverError if the driver reported nothing, and not because the chip has no such readings."""
         if self._failed is not None and not self._told:
             raise self._failed
 

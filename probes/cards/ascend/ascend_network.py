@@ -1,7 +1,7 @@
-"""What of an Ascend card's network is told by calls that may block: they must not take the whole card down.
+"""The network of an Ascend card, read by calls that may block: these must not make the whole card unreadable.
 
 dcmi_get_device_network_health is known not to return for a card that dropped off (npu-exporter gives it one second),
-and whether the port is up is told by a program alone. Both are asked in a thread beside, at most one for each card.
+and only a program reports whether the port is up. Both are asked in a thread beside, at most one for each card.
 """
 
 import threading

@@ -36,7 +36,7 @@ _LIBRARIES = "/usr/local/Ascend/driver/lib64/driver:/usr/local/Ascend/driver/lib
 _LIMIT_S = 8.0
 #: What of its output is kept, in bytes (16 cards take 5 KiB).
 _KEPT = 256 << 10
-#: What was told serves for so many times as long as it took to be told, and at least for so many seconds.
+#: An answer is used for this many times its duration, and at least for this many seconds.
 SERVES, SERVES_S = 5.0, 1.0
 #: The shares of a chip's parts and its clock take two runs for each board: one board at most in so many seconds, and
 #: what it told serves so long.
@@ -178,7 +178,7 @@ class NpuSmi:
             bus_id=row.bus_id,
             numa_node=pci.numa_node(row.bus_id),
             cpus=pci.cpus(row.bus_id),
-            # The chips of a board are next to each other; of the boards nothing is told.
+            # The chips of a board are next to each other; nothing reports how the boards are connected.
             peers=tuple(sorted(p.index for s, p in self._places.items() if s[0] == board and p.index != number)),
             node=node,
             numbers=numbers,

@@ -231,7 +231,7 @@ class Ascend(Backend):
         except DriverError as trouble:
             if trouble.trouble is not Trouble.FAILED:
                 raise
-            # A driver that was unloaded fails every card; it can be told by what no card has a part in.
+            # A driver that was unloaded fails every card; a call that concerns no card shows it.
             try:
                 self._opened().dcmi.answers()
             except DriverError as broken:

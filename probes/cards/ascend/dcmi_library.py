@@ -24,7 +24,7 @@ def load(libraries: Iterable[str] = LIBRARIES) -> ctypes.CDLL:
         try:
             return _load(name, ctypes.DEFAULT_MODE, set())
         except OSError as trouble:
-            # One that is not there is looked for elsewhere; one that is there and cannot be loaded has to be told.
+            # A missing library may be elsewhere; a library that exists and cannot be loaded is an error.
             if os.path.exists(name) or (os.sep not in name and name not in str(trouble)):
                 broken = broken or str(trouble)
     reason = f"libdcmi.so cannot be loaded: {broken}" if broken else "libdcmi.so is not found"

@@ -102,7 +102,8 @@ class Nvml:
         return None
 
     def fields(self, handle: Any, wanted: tuple[tuple[int, int], ...]) -> dict[int, float | int]:
-        """Values by the number of their field, of those that are told, for (field, scope) pairs. Raises as `maybe`."""
+        """Values by the number of their field, as far as the driver reports them, for (field, scope) pairs. Raises as
+        `maybe`."""
         answers = self.maybe("nvmlDeviceGetFieldValues", handle, list(wanted))
         found: dict[int, float | int] = {}
         for answer in answers or ():

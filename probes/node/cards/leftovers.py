@@ -18,7 +18,7 @@ CHECK = NodeCheck(
     (Code.GPU_LEFTOVER_PROCESS, Code.NPU_LEFTOVER_PROCESS),
     of_cards=True,
 )
-#: A process that has just been told to go may still be there at one look.
+#: A process that was just asked to end may still exist at one look.
 _LOOKS = 2
 _MIB = 1 << 20
 

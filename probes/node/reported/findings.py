@@ -78,7 +78,7 @@ class Findings:
         self._cards = cards
         self._earlier_boots = earlier_boots
         self._reader = KernelLineReader()
-        #: (moment, source, card or bus, xid, code) of what was told of last.
+        #: (moment, source, card or bus, xid, code) of the last reported findings.
         self._told: deque[tuple[float, str, str, int, Code]] = deque(maxlen=_REMEMBERED)
 
     def of_records(self, records: Sequence[KernelRecord]) -> list[Finding]:

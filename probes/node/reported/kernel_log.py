@@ -96,7 +96,7 @@ class Following:
         self.close()
 
     def judge(self) -> CheckResult:
-        """Whether it can be read. What was overwritten before it was read is told, and no fault of the node."""
+        """Whether it can be read. Records that were overwritten unread are reported, and are no fault of the node."""
         say = About(CHECK.item)
         if self.trouble:
             return say.found(Code.KERNEL_LOG_UNREADABLE, self.trouble, "unreadable", "readable")

@@ -307,7 +307,7 @@ def _table_wanted(env: Mapping[str, str]) -> bool:
 
 
 def _tf_port(facts: JobFacts) -> int:
-    """Of the parameter servers; the workers have the next one. All nodes reckon it alike."""
+    """Of the parameter servers; the workers have the next one. All nodes compute the same one."""
     low, high = TF_PORTS
     if low <= facts.master_port < high:
         return facts.master_port

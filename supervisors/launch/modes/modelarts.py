@@ -29,7 +29,7 @@ _OF_CONTAINER = frozenset({"MA_VJ_NAME", "RANK_TABLE_FILE", "RANK_TABLE_FILE_V_1
 
 def understood(spec: JobSpec, *, node_rank_said: bool = False) -> JobSpec:
     """The spec with what the platform's variables in its environment say, wherever the spec itself says nothing;
-    `node_rank_said`: a node rank of 0 was said, too."""
+    `node_rank_said`: the node rank is given, even if it is 0."""
     env = spec.env
     said: dict[str, object] = {}
     said["boot"] = boot_mode(spec.boot, env)

@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def env_lines(env: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Lines of the environment file for mpirun's -tune, and the names that it cannot be told."""
+    """Lines of the environment file for mpirun's -tune, and the names that such a file cannot hold."""
     lines, left_out = [], []
     for name, value in sorted(env.items()):
         if not value or not IN_ENV_FILE.match(name):

@@ -115,7 +115,7 @@ class Lead:
             self._turn(left)
             self._handle()
         self._say_found()
-        # Whoever comes now is too late; the port is the ranks'.
+        # A node that connects now is too late; the port belongs to the ranks.
         self._select.unregister(listener)
         listener.close()
         for peer in list(self._strangers):
