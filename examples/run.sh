@@ -81,7 +81,7 @@ wait_until() {
 }
 
 daemon_answers() { muster node -o json >/dev/null 2>&1; }
-# From the shell's own list: the kernel may give the pid of a daemon that is gone to another process at once.
+# From the shell's own list: the kernel may give the pid of a daemon that has exited to another process at once.
 daemon_gone() { ! jobs -pr | grep -qx "$daemon"; }
 daemon_answers_or_gone() { daemon_answers || daemon_gone; }
 

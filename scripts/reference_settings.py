@@ -22,7 +22,7 @@ Every key of the configuration file, with its default and the values that are al
 - Only root and the user of `musterd` may be able to change the file, the run, state and log folders, and every folder
   above them: who can change them says which programs the daemon runs. Otherwise musterd refuses to start; on reload it
   keeps the configuration that it has.
-  [security.md](../concepts/security.md#whose-folders-muster-works-with) has the rule.
+  [security.md](../concepts/security.md#trusted-folders) has the rule.
 - `MUSTER_ROOT` in the environment stands for `--root`. Under systemd the daemon sends READY, RELOADING and STOPPING to
   `NOTIFY_SOCKET`.
 """
