@@ -48,7 +48,7 @@ class Ending:
         stopping: anyio.Event,
         owned: bool,
     ) -> None:
-        """`owned`: the daemon is that of one `muster run --standalone`, and ends when that has gone."""
+        """`owned`: the daemon is that of one `muster run --standalone`, and ends when that command has exited."""
         self._config = config
         self._registry = registry
         self._notifier = notifier

@@ -28,7 +28,7 @@ class Orphans:
     """Those of this process."""
 
     def __init__(self, kept: Callable[[], set[int]]) -> None:
-        """`kept`: who is not waited for here, by pid; asked only where somebody has ended. Where it raises OSError or
+        """`kept`: the pids that are not reaped here; called only after a child has ended. Where it raises OSError or
         SupervisionError, nobody is waited for."""
         self._kept = kept
         self._seen: set[int] = set()

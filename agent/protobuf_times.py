@@ -11,7 +11,7 @@ MAX_DURATION_S = 315_576_000_000
 
 
 def seconds(duration: Duration, field: str, found: list[Violation]) -> float:
-    """Length in seconds. One that protobuf itself does not allow is added to `found` and taken for 0."""
+    """Length in seconds. An invalid protobuf duration is added to `found` and counts as 0."""
     whole, nanos = duration.seconds, duration.nanos
     if abs(whole) > MAX_DURATION_S or abs(nanos) > 999_999_999 or whole * nanos < 0:
         found.append(Violation(field, f"{whole} s and {nanos} ns: is no valid google.protobuf.Duration"))

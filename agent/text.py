@@ -19,7 +19,7 @@ _ESCAPES = re.compile(
     r"|\x1b[\]PX^_][^\x07\x1b]{0,512}(?:\x07|\x1b\\|$)"
     r"|\x1b[ -/]{0,4}[0-~]?"
 )
-# Would turn the direction of what follows, and so show another text than the one that is there.
+# Would turn the direction of what follows, and so show another text than the real one.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 

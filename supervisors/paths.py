@@ -142,7 +142,7 @@ def rank_log_name(job_id: str, rank: int, device: int) -> str:
     return f"{job_id}-proc-rank-{rank}-device-{device}.txt"
 
 
-#: Ends the name of the folder that a job has in the place of one that is another user's.
+#: Suffix of the folder that a job gets if the usual one belongs to another user.
 OWN_LOGS = ".logs"
 #: What muster calls files and folders among the logs. The folder of a job's further logs has the job's name, and what
 #: lies beside it a name that begins with it.

@@ -2,7 +2,7 @@
 
 gRPC tells them, too, but cut at a NUL ("operator.example\\0.mallory.example" would be the operator), with addresses and
 names of other kinds among those of hosts, and with a common name that counts beside them. The caller was verified:
-the certificate is one that the authority signed, in the one encoding that there is (DER, X.690; RFC 5280). That was at
+the authority signed the certificate, which has the only possible encoding (DER, X.690; RFC 5280). That was at
 the first handshake: neither a connection that stays nor a session that is resumed is verified again.
 """
 

@@ -2,7 +2,7 @@
 
 Each listener has slots of its own: no number of streams on the readers' socket keeps an operator's away. On a listener
 that operators and readers share (TCP), readers leave a part of the slots to operators. A client that can be told from
-others (by its certificate; gRPC does not say who is at the other end of a unix socket) gets a part of them, too.
+others (by its certificate; gRPC does not identify the peer of a unix socket) gets a part of them, too.
 
 Calls that do something (a Stop) need no slot. A client that finds none is refused at once; muster's own commands then
 try again until they get one (`SlotWait` in cli/slot_wait.py).

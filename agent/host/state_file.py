@@ -94,7 +94,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Gives a damaged file another name, for somebody who wants to know what was in it. Raises OSError."""
+    """Gives a damaged file another name and keeps its content for a later look. Raises OSError."""
     aside = name_aside(path)
     path.rename(aside)
     return aside

@@ -50,7 +50,7 @@ class JobTable:
         return self.unended.get(job_id) or await self.ended.get(job_id)
 
     def known(self, job_id: str) -> Entry | None:
-        """A job in memory: one that has not ended, or an ended one that a client has read."""
+        """A job in memory: a live job, or an ended job that a client has read."""
         return self.unended.get(job_id) or self.ended.find(job_id)
 
     def job(self, job_id: str) -> Entry | Ended | None:

@@ -75,7 +75,7 @@ class UploadedJobs(Protocol):
         """A job. Raises JobNotFound."""
 
     def job(self, job_id: str) -> Entry | Ended | None:
-        """A job that has not ended, or the index entry of one that has."""
+        """A live job, or the index entry of an ended one."""
 
 
 class Uploads:

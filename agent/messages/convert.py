@@ -99,8 +99,8 @@ def add_present(
 ) -> None:
     """Adds what no journal has.
 
-    `held_by`: who is still on its cards, of an ended job; None: nobody. `found`: what the hang rule says of it;
-    `slow`: its slow ranks.
+    `held_by`: the processes that are still on the cards of an ended job; None: no process. `found`: what the hang rule
+    says of it; `slow`: its slow ranks.
     """
     message.cards_free = not entry.job.cards or (entry.job.state.final and held_by is None)
     message.held_by.extend(plain(text) for text in held_by or ())
@@ -159,7 +159,7 @@ def state_to(state: State) -> "job_pb2.JobState.ValueType":
 
 
 def rank_to(rank: lifecycle.Rank, job_ended: bool, log_path: str) -> job_pb2.Rank:
-    """A rank; `job_ended` tells one that is still to come from one that never came."""
+    """A rank; `job_ended` distinguishes a rank that is still to start from one that never started."""
     message = job_pb2.Rank(
         rank=rank.rank,
         local_rank=rank.local_rank,
@@ -208,7 +208,7 @@ def _usage(usage: lifecycle.Usage) -> job_pb2.Usage:
 
 
 def verdict_of(entry: Entry) -> job_pb2.Verdict | None:
-    """Why a job ended; of one that is being ended what is known by now, of another None."""
+    """Why a job ended; for a job that is ending, the facts so far; None for a running job."""
     job = entry.job
     known = verdict.so_far(job)
     if known is None:

@@ -156,7 +156,7 @@ async def _answer(
             if not patience.cancelled_caught:
                 with anyio.move_on_after(LINGER_S):
                     await _linger(reader, writer)
-    except OSError:  # the client has gone
+    except OSError:  # the client has disconnected
         pass
     finally:
         writer.transport.abort()

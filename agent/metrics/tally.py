@@ -29,12 +29,12 @@ HANG_VERDICTS = (HangVerdict.SUSPECT, HangVerdict.HUNG, HangVerdict.DRIVER_HANG,
 
 OWN = Catalogue()
 ENDED = OWN.counter(
-    "muster_jobs_ended_total", "Jobs that ended, by how, and by what was recommended.", "state", "recommendation"
+    "muster_jobs_ended_total", "Ended jobs, by outcome and by recommendation.", "state", "recommendation"
 )
 RESTARTS = OWN.counter("muster_job_restarts_total", "Attempts of jobs that failed and were followed by another.")
 RANKS_ENDED = OWN.counter("muster_ranks_ended_total", "Ranks that ended, by how.", "outcome")
 PRECHECKS = OWN.counter("muster_prechecks_total", "Checks of the node before an attempt, by their result.", "result")
-TAKEOVERS = OWN.counter("muster_supervisor_takeovers_total", "Supervisors that took a job over from one that had died.")
+TAKEOVERS = OWN.counter("muster_supervisor_takeovers_total", "Supervisors that took a job over from a dead one.")
 DEATHS = OWN.counter(
     "muster_supervisor_deaths_total", "Deaths of supervisors and of nurseries, and forks of a successor that failed."
 )

@@ -28,7 +28,7 @@ async def run(
     async def one(place: int, results: Awaitable[list[CheckResult]]) -> None:
         try:
             found[place] = await results
-        except UnknownItem as error:  # a check of the custom folder, or one that was just switched off
+        except UnknownItem as error:  # a check of the custom folder, or a check that was just switched off
             wrong.append(error)
 
     async with anyio.create_task_group() as group:

@@ -25,7 +25,7 @@ from muster.supervisors.paths import Root
 LOGS_S = 5.0
 #: Seconds between two checks for another configured file.
 NOTICE_S = 5.0
-#: Bytes of a log of which lines are counted in one look: enough for who asks whether lines come steadily.
+#: Bytes of a log of which lines are counted in one look: enough to see whether lines come steadily.
 _COUNTED_BYTES = 65536
 
 
@@ -62,7 +62,7 @@ class LogCounts:
             return LogCount(end)
         try:
             _, data = reader.stretch(log, max(before.size, end - _COUNTED_BYTES), end)
-        except OSError:  # one that is removed, or damaged
+        except OSError:  # the file was removed, or is damaged
             data = b""
         return LogCount(end, before.lines + data.count(b"\n"))
 

@@ -86,7 +86,7 @@ class _Call:
 
 
 class CallThreads:
-    """Daemon threads, at most as many as there are keys and one that rests; none before the first call."""
+    """Daemon threads, at most one per key and one idle; none before the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name

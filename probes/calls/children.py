@@ -1,7 +1,7 @@
 """Children of this process: those that it starts, and orphans that come to it because it is PID 1.
 
 Each part of the daemon waits for the child that it has started. Orphans are waited for by nobody else, and must not be
-mixed up with these: who waits for another's child takes its exit status away.
+mixed up with these: a wait for another module's child takes its exit status away.
 """
 
 import contextlib

@@ -143,7 +143,7 @@ def _usual_priority() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(PermissionError):  # who is not root may lower it only
+        with contextlib.suppress(PermissionError):  # without root it may only be lowered
             os.setpriority(os.PRIO_PROCESS, 0, before)
 
 

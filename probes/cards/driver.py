@@ -1,7 +1,7 @@
 """The cards of this host as their driver tells them: found by themselves, asked by deadline, kept as one snapshot.
 
 Whatever the driver does, a call here returns in time. A card that hangs keeps its own thread and is left out until that
-call returns; the others are asked by another thread (probes/calls/call_threads.py). A driver that is gone is opened
+call returns; the others are asked by another thread (probes/calls/call_threads.py). A driver that disappeared is opened
 again when it is back.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["Driver", "DriverSettings", "Seen", "Sick", "View", "What"]
 #: So often, in seconds, a driver that is gone is looked for; and cards are on a host that has none. A driver that
 #: answers for no card at all is opened anew, at first as often as one that is gone, then more and more rarely.
 REOPEN_S, LOOK_S, RAREST_S = 5.0, 30.0, 60.0
-#: ... and who wants cards right now waits no longer than this, in seconds.
+#: ... and a caller that needs cards right now waits no longer than this, in seconds.
 _SOON_S = 0.5
 #: Of the deadline: what has nearly taken it has taken it, since other things took the rest.
 _ABOUT = 0.95
@@ -119,8 +119,8 @@ class Driver:
         return self._view
 
     async def ready(self, *, deadline_s: float | None = None) -> View:
-        """Opens what nobody has opened, and looks for a driver that is gone, sooner than `refresh` does. Returns within
-        the deadline."""
+        """Opens drivers that are not open yet, and looks for a driver that disappeared, sooner than `refresh` does.
+        Returns within the deadline."""
         limit = self._settings().driver_deadline_s if deadline_s is None else deadline_s
         end = time.monotonic() + limit
         with anyio.move_on_after(limit) as waiting:
@@ -139,7 +139,7 @@ class Driver:
         """Asks all cards, or these, and returns what is known then, after at most `deadline_s` (None: the settings').
 
         A card that has not answered by then has no value. It is HANG once its call is older than the settings'
-        deadline. A driver that is gone is opened again, at most every REOPEN_S.
+        deadline. A driver that disappeared is opened again, at most every REOPEN_S.
         """
         limit = self._settings().driver_deadline_s if deadline_s is None else deadline_s
         end = time.monotonic() + limit

@@ -67,7 +67,7 @@ class Listening:
                     self._events.extend(found)
                     self._tell()
         except Exception as error:
-            self._refused = error  # what is wrong with the driver is seen by who asks for the cards
+            self._refused = error  # the next query of the cards shows the driver's error
         finally:
             self._alive = False
             self._tell()

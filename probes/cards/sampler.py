@@ -1,4 +1,4 @@
-"""When what is read: the cards' quick readings, their slow ones, who is on them, and the processes of jobs.
+"""The sampling schedule: quick and slow readings of the cards, processes on the cards, and processes of jobs.
 
 Nothing of it runs on the loop but the timing. The driver answers within its deadline, and /proc is read by a thread
 that nobody depends on: one file of a process that is stuck in the kernel can hold a reader for ever. Such a process is

@@ -99,7 +99,7 @@ class CardTroubles:
 
     def sick(self, cards: Iterable[int]) -> dict[int, Sick]:
         """By card what is worst: it hangs, or the first kind of call that failed, but that something is not told only
-        where nothing else is wrong. A card that does not tell who is on it is not sick."""
+        where nothing else is wrong. A card that does not report its processes is not sick."""
         if not self.hanging and not self._failed:
             return {}
         found: dict[int, Sick] = {}

@@ -25,7 +25,7 @@ def words(
 
 
 def word(card: Card, every: Collection[Card], sick: Mapping[int, Sick]) -> str:
-    """The word for one card, in a job without variables of its own; "" for one that no job gets, and for a slot."""
+    """The word for one card, in a job without variables of its own; "" for a card that no job gets, and for a slot."""
     return words([card], every, sick, {})[card.index] if card.kind in (NVIDIA, ASCEND) and not card.mig else ""
 
 

@@ -40,7 +40,7 @@ class CustomCheck:
 def find(folder: str) -> list[CustomCheck]:
     """The executable files in `folder` by name; hidden ones and the left-overs of editors are passed over.
 
-    The daemon runs them with its own rights, so that one that others could have written is marked unsafe: file
+    The daemon runs them with its own rights, so a script that others could have written is marked unsafe: file
     and folder must belong to root or the daemon's user and be writable by their owner only. Raises OSError where the
     folder cannot be listed.
     """

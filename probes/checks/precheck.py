@@ -180,7 +180,7 @@ async def _cards(request: CheckRequest, deadline_s: float) -> CheckResult:
 
 
 async def _custom(settings: CheckSettings, env: dict[str, str], end: float) -> dict[str, Check]:
-    """The checks in the custom folder; one that says why where the folder cannot be read."""
+    """The checks in the custom folder; if it cannot be read, one check that reports the reason."""
     folder = settings.custom_dir
     if not folder:
         return {}

@@ -70,7 +70,7 @@ def inherited(daemon: int = 0, nursery: int = 0, given: int | None = None) -> In
     of another daemon that is not known.
 
     Everything is the nursery's, which may be older than its daemon and then has limits of another time; but it has
-    raised its own soft limit of open files, and gives ranks the one that it was started with. Its command line says
+    raised its own soft limit of open files, and gives ranks the limit that it was started with. Its command line says
     which (`--nofile`); where it does not, it was the daemon's if this daemon started it, and is unknown if another did.
     /proc lets every user read that of every process. Raises OSError, ValueError.
     """

@@ -134,7 +134,7 @@ class KernelLog:
 
 
 def sequence(data: bytes) -> int | None:
-    """The number of a record, also of one that is not wanted."""
+    """The number of a record, wanted or not."""
     fields = data.partition(b";")[0].split(b",")
     return int(fields[1]) if len(fields) >= 3 and fields[1].isdigit() and len(fields[1]) < 20 else None
 

@@ -166,7 +166,7 @@ def last_pid() -> int:
 
 
 def open_pidfd(pid: int, start: int) -> int | None:
-    """A pidfd for the process with this identity; None where it is gone (another may have its pid by now).
+    """A pidfd for the process with this identity; None if it has exited (another may have its pid by now).
 
     Raises OSError where there is no descriptor to be had: that says nothing of the process.
     """
@@ -197,7 +197,7 @@ def wait_ended(pidfd: int, seconds: float) -> bool:
 
 
 def send(pid: int, start: int, number: int) -> bool:
-    """Signals the process with this identity and no other; False where it is gone."""
+    """Signals the process with this identity and no other; False if it has exited."""
     pidfd = open_pidfd(pid, start)
     if pidfd is None:
         return False

@@ -69,7 +69,7 @@ class Procfs:
         return parse_stat(pid, self._of(pid, "stat"))
 
     def io(self, pid: int) -> Io | None:
-        """None also where it may not be read: another user's process, for who is not root."""
+        """None also without permission: another user's process, unless the caller is root."""
         found: dict[bytes, int] = {}
         for line in self._of(pid, "io").splitlines():
             name, _, value = line.partition(b": ")

@@ -140,7 +140,7 @@ class Forest:
         full = self._full_due or self._passes % FULL_EACH == 0
         present = self._procfs.pids()
         self._avoid &= present
-        fresh = self._refresh(present)  # who has a former member's pid is new, seen or not
+        fresh = self._refresh(present)  # a process with a former member's pid is new, seen or not
         candidates = present - self._members.keys() if full else present - self._seen
         for pid in candidates - self._avoid:
             if pid not in fresh and (stat := self._procfs.stat(pid)) is not None:
@@ -165,7 +165,7 @@ class Forest:
         self._avoid.discard(pid)
         self._seen.discard(pid)
 
-    # --- who is there -------------------------------------------------------------------------------------------------
+    # --- members ------------------------------------------------------------------------------------------------------
 
     def _take(self, jobs: Sequence[JobRoots]) -> bool:
         """Takes the jobs as they are now; whether one of them has roots that it did not have."""
@@ -182,7 +182,8 @@ class Forest:
         return any(before.get(job) != roots for job, roots in self._jobs.items())
 
     def _refresh(self, present: set[int]) -> dict[int, Stat]:
-        """Looks at the members again, and forgets those that are gone. Returns who has their pids now."""
+        """Looks at the members again, and forgets those that have exited. Returns the processes that have their pids
+        now."""
         others: dict[int, Stat] = {}
         for pid, member in list(self._members.items()):
             stat = self._procfs.stat(pid) if pid in present and pid not in self._avoid else None

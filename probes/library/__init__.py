@@ -1,4 +1,5 @@
-"""Proof of a hang by the library that the ranks wait in: who is inside a collective, and who never came to it.
+"""Proof of a hang by the library that the ranks wait in: which ranks are inside a collective, and which never came to
+it.
 
 `flight_recorder` reads dumps of PyTorch, `dump_files` finds them, `dump_taking` gets new ones of all ranks, `laggards`
 judges two of each rank. `nccl_ras` asks NCCL's RAS, `nccl_version` says where that is safe, `ras_judgement` judges two

@@ -1,4 +1,5 @@
-"""What two looks at a communication library prove: which collective stands still, who waits in it, who did not come."""
+"""What two looks at a communication library prove: which collective stands still, which ranks wait in it, which did not
+come."""
 
 import enum
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What HCCL's own detector wrote into the run log of CANN: who is stuck, lost, or has a broken network.
+"""What HCCL's own detector wrote into the run log of CANN: which rank is stuck, lost, or has a broken network.
 
 Each process of HCCL has a thread that exchanges heartbeats with its neighbours, and hands on what it hears, so that the
 log of any rank names every rank in trouble (the cluster heartbeat of HCCL's troubleshooting guide). Its lines are

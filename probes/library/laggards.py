@@ -67,7 +67,7 @@ def find_laggards(
 
 
 def _standing(dump: FlightDump) -> object:
-    """What differs between two dumps of a rank that has gone on."""
+    """What differs between two dumps of a rank that made progress."""
     return dump.last_record, dict(dump.groups)
 
 

@@ -4,7 +4,7 @@ The protocol is in NCCL's src/ras/client_support.cc and its user guide (Troubles
 localhost:28028 if nothing else is set, where every process of a job listens and the kernel chooses which one answers.
 The server closes the connection after a status. JSON came with 2.28.7.
 
-Asking has crashed jobs (see `nccl_version`): ask only a job that is suspected, not one that starts, at most every 15
+Asking has crashed jobs (see `nccl_version`): ask only a suspected job, not a starting one, at most every 15
 seconds. Nothing but a hello is sent before it is known that a process of the job answers, as RAS does: the port is the
 job's to choose, other jobs may share it, and another program may take the same lines for something else.
 """

@@ -71,7 +71,7 @@ def _unescaped(text: str) -> str:
 
 
 async def free(look: Look) -> list[CheckResult]:
-    """statvfs(2) of each path, side by side; one that hangs holds up no other. Of muster's own folders those count that
+    """statvfs(2) of each path, side by side; a hanging path delays no other. Of muster's own folders those count that
     are on no file system that is asked for already."""
     results: dict[str, list[CheckResult]] = {}
     devices: dict[str, int] = {}
@@ -155,7 +155,7 @@ def _line(mount: Mount) -> str:
 
 
 async def nfs(look: Look) -> list[CheckResult]:
-    """Asks each network file system, side by side, for its size; one that hangs is left to its thread."""
+    """Asks each network file system, side by side, for its size; a hanging file system is left to its thread."""
     table = await watched.call("read mountinfo", lambda: _mountinfo(look.roots.proc))
     shares = [mount for mount in table if _NETWORK.fullmatch(mount.type)]
     answers: dict[str, str] = {}

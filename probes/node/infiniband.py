@@ -42,7 +42,7 @@ class Port:
 
 
 def read(sys: Path, ignored: Sequence[str] = ()) -> list[Port]:
-    """All ports. One that vanishes meanwhile, or cannot be read, is left out."""
+    """All ports. Omits a port that disappears meanwhile or cannot be read."""
     found = []
     for adapter in listed(sys / _FOLDER):
         if adapter.name in ignored:
@@ -68,7 +68,7 @@ async def check(look: Look) -> list[CheckResult]:
 def judge(ports: Sequence[Port], past: dict[str, PortPast], s: NodeSettings, now: float) -> list[CheckResult]:
     """The rule itself. `past` is what is remembered of each port; what is new is written into it.
 
-    A port that never was up is not in use, unless `ib_ports` asks for more than there are. An adapter that is gone
+    A port that never was up is not in use, unless `ib_ports` asks for more than there are. A removed adapter
     counts as down.
     """
     there = {port.name: port for port in ports}

@@ -31,7 +31,7 @@ class Streaks:
         self._rows: dict[Key, Streak] = {}
 
     def note(self, key: Key, so: bool, now: float, gap_s: float) -> Streak:
-        """Whether it is so at `now`; a look less than `gap_s` after the one that was counted last is not counted."""
+        """Whether it is so at `now`; a look less than `gap_s` after the last counted look is not counted."""
         if not so:
             self._rows.pop(key, None)
             return Streak(0, now, now)

@@ -163,7 +163,7 @@ def about(item: str, facts: CardFacts) -> About:
 def each(
     item: str, kinds: tuple[str, ...], judge: Callable[[About, CardFacts, Health, Look], list[CheckResult]]
 ) -> Judge:
-    """A check that judges each card by its health: one that gives none is NODE_NOT_TOLD, and `driver` says why."""
+    """A check that judges each card by its health: a card without a report is NODE_NOT_TOLD, and `driver` says why."""
 
     async def judged(look: Look) -> list[CheckResult]:
         results: list[CheckResult] = []

@@ -110,7 +110,7 @@ class Looker:
         self.rules = {rule.check.item: rule for rule in self._all_rules()}
         self._relisted_at = time.monotonic()
         self._following = Following(KernelLog(log, after))
-        # A card that is gone is still known by its place on the bus.
+        # A missing card is still known by its place on the bus.
         remembered = self._memory.inventory
         self._findings = Findings(
             settings, lambda: [*driver.view.whole.values(), *remembered.absent(driver.view.cards)], earlier_boots

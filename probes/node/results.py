@@ -29,7 +29,7 @@ def still(item: str, device: str, code: Code, results: Sequence[CheckResult]) ->
         return False  # what the item looks at is not there any more
     if device.startswith("card ") or not mine or any(_unsure(r) for r in whole):
         return None
-    return False  # a mount or a port that is gone
+    return False  # the mount or port was removed
 
 
 def _unsure(result: CheckResult) -> bool:

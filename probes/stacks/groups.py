@@ -55,12 +55,12 @@ def _place(group: Group) -> tuple[int, bool, bool, int, int]:
 
 
 def telling(process: ProcessStacks) -> PythonThread | None:
-    """The thread that says what a process does: the main thread, or the one that this waits for. None: no Python."""
+    """The thread that shows what a process does: the main thread, or the thread that it waits for. None: no Python."""
     main = main_thread(process)
     if main is None or not main.frames or not main.frames[0].startswith(_JOINS):
         return main
     others = [thread for thread in process.python if thread is not main and not is_idle(thread)]
-    # Of several the one that runs, then the one that is deepest in code that is not Python's own.
+    # Of several the running one, then the one deepest in code outside Python's own library.
     return max(others, key=lambda thread: (thread.active, len(thread.held)), default=main)
 
 

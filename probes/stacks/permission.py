@@ -3,7 +3,7 @@
 The rules are those of ptrace(2), "Ptrace access mode checking", which reading another's memory (process_vm_readv) is
 subject to: the same user, no capability that the reader has not, and not marked as not dumpable, or CAP_SYS_PTRACE;
 then Yama's; then a security module's. A seccomp filter refuses the calls themselves; py-spy 0.4.3 then reads
-/proc/PID/mem, which the same rules guard, so that without stopping the process it gets on with such a filter.
+/proc/PID/mem, which the same rules guard, so that it works with such a filter if it does not stop the process.
 """
 
 import os

@@ -1,11 +1,11 @@
 """`py-spy dump --nonblocking`: the Python stacks of a process that does not notice.
 
-With `--nonblocking` the process is only read (process_vm_readv), never stopped, so that one that hangs in the kernel
-or was stopped is no hindrance (without it the dump of a process in state D does not return: reference, hang facts), and
-a healthy one loses nothing. The price: what was read while it ran may be torn, and then py-spy says so and is asked
-again. `--native` cannot be combined with it: that one stops the process, for a second or more where its libraries are
-large, interrupts its system calls (epoll_wait gives EINTR), and fails where it is stopped already. Measured with py-spy
-0.4.3 on Linux 6.18: a dump takes 15 ms, one with native frames of a process with PyTorch 1.3 s.
+With `--nonblocking` the process is only read (process_vm_readv), never stopped, so that a process that hangs in the
+kernel or was stopped is no hindrance (without it the dump of a process in state D does not return: reference, hang
+facts), and a healthy one loses nothing. The price: what was read while it ran may be torn, and then py-spy says so and
+is asked again. `--native` cannot be combined with it: that one stops the process, for a second or more where its
+libraries are large, interrupts its system calls (epoll_wait gives EINTR), and fails where it is stopped already.
+Measured with py-spy 0.4.3 on Linux 6.18: a dump takes 15 ms, one with native frames of a process with PyTorch 1.3 s.
 """
 
 import enum

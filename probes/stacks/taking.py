@@ -89,7 +89,7 @@ class _StackTake:
         self._notes[what].append(target)
 
     def close(self, number: int, target: StackTarget) -> None:
-        """The time is over: says so of one that was not looked at to the end."""
+        """Notes that the time was over before this process was read completely."""
         if number not in self._done:
             bare = self.looks.get(number) or ProcessStacks(target.rank, target.pid, target.start)
             self.looks[number] = replace(bare, trouble="the time limit passed before its turn")
@@ -128,7 +128,7 @@ class _StackTake:
         return replace(stacks, python=python, trouble=trouble) if await self._is_there(target) else None
 
     async def _is_there(self, target: StackTarget) -> bool:
-        """False for one that has ended."""
+        """False if it has ended."""
         there = True
         with anyio.move_on_after(READ_S):
             try:
@@ -215,7 +215,7 @@ class _StackTake:
         places = {(look.pid, look.start): number for number, look in self.looks.items() if look is not None}
         for group in grouped(look for look in self.looks.values() if look is not None)[:count]:
             look = group.owners[0]
-            # One that is stopped cannot be stopped again, and one in state D does not stop.
+            # A stopped process cannot be stopped again, and a process in state D does not stop.
             if not look.python or any(task.state in STUCK for task in look.tasks):
                 continue
             target = StackTarget(look.rank, look.pid, look.start)

@@ -36,8 +36,8 @@ class Ends:
         #: While it is not known whether they were let go, by a predecessor maybe: how they ended says nothing yet.
         self.undecided = True
         self._pidfds: dict[int, int] = {}
-        # An epoll of their own: it lists who has ended in the order of the ends, for every reader and whatever happened
-        # besides in this turn of the loop. The kernel keeps no exit times by which to sort later.
+        # An epoll of their own: it lists the ended ranks in the order of their ends, for every reader and whatever
+        # happened besides in this turn of the loop. The kernel keeps no exit times by which to sort later.
         self._ending = select.epoll()
         self._numbers: dict[int, int] = {}
         self._readable: list[int] = []
@@ -219,7 +219,7 @@ class Ends:
         return f": the job reached its limit of {limit >> 20} MiB" if limit else ""
 
     def _wait_for(self, ranks: list[Rank]) -> None:
-        """Only the one who waits learns the peak (KiB); nothing depends on it, so it need not be on the disk yet."""
+        """Only wait4(2) reports the peak (KiB); nothing depends on it, so it need not be on disk yet."""
         used = []
         for rank in ranks:
             try:

@@ -46,7 +46,7 @@ class Escalation:
         sent: tuple[str, ...] = (),
         hung: Mapping[str, object] | None = None,
     ) -> None:
-        """Begins a stop, or shortens one that is under way. `steps`: of the grace, in seconds; None: the job's own.
+        """Begins a stop, or shortens a running one. `steps`: of the grace, in seconds; None: the job's own.
         `ranks`, `again`: see lifecycle.Stop. `up`: when it began, if the daemon has begun it already (seconds of
         CLOCK_BOOTTIME), and `sent`: the signals that it sent. `hung`: since and how, see lifecycle.Asked.
 

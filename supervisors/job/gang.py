@@ -89,7 +89,7 @@ class Gang:
             self._control.publish_refusal(self._ledger.refusal if waits else "")
 
     def _work(self) -> None:
-        """Notes who has ended, then does what follows."""
+        """Records the ended ranks, then does what follows."""
         self._sessions.turn()
         if self._job.state.final:
             return

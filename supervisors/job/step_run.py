@@ -64,7 +64,7 @@ class StepRun:
         self.arm()
 
     def arm(self) -> None:
-        """Counts the time of the step that is run, also of one that a predecessor began."""
+        """Counts the time of the running step, even if a predecessor began it."""
         job = self._context.job
         left = steps.time_limit(job.step_name, self._spec) - (process.uptime() - job.step_up)
         self._time_up = time.monotonic() + left

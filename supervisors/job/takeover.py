@@ -84,7 +84,7 @@ class Takeover:
         self._ends.undecided = False
 
     def _carry_on(self) -> None:
-        """They were let go. A stop is gone on with before an end is judged: a predecessor may have sent SIGTERM, and
+        """They were let go. A pending stop continues before an end is judged: a predecessor may have sent SIGTERM, and
         not have lived to write so. Raises OSError."""
         job = self._context.job
         self._sessions.ends.end_strays()

@@ -52,7 +52,7 @@ class Account:
 
     @classmethod
     def of(cls, user: str) -> "Account":
-        """Looks `user` (a name, a number, or empty for our own) up. Raises NotStartable for one that does not exist."""
+        """Looks `user` (a name, a number, or empty for our own) up. Raises NotStartable for an unknown user."""
         number = os.geteuid() if not user else int(user) if _NUMBER.fullmatch(user) else None
         if number is not None and number > _MAX_ID:
             raise NotStartable(f"user {user}: a user's number is at most {_MAX_ID}")
@@ -237,7 +237,7 @@ def read_unborn(path: Path) -> dict[int, dict[str, Any]]:
 
 
 def read_unborn_line(fd: int) -> dict[str, Any] | None:
-    """What a child that gave up left in a pipe of its own; None for one that did not."""
+    """The error that a failed child wrote into its pipe; None if it did not fail."""
     with contextlib.suppress(OSError, ValueError):
         entry = json.loads(os.read(fd, 4096))
         return entry if isinstance(entry, dict) else None

@@ -57,7 +57,7 @@ class Containment:
         for yet, and say nothing. An empty scan of /proc proves nothing: a process that
         forks and exits can be missed by it for ever.
 
-        The cgroup counts its processes; who has no children and is a subreaper has no descendants. After a takeover
+        The cgroup counts its processes; a subreaper without children has no descendants. After a takeover
         without a cgroup that can be read a scan proves something if no process was made meanwhile: whoever lived was
         listed, and did not pass its place on to a child. Where processes are made all the time, many empty scans must
         do.
@@ -146,7 +146,7 @@ class Containment:
         return members
 
     def remove(self) -> None:
-        """Removes the cgroup; one that is not empty (a process that cannot be killed) stays."""
+        """Removes the cgroup, unless it still has a process (which cannot be killed)."""
         if self._cgroup is not None:
             remove_cgroup(self._cgroup)
 

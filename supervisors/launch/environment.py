@@ -64,7 +64,7 @@ def common(root: Root, spec: JobSpec, job: Job, account: Account) -> dict[str, s
         words = visible(job)
         if job.card_kind == "nvidia":
             env["CUDA_VISIBLE_DEVICES"] = ",".join(words)
-            # Else CUDA counts the fastest card first, and the driver, by which cards are leased, by the bus.
+            # Otherwise CUDA counts the fastest card first, while the driver, and with it the lease, counts by the bus.
             env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         elif job.card_kind == "ascend":
             env["ASCEND_RT_VISIBLE_DEVICES"] = ",".join(words)

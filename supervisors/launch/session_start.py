@@ -36,7 +36,7 @@ class SessionRequest:
     """A command to run beside a rank (None: the first of this node); times are in seconds.
 
     `env` comes over the rank's, `workdir` in the place of its own unless it is empty. `abandoned_s`: it is ended when
-    nobody was attached for so long; `grace_s`: from the first signal to SIGKILL; `by`: who asks.
+    nobody was attached for so long; `grace_s`: from the first signal to SIGKILL; `by`: the caller.
     """
 
     argv: tuple[str, ...]

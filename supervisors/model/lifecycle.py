@@ -205,8 +205,8 @@ class Job:
     last_time: float = 0.0
 
     def rank(self, number: int) -> Rank:
-        """The rank with this number over all nodes, or the step for STEP. Raises IllegalTransition for one that the job
-        does not have."""
+        """The rank with this number over all nodes, or the step for STEP. Raises IllegalTransition for a rank that the
+        job does not have."""
         if number == STEP and self.step is not None:
             return self.step
         # Numbers follow one another, but for what a rank table may say.

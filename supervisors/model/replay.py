@@ -39,7 +39,7 @@ def apply(job: Job, record: Record) -> None:
 
 
 def refuse_illegal(job: Job, record: Record) -> Kind:
-    """The kind of a record that may come now. Raises IllegalTransition for one that may not."""
+    """The kind of a record that may come now. Raises IllegalTransition if it may not."""
     try:
         kind = Kind(record["kind"])
     except ValueError:

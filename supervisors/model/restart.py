@@ -16,7 +16,7 @@ MAX_HANG_RESTARTS = 3
 
 
 def allowed(spec: JobSpec, job: Job, state: State) -> bool:
-    """Whether there is to be another attempt after one that ended so. Not after a stop that somebody asked for, nor
+    """Whether another attempt follows an attempt that ended like this. Not after a stop that somebody asked for, nor
     where the command cannot be executed: it could not the next time either."""
     if state not in (State.FAILED, State.LOST) or job.attempt >= spec.max_restarts:
         return False

@@ -261,7 +261,7 @@ class JobSpec:
 
     def digest(self) -> str:
         """SHA-256 over all fields, hexadecimal: what makes a second start the same or another job. One rank that is
-        asked for is the one that a job has by default."""
+        asked for is the default."""
         return _sha256(replace(self, ranks=0) if self._one_rank else self)
 
     def has_digest(self, digest: str) -> bool:

@@ -59,7 +59,7 @@ class Field:
     allowed: tuple[str, ...] = ()
     #: What the value is, in words: "a host name".
     what: str = ""
-    #: Makes of a value the one that may be shown; None: the value is no secret.
+    #: Returns a form of the value that may be shown; None: the value is no secret.
     hide: Callable[[Any], Any] | None = None
     name: str = ""
     default: Any = None

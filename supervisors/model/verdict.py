@@ -42,7 +42,7 @@ def outcome(job: Job, number: int, status: int | None, unborn: bool) -> Outcome:
 
 
 def failed(rank: Rank) -> bool:
-    """True for a rank that ended by itself, and not well; and for one that hung, however it then ended."""
+    """True for a rank that failed by itself, and for a rank that hung, however it then ended."""
     return rank.outcome in (Outcome.LOST, Outcome.HUNG) or (rank.outcome in _OWN and rank.status != 0)
 
 
@@ -149,7 +149,7 @@ def known(job: Job) -> Verdict | None:
 
 
 def so_far(job: Job) -> Verdict | None:
-    """The verdict of a job that has ended; of one that is being ended what is known by now; of another None."""
+    """The verdict of an ended job; the facts so far of a job that is ending; None for a running job."""
     if (end := known(job)) is not None:
         return end
     stop = job.stop
@@ -266,7 +266,7 @@ def _hung(job: Job, first: Rank, last_lines: tuple[str, ...], victims: tuple[int
     if len(hung) == len(job.ranks):
         where = "the job"
     code = shell_code(first.status) or HUNG_CODE
-    # A reason that names the ranks says it all: where each is, and who waits for whom.
+    # A reason that names the ranks is complete: where each is, and which waits for which.
     by_name = job.stop.reason.startswith("rank")
     text = ("hung" if by_name else f"{where} hung") + (f": {job.stop.reason}" if job.stop.reason else "")
     return Verdict(code, text, first.rank, last_lines, victims, *recommend(job, first, fault))

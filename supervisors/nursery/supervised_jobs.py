@@ -163,7 +163,7 @@ class SupervisedJobs:
                 job.holds.append(open_reader(path))
 
     def _fork(self, job_id: str, before: SupervisedJob | None = None) -> SupervisedJob:
-        """Forks a supervisor; `before` is the one that it succeeds, whose holds go on. Raises OSError."""
+        """Forks a supervisor; `before` is its predecessor, whose holds stay. Raises OSError."""
         self._find_fit()
         ours, theirs = self._pair()
         try:
@@ -300,7 +300,7 @@ class SupervisedJobs:
             self._close(job, unusable if code == supervisor.UNUSABLE else "the job has ended")
             return
         if code == supervisor.BUSY and not self._retired and self._holder(job.job_id) not in (0, *self._daemons()):
-            # Lost a race against another nursery's: look who has the job.
+            # Lost a race against another nursery's supervisor: see which one has the job.
             self._jobs.pop(job.job_id)
             self.tend(job.job_id, None)
             for client in job.waiting:
@@ -342,8 +342,8 @@ class SupervisedJobs:
             return 0
 
     def _report(self, job: SupervisedJob, how: str, error: str, *, lived: bool = True) -> None:
-        """Tells the daemons of the death of a supervisor, and keeps that for one that comes later. `lived`: False where
-        none could be started."""
+        """Tells the daemons of the death of a supervisor, and keeps that for a daemon that connects later. `lived`:
+        False where none could be started."""
         which = {"pid": job.pid, "refused": job.refused}
         job.death = {"op": "died", "job": job.job_id, "how": how, "error": error, "lived": lived} | which
         self._tell(job.death)

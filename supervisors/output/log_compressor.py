@@ -30,7 +30,7 @@ def _compress(folder: int, log: Path, piece: Piece, level: int) -> Generator[int
     target = f"{piece.path.name}.gz"
     part = f"{target}.part"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(part, dir_fd=folder)  # of one that was killed
+        os.unlink(part, dir_fd=folder)  # left by a killed compressor
     source = gzip_members.open_read(piece.path.name, folder)
     try:
         stat = os.fstat(source)

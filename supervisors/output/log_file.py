@@ -40,7 +40,7 @@ Claims = dict[tuple[int, int], Path]
 
 
 class LogFile:
-    """One log on disk. Only one process writes it: the one that holds the job's lock."""
+    """One log on disk. Only the process that holds the job's lock writes it."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LogFile:
         self.fd = -1
         #: Why output is missing that was recorded last, if any is: DELETED, MOVED or CUT.
         self.taken = ""
-        #: Why the file under the log's name cannot be opened, while output goes on into the one that had the name.
+        #: Why the file under the log's name cannot be opened, while output continues in the file that had the name.
         self.displaced: OSError | None = None
         #: What happened to the file that was written so far, while the one under the log's name cannot be opened.
         self._missing = ""

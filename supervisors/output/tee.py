@@ -111,7 +111,8 @@ class RankLog:
 
     @property
     def displaced(self) -> OSError | None:
-        """Why the file under the log's name cannot be opened, while output goes on into the one that was moved away."""
+        """Why the file under the log's name cannot be opened, while output continues in the file that was moved
+        away."""
         return self._file.displaced
 
     @property

@@ -22,7 +22,7 @@ from muster.supervisors.wire.messages import Message
 
 #: For so long after a connection was lost all output is kept for who comes back, and an end that was sent can be sent
 #: again; in seconds. Longer than `muster exec` looks for the next daemon, last attempt included (PATIENCE_S in
-#: agent/cli/client/calls.py): else the oldest output is gone when it comes.
+#: agent/cli/client/calls.py): otherwise the oldest output is lost when the client returns.
 LOST_S = 75.0
 #: No more is written to a client that has so many bytes to take.
 BACKLOG = 1 << 17
@@ -89,7 +89,7 @@ class Session:
         return sum(outlet.end - outlet.start for outlet in self.outlets.values())
 
     def answer(self) -> Message:
-        """To who has begun it, or attaches to it."""
+        """To the client that began it, or attaches to it."""
         out, err = (outlet.sent for outlet in self.outlets.values())
         plain = {"session": self.id, "rank": self.rank, "pid": self.pid, "tty": self.request.tty}
         return {"ok": True} | plain | {"input": self.inlet.had, "stdout": out, "stderr": err}
@@ -109,7 +109,7 @@ class Session:
             "exited": self.exited,
         }
 
-    # --- who is attached ----------------------------------------------------------------------------------------------
+    # --- the client ---------------------------------------------------------------------------------------------------
 
     def go_back(self, stdout: int | None, stderr: int | None) -> None:
         """Before somebody else attaches: to what that one has. Raises SessionRefused, with nothing changed."""
@@ -278,7 +278,7 @@ class Session:
             return
         with contextlib.suppress(OSError):
             if os.get_terminal_size(self._master) == (columns, rows):
-                self._signal(signal.SIGWINCH)  # the kernel tells of a change only; who attaches wants the screen drawn
+                self._signal(signal.SIGWINCH)  # the kernel reports only a change; an attaching client needs a redraw
             set_size(self._master, rows, columns)
 
     def _signal(self, number: int) -> None:
@@ -295,7 +295,7 @@ class Session:
                 # The child has not made its group yet. It is ours and was not waited for, so its number is its own.
                 os.kill(self.pid, number)
             return
-        # Its first process has gone before the others: they are looked for, which takes time, so not for each signal.
+        # Its first process has exited before the others. Finding these takes time, so it is not done for each signal.
         if not self._late:
             self._loop.later(LOOK_S, self._signal_late)
         self._late.add(number)
@@ -310,7 +310,7 @@ class Session:
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Whether there is such a group."""
+    """Whether the group exists."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:

@@ -125,7 +125,7 @@ class Outlet:
         return self._start + len(self._kept)
 
     def hold(self, holds: bool) -> None:
-        """Whether somebody will have all of it: the command waits for room then. Else the oldest is dropped."""
+        """Whether a client reads all of it: then the command waits for room. Otherwise the oldest is dropped."""
         self._holds = holds
         self._watch()
 

@@ -26,7 +26,7 @@ def given_limit() -> int:
 
 def raise_again() -> bool:
     """Takes back what somebody has lowered of our own limit since (prlimit), as far as this user may: a hard limit is
-    raised by who has CAP_SYS_RESOURCE. Returns whether it is higher now."""
+    raised with CAP_SYS_RESOURCE only. Returns whether it is higher now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in (hard if _hard is None else _most(_hard, hard), hard):
         if not _is_below(soft, wanted):

@@ -14,7 +14,7 @@ from muster.probes.kernel.backoff import Backoff
 from muster.supervisors.system.loop import Alarm, Loop
 from muster.supervisors.system.urgency import Urgency
 
-#: How long SIGKILL may take before a process counts as one that cannot be killed, and how often it is sent, in seconds.
+#: Seconds until a process that survives SIGKILL counts as unkillable, and between two SIGKILLs.
 KILL_WAIT_S = 30.0
 KILL_AGAIN_S = 0.02
 #: Where the first SIGKILLs do not do, the next ones are sent ahead of everything else, for so many seconds: processes

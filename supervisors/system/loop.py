@@ -100,7 +100,7 @@ class Loop:
         self._epoll.modify(fd, events)
 
     def remove(self, fd: int) -> None:
-        """Forgets a descriptor; one that is not known is passed over."""
+        """Forgets a descriptor; ignores an unknown one."""
         resting = self._resting.pop(fd, None)
         if resting is not None:
             resting.cancel()

@@ -22,7 +22,7 @@ MAX_BACKLOG = 65536
 REST_S = 1.0
 #: How long all clients together have for what is still to be sent to them when a server closes, in seconds.
 CLOSE_S = 1.0
-#: How long one that is sent away has for it, in seconds.
+#: Seconds that a refused client has to disconnect.
 LEAVE_S = 5.0
 
 

@@ -20,7 +20,7 @@ _PAGE = 256
 
 
 class EventService(event_pb2_grpc.EventServiceServicer):
-    """Every watcher reads the store at its own pace; nothing is queued for one that does not read."""
+    """Every watcher reads the store at its own pace; nothing is queued for a watcher that does not read."""
 
     def __init__(self, context: ServerContext, bookmark_s: float = BOOKMARK_S) -> None:
         """`bookmark_s`: seconds of silence after which a bookmark is sent."""

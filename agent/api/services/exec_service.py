@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     _Stream = aio.ServicerContext[exec_pb2.ExecRequest, exec_pb2.ExecResponse]
     _Unary = aio.ServicerContext[Any, Any]
 
-#: Seconds for which the successor of a supervisor that has gone is looked for.
+#: Seconds to wait for the successor of a supervisor that has exited.
 LOOK_S = 5.0
 #: Jobs whose supervisors are asked at once for their sessions.
 ASKED_AT_ONCE = 16
@@ -228,7 +228,7 @@ class ExecService(ExecServiceServicer):
         async def end_in_time() -> None:
             await anyio.sleep(limit)
             answer.timed_out = True
-            with suppress(MusterError):  # it has just ended, or its supervisor has gone, which the link tells
+            with suppress(MusterError):  # it has just ended, or its supervisor has exited, which the link reports
                 await self._ask(entry, {"op": "end_session", "session": link.started.session})
 
         lost: LinkLost | None = None

@@ -205,7 +205,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
             while not (entry.job.state.final or entry.gone):
                 await entry.changed.next()
             # A supervisor that just comes back, say, is given the time to tell how it ended.
-            # One that is there and says that it cannot write is not waited for.
+            # A supervisor that runs and reports that it cannot write is not waited for.
             with anyio.move_on_after(0 if entry.owed else RECORDED_S):
                 entry = await self._server.registry.wait_ended(entry.job_id)
         return entry

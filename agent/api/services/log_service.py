@@ -68,7 +68,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         at = await _starts(request, files, sizes, limits)
         asked = dict(request.offsets)
         for rank, offset in at.items():
-            # Else nobody knows where reading begins until there is something to read, which may be never.
+            # Otherwise the start of reading is unknown until the first output, which may never come.
             if request.HasField("tail_lines") or (offset and rank not in asked):
                 await context.write(message(log_reading.Chunk(rank, offset, b"")))
         begun = dict(at) if limits.begins_late else {}

@@ -115,7 +115,7 @@ class Address:
 
 
 def _no_password() -> str:
-    """Else OpenSSL would ask for it on the terminal."""
+    """Without it, OpenSSL would ask for the password on the terminal."""
     raise ValueError("the key has a password: use a key without one, readable by you only")
 
 

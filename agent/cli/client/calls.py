@@ -65,7 +65,7 @@ class DaemonConnection:
         self.logs = log_pb2_grpc.LogServiceStub(self.channel)
         self.events = event_pb2_grpc.EventServiceStub(self.channel)
         self.nodes = node_pb2_grpc.NodeServiceStub(self.channel)
-        #: Whether a daemon has answered by now: one that is away since then may come back.
+        #: Whether a daemon has answered by now: if it disappears after that, it may come back.
         self.met = False
         #: True: a wait prints nothing.
         self.quiet = False

@@ -255,7 +255,8 @@ class ExecClient:
         return answer
 
     async def _part(self, call: "_Call") -> None:
-        """Says that we have all. A call that ended while we write would be taken for one that broke."""
+        """Confirms that all output has arrived. Otherwise an end of the call while we write would look like a broken
+        call."""
         self._call = None
         with anyio.move_on_after(PART_S), contextlib.suppress(_Cut, grpc.RpcError, asyncio.InvalidStateError):
             async with self._writing:
@@ -351,7 +352,7 @@ class ExecClient:
         numbers = [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP]
         if self.terminal.there:
             numbers += [signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT]
-        # One that is ignored stays so (nohup, and what a shell starts in the background).
+        # An ignored signal stays ignored (nohup; commands that a shell starts in the background).
         heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
         with anyio.open_signal_receiver(*heeded) as signals:
             task_status.started()

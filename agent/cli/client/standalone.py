@@ -248,7 +248,7 @@ def _spawn(root: Path, owner_fd: int, claim_fd: int) -> subprocess.Popen[bytes]:
 
 
 def _end(daemon: "subprocess.Popen[bytes]", grace_s: float, interrupts: Interrupts) -> bool:
-    """Waits for the end of a daemon whose pipe is closed; one that has a job stops it first, which takes its grace. A
+    """Waits for the end of a daemon whose pipe is closed; a daemon with a job stops it first, which takes its grace. A
     signal that asks for something new ends that: false, and the daemon goes on."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         daemon.wait(TIDY_S)

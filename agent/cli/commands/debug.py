@@ -200,7 +200,7 @@ def _root(address: Address) -> Root:
 
 
 def _tail(path: Path) -> bytes:
-    """Whole lines: of one that is cut nobody could say any more whether a URL is in it."""
+    """Whole lines: a cut line could hide a URL from the masking."""
     with open(path, "rb") as file:
         try:
             file.seek(-_TAIL, os.SEEK_END)

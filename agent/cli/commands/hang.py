@@ -93,8 +93,8 @@ def replay(files: tuple[str, ...], changes: tuple[tuple[str, str], ...], rule: s
 
 
 def _lines(file: str) -> Iterator[bytes]:
-    """One after the other; of one that is too long only the begin, so that any file is read in constant room. Raises
-    Failure."""
+    """One line after the other; of an overlong line only the beginning, so that any file is read in constant memory.
+    Raises Failure."""
     from muster.probes.hang.hang_replay import MAX_LINE
 
     try:

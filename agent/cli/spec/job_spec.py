@@ -79,7 +79,7 @@ class Draft:
         return spec
 
     def _name(self, field: str) -> str:
-        """A field as its user wrote it; one that nobody wrote as it can be written."""
+        """A field as its user wrote it; a field that the user did not write, as it would be written."""
         about = FIELDS[field]
         return self.written.get(field) or about.option or about.key or about.api
 

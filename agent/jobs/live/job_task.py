@@ -35,7 +35,7 @@ class JobTask:
     """Lives as long as its job; `run` returns when the job has ended and its supervisor has left."""
 
     def __init__(self, entry: Entry, around: Surroundings, held: HeldJob | None) -> None:
-        """`held`: a job that was accepted just now; None for one that was there when the daemon started."""
+        """`held`: a job that was accepted just now; None for a job that existed when the daemon started."""
         self.entry = entry
         self.done = anyio.Event()
         self._around = around
@@ -232,7 +232,7 @@ class JobTask:
     async def _read_along(self, size: int | None) -> None:
         entry = self.entry
         # What is on disk for sure can be less than what was read without asking: its writer took a record back.
-        # Likewise what its writer owed is not known to be written once it is gone.
+        # Likewise, once its writer has exited, nobody knows whether the records that it owed were written.
         again = (size is not None and 0 < size < entry.end) or (size is None and bool(entry.owed))
         end, number = (0, 0) if again else (entry.end, entry.records)
         if size is None:  # nobody is known to write it

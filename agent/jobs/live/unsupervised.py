@@ -84,7 +84,7 @@ class Unsupervised:
         tell: Callable[[str], None],
         reading: anyio.Lock,
     ) -> None:
-        """`held`: a job that was accepted just now; None for one that was there when the daemon started. `tell` is
+        """`held`: a job that was accepted just now; None for a job that existed when the daemon started. `tell` is
         called with a sentence while the journal cannot be written, and with none when it can. `reading`: held by who
         applies what the journal has."""
         #: Whether no supervisor has had the job.

@@ -52,7 +52,7 @@ class Keeper:
 
 
 def _shrink(database: Database, pages: int) -> None:
-    """Drops ended jobs, the one that ended first before the others; then cards that are gone; then the oldest days."""
+    """Drops ended jobs, the earliest end first; then cards that no longer exist; then the oldest days."""
     c = database.connection
     while _used(database) > pages:
         with c:

@@ -32,7 +32,7 @@ from muster.agent.telemetry.history.history_rows import (
 FORMAT = 1
 #: Bytes of the write-ahead log before it is put into the database, and at most an eighth of the bound.
 _LOG_BYTES = 4 << 20
-#: Seconds that are waited for somebody else who has the file open.
+#: Seconds to wait for another process that has the file open.
 _LOCKED_S = 5.0
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -98,7 +98,7 @@ class Database:
         return {SeriesKey(*row[:3]): Busy(*row[3:]) for row in rows}
 
     def busy_of(self, key: SeriesKey) -> Busy | None:
-        """Of one job; None for one that is not there."""
+        """Of one job; None for an unknown job."""
         rows = self._all(
             "SELECT since, busy, seconds FROM series WHERE kind = ? AND name = ? AND born = ?", *astuple(key)
         )

@@ -91,7 +91,7 @@ def run(path: str, *args: str, limit_s: float = _LIMIT_S) -> str:
 
 
 def _before(first: str, then: str) -> str:
-    # An empty place in such a list is the current folder, which is nobody's to look in.
+    # An empty entry of PATH means the current folder, which must not be searched.
     return ":".join(folder for folder in f"{first}:{then}".split(":") if folder)
 
 
@@ -259,7 +259,7 @@ class NpuSmi:
         board, chip = seat
         asked = {one: self._details.get(one, (-math.inf, {}))[0] for one, *_ in self._places}
         now = time.monotonic()
-        # Cards are asked for their health one by one: each time another board has its turn, the one that waits longest.
+        # Cards are asked for their health one by one: each time it is the turn of the board that has waited longest.
         if now - max(asked.values(), default=0.0) >= PAUSE_S and asked.get(board) == min(asked.values()):
             self._details[board] = (now, self._ask_details(board))
         at, chips = self._details.get(board, (-math.inf, {}))

@@ -84,7 +84,7 @@ class _Session:
         return handle
 
     def memory(self, handle: Any) -> tuple[int | None, int | None]:
-        """Used and total bytes. This call goes to the card itself: one that does not answer it is in trouble."""
+        """Used and total bytes. This call goes to the card itself: a card that does not answer it is in trouble."""
         try:
             if self.memory_v2:
                 try:

@@ -69,7 +69,8 @@ def load() -> Any:
 
 
 class Nvml:
-    """NVML's functions by their names in pynvml. One that an older pynvml lacks is as one that the library lacks."""
+    """NVML's functions by their names in pynvml. A function missing in an older pynvml counts as missing in the
+    library."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -88,7 +89,7 @@ class Nvml:
 
     def maybe(self, name: str, *args: Any) -> Any:
         """What the call says, None where this one thing is not told. Raises DriverError for what is about more than
-        that: the card is lost or needs a reset, the driver is gone."""
+        that: the card is lost or needs a reset, the driver was unloaded."""
         function = getattr(self.module, name, None)
         if function is None:
             return None

@@ -27,7 +27,7 @@ _HEALTHY, _LIMITED = 1, 3
 
 
 def health(nvml: Nvml, handle: Any) -> Health:
-    """Raises DriverError where the card is lost or must be reset, or where the driver is gone."""
+    """Raises DriverError where the card is lost or must be reset, or if the driver was unloaded."""
     fields = nvml.fields(handle, _FIELDS)
     limit = nvml.maybe("nvmlDeviceGetEnforcedPowerLimit", handle)
     ecc = nvml.maybe("nvmlDeviceGetEccMode", handle)

@@ -1,4 +1,4 @@
-"""Are the node's cards those that it had, and does the driver show every one that is on the bus?"""
+"""Compares the node's cards with those that it had, and with those on the PCI bus."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -107,7 +107,7 @@ async def judge(look: Look) -> list[CheckResult]:
 
 
 def _of_cards(look: Look, found: Comparison) -> list[CheckResult]:
-    """Of each card that is there: it is the one that was, or how it differs."""
+    """For each present card: whether it is the remembered card, or how it differs."""
     results = []
     differ = {difference.device: difference for difference in found.differences if difference.now is not None}
     for facts in look.cards(look.view.kind):

@@ -85,7 +85,7 @@ def _describe(holder: Holder, process: CardHolder) -> str:
 
 
 def read(proc: Path, pid: int) -> CardHolder | None:
-    """A process that is alive; None for one that is gone, and for a zombie, which holds nothing."""
+    """A living process; None for a process that has exited, and for a zombie, which holds nothing."""
     folder = proc / str(pid)
     try:
         stat = parse_stat(pid, (folder / "stat").read_bytes())

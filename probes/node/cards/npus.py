@@ -70,7 +70,7 @@ def errors(say: About, facts: CardFacts, health: Health, _look: Look) -> list[Ch
 
 
 def network(say: About, facts: CardFacts, health: Health, look: Look) -> list[CheckResult]:
-    """CRITICAL for a port that was up; one that never was may have no cable, and warns."""
+    """CRITICAL for a port that was up; WARN for a port that never was: it may have no cable."""
     s = look.settings
     if health.npu_network is None and health.npu_link_up is None:
         return [say.off("its driver reports no network port")]

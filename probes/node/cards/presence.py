@@ -205,7 +205,7 @@ async def _npus_lost(look: Look) -> list[CheckResult]:
 
 
 def _lost_applies(kind: str) -> Callable[[Look], str]:
-    """Also where the last card is gone."""
+    """Also if the last card disappeared."""
 
     def applies(look: Look) -> str:
         there = any(card.kind == kind for card in look.view.cards.values())

@@ -61,7 +61,7 @@ def in_container(env: Mapping[str, str]) -> bool:
 
 
 def boot_mode(given: str, env: Mapping[str, str]) -> str:
-    """The boot mode: the one that is given, else what MA_RUN_METHOD says."""
+    """The boot mode of the spec, otherwise that of MA_RUN_METHOD."""
     method = env.get("MA_RUN_METHOD", "").lower()
     return given or (method if method in (Boot.TORCHRUN, Boot.MSRUN) else Boot.RANKS.value)
 

@@ -5,7 +5,8 @@ HCCL reads: servers with their devices, each with its rank. docs/reference/rank-
 ranks, servers and this node are those of ModelArts' launcher; the meaning of the fields is that of CANN's description
 of the file.
 
-Nothing here waits: who waits for a table calls `read` again and again. It hangs only as long as the file system does.
+Nothing here waits: a caller that waits for a table calls `read` repeatedly. It hangs only as long as the file system
+does.
 """
 
 import ipaddress

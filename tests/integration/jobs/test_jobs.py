@@ -180,12 +180,13 @@ def test_the_first_failure_of_one_batch_is_the_same_for_every_reader(daemon: Dae
     script = "trap '' TERM; echo ready; while :; do sleep 3600; done"
     daemon.run("sh", "-c", script, job_id="batch", ranks=4, grace_steps=[Duration(seconds=600)])
     eventually(lambda: all(b"ready" in daemon.output(daemon.get("batch"), rank) for rank in range(4)))
+    # Before the supervisor is stopped: the daemon learns the pids from it.
+    pids = [daemon.rank_pid("batch", rank) for rank in (3, 1)]
     supervisor = daemon.supervisor_pid("batch")
     os.kill(supervisor, signal.SIGSTOP)
     asked = job_pb2.StopRequest(job_id="batch", timeout=Duration(), grace=Duration(seconds=600))
     try:
-        for rank in (3, 1):
-            pid = daemon.rank_pid("batch", rank)
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)
             eventually(partial(_is_zombie, Path(f"/proc/{pid}/stat")))
         # Last: a stop continues a supervisor that somebody has stopped.
