@@ -88,7 +88,7 @@ class Point:
         spec = job_pb2.JobSpec(job_id=self.site.job_id, command=("sh", "-c", command), ranks=RANKS)
         for _ in range(2):
             spec.grace_steps.add().FromMilliseconds(int(GRACE_S * 500))
-        self.daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+        self.daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
         self.tell("the job was started")
 
     def inject(self) -> None:

@@ -54,7 +54,7 @@ def run(folder: Path, lanes: int, kill: str) -> None:
     spec = job_pb2.JobSpec(job_id="storm", ranks=1)
     spec.command.extend([str(build.program("storm")), str(lanes), str(STORM_S)])
     spec.grace_steps.add().FromMilliseconds(int(GRACE_S * 1000))
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     eventually(lambda: b"storm" in daemon.output(daemon.get("storm")), message="the storm begins")
     assert not daemon.get("storm").warnings
     if kill:

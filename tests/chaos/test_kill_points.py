@@ -113,7 +113,7 @@ def point(daemon: Daemon, plan: Plan) -> None:
     spec = job_pb2.JobSpec(job_id=plan.job_id, command=command, ranks=RANKS)
     for step in (0.2, 0.3):
         spec.grace_steps.add().FromMilliseconds(int(step * 1000))
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     struck = strike_all(daemon, plan)
     check(daemon, plan, daemon.wait(plan.job_id), struck)
 

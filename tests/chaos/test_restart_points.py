@@ -74,7 +74,7 @@ def point(daemon: Daemon, plan: Plan, folder: Path) -> None:
     spec.restart_backoff.FromMilliseconds(30)
     for step in (200, 300):
         spec.grace_steps.add().FromMilliseconds(step)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     struck = strike_all(daemon, plan)
     check(daemon, plan, daemon.wait(plan.job_id), struck, folder)
 

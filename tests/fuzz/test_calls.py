@@ -67,7 +67,7 @@ class Run:
             if turn % JOB_EACH == number % JOB_EACH:
                 spec = job_pb2.JobSpec(job_id=rng.choice(messages.JOBS), command=["sleep", "100000"])
                 with contextlib.suppress(aio.AioRpcError):  # it is there, or the node is drained
-                    await jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+                    await jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
             if self._left <= 0:
                 return
             self._left -= 1

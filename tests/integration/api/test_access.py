@@ -65,7 +65,7 @@ def audit(daemon: Daemon) -> list[dict[str, Any]]:
 
 def outcome(channel: Any, path: str, *requests: bytes) -> tuple[str, str]:
     """Status and reason of a call, whose first answer is enough."""
-    call: Any = channel.stream_stream(path)(iter(requests or (b"",)), timeout=5)
+    call: Any = channel.stream_stream(path)(iter(requests or (b"",)), timeout=60)
     try:
         for _ in call:
             call.cancel()
@@ -115,7 +115,7 @@ def test_what_is_done_is_written_down_and_what_is_looked_at_is_not(daemon: Daemo
     assert daemon.cli("exec", "x", "--", "sh", "-c", "exit 3", "hunter2").returncode == 3
     assert daemon.channel is not None
     execs = exec_pb2_grpc.ExecServiceStub(daemon.channel)
-    execs.RunCommand(exec_pb2.RunCommandRequest(job_id="x", argv=["cat", "/hunter2"], input=b"hunter2"), timeout=30)
+    execs.RunCommand(exec_pb2.RunCommandRequest(job_id="x", argv=["cat", "/hunter2"], input=b"hunter2"), timeout=60)
     daemon.nodes.Drain(node_pb2.DrainRequest(reason="a test"), timeout=60, metadata=(("muster-caller", "bob@x"),))
     daemon.nodes.Undrain(node_pb2.UndrainRequest(), timeout=60)
     daemon.cli("ps"), daemon.cli("status", "x"), daemon.cli("node")

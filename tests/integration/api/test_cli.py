@@ -7,7 +7,6 @@ import pty
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -350,11 +349,10 @@ def test_a_named_address_is_the_only_place(short_tmp):
 
 @pytest.mark.parametrize("command", [("logs", "job", "-r", "0"), ("logs", "-f", "job"), ("logs", "--node")])
 def test_where_there_is_no_daemon_nobody_waits_for_output(short_tmp, command):
-    began = time.monotonic()
     command = (MUSTER, "--address", f"unix:{short_tmp}/nobody", *command)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 4 and "no daemon at" in done.stderr, done
-    assert time.monotonic() - began < 30, "the search for a daemon that was there lasts longer"
+    assert len(done.stderr.splitlines()) == 1, "a command that waits for a daemon says so first"
 
 
 # --- looking at jobs --------------------------------------------------------------------------------------------------

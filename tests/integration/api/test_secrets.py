@@ -131,16 +131,16 @@ def test_no_secret_is_told_anywhere(make_daemon: Any, tmp_path: Path) -> None:
             env={"E": planted("exec-env")},
             input=planted("input").encode(),
         )
-        assert execs.RunCommand(asked, timeout=30).exited.exit_code == 0
+        assert execs.RunCommand(asked, timeout=60).exited.exit_code == 0
         failed = exec_pb2.RunCommandRequest(job_id="x", argv=["/no/such/program", planted("argv")])
         with contextlib.suppress(grpc.RpcError):
-            execs.RunCommand(failed, timeout=30)
+            execs.RunCommand(failed, timeout=60)
         detached = exec_pb2.ExecRequest(
             start=exec_pb2.ExecStart(
                 job_id="x", argv=["sh", "-c", "exec sleep 1000", "a"], env={"E": planted("session")}, detached=True
             )
         )
-        list(execs.Exec(iter([detached]), timeout=30))
+        list(execs.Exec(iter([detached]), timeout=60))
         daemon.cli("stacks", "x")
         for name, error in refusals(daemon, execs):
             told(repr(error).encode() + str(error.trailing_metadata()).encode(), f"the refusal of {name}")

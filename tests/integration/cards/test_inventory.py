@@ -57,7 +57,7 @@ def again(daemon: Daemon, number: int = 15) -> None:
 
 def accept(daemon: Daemon, *names: str) -> list[tuple[str, str]]:
     request = node_pb2.AcceptCardsRequest(cards=names, all=not names)
-    return [(one.code, one.device) for one in daemon.nodes.AcceptCards(request, timeout=30).accepted]
+    return [(one.code, one.device) for one in daemon.nodes.AcceptCards(request, timeout=60).accepted]
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_a_card_that_is_missing_after_a_restart_is_a_condition_until_it_is_accep
     again(daemon)
     assert conditions(daemon)[key].since == condition.since
     spec = job_pb2.JobSpec(command=["true"], cards=job_pb2.CardRequest(count=3))
-    job = daemon.wait(daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job.job_id)
+    job = daemon.wait(daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job.job_id)
     assert job.verdict.exit_code == 0 and not job.warnings
     # An operator accepts it; then it is forgotten for good.
     done = daemon.cli("node", "accept", cards[2].serial)
@@ -99,7 +99,7 @@ def test_a_card_that_comes_back_clears_its_condition(daemon: Daemon, cards: Fake
     eventually(lambda: ("CARD_MISSING", cards[1].bus_id) in conditions(daemon))
     # While a job holds a card the others keep their numbers.
     spec = job_pb2.JobSpec(command=["sleep", "600"], cards=job_pb2.CardRequest(indices=[1]))
-    job = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job
+    job = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job
     cards[1].insert()
     assert "CARD_MISSING" in [r.code for r in look(daemon)]
     daemon.stop(job.job_id, 0)
@@ -123,7 +123,7 @@ def test_replaced_moved_and_new_cards_are_told_apart(daemon: Daemon, cards: Fake
     }
     # They say nothing of the cards' health.
     spec = job_pb2.JobSpec(command=["true"], cards=job_pb2.CardRequest(count=1))
-    job = daemon.wait(daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job.job_id)
+    job = daemon.wait(daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job.job_id)
     assert job.ranks[0].device == 0 and not job.warnings
     assert sorted(accept(daemon)) == [("CARD_MOVED", "card 3"), ("CARD_REPLACED", "card 0")]
     assert conditions(daemon) == {} and accept(daemon) == []
@@ -271,7 +271,7 @@ def test_an_ascend_chip_that_hangs_while_the_cards_are_listed_costs_none_but_its
         eventually(lambda: {r.device for r in gpu_looks(daemon) if r.code == "DRIVER_HANG"} >= names(hung), 60)
         if well:
             spec = job_pb2.JobSpec(command=["true"], cards=job_pb2.CardRequest(count=3))
-            job = daemon.wait(daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job.job_id)
+            job = daemon.wait(daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job.job_id)
             assert job.verdict.exit_code == 0 and {rank.device for rank in job.ranks} == well
         assert conditions(daemon) == {}, "it is not missing"
         npus.clear()

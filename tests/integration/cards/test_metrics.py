@@ -39,7 +39,7 @@ class UnixConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(20)
+        self.sock.settimeout(60)
         self.sock.connect(self.host)  # closed with the connection
 
 
@@ -135,7 +135,7 @@ def test_cards(make_daemon: MakeDaemon, tmp_path: Path) -> None:
         eventually(lambda: shows("muster_card_utilization_ratio", None, card="1"))
         assert shows("muster_card_up", 1, card="0")
         eventually(lambda: shows("muster_xid_events_total", 1, card="1", xid="79"))
-        daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["gpu-lost"]), timeout=30)
+        daemon.probes.RunChecks(probe_pb2.RunChecksRequest(items=["gpu-lost"]), timeout=60)
         assert shows("muster_check_status", 2, item="gpu-lost", device="card 1")
         assert shows("muster_condition", 1, item="gpu-lost", device="card 1", status="CRITICAL")
         assert (value(scrape(path), "muster_conditions", status="CRITICAL") or 0) >= 1

@@ -57,7 +57,7 @@ def looked_at(daemon: Daemon, job_id: str) -> list[Any]:
 
 def sleeping(daemon: Daemon, *indices: int) -> Any:
     spec = job_pb2.JobSpec(command=["sleep", "600"], cards=job_pb2.CardRequest(indices=indices))
-    started = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job
+    started = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job
     daemon.until_running(started.job_id)
     return daemon.get(started.job_id)
 

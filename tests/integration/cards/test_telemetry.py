@@ -74,7 +74,7 @@ def refused(daemon: Daemon, **fields: Any) -> str:
 def on_cards(daemon: Daemon, *command: str, indices: tuple[int, ...] = (1, 2)) -> str:
     cards = job_pb2.CardRequest(indices=indices)
     spec = job_pb2.JobSpec(command=command, cards=cards, env={"PYTHONUNBUFFERED": "1"})
-    job_id: str = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job.job_id
+    job_id: str = daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job.job_id
     daemon.until_running(job_id)
     return job_id
 
@@ -188,7 +188,7 @@ def test_ranks_that_a_launcher_makes_are_found(node: Daemon, tmp_path: Path):
         boot="torchrun",
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )
-    job_id = node.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job.job_id
+    job_id = node.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job.job_id
     node.until_running(job_id)
     ranks = eventually(lambda: len(of_job(node, job_id).ranks) == 2 and of_job(node, job_id).ranks)
     assert [(r.rank, r.device, r.processes) for r in ranks] == [(0, 2, 1), (1, 3, 1)]

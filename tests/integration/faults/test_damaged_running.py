@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,9 +66,7 @@ def test_what_runs_is_shown_and_stopped(daemon: Daemon, name: str, spoil: Spoil,
     assert job["state"] == "JOB_STATE_LOST" and any(str(pids[0]) in text for text in job["living"]), job
     status = daemon.cli("status", "job")
     assert status.returncode == 0 and str(pids[0]) in status.stdout, status
-    began = time.monotonic()
     done = stop(daemon)
-    assert time.monotonic() - began < 36
     assert done.returncode == 0, done
     assert not any(map(alive, pids))
     assert "the outcome of its ranks is unknown" in done.stderr and name in done.stderr

@@ -73,7 +73,7 @@ def test_it_is_shown_and_stopped(daemon: Daemon, spoil: Spoil, killed: str) -> N
         os.kill(supervisor, signal.SIGKILL)
     if killed != "supervisor":
         daemon.start()
-    named = eventually(lambda: living(daemon), 40)
+    named = eventually(lambda: living(daemon))
     assert any(str(pids[0]) in text for text in named), named
     for command in ("status", "why"):
         words = " ".join(daemon.cli(command, "job").stdout.split())
@@ -150,7 +150,7 @@ def test_a_stop_while_all_folders_are_away_is_on_record_when_they_are_back(daemo
     jobs.rename(aside)
     os.kill(supervisor, signal.SIGKILL)
     if restarted:
-        eventually(lambda: living(daemon), 40)
+        eventually(lambda: living(daemon))
     done = daemon.cli("stop", "--grace", "1s", "job")
     assert done.returncode == 0, done
     assert not any(map(alive, pids))

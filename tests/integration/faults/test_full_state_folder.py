@@ -52,7 +52,7 @@ def test_a_job_that_is_refused_and_the_node_agree(boxed: Boxed) -> None:
     refused = boxed.cli("start", "--ranks", "4", "--", "true")
     assert refused.returncode == 5 and "No space left on device" in refused.stderr, refused
     sentence = f"{boxed.root.jobs}: cannot be written: No space left on device"
-    eventually(lambda: says(boxed, sentence), 5, "at once, and not by the next look")
+    eventually(lambda: says(boxed, sentence))
     assert says(boxed, "DAEMON_DEGRADED")
     assert boxed.cli("start", "--ranks", "4", "--", "true").returncode == 5
     assert says(boxed, sentence)

@@ -24,7 +24,7 @@ def lower(daemon: Daemon, pid: int, soft: int, hard: int) -> None:
     """As the daemon's user: another one needs a capability for it, root as well."""
     *prefix, _ = daemon.musterd
     values = f"--nofile={soft}:{hard}"
-    subprocess.run([*prefix, "prlimit", "--pid", str(pid), values], check=True, timeout=30)
+    subprocess.run([*prefix, "prlimit", "--pid", str(pid), values], check=True, timeout=60)
 
 
 def limit_of(pid: int) -> int:

@@ -34,7 +34,7 @@ def start(daemon: Daemon, script: str, backoff_ms: int = 10, **fields: Any) -> N
     given: dict[str, Any] = {"job_id": "x", "command": ("sh", "-c", script), "ranks": 1}
     spec = job_pb2.JobSpec(**(given | fields))
     spec.restart_backoff.FromMilliseconds(backoff_ms)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
 
 
 def ask_to_stop(daemon: Daemon, grace_ms: int) -> None:
@@ -42,7 +42,7 @@ def ask_to_stop(daemon: Daemon, grace_ms: int) -> None:
     request = job_pb2.StopRequest(job_id="x")
     request.grace.FromMilliseconds(grace_ms)
     request.timeout.FromSeconds(0)
-    daemon.jobs.Stop(request, timeout=30)
+    daemon.jobs.Stop(request, timeout=60)
 
 
 def shell(path: Path, text: str) -> str:
@@ -369,7 +369,7 @@ def told_by(daemon: Daemon, **fields: Any) -> list[str]:
 
 
 def forget(daemon: Daemon, keep_logs: bool) -> None:
-    daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="x", keep_logs=keep_logs), timeout=30)
+    daemon.jobs.Delete(job_pb2.DeleteRequest(job_id="x", keep_logs=keep_logs), timeout=60)
 
 
 def test_the_logs_of_an_earlier_job_of_that_name_are_kept_and_are_not_this_jobs(daemon: Daemon, tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ def test_a_stop_gives_an_epilog_no_more_time_than_it_has(daemon: Daemon, tmp_pat
     script = epilog(tmp_path, "trap '' TERM\nwhile :; do sleep 0.05; done\n")
     spec = job_pb2.JobSpec(job_id="x", command=("true",), ranks=1, epilog=script)
     spec.epilog_timeout.FromMilliseconds(1000)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     eventually((tmp_path / "told").exists)
     ask_to_stop(daemon, FOR_EVER_MS)
     assert daemon.wait("x").state == SUCCEEDED

@@ -30,7 +30,7 @@ def mount(daemon: Boxed, *args: str) -> None:
     """In the namespace of the daemon, its nursery and supervisors."""
     assert daemon.process is not None
     command = ["nsenter", f"--mount=/proc/{daemon.process.pid}/ns/mnt", *args]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
 def read_only(daemon: Boxed) -> None:

@@ -119,6 +119,6 @@ def test_a_gap_that_is_recorded_first_does_not_keep_the_end_back(tmp_path: Path)
         for log in logs:
             log.rmdir()
         mount(daemon, "umount", "-l", str(daemon.root.state))
-        eventually(lambda: daemon.get("job").state == job_pb2.JOB_STATE_STOPPED, 30)
+        eventually(lambda: daemon.get("job").state == job_pb2.JOB_STATE_STOPPED)
     finally:
         daemon.close()

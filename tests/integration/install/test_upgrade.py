@@ -265,7 +265,7 @@ def test_a_running_daemon_of_the_first_release_finds_a_nursery_of_this_code(tmp_
     for folder in (root.run, root.state, root.log):
         folder.mkdir()
     places: list[str | Path] = ["--run", root.run, "--state", root.state, "--log", root.log, "--nofile", "1024"]
-    subprocess.run([sys.executable, "-I", "-m", "muster.supervisors.nursery.nursery", *places], check=True, timeout=30)
+    subprocess.run([sys.executable, "-I", "-m", "muster.supervisors.nursery.nursery", *places], check=True, timeout=60)
     pid = lock.holder(root.run / "nursery.lock")
     assert pid and (root.run / "nursery.sock").is_socket()
     eventually(lambda: not alive(pid), 60, "without jobs and without a daemon it ends")

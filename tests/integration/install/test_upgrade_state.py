@@ -102,7 +102,7 @@ def test_what_the_last_release_left_is_all_there(make_node: MakeNode) -> None:
     request = telemetry_pb2.GetHistoryRequest()
     request.start.FromNanoseconds(int((began_at - 600) * 1e9))
     request.end.FromNanoseconds(int(began_at * 1e9))
-    assert node.telemetry.GetHistory(request, timeout=30).series
+    assert node.telemetry.GetHistory(request, timeout=60).series
     eventually(lambda: {body["job"] for body in receiver.bodies} >= set(failed))
     receiver.close()
 
@@ -279,7 +279,7 @@ def test_the_way_back_with_rotated_logs(tmp_path: Path, tmp_path_factory: pytest
 
 def _ends_with(node: Daemon, text: bytes) -> bool:
     request = log_pb2.ReadLogsRequest(job_id="job", tail_lines=1)
-    return any(text in message.SerializeToString() for message in node.logs.ReadLogs(request, timeout=30))
+    return any(text in message.SerializeToString() for message in node.logs.ReadLogs(request, timeout=60))
 
 
 def test_the_table_in_the_docs_is_that_of_the_code() -> None:

@@ -25,7 +25,7 @@ def start(daemon: Daemon, script: str, **fields: Any) -> Any:
     given: dict[str, Any] = {"job_id": "x", "command": command, "ranks": 2}
     spec = job_pb2.JobSpec(**(given | fields))
     spec.restart_backoff.FromMilliseconds(backoff)
-    return daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job
+    return daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job
 
 
 def log_of(job: Any) -> str:
@@ -149,7 +149,7 @@ def test_max_runtime_counts_the_running_time_of_all_attempts(daemon: Daemon) -> 
     )
     spec.restart_backoff.FromMilliseconds(10)
     spec.max_runtime.FromMilliseconds(1500)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     job = daemon.wait("x")
     assert (job.state, job.attempt, job.verdict.stopped_by) == (job_pb2.JOB_STATE_STOPPED, 1, "max_runtime")
 
@@ -173,7 +173,7 @@ def test_the_example_resumes_from_its_checkpoint(daemon: Daemon, tmp_path: Path)
                  "--fail-step", "8", "--fail-attempt", "0", "--save-every", "5"),
     )  # fmt: skip
     spec.restart_backoff.FromMilliseconds(10)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     job = daemon.wait("x", 120)
     output = daemon.output(job, 0).decode()
     assert job.state == job_pb2.JOB_STATE_SUCCEEDED, output
@@ -211,7 +211,7 @@ def test_a_stop_while_the_victims_are_being_ended_keeps_the_job_from_another_att
     eventually((tmp_path / "asked").exists)  # the victim of rank 1 takes its time
     request = job_pb2.StopRequest(job_id="x")
     request.timeout.FromSeconds(0)
-    daemon.jobs.Stop(request, timeout=30)
+    daemon.jobs.Stop(request, timeout=60)
     (tmp_path / "go").touch()
     job = daemon.wait("x")
     assert (job.attempt, job.verdict.exit_code, job.verdict.first_failed_rank) == (0, 9, 1)

@@ -17,7 +17,7 @@ from tests.conftest import Daemon, alive, eventually
 def start(daemon: Daemon, command: tuple[str, ...] = ("true",), **fields: Any) -> None:
     spec = job_pb2.JobSpec(**({"job_id": "x", "command": command} | fields))
     spec.restart_backoff.FromMilliseconds(10)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
 
 
 def script(path: Path, text: str) -> str:
@@ -99,7 +99,7 @@ def test_a_pre_start_that_never_ends_is_ended(daemon: Daemon, tmp_path: Path) ->
     text = f"trap '' TERM\necho $$ >{tmp_path}/pid\nwhile true; do sleep 0.1; done\n"
     spec = job_pb2.JobSpec(job_id="x", command=("true",), pre_start=script(tmp_path / "p.sh", text))
     spec.pre_start_timeout.FromMilliseconds(500)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     job = daemon.wait("x")
     assert "did not end within 0.5 s" in job.verdict.summary
     assert not alive(int((tmp_path / "pid").read_text())) and nothing_left(daemon)
@@ -245,7 +245,7 @@ def test_an_epilog_runs_behind_ranks_that_had_to_be_killed(daemon: Daemon, tmp_p
     spec = job_pb2.JobSpec(job_id="x", epilog=epilog(tmp_path, "sleep 1\necho whole\n"))
     spec.command.extend(("sh", "-c", f"trap '' TERM; touch {tmp_path}/on; while true; do sleep 0.05; done"))
     spec.grace_steps.add().FromMilliseconds(100)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     eventually((tmp_path / "on").exists)
     daemon.stop("x")
     job = daemon.wait("x")
@@ -263,7 +263,7 @@ def test_an_epilog_that_fails_is_a_warning_only(daemon: Daemon, tmp_path: Path) 
 def test_an_epilog_that_never_ends_is_ended(daemon: Daemon, tmp_path: Path) -> None:
     spec = job_pb2.JobSpec(job_id="x", command=("true",), epilog=epilog(tmp_path, "sleep 1000\n"))
     spec.epilog_timeout.FromMilliseconds(500)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     job = daemon.wait("x")
     assert job.state == job_pb2.JOB_STATE_SUCCEEDED
     assert [w for w in job.warnings if "did not end within 0.5 s" in w]

@@ -65,7 +65,7 @@ def test_hundreds_of_ended_jobs_are_all_there_after_a_restart(make_daemon: Make)
     names = copies(daemon, "model", 250)
     daemon.restart()
     # An id is known to be taken from the first moment on, and by which spec.
-    again = daemon.jobs.Start(job_pb2.StartRequest(spec=daemon_spec("model")), timeout=30)
+    again = daemon.jobs.Start(job_pb2.StartRequest(spec=daemon_spec("model")), timeout=60)
     assert again.already_existed and again.job.state == job_pb2.JOB_STATE_SUCCEEDED
     with pytest.raises(grpc.RpcError) as refused:
         daemon.run("true", job_id="copy-0249")
@@ -83,7 +83,7 @@ def test_hundreds_of_ended_jobs_are_all_there_after_a_restart(make_daemon: Make)
     labelled = daemon.cli("ps", "-aq", "--label", "name=model").stdout.split()
     assert len(labelled) == 251, "the label is a copy, too"
 
-    lines = list(daemon.logs.ReadLogs(log_pb2.ReadLogsRequest(job_id="copy-0007"), timeout=30))
+    lines = list(daemon.logs.ReadLogs(log_pb2.ReadLogsRequest(job_id="copy-0007"), timeout=60))
     assert b"".join(line.data for line in lines) == b"output\n"
     assert "copy-0008" in daemon.cli("why", "copy-0008").stdout
     assert daemon.cli("rm", "copy-0009").returncode == 0

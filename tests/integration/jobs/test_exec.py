@@ -541,11 +541,9 @@ def test_output_waits_for_acknowledgements(node):
 
 
 def test_a_session_has_a_time_limit(node):
-    began = time.monotonic()
     done = muster(node, "--time-limit", "300ms", "j", "--", *FOREVER)
     assert done.returncode == 143
     assert b"time" in done.stderr
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.slow

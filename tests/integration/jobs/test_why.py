@@ -145,7 +145,7 @@ def test_what_a_running_job_wrote_lately(shared: Daemon) -> None:
 def test_its_time_was_over(shared: Daemon) -> None:
     spec = job_pb2.JobSpec(job_id="late", command=["sleep", "600"])
     spec.max_runtime.FromMilliseconds(100)
-    shared.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    shared.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     shared.wait("late")
     assert "max_runtime 0.1 s" in report(shared, "late")["cause"]["text"]
 
@@ -155,7 +155,7 @@ def test_attempts_that_ended_in_the_same_way(shared: Daemon) -> None:
     spec.command[2] = "echo \"FileNotFoundError: '/x/$MUSTER_ATTEMPT'\"; exit 1"
     spec.max_restarts = 2
     spec.restart_backoff.FromMilliseconds(10)
-    shared.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    shared.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     shared.wait("again")
     found = report(shared, "again")
     assert found["cause"]["line"] == "FileNotFoundError: '/x/2'"
@@ -263,7 +263,7 @@ def conditions(daemon: Daemon) -> set[tuple[str, str]]:
 def start(daemon: Daemon, *command: str, indices: tuple[int, ...] = (1, 2)) -> Any:
     wanted = job_pb2.CardRequest(indices=list(indices))
     spec = job_pb2.JobSpec(job_id="x", command=command, cards=wanted)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     return daemon.until_running("x")
 
 

@@ -26,7 +26,7 @@ def start(daemon: Daemon, table: Path | str, *command: str, **fields: Any) -> An
     spec = job_pb2.JobSpec(**(given | fields), rank_table=str(table))
     if ready_s:
         spec.ready_timeout.FromMilliseconds(int(ready_s * 1000))
-    return daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job
+    return daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job
 
 
 def dumps(daemon: Daemon, job_id: str = "x") -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ def test_template_2(daemon: Daemon, tmp_path: Path) -> None:
         "RANK_TABLE_FILE": str(tmp_path / "config"),
     }
     spec = job_pb2.JobSpec(job_id="x", command=(sys.executable, "-c", DUMP), env=env)
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     ranks = dumps(daemon)
     assert len(ranks) == 3
     converted = mount / "rank_table" / "jobstart_hccl.json"
@@ -320,7 +320,7 @@ def test_a_table_that_cannot_be_is_refused_with_the_place(shared: Daemon, tmp_pa
     job_id = f"bad-{list(BAD).index(case)}"
     mount = tmp_path / "mount"
     spec = job_pb2.JobSpec(job_id=job_id, command=["true"], rank_table=str(path), env={"MA_MOUNT_PATH": str(mount)})
-    shared.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    shared.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     said = failure(shared, job_id)
     assert said.startswith(f"{path}: ") and words in said, said
     assert not mount.exists()
@@ -356,7 +356,7 @@ def test_a_table_that_contradicts_the_request(make_daemon: Callable[..., Daemon]
     start_again = job_pb2.JobSpec(
         job_id="y", command=["true"], rank_table=str(path), cards=job_pb2.CardRequest(count=4)
     )
-    daemon.jobs.Start(job_pb2.StartRequest(spec=start_again), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=start_again), timeout=60)
     assert "the job asks for 4 cards" in failure(daemon, "y")
     assert all(not card.job_id for card in daemon.nodes.GetNode(node_pb2.GetNodeRequest(), timeout=60).node.cards), (
         "cards are given back"
@@ -364,7 +364,7 @@ def test_a_table_that_contradicts_the_request(make_daemon: Callable[..., Daemon]
     spec = job_pb2.JobSpec(
         job_id="z", command=["true"], rank_table=str(path), nodes=["a", "b"], master_port=1, master_addr="a"
     )
-    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30)
+    daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60)
     assert "has 1 server(s), and the job is one of 2 node" in failure(daemon, "z")
 
 

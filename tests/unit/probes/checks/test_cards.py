@@ -36,7 +36,7 @@ class Cards(NoCards):
         self.asked.append(index)
         told = self.told.get(index)
         if isinstance(told, threading.Event):
-            told.wait(60)
+            told.wait()
         elif isinstance(told, Exception):
             raise told
         return Reading()
@@ -206,9 +206,7 @@ async def test_a_card_that_hangs_is_unknown_and_hides_no_other(make):
     await driver.open()
     try:
         backend.told[0] = release
-        began = time.monotonic()
         found = await check(CardsWanted(indices=(0, 1)), driver, deadline_s=0.5)
-        assert time.monotonic() - began < 25
         assert (found.status, found.code) == (Status.UNKNOWN, Code.PROBE_TIMED_OUT)
         assert found.reason == "card 0: no answer within 0.5 s"
         backend.told[1] = LOST

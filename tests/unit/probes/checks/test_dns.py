@@ -1,7 +1,6 @@
 import os
 import socket
 import threading
-import time
 
 import pytest
 
@@ -20,7 +19,7 @@ class Resolver:
         self.asked.append(name)
         answer = self.names.get(name)
         if isinstance(answer, threading.Event):
-            answer.wait(30)
+            answer.wait()
         elif answer is not None:
             raise answer
 
@@ -85,9 +84,7 @@ async def test_one_hanging_name_hides_no_other():
     release = threading.Event()
     try:
         resolver = Resolver(hang_1=release, bad_1=gai(socket.EAI_NONAME))
-        began = time.monotonic()
         found = await check(resolver, "hang-1", "bad-1", "good-1", deadline_s=2.0)
-        assert time.monotonic() - began < 25
         assert (found.status, found.code) == (Status.CRITICAL, Code.DNS_NAME_UNRESOLVED)
         assert "hang-1: no answer" in found.reason
         found = await check(resolver, "hang-1", "good-1", deadline_s=2.0)

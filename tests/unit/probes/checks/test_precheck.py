@@ -1,6 +1,5 @@
 import os
 import threading
-import time
 
 import pytest
 
@@ -49,15 +48,13 @@ async def test_a_check_that_hangs_is_unknown_and_stops_nobody(monkeypatch, tmp_p
 
     def statvfs(path):
         if path == str(tmp_path):
-            release.wait(30)
+            release.wait()
         return real(path)
 
     monkeypatch.setattr(os, "statvfs", statvfs)
     settings = CheckSettings(cache_path=str(tmp_path), host_files="", deadline_s=0.3, root_min_gb=0)
     try:
-        began = time.monotonic()
         results = {r.item: r for r in await run(settings)}
-        assert time.monotonic() - began < 25
         hung = results["disk-size cache"]
         assert (hung.status, hung.code) == (Status.UNKNOWN, Code.PROBE_TIMED_OUT)
         assert hung.seconds > 0.2 and "0.3 s" in hung.threshold

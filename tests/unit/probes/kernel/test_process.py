@@ -188,7 +188,7 @@ def test_a_signal_reaches_the_process_with_that_identity_and_no_other():
         assert not process.send(child.pid, start + 1, signal.SIGKILL)
         assert child.poll() is None
         assert process.send(child.pid, start, signal.SIGTERM)
-        assert child.wait(30) == -signal.SIGTERM
+        assert child.wait(60) == -signal.SIGTERM
         assert not process.send(child.pid, start, signal.SIGTERM)
 
 
