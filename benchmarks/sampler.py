@@ -19,8 +19,9 @@ from benchmarks.node import BenchmarkFailed, Node
 from benchmarks.peers import Peers
 from benchmarks.report import Row
 from muster.probes.cards.sampler import SamplerSettings
+from muster.probes.kernel.arrivals import FEW, FULL_EACH
 from muster.probes.kernel.procfs import Procfs
-from muster.probes.kernel.trees import FULL_EACH, Forest, JobRoots, RootProcess
+from muster.probes.kernel.trees import Forest, JobRoots, RootProcess
 from muster.v1 import job_pb2
 from tests.fakes import FakeCards, NoCompiler
 
@@ -119,12 +120,13 @@ def _look(what: str, roots: JobRoots) -> Row:
 
 
 def _full(others: int) -> Row:
-    """A look at all processes of the node, as there is one in FULL_EACH."""
+    """A look at all processes of the node, as there is one from time to time."""
     procfs = Procfs()
     spent = median(_cpu(lambda: Forest(procfs).look([JobRoots("job", (), 0)], {})) for _ in range(5))
     procfs.close()
-    share = spent / (FULL_EACH * SamplerSettings().processes_s) * 100
-    note = f"{spent / others * 1e6:.0f} us a process; one look in {FULL_EACH}, so that is {share:.3f} % of a core"
+    each = FULL_EACH * max(1, others // FEW)
+    share = spent / (each * SamplerSettings().processes_s) * 100
+    note = f"{spent / others * 1e6:.0f} us a process; one look in {each}, so that is {share:.3f} % of a core"
     return Row("... at all of them", spent * 1000, "ms of CPU", note=note)
 
 

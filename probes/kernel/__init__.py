@@ -1,6 +1,6 @@
 """Reading the kernel: /proc, sysfs, its log. Imports nothing of muster's; every room may import it.
 
-`process` identifies processes and reads how they ended, `procfs` reads many of them cheaply, `trees` assigns them to
-jobs, `kmsg` follows the kernel's log, `process_crashes` finds in it processes that died of a fault, `pci` reads
-devices. `endings` describes an end in words; `backoff` is the class for growing pauses.
+`process` identifies processes and reads how they ended, `procfs` reads many of them cheaply, `arrivals` tells who is
+new, `trees` assigns them to jobs, `kmsg` follows the kernel's log, `process_crashes` finds in it processes that died of
+a fault, `pci` reads devices. `endings` describes an end in words; `backoff` is the class for growing pauses.
 """

@@ -64,6 +64,32 @@ class Procfs:
         """Of all processes that can be seen. Raises OSError."""
         return {int(name) for name in os.listdir(self._fd) if name.isdigit()}
 
+    def newest_pid(self) -> int | None:
+        """The pid that the kernel gave out last, to a process or a thread; None where /proc does not tell it, or shows
+        another PID namespace than this process is in. Raises OSError without descriptors or memory."""
+        try:
+            if os.readlink("self", dir_fd=self._fd) != str(os.getpid()):
+                return None
+        except OSError:
+            return None
+        word = self._read("loadavg", _SMALL).split()[-1:]
+        return int(word[0]) if word and word[0].isdigit() else None
+
+    def is_process(self, pid: int) -> bool:
+        """Whether this is a process, and not a thread: /proc/TID can be opened, but is not listed."""
+        for line in self._of(pid, "status").splitlines():
+            if line.startswith(b"Tgid:"):
+                return line[5:].strip() == b"%d" % pid
+        return False
+
+    def exists(self, pid: int) -> bool:
+        """Whether a process or thread has this number. Touches none of its files."""
+        try:
+            os.stat(str(pid), dir_fd=self._fd)
+        except OSError:
+            return False
+        return True
+
     def stat(self, pid: int) -> Stat | None:
         """None where there is no such process, or where it is hidden (hidepid). Raises OSError as all of these do."""
         return parse_stat(pid, self._of(pid, "stat"))

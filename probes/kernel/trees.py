@@ -20,6 +20,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from muster.probes.kernel.arrivals import Arrivals
 from muster.probes.kernel.process import Stat
 from muster.probes.kernel.procfs import Io, Procfs
 
@@ -39,8 +40,6 @@ HELPERS = (
     *("wandb*", "tensorboard*", "nvidia-smi", "npu-smi", "hccn_tool", "nvtop", "dcgmi", "nv-hostengine"),
     *("dcgm-exporter", "npu-exporter", "node_exporter", "prometheus*", "aim", "mlflow", "py-spy"),
 )
-#: A pass over all processes, not only over new ones, each so many: a pid that was given out again is seen then.
-FULL_EACH = 20
 #: Variables by which launchers tell a process its number: torchrun, Open MPI, CANN and msrun.
 _NUMBERS = {
     b"RANK": "rank",
@@ -125,29 +124,29 @@ class Forest:
         self._members: dict[int, _Member] = {}
         #: Ranks by their session, which what descends from them shares unless it leaves it.
         self._sessions: dict[int, _Member] = {}
-        self._seen: set[int] = set()
-        self._passes = 0
+        self._arrivals = Arrivals(procfs)
         self._full_due = True
+        #: Files that may be read again since the last look.
+        self._trusted: set[int] = set()
 
     def look(self, jobs: Sequence[JobRoots], holders: Mapping[int, int]) -> dict[str, tuple[JobProcess, ...]]:
         """The processes of each of these jobs, as they are now. `holders`: pids on a card, with its index.
 
-        Costs a listing of /proc, and per process of a job three small reads; of the others only those that are new are
-        looked at, and all of them each `FULL_EACH` looks and when a job has new roots. Blocks. Raises OSError where
-        /proc cannot be listed, or there are no descriptors to read it with.
+        Costs three small reads per process of a job, and a few per process that came since the last look (arrivals.py);
+        all processes are looked at when a job has new roots, and from time to time. Blocks. Raises OSError where /proc
+        cannot be listed, or there are no descriptors to read it with.
         """
         self._full_due |= self._take(jobs)
-        full = self._full_due or self._passes % FULL_EACH == 0
-        present = self._procfs.pids()
-        self._avoid &= present
-        fresh = self._refresh(present)  # a process with a former member's pid is new, seen or not
-        candidates = present - self._members.keys() if full else present - self._seen
-        for pid in candidates - self._avoid:
+        came = self._arrivals.look(self._full_due)
+        self._avoid = {pid for pid in self._avoid if self._procfs.exists(pid)}
+        fresh = self._refresh()  # a process with a former member's pid is new, seen or not
+        for pid in (came | self._trusted) - self._members.keys() - self._avoid:
             if pid not in fresh and (stat := self._procfs.stat(pid)) is not None:
                 fresh[pid] = stat
         # Only now: where a read has failed, the next look begins with the same processes.
-        self._seen, self._full_due = present, False
-        self._passes += 1
+        self._arrivals.taken()
+        self._full_due = False
+        self._trusted.clear()
         if fresh:
             self._plant(fresh)
             self._adopt(fresh)
@@ -163,7 +162,7 @@ class Forest:
     def trust(self, pid: int) -> None:
         """The files of this process may be read again."""
         self._avoid.discard(pid)
-        self._seen.discard(pid)
+        self._trusted.add(pid)
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -181,12 +180,12 @@ class Forest:
         self._sessions = {sid: leader for sid, leader in self._sessions.items() if leader.roots.job in kept}
         return any(before.get(job) != roots for job, roots in self._jobs.items())
 
-    def _refresh(self, present: set[int]) -> dict[int, Stat]:
+    def _refresh(self) -> dict[int, Stat]:
         """Looks at the members again, and forgets those that have exited. Returns the processes that have their pids
         now."""
         others: dict[int, Stat] = {}
         for pid, member in list(self._members.items()):
-            stat = self._procfs.stat(pid) if pid in present and pid not in self._avoid else None
+            stat = self._procfs.stat(pid) if pid not in self._avoid else None
             if stat is not None and stat.start == member.stat.start:
                 if stat.comm != member.stat.comm or stat.before_exec != member.stat.before_exec:
                     member.known_as, member.numbers = "", None

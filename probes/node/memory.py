@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
+from muster.probes.node.odd_processes import OddProcesses
 from muster.probes.node.remembered import Inventory
 
 #: The name of the check, and what of it is counted.
@@ -97,6 +98,7 @@ class Memory:
         #: What was in order once: networks of cards, file systems that were writable.
         self.once: set[Key] = set()
         self.ports: dict[str, PortPast] = {}
+        self.odd = OddProcesses()
 
     def share(self, key: Key) -> Share:
         """How often something was seen; the same object each time."""

@@ -1,78 +1,28 @@
 """Processes and what the kernel has a limited number of: states D and Z, process numbers, file descriptors."""
 
-import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import Action, CheckResult, Code, Status
-from muster.probes.kernel.process import parse_stat
 from muster.probes.node.kernel_files import number, text
 from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule, Roots, everywhere
+from muster.probes.node.odd_processes import OddProcess
 
 D_STATE = NodeCheck("d-state", "no process waits in the kernel for minutes", 60.0, (Code.PROCS_D_STATE,))
 ZOMBIES = NodeCheck("zombies", "parents reap processes that have ended", 300.0, (Code.ZOMBIES,))
 PIDS = NodeCheck("pids", "process numbers are left", 60.0, (Code.PIDS_NEARLY_FULL,))
 FDS = NodeCheck("file-descriptors", "file descriptors are left", 60.0, (Code.FD_NEARLY_FULL,))
 
-#: Flag of a kernel thread in the field `flags` of /proc/PID/stat (PF_KTHREAD). Some of those are in state D by design.
-_KERNEL_THREAD = 0x0020_0000
 #: Programs whose waiting in the kernel means that the cards' driver is stuck, which only a reboot ends.
 _DRIVERS = ("nvidia", "npu-smi", "dcgm", "nv-hostengine", "hccn_tool")
-
-
-@dataclass(frozen=True, slots=True)
-class OddProcess:
-    """One process that waits in the kernel (D) or has ended (Z): by pid and start time (ticks since boot) it is
-    itself."""
-
-    pid: int
-    start: int
-    name: str
-    state: str
-    parent: int
-
-
-def scan(proc: Path) -> list[OddProcess]:
-    """All processes in state D or Z but the kernel's own. What vanishes between two reads is passed over.
-
-    Reads one small file of each process: about 10 us each, so half a second for 50,000, in a thread.
-    """
-    found = []
-    with os.scandir(proc) as entries:
-        pids = [entry.name for entry in entries if entry.name.isdigit()]
-    for pid in pids:
-        try:
-            descriptor = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            data = os.read(descriptor, 1024)
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
-        end = data.rfind(b")")
-        # State stands two bytes behind the name, which may hold anything.
-        if data[end + 2 : end + 3] in (b"D", b"Z") and (process := parse(int(pid), data)) is not None:
-            found.append(process)
-    return found
-
-
-def parse(pid: int, stat: bytes) -> OddProcess | None:
-    """A line of /proc/PID/stat; None for one of the kernel's own threads, and for what is no such line."""
-    found = parse_stat(pid, stat)
-    if found is None or found.flags & _KERNEL_THREAD:
-        return None
-    return OddProcess(pid, found.start, found.comm, found.state, found.ppid)
 
 
 async def d_state(look: Look) -> list[CheckResult]:
     """Those that are in state D at several looks in a row: one look alone also shows processes that wait for a disk at
     that moment."""
-    stuck = [p for p in await _scanned(look.roots.proc) if p.state == "D"]
+    stuck = [p for p in await _odd(look) if p.state == "D"]
     waiting = await watched.call("read wchan", lambda: {p.pid: wchan(look.roots.proc, p.pid) for p in stuck[:64]})
     return [judge_d_state(stuck, waiting, look)]
 
@@ -105,7 +55,7 @@ def judge_d_state(stuck: Sequence[OddProcess], waiting: dict[int, str], look: Lo
 async def zombies(look: Look) -> list[CheckResult]:
     """How many there are, and whose they are."""
     proc = look.roots.proc
-    dead = [p for p in await _scanned(proc) if p.state == "Z"]
+    dead = [p for p in await _odd(look) if p.state == "Z"]
     parents = Counter(p.parent for p in dead).most_common(3)
     names = await watched.call("read names", lambda: {pid: _name(proc, pid) for pid, _ in parents})
     return [judge_zombies(len(dead), [(pid, names[pid], count) for pid, count in parents], look.settings.zombies_max)]
@@ -170,8 +120,8 @@ def nearly_full(say: About, code: Code, limit: tuple[int, int, str], warn: float
     return say.found(code, f"{percent:.0f} % are used of {what}", observed, threshold, status=status)
 
 
-async def _scanned(proc: Path) -> list[OddProcess]:
-    return await watched.call("scan /proc", lambda: scan(proc))
+async def _odd(look: Look) -> list[OddProcess]:
+    return await watched.call("scan /proc", lambda: look.memory.odd.look(look.roots.proc, look.now))
 
 
 def wchan(proc: Path, pid: int) -> str:

@@ -1,5 +1,6 @@
 """A folder that looks like /proc, whose processes come and go as a test wants."""
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,14 @@ class ProcFolder:
         (self.path / "net" / "dev").write_text(
             head + "    lo: 999 1 0 0 0 0 0 0 999 1\n  eth0: 100 1 0 0 0 0 0 0 10 1\n  ib0:5 1 0 0 0 0 0 0 2 1\n"
         )
+
+    def counter(self, newest: int) -> None:
+        """The pid that was given out last; without it, this /proc tells none."""
+        own = self.path / "self"
+        if not own.is_symlink():
+            own.rmdir()
+            own.symlink_to(str(os.getpid()))
+        (self.path / "loadavg").write_text(f"0.50 0.40 0.30 2/321 {newest}\n")
 
     def add(
         self,
@@ -53,6 +62,7 @@ class ProcFolder:
             names = ("rchar", "wchar", "read_bytes", "write_bytes")
             lines = [f"{n}: {v}" for n, v in zip(names, io, strict=True)]
             (folder / "io").write_text("\n".join([*lines, "syscr: 7", "syscw: 7", "cancelled_write_bytes: 0"]) + "\n")
+        (folder / "status").write_text(f"Name:\t{name}\nUmask:\t0022\nTgid:\t{pid}\nPid:\t{pid}\n")
         (folder / "wchan").write_text(wchan)
         (folder / "environ").write_bytes(b"".join(f"{k}={v}".encode() + b"\0" for k, v in (environ or {}).items()))
         (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in command or (name,)))

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from muster.probes.kernel.arrivals import FULL_EACH
 from muster.probes.kernel.procfs import Procfs
-from muster.probes.kernel.trees import FULL_EACH, Forest, JobRoots, ProcessRole, RootProcess
+from muster.probes.kernel.trees import Forest, JobRoots, ProcessRole, RootProcess
 from tests.unit.proc_folder import ProcFolder
 
 SUPERVISOR = 50

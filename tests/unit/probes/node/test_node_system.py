@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from muster.probes.cards.accelerator import SLOT
 from muster.probes.cards.driver import View
 from muster.probes.checks.result import Action, Code, Status
-from muster.probes.node import filesystems, infiniband, processes
+from muster.probes.node import filesystems, infiniband, odd_processes, processes
 from muster.probes.node.filesystems import Mount, parse_mounts
 from muster.probes.node.infiniband import Port
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_check import About
 from muster.probes.node.node_settings import NodeSettings
-from muster.probes.node.processes import OddProcess
+from muster.probes.node.odd_processes import OddProcess, OddProcesses
 from tests.unit.node_looks import look
 
 NOBODY = View(kind=SLOT)
@@ -355,15 +355,41 @@ def test_processes_are_read_whatever_their_names_are(tmp_path):
         (tmp_path / str(pid) / "stat").write_text(text)
     (tmp_path / "12").mkdir()  # ended meanwhile
     (tmp_path / "meminfo").touch()
-    assert sorted(processes.scan(tmp_path), key=lambda p: p.pid) == [
+    assert sorted(OddProcesses().look(tmp_path, 0.0), key=lambda p: p.pid) == [
         OddProcess(7, 55, "a) D (b", "D", 1),
         OddProcess(9, 55, "gone", "Z", 7),
     ]
 
 
+def test_a_large_node_is_scanned_less_often_and_what_was_found_is_looked_at_each_time(tmp_path):
+    """6,000 processes: each third look scans. One that is in state D no longer is missing at once."""
+
+    def put(pid: int, state: str) -> None:
+        (tmp_path / str(pid)).mkdir(exist_ok=True)
+        (tmp_path / str(pid) / "stat").write_text(stat(pid, "python", state))
+
+    for pid in range(1, 6001):
+        (tmp_path / str(pid)).mkdir()
+    put(7, "D")
+    put(8, "D")
+    odd = OddProcesses()
+    looks = iter(range(0, 6000, 60))
+
+    def pids() -> list[int]:
+        return sorted(p.pid for p in odd.look(tmp_path, float(next(looks))))
+
+    assert pids() == [7, 8]
+    put(9, "D")
+    put(8, "S")
+    assert pids() == [7]
+    put(7, "Z")
+    assert pids() == [7]
+    assert pids() == [7, 9]
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_for_a_stat(data):
-    found = processes.parse(7, data)
+    found = odd_processes.parse(7, data)
     assert found is None or found.pid == 7
 
 
