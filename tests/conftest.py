@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,14 +69,18 @@ def running(command: Sequence[str | Path], **options: Any) -> Iterator["subproce
             process.kill()
 
 
-#: Bytes of a temporary folder's path that leave room for pytest's folders and a root in a socket's address (107).
-LONGEST_TMP = 20
+#: Bytes of a temporary folder's path that leave room for our folder, pytest's and a root in a socket's address (107).
+LONGEST_TMP = 9
 #: Beginnings of the variables that choose tests.
 _CHOICES = ("MUSTER_TEST_", "MUSTER_CHAOS_", "MUSTER_FUZZ_", "MUSTER_SOAK_")
 
 
-def pytest_configure() -> None:
-    """Tests, and what they start, find the same whoever runs them: nothing of the user's shell, session or name."""
+#: Where pytest makes its folders, if not in the temporary folder itself.
+_TEMPROOT = "PYTEST_DEBUG_TEMPROOT"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests, and what they start, find the same for every user: nothing of the user's shell, session or name."""
     # nohup has SIGHUP ignored. With a handler we still survive it, while programs begin with the default.
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
@@ -84,6 +89,19 @@ def pytest_configure() -> None:
         del os.environ[name]
     if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMP:
         os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
+    # A folder of this session's own: at its start pytest closes the folder that all its sessions share to other users,
+    # and with it the folders of tests that run as one.
+    if _TEMPROOT not in os.environ and not config.option.basetemp:
+        os.environ[_TEMPROOT] = config.stash[_OURS] = tempfile.mkdtemp(prefix="t-")
+
+
+_OURS = pytest.StashKey[str]()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Removes the session's folder, unless a test failed: then its files may show why."""
+    if exitstatus == pytest.ExitCode.OK and (folder := session.config.stash.get(_OURS, "")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -112,6 +130,14 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def let_through(folder: Path) -> None:
+    """Lets other users pass through a folder of a test and those above it."""
+    above = Path(tempfile.gettempdir())
+    for each in (folder, *folder.parents):
+        if above in each.parents:
+            each.chmod(each.stat().st_mode | 0o011)
 
 
 class Daemon:
@@ -299,9 +325,7 @@ def make_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 def open_daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
     """A running daemon whose root other users can pass through: for jobs of another user."""
     daemon = make_daemon()
-    for folder in (daemon.folder, *list(daemon.folder.parents)[:-2]):
-        if str(folder).startswith("/tmp/"):
-            folder.chmod(folder.stat().st_mode | 0o011)
+    let_through(daemon.folder)
     return daemon
 
 

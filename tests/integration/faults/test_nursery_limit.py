@@ -13,7 +13,7 @@ import pytest
 
 from muster.probes.checks import ulimits
 from muster.v1 import job_pb2
-from tests.conftest import BIN, Daemon, alive, eventually
+from tests.conftest import BIN, Daemon, alive, eventually, let_through
 
 #: Lower than what a nursery has open.
 FEW = 8
@@ -66,8 +66,7 @@ def limited(request: pytest.FixtureRequest, make_daemon: Callable[..., Daemon]) 
     os.kill(daemon.nursery_pid(), signal.SIGKILL)
     eventually(lambda: not daemon.nursery_pid())
     if request.param == "another user":
-        for folder in list(daemon.folder.parents)[:-2]:
-            folder.chmod(folder.stat().st_mode | 0o011)
+        let_through(daemon.folder)
         for path in (daemon.folder, *daemon.folder.rglob("*")):
             if path != daemon.stderr:
                 os.chown(path, NOBODY, NOBODY, follow_symlinks=False)

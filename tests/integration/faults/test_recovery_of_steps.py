@@ -18,7 +18,7 @@ from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.model.states import Kind, StopCause
 from muster.v1 import job_pb2, log_pb2
-from tests.conftest import Daemon, alive, eventually
+from tests.conftest import Daemon, alive, eventually, let_through
 from tests.integration.box import Boxed, mounted
 
 SUCCEEDED, FAILED, LOST = job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED, job_pb2.JOB_STATE_LOST
@@ -104,9 +104,7 @@ def apart(passwd: Passwd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A daemon with an /etc/passwd of its own, whose root other users can pass through."""
     prefix = mounted(f"mount --bind '{passwd.path}' /etc/passwd")
     daemon = Boxed(tmp_path_factory.mktemp("root"), '[checks]\npolicy = "off"\n', prefix)
-    for folder in (daemon.folder, *list(daemon.folder.parents)[:-2]):
-        if str(folder).startswith("/tmp/"):
-            folder.chmod(folder.stat().st_mode | 0o011)
+    let_through(daemon.folder)
     yield daemon.start()
     daemon.close()
 
@@ -114,9 +112,10 @@ def apart(passwd: Passwd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def fail_once_its_user_is_gone(daemon: Daemon, passwd: Passwd, script: str, **fields: Any) -> None:
     """A job of which the first rank exits with 3 when its user is gone, so that what follows finds no user."""
     home = daemon.root.job("x").workspace / "device0"
-    wait = "while [ ! -e go ]; do sleep 0.01; done"
+    wait = "touch up; while [ ! -e go ]; do sleep 0.01; done"
     start(daemon, f"{wait}; [ $MUSTER_ATTEMPT != 0 ] || exit 3; {script}", user=USER, **fields)
-    in_state(daemon, RUNNING)
+    # A rank that is RUNNING may not be its user's yet; one whose script runs is.
+    eventually((home / "up").exists)
     passwd.take_away()
     (home / "go").touch()
 
