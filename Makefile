@@ -13,6 +13,8 @@ PROTO := .venv-proto/bin
 # Done once for each state of the lock and of pyproject.toml.
 READY       := .venv/.ready
 PROTO_READY := .venv-proto/.ready
+# Creates the processes of jobs; built in less than a second.
+PROGRAM := supervisors/launch/creation/muster-spawn
 
 MINDSPORE_READY := .venv-mindspore/.ready
 # Another one: make test-msrun MINDSPORE='mindspore==2.9.*' after make clean.
@@ -26,9 +28,9 @@ CODE := $(wildcard proto/muster tests benchmarks examples scripts hatch_build.py
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
 
-setup: $(READY)  ## .venv with the locked dependencies and this project, editable
+setup: $(READY) $(PROGRAM)  ## .venv with the locked dependencies and this project, editable
 
-run: $(READY)  ## the quick start: a daemon and a small job
+run: $(READY) $(PROGRAM)  ## the quick start: a daemon and a small job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/run.sh
 
 # PYTHONDONTWRITEBYTECODE: with it, each daemon of a test compiles all of its modules again.
@@ -38,25 +40,25 @@ test test-slow chaos: export GRPC_ENABLE_FORK_SUPPORT := 0
 # Twice as many workers as cores: most tests wait for processes more than they compute.
 PYTEST_WORKERS ?= $(shell echo $$(( 2 * $$(nproc) )))
 PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist worksteal
-test: $(READY)  ## the tests, but for the slow ones; PYTEST_ARGS="-k name -x" selects
+test: $(READY) $(PROGRAM)  ## the tests, but for the slow ones; PYTEST_ARGS="-k name -x" selects
 	@$(PYTEST) --ignore=tests/system -m "not slow and not chaos" $(PYTEST_ARGS)
 
-test-slow: $(READY)  ## tests of more than four seconds, and chaos: MUSTER_CHAOS_POINTS says how many points
+test-slow: $(READY) $(PROGRAM)  ## tests of more than four seconds, and chaos: MUSTER_CHAOS_POINTS says how many points
 	@$(PYTEST) --ignore=tests/system -m "slow or chaos" $(PYTEST_ARGS)
 
-chaos: $(READY)  ## two faults at once, again and again: POINTS=1000; ONLY=17: one point; SEED, FAULTS: which ones
+chaos: $(READY) $(PROGRAM)  ## two faults at once, again and again: POINTS=1000; ONLY=17: one point; SEED, FAULTS: which ones
 	@MUSTER_CHAOS_POINTS=$(or $(POINTS),100) $(if $(SEED),MUSTER_CHAOS_SEED=$(SEED)) $(if $(ONLY),MUSTER_CHAOS_ONLY=$(ONLY)) $(if $(FAULTS),MUSTER_CHAOS_FAULTS='$(FAULTS)') \
 		$(BIN)/python -m pytest -q -n $(if $(ONLY),0,auto) --dist worksteal \
 		$(if $(ONLY),tests/chaos/test_pairs.py::test_pair,tests/chaos) $(PYTEST_ARGS)
 
-test-system: $(READY)  ## the service under a real systemd, in a container; needs root, systemd-nspawn and debootstrap
+test-system: $(READY) $(PROGRAM)  ## the service under a real systemd, in a container; needs root, systemd-nspawn and debootstrap
 	@$(BIN)/python -m pytest -q tests/system $(PYTEST_ARGS)
 
 test-msrun: $(READY) $(MINDSPORE_READY)  ## the tests of msrun with MindSpore: a download of 800 MB
 	@MUSTER_TEST_MSRUN="$(CURDIR)/.venv-mindspore/bin" \
 		$(BIN)/python -m pytest -q tests/integration/launch/test_boot_modes.py tests/integration/launch/test_drop_in.py -k 'real and msrun' $(PYTEST_ARGS)
 
-fuzz: $(READY)  ## 100,000 generated calls against a real daemon; MUSTER_FUZZ_CALLS says how many
+fuzz: $(READY) $(PROGRAM)  ## 100,000 generated calls against a real daemon; MUSTER_FUZZ_CALLS says how many
 	@MUSTER_FUZZ_CALLS=$${MUSTER_FUZZ_CALLS:-100000} $(BIN)/python -m pytest -q -s tests/fuzz --timeout 2400 $(PYTEST_ARGS)
 
 lint: $(READY) check-proto check-docs  ## ruff, mypy, import rules, generated code and pages
@@ -72,13 +74,13 @@ format: $(READY)  ## mend what ruff can mend
 corpus: $(READY)  ## precision, recall and delay of the hang rule, beside the plain one; CORPUS_ARGS="--seeds 60"
 	@$(BIN)/python -m tests.corpus $(CORPUS_ARGS)
 
-corpus-acted: $(READY)  ## the same with real processes under a real daemon, on fake cards, sixty times as fast
+corpus-acted: $(READY) $(PROGRAM)  ## the same with real processes under a real daemon, on fake cards, sixty times as fast
 	@$(BIN)/python -m tests.corpus --acted $(CORPUS_ARGS)
 
-bench: $(READY)  ## benchmarks beside their peers
+bench: $(READY) $(PROGRAM)  ## benchmarks beside their peers
 	@$(BIN)/python -m benchmarks
 
-soak: $(READY)  ## everything at once for an hour, and whether anything grows; MUSTER_SOAK_MINUTES says how long
+soak: $(READY) $(PROGRAM)  ## everything at once for an hour, and whether anything grows; MUSTER_SOAK_MINUTES says how long
 	@$(BIN)/python -m benchmarks.soak --minutes $${MUSTER_SOAK_MINUTES:-60}
 
 # --- environments -----------------------------------------------------------------------------------------------------------
@@ -94,6 +96,9 @@ $(READY): requirements-dev.lock pyproject.toml
 	$(BIN)/python -m pip install -q --require-hashes -r requirements-dev.lock
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
+
+$(PROGRAM): $(PROGRAM).c hatch_build.py | $(READY)
+	$(BIN)/python hatch_build.py
 
 # grpcio-tools 1.74 holds protobuf below 7, so the generator does not live with the rest.
 $(PROTO_READY): requirements-proto.lock
@@ -143,5 +148,5 @@ check-docs: $(READY)  ## are the generated pages of docs/reference/ current, and
 	@$(BIN)/python -m scripts.check_links
 
 clean:  ## remove environments, caches and build output
-	rm -rf .venv .venv-proto .venv-mindspore build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(PROGRAM) .venv .venv-proto .venv-mindspore build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

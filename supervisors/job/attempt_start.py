@@ -57,7 +57,7 @@ class RankStart:
         def record(pids: list[int]) -> None:
             self._record(pids, processes)
 
-        spawning.spawn(specs, context.paths.unborn, open_output, record)
+        spawning.spawn(specs, context.paths.unborn, open_output, record, context.refusals.say)
 
     def beside(self, rank: Rank) -> ProcessSpec:
         """The process spec of what runs beside a rank. Raises OSError, NotStartable."""

@@ -56,7 +56,7 @@ class StepRun:
             context.link.hold(context.output.fds())
 
         try:
-            spawning.spawn([builder.step(name, argv, more)], paths.unborn, hold, record)
+            spawning.spawn([builder.step(name, argv, more)], paths.unborn, hold, record, context.refusals.say)
         except OSError:
             if context.job.in_step:  # on record, though it was not let go
                 self._ends.take_back()

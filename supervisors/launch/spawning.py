@@ -7,6 +7,7 @@ from pathlib import Path
 
 from muster.supervisors.launch import child, cpus, environment, user_folder
 from muster.supervisors.launch.child import Account, ProcessSpec
+from muster.supervisors.launch.creation.children import Children
 from muster.supervisors.launch.environment import Changes
 from muster.supervisors.launch.limits import RESOURCES
 from muster.supervisors.launch.modes import boot, modelarts, presets
@@ -18,30 +19,35 @@ from muster.supervisors.system import trust
 
 
 def spawn(
-    specs: list[ProcessSpec], unborn: Path, meanwhile: Callable[[], None], record: Callable[[list[int]], None]
+    specs: list[ProcessSpec],
+    unborn: Path,
+    meanwhile: Callable[[], None],
+    record: Callable[[list[int]], None],
+    say: Callable[[str], object],
 ) -> None:
-    """Forks all of them, does what is to be done `meanwhile` (while they get as far as the gate), has their pids put on
-    `record`, and lets them go by one write. Raises OSError and what `record` raises, with none of them left."""
+    """Creates all of them, does what is to be done `meanwhile` (while they get as far as the gate), has their pids put
+    on `record`, and lets them go by one write. `say`: see Children. Raises OSError and what `record` raises, with none
+    of them left."""
     gate = os.pipe()
-    children: list[int] = []
+    children: Children | None = None
     try:
         line_file = child.open_unborn(unborn, len(specs))
         try:
-            with child.signals_blocked():
-                for spec in specs:
-                    children.append(child.fork(spec, gate[0], gate[1], line_file))
+            children = Children(specs, gate, line_file, say)
+            children.begin()
+            meanwhile()
+            pids = children.pids()
         finally:
             os.close(line_file)
-        meanwhile()
-        record(children)
+        record(pids)
     except BaseException:
         for fd in gate:
-            os.close(fd)  # the children see the gate's end and leave
-        for pid in children:
-            os.waitpid(pid, 0)
+            os.close(fd)  # a process that survives the rest sees the gate's end and leaves
+        if children is not None:
+            children.end()
         raise
     # One write, so that all are let go or none: at most 4096 ranks, and PIPE_BUF is 4096.
-    os.write(gate[1], b"1" * len(children))
+    os.write(gate[1], b"1" * len(pids))
     os.close(gate[0])
     os.close(gate[1])
 
@@ -55,8 +61,13 @@ def spawn_alone(spec: ProcessSpec) -> tuple[int, int]:
         fds += os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         gate_read, gate_write, said, line = fds
         os.write(gate_write, b"1")
-        with child.signals_blocked():
-            pid = child.fork(spec, gate_read, gate_write, line)
+        children = Children([spec], (gate_read, gate_write), line)
+        try:
+            children.begin()
+            (pid,) = children.pids()
+        except BaseException:
+            children.end()
+            raise
         fds.remove(said)
         return pid, said
     finally:

@@ -20,6 +20,7 @@ from pathlib import Path
 from muster.probes.kernel import process
 from muster.probes.kernel.process import FULL
 from muster.supervisors.job import supervisor
+from muster.supervisors.launch.creation.program_start import PROGRAM
 from muster.supervisors.nursery.retired import Retired
 from muster.supervisors.nursery.supervised_job import say
 from muster.supervisors.nursery.supervised_jobs import SupervisedJobs
@@ -156,6 +157,7 @@ def main() -> int:
     if args.owned:
         os.set_inheritable(owner_pipe.FD, False)
     descriptors.raise_limit(args.nofile)
+    PROGRAM.open()  # once: what supervisors execute is of the version of their own code
     read, write = os.pipe()
     if os.fork():
         os.close(write)

@@ -13,6 +13,7 @@ from muster.probes.kernel import process
 from muster.probes.kernel.process import FULL
 from muster.supervisors.job import supervisor
 from muster.supervisors.launch import keyring
+from muster.supervisors.launch.creation.program_start import PROGRAM
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.nursery.supervised_job import SupervisedJob, children_of_ours, how, say
@@ -381,7 +382,8 @@ def become_supervisor(root: Root, job_id: str, sock: socket.socket, owned: bool)
     status = 1
     try:
         signal.set_wakeup_fd(-1)
-        descriptors.close_all_but({0, 1, 2, sock.fileno()} | ({owner_pipe.FD} if owned else set()))
+        kept = {0, 1, 2, sock.fileno()} | PROGRAM.fds | ({owner_pipe.FD} if owned else set())
+        descriptors.close_all_but(kept)
         descriptors.raise_again()
         become_subreaper()
         keyring.begin_own()

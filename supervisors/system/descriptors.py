@@ -51,11 +51,12 @@ def _most(one: int, other: int) -> int:
     return other if _is_below(one, other) else one
 
 
-def restore_limit() -> None:
-    """In a rank to be."""
-    if _given is not None:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if _is_below(hard, _given) else _given, hard))
+def limit_for_ranks() -> tuple[int, int] | None:
+    """The soft and the hard limit that a rank is to be given; None: it inherits the right one."""
+    if _given is None:
+        return None
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return hard if _is_below(hard, _given) else _given, hard
 
 
 def close_all_but(kept: set[int]) -> None:

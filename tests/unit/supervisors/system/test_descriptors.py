@@ -14,14 +14,14 @@ from tests.unit.supervision import in_own_process
 def test_ranks_get_the_descriptors_that_the_nursery_was_given():
     def work() -> Any:
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
-        descriptors.restore_limit()
-        untouched = resource.getrlimit(resource.RLIMIT_NOFILE)
+        inherited = descriptors.limit_for_ranks()
         descriptors.raise_limit()
         raised = resource.getrlimit(resource.RLIMIT_NOFILE)
-        descriptors.restore_limit()
-        return [untouched, raised, resource.getrlimit(resource.RLIMIT_NOFILE)]
+        given = descriptors.limit_for_ranks()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (90, 90))
+        return [inherited, raised, given, descriptors.limit_for_ranks()]
 
-    assert in_own_process(work) == [[100, 200], [200, 200], [100, 200]]
+    assert in_own_process(work) == [None, [200, 200], [100, 200], [90, 90]]
 
 
 _CLOSE = """

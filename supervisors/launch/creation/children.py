@@ -1,0 +1,75 @@
+"""Creates the processes of a gang: by the program `muster-spawn`, or, where that fails, by forks of the supervisor."""
+
+from collections.abc import Callable, Sequence
+
+from muster.supervisors.launch.child import ProcessSpec
+from muster.supervisors.launch.creation import forked_start
+from muster.supervisors.launch.creation.program_start import PROGRAM, ProgramFailed, ProgramStart, end_all
+from muster.supervisors.launch.creation.start_steps import StartSteps
+
+
+def _nothing(_: str) -> None:
+    """Nobody asked."""
+
+
+class Children:
+    """The processes of one gang until they are let go, or ended."""
+
+    def __init__(
+        self,
+        specs: Sequence[ProcessSpec],
+        gate: tuple[int, int],
+        unborn: int,
+        say: Callable[[str], object] = _nothing,
+    ) -> None:
+        """`gate`: both ends of the pipe at which they wait. `say`: is given a sentence where the program did not do its
+        work."""
+        steps = StartSteps()
+        self._specs, self._gate, self._unborn, self._say = specs, gate, unborn, say
+        self._steps = [steps.of(spec) for spec in specs]
+        self._pids: list[int] = []
+        self._program: ProgramStart | None = None
+
+    def begin(self) -> None:
+        """Begins to create them. Raises OSError (EAGAIN: limit on processes)."""
+        if PROGRAM.fds and all(spec.by_program for spec in self._specs):
+            try:
+                ranks = [spec.rank for spec in self._specs]
+                self._program = ProgramStart(list(zip(ranks, self._steps, strict=True)), self._gate[0], self._unborn)
+                return
+            except ProgramFailed as error:
+                self._say(f"{error}; forking instead")
+        self._fork()
+
+    def pids(self) -> list[int]:
+        """Those of all of them, in the order of the specs; they are on their way to the gate. Raises OSError."""
+        if self._program is not None:
+            try:
+                self._pids = self._program.pids()
+            except ProgramFailed as error:
+                self._say(f"{error}; forking instead")
+                end_all(self._program.made())
+                self._close_program()
+                self._fork()
+            self._close_program()
+        return self._pids
+
+    def end(self) -> None:
+        """Ends those that were created: none has been let go, and none is to be left."""
+        made = self._pids
+        if self._program is not None:
+            made = self._program.made()
+            self._close_program()
+        self._pids = []
+        end_all(made)
+
+    def _fork(self) -> None:
+        self._pids = []
+        with forked_start.signals_blocked():
+            for spec, steps in zip(self._specs, self._steps, strict=True):
+                self._pids.append(forked_start.fork(spec, steps, *self._gate, self._unborn))
+
+    def _close_program(self) -> None:
+        if self._program is not None:
+            self._program.close()
+            self._program = None
