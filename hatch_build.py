@@ -1,5 +1,5 @@
 """Puts into wheel and sdist which build they are: the file build.txt of muster.agent, which `agent/host/build.py`
-shows. And builds the program `muster-spawn` for a wheel and for a checkout: `python hatch_build.py` does the latter alone.
+shows. And builds the program `muster-spawn` for a wheel and for a checkout; `python hatch_build.py` does only that.
 
 A wheel is for this machine's architecture, or for that in MUSTER_WHEEL: x86_64, aarch64, or any (without the program).
 """

@@ -66,6 +66,11 @@ class JobsTable(Settings):
     keep_events_bytes: int = setting(
         8 << 20, "Disk space of the history of events. The oldest go first.", least=64 << 10, most=1 << 40
     )
+    spawn_program: bool = setting(
+        True,
+        "Whether the program `muster-spawn` creates the processes of jobs ([creation.md](concepts/creation.md)). "
+        "If not, and wherever the program cannot be used, their supervisor forks them, which takes longer.",
+    )
 
 
 #: So many connections a listener takes at least, whatever `max_connections` says and however few descriptors there are.

@@ -155,10 +155,11 @@ class LogKeeping:
 
     async def _settle(self) -> None:
         """Writes the settings that supervisors use."""
-        logs, hang = self._settings().logs, self._settings().hang
+        logs, hang, jobs = self._settings().logs, self._settings().hang, self._settings().jobs
         # Supervisors must not remove files that the program has not taken; but the program must get files to take.
         most = (0, logs.max_job_bytes) if logs.upload else (logs.max_job_bytes, 0)
-        settings = SupervisorSettings(LogSettings(logs.max_file_bytes, *most), hang.flight_recorder)
+        kept = LogSettings(logs.max_file_bytes, *most)
+        settings = SupervisorSettings(kept, hang.flight_recorder, jobs.spawn_program)
         write = functools.partial(write_settings, self._root.settings, settings)
         await self._apart(_SETTLE, write, folder=self._root.state)
 

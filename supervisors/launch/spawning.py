@@ -83,7 +83,8 @@ class ProcessBuilder:
         self.account = account
         self._paths = root.job(spec.job_id)
         self.common = environment.common(root, spec, job, account)
-        self._records = SettingsFile(root.settings).now.flight_recorder
+        settings = SettingsFile(root.settings).now
+        self._records, self._by_program = settings.flight_recorder, settings.spawn_program
 
     def make_folders(self) -> str:
         """Those which only we can make. Returns a sentence about what is not as usual, or nothing. Raises OSError,
@@ -122,6 +123,7 @@ class ProcessBuilder:
             account=self.account,
             folders=() if self._spec.workdir else (workdir,),
             umask=self._umask,
+            by_program=self._by_program,
         )
 
     def gang(self, changes: Changes) -> tuple[list[ProcessSpec], list[boot.Process]]:
@@ -155,6 +157,7 @@ class ProcessBuilder:
                     umask=self._umask,
                     nice=spec.nice,
                     cpus=cpus.parse(rank.cpus) & mine,
+                    by_program=self._by_program,
                 )
             )
         return specs, processes

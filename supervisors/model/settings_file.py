@@ -1,6 +1,7 @@
 """`<state>/settings.json`: the settings of the daemon that supervisors use.
 
-    {"logs": {"max_file_bytes": 1073741824, "max_job_bytes": 0, "rotate_for_bytes": 0}, "flight_recorder": false}
+    {"logs": {"max_file_bytes": 1073741824, "max_job_bytes": 0, "rotate_for_bytes": 0}, "flight_recorder": false,
+     "spawn_program": true}
 
 The daemon writes it at its start and whenever it reads its configuration again (`write`); a supervisor reads it, so
 that a new setting applies to running jobs, also while no daemon runs.
@@ -37,10 +38,11 @@ class LogSettings:
 @dataclass(frozen=True, slots=True)
 class SupervisorSettings:
     """All that the file says. `flight_recorder`: whether ranks are given the variables of PyTorch's flight recorder
-    (launch/modes/presets.py)."""
+    (launch/modes/presets.py). `spawn_program`: whether muster-spawn creates processes (launch/creation/)."""
 
     logs: LogSettings = LogSettings()
     flight_recorder: bool = False
+    spawn_program: bool = True
 
 
 class SettingsFile:
@@ -88,4 +90,5 @@ def _read(path: Path) -> SupervisorSettings:
         value = logs.get(one.name) if isinstance(logs, dict) else None
         if type(value) is int and value >= 0:
             values[one.name] = value
-    return SupervisorSettings(LogSettings(**values), found.get("flight_recorder") is True)
+    by_program = found.get("spawn_program") is not False
+    return SupervisorSettings(LogSettings(**values), found.get("flight_recorder") is True, by_program)

@@ -57,6 +57,7 @@ def test_it_is_replaced_as_a_whole(tmp_path):
     assert json.loads(path.read_bytes()) == {
         "logs": {"max_file_bytes": 7, "max_job_bytes": 8, "rotate_for_bytes": 0},
         "flight_recorder": False,
+        "spawn_program": True,
     }
     assert [p.name for p in tmp_path.iterdir()] == ["settings.json"]
 
@@ -68,3 +69,12 @@ def test_whether_flight_recorders_are_switched_on(tmp_path, said):
     assert SettingsFile(path).now == SupervisorSettings(flight_recorder=said)
     path.write_text('{"flight_recorder": 1}')
     assert SettingsFile(path).now == SupervisorSettings()
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_whether_the_program_creates_processes(tmp_path, said):
+    path = tmp_path / "settings.json"
+    settings_file.write(path, SupervisorSettings(spawn_program=said))
+    assert SettingsFile(path).now == SupervisorSettings(spawn_program=said)
+    path.write_text('{"spawn_program": 0}')
+    assert SettingsFile(path).now == SupervisorSettings(), "what it does not say in its own words is not off"

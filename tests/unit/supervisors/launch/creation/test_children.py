@@ -37,7 +37,8 @@ def birth(way: str) -> Birth:
         def work() -> Any:
             if before is not None:
                 before()
-            account, said = Account.of(""), []
+            account = Account.of("")
+            said: list[str] = []
             tee.make_fifo(fifo, account.uid, account.gid)
             out = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
             read, write = os.pipe()
