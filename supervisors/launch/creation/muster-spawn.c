@@ -145,9 +145,12 @@ static const char *next(const char *text) { return text + length(text) + 1; }
 static int sound(struct message *m, const struct step *step)
 {
     static const u8 needed[] = {[OUTPUT] = 1, [CGROUP] = 4, [WRITE] = 2, [FOLDER] = 1, [FILE_] = 3, [CHDIR] = 1};
-    if (step->op < SESSION || step->op > EXEC || step->cannot >= m->size || step->data % 8)
+    u64 end_of_table = sizeof *m + (u64)m->count * sizeof(struct process); /* which the kernel writes to */
+    if (step->op < SESSION || step->op > EXEC)
         return 0;
-    if ((u64)step->data + step->size > m->size || length((char *)m + step->cannot * !!step->cannot) > MAX_TEXT)
+    if (step->cannot && (step->cannot < end_of_table || step->cannot >= m->size || length((char *)m + step->cannot) > MAX_TEXT))
+        return 0;
+    if (step->size && (step->data < end_of_table || step->data % 8 || (u64)step->data + step->size > m->size))
         return 0;
     if (step->op == EXEC) /* candidates, arguments, environment */
         return step->a && step->b && step->a <= step->size && step->b <= step->size && step->c <= step->size
@@ -165,11 +168,14 @@ static u64 check(struct message *m, u64 size)
     u64 most = 0;
     if (size < sizeof *m || m->magic != MAGIC || m->size != size || ((char *)m)[size - 1] || !m->count)
         return 0;
-    if (m->gate < 3 || m->line < 3 || sizeof *m + (u64)m->count * sizeof(struct process) > size)
+    u64 end_of_table = sizeof *m + (u64)m->count * sizeof(struct process);
+    if (m->gate < 3 || m->line < 3 || m->outside || end_of_table > size)
         return 0;
     for (u32 i = 0; i < m->count; i++) {
         struct process *one = &m->processes[i];
-        if (one->pid || !one->count || one->steps % 8 || one->steps + (u64)one->count * sizeof(struct step) > size)
+        if (one->pid || !one->count || one->steps % 8 || one->steps < end_of_table)
+            return 0;
+        if (one->steps + (u64)one->count * sizeof(struct step) > size)
             return 0;
         struct step *steps = (struct step *)((char *)m + one->steps);
         for (u32 k = 0; k < one->count; k++) {
