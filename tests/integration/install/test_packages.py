@@ -1,7 +1,9 @@
 """The packages: what is in wheel and sdist, that each installs and works, and which build they say they are."""
 
 import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +18,7 @@ import muster.agent
 REPOSITORY = Path(__file__).parents[3]
 FOLDERS = ("agent", "supervisors", "probes")
 PACKAGES = (*FOLDERS, "proto/muster")
+PROGRAM = "supervisors/launch/creation/muster-spawn"
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packages")]
 
@@ -79,7 +82,14 @@ def test_what_is_in_the_sdist(packages: tuple[Path, Path], tmp_path: Path) -> No
     with tarfile.open(packages[1]) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
         assert all(member.uid == member.gid == 0 for member in tar.getmembers())
-    needed = sources() | {"LICENSE", "README.md", "pyproject.toml", "hatch_build.py", "PKG-INFO", "agent/build.txt"}
+    needed = (sources() - {PROGRAM}) | {
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+        "hatch_build.py",
+        "PKG-INFO",
+        "agent/build.txt",
+    }
     needed |= {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "systemd").rglob("*") if path.is_file()}
     needed |= {
         "Makefile",
@@ -92,7 +102,7 @@ def test_what_is_in_the_sdist(packages: tuple[Path, Path], tmp_path: Path) -> No
     junk = re.compile(
         r"(^|/)(__pycache__|\.venv.*|\.git|\.ci|\.[a-z]+_cache|\.hypothesis|dist|build|shared)(/|$)|\.pyc$|\.pem$"
     )
-    assert [name for name in names if junk.search(name)] == []
+    assert [name for name in names if junk.search(name) or name == PROGRAM] == []
 
 
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
@@ -134,6 +144,68 @@ def test_it_works_by_itself(packages: tuple[Path, Path], kind: str, tmp_path: Pa
     with zipfile.ZipFile(packages[0]) as wheel:
         installed = {str(path.relative_to(site)) for path in (site / "muster").rglob("*") if path.suffix != ".pyc"}
         assert {name for name in wheel.namelist() if name.startswith("muster/")} <= installed
+
+
+class TestProgram:
+    """muster-spawn: which wheels have it, and for which machine."""
+
+    def wheel(self, into: Path, **environ: str) -> Path:
+        return build(REPOSITORY, into, "wheel", SOURCE_DATE_EPOCH="1767225600", **environ)
+
+    @pytest.mark.parametrize(("machine", "number"), [("x86_64", 62), ("aarch64", 183)])
+    def test_a_wheel_for_one_machine_has_it(self, tmp_path: Path, machine: str, number: int) -> None:
+        """Static, so one tag does for glibc and musl; the same bytes each time."""
+        pytest.importorskip("ziglang", reason="there is no zig for this architecture")
+        made = self.wheel(tmp_path / "one", MUSTER_WHEEL=machine)
+        tags = f"py3-none-manylinux_2_17_{machine}.manylinux2014_{machine}.musllinux_1_1_{machine}"
+        assert made.name.endswith(f"-{tags}.whl")
+        with zipfile.ZipFile(made) as wheel:
+            (info,) = (one for one in wheel.infolist() if one.filename.endswith("/muster-spawn"))
+            program = wheel.read(info)
+            metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/WHEEL"))
+            assert "Root-Is-Purelib: false" in wheel.read(metadata).decode()
+        assert info.filename == f"muster/{PROGRAM}" and (info.external_attr >> 16) & 0o777 == 0o755
+        assert program[:5] == b"\x7fELF\x02" and int.from_bytes(program[18:20], "little") == number
+        assert b"/ld-" not in program and len(program) < 20_000
+        assert self.wheel(tmp_path / "another", MUSTER_WHEEL=machine).read_bytes() == made.read_bytes()
+
+    def test_a_wheel_for_any_machine_has_none(self, tmp_path: Path) -> None:
+        """Nor that of the checkout."""
+        made = self.wheel(tmp_path, MUSTER_WHEEL="any")
+        assert made.name.endswith("-py3-none-any.whl")
+        with zipfile.ZipFile(made) as wheel:
+            names = wheel.namelist()
+        assert f"muster/{PROGRAM}.c" in names and f"muster/{PROGRAM}" not in names
+
+    def test_another_machine_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(AssertionError, match=r"MUSTER_WHEEL is riscv64: it must be one of x86_64, aarch64, any"):
+            self.wheel(tmp_path, MUSTER_WHEEL="riscv64")
+
+    @pytest.mark.parametrize("compiler", ["cc", "no-such-compiler"])
+    def test_an_sdist_is_built_with_the_nodes_own_compiler(
+        self, packages: tuple[Path, Path], tmp_path: Path, compiler: str
+    ) -> None:
+        """Where there is none, without the program."""
+        tree = unpacked(packages[1], tmp_path / "unpacked")
+        assert not (tree / PROGRAM).exists()
+        (tmp_path / "hidden").mkdir()
+        (tmp_path / "hidden/sitecustomize.py").write_text("import sys\nsys.modules['ziglang'] = None\n")
+        made = build(tree, tmp_path / "wheel", "wheel", CC=compiler, PYTHONPATH=str(tmp_path / "hidden"))
+        has_compiler = shutil.which(compiler) is not None and platform.machine() in ("x86_64", "aarch64")
+        with zipfile.ZipFile(made) as wheel:
+            assert (f"muster/{PROGRAM}" in wheel.namelist()) is has_compiler
+        assert made.name.endswith("-any.whl") is not has_compiler
+
+    def test_that_of_the_checkout_is_built_from_its_source(self, tmp_path: Path) -> None:
+        """`make` builds it again when the source changes."""
+        if not (REPOSITORY / PROGRAM).exists():
+            pytest.skip("there is no muster-spawn for this architecture")
+        tree = tmp_path / "tree"
+        (tree / PROGRAM).parent.mkdir(parents=True)
+        shutil.copy(REPOSITORY / f"{PROGRAM}.c", tree / f"{PROGRAM}.c")
+        shutil.copy(REPOSITORY / "hatch_build.py", tree)
+        run(sys.executable, "hatch_build.py", cwd=tree)
+        assert (tree / PROGRAM).read_bytes() == (REPOSITORY / PROGRAM).read_bytes(), "make setup"
 
 
 class TestBuild:
