@@ -11,13 +11,14 @@ from pathlib import Path
 
 import grpc
 
-from benchmarks import ended, exits, load, memory, output, prompt, sampler, start
+from benchmarks import creation, ended, exits, load, memory, output, prompt, sampler, start
 from benchmarks.node import BenchmarkFailed
 from benchmarks.peers import Peers
 from benchmarks.report import Row, machine, table, write_json
 
 FIGURES: dict[str, Callable[[Peers], Iterator[Row]]] = {
     "start": start.run,
+    "creation": creation.run,
     "prompt": prompt.run,
     "output": output.run,
     "exits": exits.run,
