@@ -7,7 +7,7 @@ from pathlib import Path
 
 from muster.supervisors.launch import child, cpus, environment, user_folder
 from muster.supervisors.launch.child import Account, ProcessSpec
-from muster.supervisors.launch.creation.children import Children
+from muster.supervisors.launch.creation.new_processes import NewProcesses
 from muster.supervisors.launch.environment import Changes
 from muster.supervisors.launch.limits import RESOURCES
 from muster.supervisors.launch.modes import boot, modelarts, presets
@@ -26,14 +26,14 @@ def spawn(
     say: Callable[[str], object],
 ) -> None:
     """Creates all of them, does what is to be done `meanwhile` (while they get as far as the gate), has their pids put
-    on `record`, and lets them go by one write. `say`: see Children. Raises OSError and what `record` raises, with none
-    of them left."""
+    on `record`, and lets them go by one write. `say`: see NewProcesses. Raises OSError and what `record` raises, with
+    none of them left."""
     gate = os.pipe()
-    children: Children | None = None
+    children: NewProcesses | None = None
     try:
         line_file = child.open_unborn(unborn, len(specs))
         try:
-            children = Children(specs, gate, line_file, say)
+            children = NewProcesses(specs, gate, line_file, say)
             children.begin()
             meanwhile()
             pids = children.pids()
@@ -61,7 +61,7 @@ def spawn_alone(spec: ProcessSpec) -> tuple[int, int]:
         fds += os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         gate_read, gate_write, said, line = fds
         os.write(gate_write, b"1")
-        children = Children([spec], (gate_read, gate_write), line)
+        children = NewProcesses([spec], (gate_read, gate_write), line)
         try:
             children.begin()
             (pid,) = children.pids()

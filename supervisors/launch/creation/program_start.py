@@ -31,13 +31,13 @@ _HEADER, _PROCESS, _STEP = struct.Struct("=IIIiiIII"), struct.Struct("=iiII"), s
 _ANSWER_AT = 20
 _WORD = 2**64 - 1
 #: How long the program may take, and how long its death by SIGKILL may, in seconds.
-WAIT_S, KILL_WAIT_S = 30.0, 10.0
+WAIT_S, KILL_WAIT_S = 10.0, 10.0
 #: What it is to fork as well: the supervisor need not try.
 _NO_ROOM = (errno.EAGAIN, errno.ENOMEM)
 _SIGNALS = signal.valid_signals()
 
 
-class ProgramFailed(Exception):
+class SpawnProgramFailed(Exception):
     """Raised when the program did not create the processes of a gang: the supervisor is to fork them."""
 
 
@@ -73,9 +73,9 @@ class ProgramStart:
     """The program at work on one gang, from its start to its end."""
 
     def __init__(self, processes: Sequence[tuple[int, Sequence[StartStep]]], gate: int, unborn: int) -> None:
-        """`processes`: rank and steps of each; `gate`: what they read from. Raises ProgramFailed, with none left."""
+        """`processes`: rank and steps of each; `gate`: what they read from. Raises SpawnProgramFailed, none left."""
         if PROGRAM.fd < 0:
-            raise ProgramFailed("there is no program")
+            raise SpawnProgramFailed("there is no program")
         self._count = len(processes)
         self._memory = self._pid = self._pidfd = -1
         try:
@@ -97,25 +97,25 @@ class ProgramStart:
             if self._pid >= 0:
                 end_all(self.made())
             self.close()
-            raise ProgramFailed(f"muster-spawn cannot be started: {error}") from error
+            raise SpawnProgramFailed(f"muster-spawn cannot be started: {error}") from error
 
     def pids(self) -> list[int]:
-        """Waits for the program's end: the pids of all processes. Raises ProgramFailed, OSError (EAGAIN, ENOMEM), with
-        those of `made` left."""
+        """Waits for the program's end. The pids of all processes. Raises SpawnProgramFailed, and OSError (EAGAIN,
+        ENOMEM), with those of `made` left."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         if not poll.poll(WAIT_S * 1000):
-            raise ProgramFailed(f"muster-spawn did not end within {WAIT_S:g} s")
+            raise SpawnProgramFailed(f"muster-spawn did not end within {WAIT_S:g} s")
         status = self._reap()
         code = os.waitstatus_to_exitcode(status)
         if code == 1:
             number, which, _ = struct.unpack("=III", os.pread(self._memory, 12, _ANSWER_AT))
             if number in _NO_ROOM:
                 raise OSError(number, os.strerror(number))
-            raise ProgramFailed(f"muster-spawn cannot create process {which}: {os.strerror(number)}")
+            raise SpawnProgramFailed(f"muster-spawn cannot create process {which}: {os.strerror(number)}")
         if code != 0:
             how = f"was killed by signal {-code}" if code < 0 else f"refused its message (exit code {code})"
-            raise ProgramFailed(f"muster-spawn {how}")
+            raise SpawnProgramFailed(f"muster-spawn {how}")
         return self.made()
 
     def refusal(self) -> int:

@@ -19,7 +19,7 @@ from muster.probes.kernel import process
 from muster.supervisors.launch import child, spawning
 from muster.supervisors.launch.child import Account, ProcessSpec, explain_exec, read_unborn
 from muster.supervisors.launch.creation import program_start
-from muster.supervisors.launch.creation.children import Children
+from muster.supervisors.launch.creation.new_processes import NewProcesses
 from muster.supervisors.launch.creation.program_start import PROGRAM, ProgramStart, encode
 from muster.supervisors.launch.creation.start_steps import StartSteps
 from muster.supervisors.output import tee
@@ -465,7 +465,7 @@ def test_a_frozen_cgroup_holds_nobody_up(way, tmp_path, cgroup, ending):
     def work() -> Any:
         specs = specs_in(tmp_path, 3, "touch", str(tmp_path / "ran"), cgroup=str(cgroup))
         gate = os.pipe()
-        children = Children(specs, gate, os.open(tmp_path / "unborn", os.O_WRONLY | os.O_CREAT))
+        children = NewProcesses(specs, gate, os.open(tmp_path / "unborn", os.O_WRONLY | os.O_CREAT))
         children.begin()
         pids = children.pids()
         if ending:

@@ -17,7 +17,7 @@ import pytest
 
 from muster.supervisors.launch import child
 from muster.supervisors.launch.child import Account, ProcessSpec, explain_exec, read_unborn
-from muster.supervisors.launch.creation.children import Children
+from muster.supervisors.launch.creation.new_processes import NewProcesses
 from muster.supervisors.output import tee
 from tests.unit.supervision import in_own_process
 
@@ -44,7 +44,7 @@ def birth(way: str) -> Birth:
             read, write = os.pipe()
             notes = os.open(unborn, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             usual = ProcessSpec(3, argv, {"PATH": os.environ["PATH"]}, "/", fifo, cgroup="", account=account)
-            children = Children([replace(usual, **changes)], (read, write), notes, said.append)
+            children = NewProcesses([replace(usual, **changes)], (read, write), notes, said.append)
             children.begin()
             (pid,) = children.pids()
             os.close(read)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from muster.supervisors.launch.child import ProcessSpec
 from muster.supervisors.launch.creation import forked_start
-from muster.supervisors.launch.creation.program_start import PROGRAM, ProgramFailed, ProgramStart, end_all
+from muster.supervisors.launch.creation.program_start import PROGRAM, ProgramStart, SpawnProgramFailed, end_all
 from muster.supervisors.launch.creation.start_steps import StartSteps
 
 
@@ -12,7 +12,7 @@ def _nothing(_: str) -> None:
     """Nobody asked."""
 
 
-class Children:
+class NewProcesses:
     """The processes of one gang until they are let go, or ended."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Children:
                 ranks = [spec.rank for spec in self._specs]
                 self._program = ProgramStart(list(zip(ranks, self._steps, strict=True)), self._gate[0], self._unborn)
                 return
-            except ProgramFailed as error:
+            except SpawnProgramFailed as error:
                 self._say(f"{error}; forking instead")
         self._fork()
 
@@ -46,7 +46,7 @@ class Children:
         if self._program is not None:
             try:
                 self._pids = self._program.pids()
-            except ProgramFailed as error:
+            except SpawnProgramFailed as error:
                 self._say(f"{error}; forking instead")
                 end_all(self._program.made())
                 self._close_program()
