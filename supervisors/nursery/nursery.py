@@ -186,6 +186,7 @@ def main() -> int:
     os.write(write, b"ok")
     os.close(write)
     nursery = Nursery(root, listener, at, held, args.owned)
+    process.boot_id()
     gc.collect()
     gc.freeze()  # every supervisor shares the present objects: the collector must not touch and so copy them
     nursery.run()

@@ -110,7 +110,7 @@ struct message {
     u32 magic, size, count;
     i32 gate, line;
     u32 error, failed; /* errno, and the index of the process that could not be created */
-    u32 outside;       /* errno of the kernel that refused to create them in the cgroup */
+    u32 outside;       /* not 0: they are not to be created in the cgroup; the errno of a kernel that refused to */
     struct process processes[];
 };
 
@@ -169,7 +169,7 @@ static u64 check(struct message *m, u64 size)
     if (size < sizeof *m || m->magic != MAGIC || m->size != size || ((char *)m)[size - 1] || !m->count)
         return 0;
     u64 end_of_table = sizeof *m + (u64)m->count * sizeof(struct process);
-    if (m->gate < 3 || m->line < 3 || m->outside || end_of_table > size)
+    if (m->gate < 3 || m->line < 3 || end_of_table > size)
         return 0;
     for (u32 i = 0; i < m->count; i++) {
         struct process *one = &m->processes[i];

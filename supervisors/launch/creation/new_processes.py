@@ -4,7 +4,13 @@ from collections.abc import Callable, Sequence
 
 from muster.supervisors.launch.child import ProcessSpec
 from muster.supervisors.launch.creation import forked_start
-from muster.supervisors.launch.creation.program_start import PROGRAM, ProgramStart, SpawnProgramFailed, end_all
+from muster.supervisors.launch.creation.program_start import (
+    PROGRAM,
+    KilledAtBirth,
+    ProgramStart,
+    SpawnProgramFailed,
+    end_all,
+)
 from muster.supervisors.launch.creation.start_steps import StartSteps
 
 
@@ -32,36 +38,46 @@ class NewProcesses:
 
     def begin(self) -> None:
         """Begins to create them. Raises OSError (EAGAIN: limit on processes)."""
-        if PROGRAM.fds and all(spec.by_program for spec in self._specs):
-            try:
-                ranks = [spec.rank for spec in self._specs]
-                self._program = ProgramStart(list(zip(ranks, self._steps, strict=True)), self._gate[0], self._unborn)
-                return
-            except SpawnProgramFailed as error:
-                self._say(f"{error}; forking instead")
-        self._fork()
+        if not (PROGRAM.fds and all(spec.by_program for spec in self._specs) and self._begin_program(outside=False)):
+            self._fork()
 
     def pids(self) -> list[int]:
         """Those of all of them, in the order of the specs; they are on their way to the gate. Raises OSError."""
-        if self._program is not None:
+        while self._program is not None:
             try:
                 self._pids = self._program.pids()
+                self._close_program()
+            except KilledAtBirth:
+                self._end_program()
+                if not self._begin_program(outside=True):
+                    self._fork()
             except SpawnProgramFailed as error:
                 self._say(f"{error}; forking instead")
-                end_all(self._program.made())
-                self._close_program()
+                self._end_program()
                 self._fork()
-            self._close_program()
         return self._pids
 
     def end(self) -> None:
         """Ends those that were created: none has been let go, and none is to be left."""
-        made = self._pids
-        if self._program is not None:
-            made = self._program.made()
-            self._close_program()
-        self._pids = []
+        self._end_program()
+        made, self._pids = self._pids, []
         end_all(made)
+
+    def _begin_program(self, *, outside: bool) -> bool:
+        """False where the program cannot be started, with nothing created."""
+        ranks = [spec.rank for spec in self._specs]
+        try:
+            processes = list(zip(ranks, self._steps, strict=True))
+            self._program = ProgramStart(processes, self._gate[0], self._unborn, outside=outside)
+        except SpawnProgramFailed as error:
+            self._say(f"{error}; forking instead")
+        return self._program is not None
+
+    def _end_program(self) -> None:
+        """And what it has created."""
+        if self._program is not None:
+            end_all(self._program.made())
+            self._close_program()
 
     def _fork(self) -> None:
         self._pids = []

@@ -2,7 +2,7 @@
 
 The supervisor starts it with `os.posix_spawn`, so nothing of the supervisor is copied. The message is a memfd:
 
-    header       magic, size, number of processes, gate, unborn file; the answer: errno, process, errno of the cgroup
+    header       magic, size, number of processes, gate, unborn file; errno, which process, errno of the cgroup
     processes    pid (written by the kernel), rank, where its steps are, how many
     steps        op, where its text is, three numbers, where its data is, how much
     data         texts as JSON, paths, arguments, environments: each once, ended by a 0 byte
@@ -14,13 +14,13 @@ import contextlib
 import errno
 import json
 import os
-import select
 import signal
 import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from muster.probes.kernel import process
 from muster.supervisors.launch.creation.start_steps import Op, StartStep
 
 #: Beside this module in a checkout and in a wheel for this architecture; other packages have none.
@@ -39,6 +39,10 @@ _SIGNALS = signal.valid_signals()
 
 class SpawnProgramFailed(Exception):
     """Raised when the program did not create the processes of a gang: the supervisor is to fork them."""
+
+
+class KilledAtBirth(Exception):
+    """Raised when the kernel killed who was created in a cgroup: they are to be created outside, and to enter it."""
 
 
 class SpawnProgram:
@@ -72,15 +76,18 @@ PROGRAM = SpawnProgram()
 class ProgramStart:
     """The program at work on one gang, from its start to its end."""
 
-    def __init__(self, processes: Sequence[tuple[int, Sequence[StartStep]]], gate: int, unborn: int) -> None:
-        """`processes`: rank and steps of each; `gate`: what they read from. Raises SpawnProgramFailed, none left."""
+    def __init__(
+        self, processes: Sequence[tuple[int, Sequence[StartStep]]], gate: int, unborn: int, *, outside: bool = False
+    ) -> None:
+        """`processes`: rank and steps of each; `gate`: what they read from; `outside`: they enter their cgroup
+        themselves. Raises SpawnProgramFailed, with none left."""
         if PROGRAM.fd < 0:
             raise SpawnProgramFailed("there is no program")
         self._count = len(processes)
         self._memory = self._pid = self._pidfd = -1
         try:
             self._memory = os.memfd_create("muster-spawn", os.MFD_CLOEXEC)
-            message = memoryview(encode(processes, gate, unborn))
+            message = memoryview(encode(processes, gate, unborn, outside=outside))
             while message:
                 message = message[os.write(self._memory, message) :]
             streams = [step.values for _, steps in processes for step in steps if step.op is Op.STREAMS]
@@ -100,11 +107,9 @@ class ProgramStart:
             raise SpawnProgramFailed(f"muster-spawn cannot be started: {error}") from error
 
     def pids(self) -> list[int]:
-        """Waits for the program's end. The pids of all processes. Raises SpawnProgramFailed, and OSError (EAGAIN,
-        ENOMEM), with those of `made` left."""
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        if not poll.poll(WAIT_S * 1000):
+        """Waits for the program's end. The pids of all processes. Raises SpawnProgramFailed, KilledAtBirth, and OSError
+        (EAGAIN, ENOMEM), with those of `made` left."""
+        if not process.wait_ended(self._pidfd, WAIT_S):
             raise SpawnProgramFailed(f"muster-spawn did not end within {WAIT_S:g} s")
         status = self._reap()
         code = os.waitstatus_to_exitcode(status)
@@ -116,7 +121,10 @@ class ProgramStart:
         if code != 0:
             how = f"was killed by signal {-code}" if code < 0 else f"refused its message (exit code {code})"
             raise SpawnProgramFailed(f"muster-spawn {how}")
-        return self.made()
+        made = self.made()
+        if self.refusal() == 0 and _is_killed(made[0]):
+            raise KilledAtBirth
+        return made
 
     def refusal(self) -> int:
         """The errno with which the kernel refused to create processes in their cgroup; 0 if it did not."""
@@ -158,7 +166,21 @@ def end_all(pids: Sequence[int]) -> None:
                 time.sleep(0.001)
 
 
-def encode(processes: Sequence[tuple[int, Sequence[StartStep]]], gate: int, unborn: int) -> bytes:
+def _is_killed(pid: int) -> bool:
+    """Whether a child was sent SIGKILL, dead or not: that signal stays pending until the child is waited for.
+
+    With CLONE_INTO_CGROUP, recent kernels (6.18, say) kill the new process if cgroup.kill was not written to the cgroups
+    of parent and child equally often: behind a stop, the job's cgroup would kill the epilog. No file tells how often.
+    """
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
+        masks = [line.split()[1] for line in file if line.startswith((b"SigPnd:", b"ShdPnd:"))]
+        return any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in masks)
+    return False
+
+
+def encode(
+    processes: Sequence[tuple[int, Sequence[StartStep]]], gate: int, unborn: int, *, outside: bool = False
+) -> bytes:
     """The message. Raises ValueError for what no command can have (a NUL)."""
     at = _HEADER.size
     table, steps = bytearray(), bytearray()
@@ -173,7 +195,7 @@ def encode(processes: Sequence[tuple[int, Sequence[StartStep]]], gate: int, unbo
             where = data.place(content) if content else 0
             steps += _STEP.pack(step.op, cannot, a & _WORD, b & _WORD, c & _WORD, where, len(content))
     size = data.at + len(data.content) + 8
-    header = _HEADER.pack(_MAGIC, size, len(processes), gate, unborn, 0, 0, 0)
+    header = _HEADER.pack(_MAGIC, size, len(processes), gate, unborn, 0, 0, int(outside))
     return b"".join((header, table, steps, data.content, bytes(8)))
 
 

@@ -213,6 +213,22 @@ def test_the_program_writes_to_no_cgroup(program, tmp_path, cgroup):
     assert in_own_process(work) == [True, 0, 0]
 
 
+@pytest.mark.parametrize("whose", ["the job's", "the supervisor's"])
+def test_a_cgroup_that_was_killed_takes_new_processes(way, tmp_path, cgroup, whose):
+    """As for the epilog behind a stop. A kernel compares how often the two cgroups were killed, and kills at birth."""
+    ours = cgroup.parent / "supervisor"
+    ours.mkdir()
+    ((cgroup if whose == "the job's" else ours) / "cgroup.kill").write_text("1")
+
+    def work() -> Any:
+        (ours / "cgroup.procs").write_text("0")
+        specs = specs_in(tmp_path, 5, "sh", "-c", WHERE, cgroup=str(cgroup), workdir=str(tmp_path))
+        return started(tmp_path, specs)
+
+    assert in_own_process(work) == {"codes": [0] * 5, "told": [], "said": [], "left": 0}
+    assert where_they_ran(tmp_path) == ["ranks"] * 5
+
+
 @needs_seccomp
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.EBUSY])
 def test_where_clone3_is_refused_they_enter_it_themselves(way, tmp_path, cgroup, number):
