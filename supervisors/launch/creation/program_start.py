@@ -169,8 +169,8 @@ def end_all(pids: Sequence[int]) -> None:
 def _is_killed(pid: int) -> bool:
     """Whether a child was sent SIGKILL, dead or not: that signal stays pending until the child is waited for.
 
-    With CLONE_INTO_CGROUP, recent kernels (6.18, say) kill the new process if cgroup.kill was not written to the cgroups
-    of parent and child equally often: behind a stop, the job's cgroup would kill the epilog. No file tells how often.
+    With CLONE_INTO_CGROUP, recent kernels (6.18) kill the new process if cgroup.kill was not written to the cgroups of
+    parent and child equally often: behind a stop, the job's cgroup would kill the epilog. No file tells how often.
     """
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
         masks = [line.split()[1] for line in file if line.startswith((b"SigPnd:", b"ShdPnd:"))]
