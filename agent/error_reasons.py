@@ -3,7 +3,7 @@
 docs/reference/errors.md is made from it. The classes of `errors.py` raise these reasons.
 """
 
-from dataclasses import dataclass
+from muster.probes.kernel.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

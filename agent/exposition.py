@@ -5,10 +5,10 @@ tell a counter whose name does not end in `_total`, as those of dcgm-exporter do
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from muster.agent.text import plain
+from muster.probes.kernel.dataclass import dataclass
 
 Kind = Literal["gauge", "counter", "histogram"]
 

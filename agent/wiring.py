@@ -6,7 +6,6 @@ order, and ended.
 
 import os
 import time
-from dataclasses import dataclass
 
 import anyio
 import structlog
@@ -45,6 +44,7 @@ from muster.agent.telemetry.sampling import Telemetry
 from muster.agent.why.explaining import Explaining
 from muster.agent.why.facts import Sources
 from muster.probes.cards.driver import Driver
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.paths import Root
 from muster.supervisors.supervision_errors import explain
 

@@ -12,8 +12,9 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from muster.probes.kernel.dataclass import dataclass
 
 T = TypeVar("T")
 

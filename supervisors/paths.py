@@ -3,8 +3,9 @@
 import functools
 import re
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
+
+from muster.probes.kernel.dataclass import dataclass
 
 
 @functools.cache

@@ -8,11 +8,11 @@ import contextlib
 import enum
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 from muster.agent.api import certificate
 from muster.agent.errors import NotAllowed, NotKnown
+from muster.probes.kernel.dataclass import dataclass
 
 
 class Role(enum.Enum):

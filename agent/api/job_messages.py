@@ -3,11 +3,11 @@ each time."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from muster.agent.host.state_folder import digest_key
 from muster.agent.jobs.entry import Entry, Version, load
 from muster.agent.messages import convert
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.paths import JobPaths, Root
 from muster.v1 import job_pb2

@@ -2,10 +2,10 @@
 
 import ipaddress
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.agent.host.state_folder import MAX_SOCKET
+from muster.probes.kernel.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

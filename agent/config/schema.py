@@ -3,7 +3,7 @@ the table of this file derives from them. What a declaration says: probes/settin
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Literal, cast, get_type_hints
 
 from muster.agent.config import rules
@@ -12,6 +12,7 @@ from muster.probes.cards.sampler import SamplerSettings
 from muster.probes.checks.check_settings import CheckSettings
 from muster.probes.hang import HangSettings
 from muster.probes.hang.slow import SlowSettings
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.node_settings import NodeSettings
 from muster.probes.settings import FileMode, Settings, setting, settings_of, unknown
 from muster.supervisors.model import notify_rules

@@ -12,7 +12,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import anyio
@@ -28,6 +28,7 @@ from muster.agent.events.segments import Segment
 from muster.agent.host import state_file
 from muster.agent.host.state_folder import DEGRADES, event_epoch, new_epoch
 from muster.probes.kernel import process
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.spec import Violation
 
 #: By how much the numbers of another boot are ahead.

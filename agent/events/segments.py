@@ -9,10 +9,12 @@ import re
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import msgspec
+
+from muster.probes.kernel.dataclass import dataclass
 
 #: Every so many bytes an offset is remembered, so that a reader need not begin at a file's begin.
 STEP = 16384

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +32,7 @@ from muster.probes.hang import Change, HangVerdict
 from muster.probes.hang.dump_schedule import dump_times
 from muster.probes.hang.slow import SlowChange
 from muster.probes.kernel.backoff import Backoff
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.stacks import StackTarget
 from muster.probes.stacks.rank_stacks import of_ranks
 from muster.probes.waits import RankStack, blame, place

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from muster.agent.telemetry import job_processes
 from muster.probes import stacks
 from muster.probes.calls import watched
 from muster.probes.cards.driver import View
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.procfs import Procfs
 from muster.probes.kernel.trees import Forest, JobProcess, JobRoots, ProcessRole
 from muster.probes.stacks import ProcessStacks, StackTarget

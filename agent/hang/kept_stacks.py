@@ -7,12 +7,13 @@ when the job hung. Each file is written completely or not at all, and has a boun
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.stacks import ProcessStacks
 from muster.supervisors.system import trust
 

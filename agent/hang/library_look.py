@@ -7,7 +7,6 @@ are not asked), and each dump of the flight recorder costs the job a moment.
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import anyio
 import structlog
@@ -15,6 +14,7 @@ import structlog
 from muster.probes import library
 from muster.probes.calls import watched
 from muster.probes.kernel import process
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.library import DumpSource, LibraryFinding, LibraryVerdict, RasTarget, RasTrouble
 from muster.probes.stacks import StackTarget
 from muster.probes.waits import LibraryWait

@@ -3,7 +3,7 @@ event. Nothing acts on it."""
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import structlog
@@ -12,6 +12,7 @@ from muster.agent.events.event_store import Event
 from muster.agent.hang.slow_sentence import sentence
 from muster.probes import hang
 from muster.probes.hang.slow import SlowChange, SlowRule, SlowSettings, SlowVerdict
+from muster.probes.kernel.dataclass import dataclass
 
 #: Kinds of the events.
 BEGINS, ENDS = "job.slow_rank", "job.slow_rank_cleared"

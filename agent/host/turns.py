@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 import anyio
 from anyio.lowlevel import RunVar
 
 from muster.agent import threads
+from muster.probes.kernel.dataclass import dataclass
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")

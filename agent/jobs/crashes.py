@@ -7,7 +7,7 @@ is a condition of the node, SUPERVISOR_CRASHING, and a warning of the job, until
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import anyio
 import structlog
@@ -17,6 +17,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.link.nursery_client import MAX_LINE, Which
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status, one_line
+from muster.probes.kernel.dataclass import dataclass
 
 #: So many deaths within so many seconds are too many; so long after the last one the condition ends.
 MANY, WINDOW_S = 3, 60.0

@@ -5,7 +5,7 @@ import itertools
 import os
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from muster.agent.changes import Changes
@@ -13,6 +13,7 @@ from muster.agent.events.event_store import Event
 from muster.agent.events.story import Story
 from muster.agent.jobs import explained
 from muster.agent.jobs.explained import Explained
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import journal, verdict
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job, OpenGap, Verdict

@@ -7,12 +7,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.agent.errors import JobNotEnded, NoRoom
 from muster.agent.jobs import log_ownership
 from muster.agent.jobs.entry import Entry, Told, load
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.job import stop_order
 from muster.supervisors.model import journal
 from muster.supervisors.model.journal import Contents, Record, Writer

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from muster.agent.host.log_folder import folder as known_folder
 from muster.agent.host.operator_program import ENV
 from muster.agent.jobs.entry import Entry
 from muster.probes.calls.script import Script
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.output import log_removals, log_segments
 from muster.supervisors.output.log_layout import Layout

@@ -4,7 +4,6 @@ lines about gaps in which jobs ended, which are written once there is space."""
 import contextlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -14,6 +13,7 @@ from muster.agent import threads
 from muster.agent.jobs.entry import Entry
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output.job_output import job_log_files
 from muster.supervisors.output.log_file import Claims, LogFile

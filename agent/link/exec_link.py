@@ -3,7 +3,6 @@ supervisors/wire/frames.py."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -11,6 +10,7 @@ from anyio.abc import ByteStream
 
 from muster.agent.link import connection as control
 from muster.agent.link.connection import LinkLost, Refused
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.supervision_errors import ProtocolError
 from muster.supervisors.wire import frames, messages
 from muster.supervisors.wire.frames import Frame

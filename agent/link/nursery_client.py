@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import anyio
@@ -22,6 +22,7 @@ from muster.probes.calls import children
 from muster.probes.checks.result import one_line
 from muster.probes.kernel import endings
 from muster.probes.kernel.backoff import Backoff
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.job.supervisor import MAX_TOLD
 from muster.supervisors.paths import Root
 from muster.supervisors.system import trust

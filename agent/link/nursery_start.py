@@ -4,7 +4,6 @@ import fcntl
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
@@ -12,6 +11,7 @@ import structlog
 
 from muster.probes.calls import children
 from muster.probes.kernel import process
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.paths import Root
 from muster.supervisors.system import descriptors, lock, owner_pipe, trust
 

@@ -1,13 +1,13 @@
 """The daemon's client of a supervisor."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 
 from muster.agent.link import connection as control
 from muster.agent.link.connection import Connection, LinkLost, Refused
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.journal import Record
 from muster.supervisors.wire.messages import Message
 

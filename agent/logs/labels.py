@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from muster.agent.text import rfc3339
+from muster.probes.kernel.dataclass import dataclass
 
 #: A line that is longer (no newline in sight) is passed on in pieces of about this many bytes.
 MAX_LINE = 65536

@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +36,7 @@ from muster.agent.logs.log_worker import WorkerLog
 from muster.probes.calls import watched
 from muster.probes.calls.script import Script
 from muster.probes.checks.result import one_line
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.settings_file import LogSettings, SupervisorSettings
 from muster.supervisors.model.settings_file import write as write_settings
 from muster.supervisors.output import gzip_members, log_segments, rotation

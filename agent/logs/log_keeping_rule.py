@@ -6,7 +6,8 @@ not taken stay, too. Files of an unknown job are removed by age only: the job ma
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from muster.probes.kernel.dataclass import dataclass
 
 #: A lack of space does not remove a job's files within so many seconds after its end: somebody may want to read them.
 YOUNG_S = 600.0

@@ -1,9 +1,9 @@
 """Lost output: files that somebody deleted, moved or cut, and how much of a job's output is missing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from muster.agent.logs import log_reading
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.lifecycle import Job
 from muster.supervisors.model.states import JOB
 from muster.supervisors.output.gaps import read_counts

@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -21,6 +20,7 @@ import anyio
 from muster.agent.errors import OffsetOutOfRange
 from muster.agent.host.log_folder import folder
 from muster.agent.host.turns import in_turn
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output.gzip_members import open_read
 from muster.supervisors.output.log_layout import Layout
 from muster.supervisors.output.log_reader import Reader

@@ -11,7 +11,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ from muster.agent.jobs import log_ownership
 from muster.agent.jobs.ended.ended_row import Ended
 from muster.agent.jobs.entry import Entry
 from muster.probes.kernel.backoff import Backoff
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output.log_segments import segment_path
 from muster.supervisors.paths import Root
 

@@ -11,7 +11,6 @@ import re
 import socket
 import stat
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 
 import anyio
@@ -20,6 +19,7 @@ from anyio.abc import TaskStatus
 
 from muster.agent.config.listen_address import Tcp, Unix
 from muster.agent.exposition import OPENMETRICS, TEXT, wants_openmetrics
+from muster.probes.kernel.dataclass import dataclass
 
 PATH = "/metrics"
 #: Connections that are served at the same time, and connections that wait; the server closes others at once.

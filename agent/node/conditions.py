@@ -8,9 +8,10 @@ clears a condition. This module reads no disk and no card, and its callers pass 
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.card_identity import number_now
 
 #: How a condition clears: see Condition in node.proto.

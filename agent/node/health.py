@@ -6,7 +6,6 @@ that a supervisor needs for a verdict in `faults.json`.
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import anyio
 from anyio.abc import TaskStatus
@@ -26,6 +25,7 @@ from muster.agent.node.node_watch import Looks, NodeWatch
 from muster.probes.cards.driver import Driver
 from muster.probes.checks.result import CheckResult, Status
 from muster.probes.kernel import process
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.node_checks import Finding, Inventory, InventoryState, Looker, NodeCheck, NodeSettings, Position
 from muster.supervisors.paths import Root
 

@@ -5,13 +5,14 @@ It is written completely, and only after a change; changes in quick succession b
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import msgspec
 
 from muster.agent.host.state_file import StateFile
 from muster.agent.node.conditions import Latched
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.node_checks import InventoryState
 
 VERSION = 1

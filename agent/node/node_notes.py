@@ -5,7 +5,7 @@ a second, so the same report is an event at most once a minute, with a count.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -13,6 +13,7 @@ from muster.agent.events.event_store import Event, EventStore
 from muster.agent.node.conditions import Condition, ConditionChange, Moment, said
 from muster.agent.node.node_file import DrainState
 from muster.probes.checks.result import Status
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.node_checks import Finding
 
 CONDITION, CLEARED, EVENT = "node.condition", "node.condition_cleared", "node.event"

@@ -5,7 +5,6 @@ finding UNKNOWN, and never ends the watch.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
@@ -18,6 +17,7 @@ from muster.probes.cards.accelerator import CardEvent
 from muster.probes.cards.driver import Driver
 from muster.probes.checks.precheck import UnknownItem
 from muster.probes.checks.result import Action, CheckResult, Code, Status
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node import node_checks
 from muster.probes.node.node_checks import Finding, Inventory, NodeCheck, NodeSettings, Position
 

@@ -8,7 +8,7 @@ cannot be written, notifications are sent all the same.
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import anyio
@@ -17,6 +17,7 @@ import structlog
 
 from muster.agent.host.state_file import StateFile
 from muster.agent.notify.notification import Item
+from muster.probes.kernel.dataclass import dataclass
 
 VERSION = 1
 #: The node's own receivers; every other key of a queue is the URL of a job's webhook, and perhaps a secret (notify.py).

@@ -14,7 +14,6 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ import anyio
 import muster.agent
 from muster.agent.notify.notification import Item, NotificationRefused, NotTaken
 from muster.probes.calls import watched
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.notify_rules import MAX_SECRET, shown, webhook_problem
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
 """Usage of jobs and their ranks, from two looks at their processes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from muster.probes.cards.sampler import ProcessLook
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import TICKS_PER_S
 from muster.probes.kernel.procfs import NodeTotals
 from muster.probes.kernel.trees import JobProcess, ProcessRole

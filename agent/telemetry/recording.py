@@ -1,7 +1,6 @@
 """Makes telemetry records of looks at jobs, and writes them to the file that the operator configured."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -15,6 +14,7 @@ from muster.probes.calls import watched
 from muster.probes.cards.accelerator import SLOT
 from muster.probes.cards.driver import View
 from muster.probes.cards.sampler import ProcessLook
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.trees import JobProcess, ProcessRole
 from muster.supervisors.model.card_identity import numbers_now
 from muster.supervisors.output.log_layout import Folder

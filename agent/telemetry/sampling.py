@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
@@ -30,6 +29,7 @@ from muster.agent.telemetry.records import Records
 from muster.probes.cards.accelerator import SLOT, Card, Reading
 from muster.probes.cards.driver import Driver, View
 from muster.probes.cards.sampler import ProcessLook, Sampler
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.trees import JobRoots
 from muster.probes.kernel.trees import RootProcess as Process
 from muster.supervisors.model.card_identity import numbers_now

@@ -1,7 +1,6 @@
 """The events during a job: read from the store, and turned into a timeline around its end."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import anyio
 
@@ -11,6 +10,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.node.conditions import XID, Condition
 from muster.agent.node.node_notes import CLEARED, CONDITION, DRAINED, EVENT, UNDRAINED
 from muster.probes.checks.result import Status
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.card_identity import own_number
 from muster.supervisors.model.states import Outcome
 

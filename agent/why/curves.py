@@ -4,7 +4,6 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import anyio
 
@@ -23,6 +22,7 @@ from muster.agent.telemetry.history.history_rows import (
     Step,
 )
 from muster.agent.telemetry.history.history_store import History
+from muster.probes.kernel.dataclass import dataclass
 
 #: Seconds before the end that are shown, the number of steps, and the time limit for the history in seconds.
 WINDOW_S, STEPS, READ_S = 600.0, 20, 10.0

@@ -5,7 +5,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from muster.agent.why.signatures import Table
 from muster.agent.why.worker_logs import Place
 from muster.probes.calls import watched
 from muster.probes.kernel import process_crashes
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process_crashes import Crash
 from muster.supervisors.launch.child import Account
 from muster.supervisors.launch.modes import modelarts

@@ -8,10 +8,10 @@ pattern has a bounded worst case.
 import re
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from muster.probes.kernel import endings
+from muster.probes.kernel.dataclass import dataclass
 
 #: At most so many of a worker's last lines are kept.
 MAX_LINES = 15

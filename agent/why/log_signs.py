@@ -7,7 +7,7 @@ expressions search text that a job wrote.
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import anyio
 
@@ -18,6 +18,7 @@ from muster.agent.why.launchers import LastWords, LauncherReport, WorkerFailure
 from muster.agent.why.signatures import Hit, Table, scan
 from muster.agent.why.worker_logs import Place, ProcessLog
 from muster.probes.calls import watched
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output import tee
 from muster.supervisors.output.log_reader import Reader
 

@@ -1,12 +1,12 @@
 """The report of a job as a page for people: the most important facts come first, and unknown facts are named."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from muster.agent.text import local, numbers, plain, span, table
 from muster.agent.why import curves
 from muster.agent.why.report import Report, ReportedCause
 from muster.agent.why.words import apart, of_this_attempt, shown, spark
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.states import Outcome, State
 
 #: Limits of the page: rows of "What happened", attempts, cards, lines of stacks.

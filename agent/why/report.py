@@ -1,7 +1,6 @@
 """The report of a job as data, built from its facts. docs/guides/why.md describes it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from muster.agent.why.explained_verdict import explanation
 from muster.agent.why.facts import Facts, Known, gather
 from muster.agent.why.words import of_this_attempt, shown
 from muster.probes.kernel import endings
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import verdict
 from muster.supervisors.model.lifecycle import Attempt, Job, Rank, Verdict
 from muster.supervisors.model.states import Outcome, State

@@ -8,7 +8,8 @@ regular expression at all.
 """
 
 import re
-from dataclasses import dataclass
+
+from muster.probes.kernel.dataclass import dataclass
 
 #: Characters of a pattern; ways to match from one place; repetitions of one element.
 MAX_LENGTH, MAX_WAYS, MAX_REPEAT = 400, 5000, 400

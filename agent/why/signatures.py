@@ -9,13 +9,13 @@ import re
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
 from muster.agent.why.signature_patterns import BadPattern, Pattern, compiled
+from muster.probes.kernel.dataclass import dataclass
 
 #: Limits of the operator's files, and of all signatures together.
 MAX_FILES, MAX_FILE_BYTES, MAX_SIGNATURES, MAX_PROBLEMS = 64, 256 << 10, 2000, 20

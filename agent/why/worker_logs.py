@@ -9,9 +9,9 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from muster.agent.why.launchers import WorkerFailure
+from muster.probes.kernel.dataclass import dataclass
 
 #: Limits: entries of a folder, files that are read for a rank, bytes of the end of each file.
 MAX_ENTRIES, MAX_FILES, MAX_BYTES = 1024, 32, 64 << 10

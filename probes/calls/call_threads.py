@@ -9,10 +9,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import anyio
+
+from muster.probes.kernel.dataclass import dataclass
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

@@ -7,10 +7,12 @@ all of them need the machine at once.
 
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import anyio
 from anyio import CancelScope
+
+from muster.probes.kernel.dataclass import dataclass
 
 #: Seconds after which a changed period is noticed, however long the one before it was.
 NOTICE_S = 5.0

@@ -11,9 +11,9 @@ import select
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from muster.probes.calls import children
+from muster.probes.kernel.dataclass import dataclass
 
 #: In bytes: what is kept of each of stdout and stderr unless somebody wants more, and how much is read and thrown away
 #: before the script is ended.

@@ -9,10 +9,12 @@ import errno
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 import anyio
+
+from muster.probes.kernel.dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -6,10 +6,11 @@ threads that nobody depends on. A reading that a card, its driver or its mode (M
 
 import enum
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from muster.probes.calls.call_threads import AskEach, CallFailure, Late, in_turn
+from muster.probes.kernel.dataclass import dataclass
 
 #: Kinds of cards. A slot is what an operator lets jobs hold on a host without cards.
 NVIDIA, ASCEND, SLOT = "nvidia", "ascend", "slot"

@@ -8,7 +8,7 @@ again when it is back.
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from muster.probes.cards.drivers import Finder, FoundDriver, vendors
 from muster.probes.cards.listening import Listening
 from muster.probes.cards.view import CardTroubles, Seen, Sick, View, What
 from muster.probes.kernel.backoff import Backoff
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.settings import Settings, setting
 
 K = TypeVar("K", bound=Hashable)

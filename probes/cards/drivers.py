@@ -1,12 +1,12 @@
 """Which driver this host has, and which cards: vendors' libraries are tried, and device nodes say what is missing."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.calls.call_threads import AskEach
 from muster.probes.cards.accelerator import SLOT, Backend, Card, DriverError, Trouble
 from muster.probes.cards.no_cards import NoCards, by_node
+from muster.probes.kernel.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ left out from then on, and another thread reads the others.
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import anyio
@@ -17,6 +17,7 @@ from anyio.abc import TaskStatus
 from muster.probes.calls import watched
 from muster.probes.calls.heartbeat import Beat
 from muster.probes.cards.driver import Driver, View, What
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.procfs import NodeTotals, Procfs
 from muster.probes.kernel.trees import HELPERS, Forest, JobProcess, JobRoots
 from muster.probes.settings import Settings, setting

@@ -3,10 +3,11 @@
 import enum
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from muster.probes.cards.accelerator import SLOT, Card, DriverError, Health, Holder, Reading, Trouble
+from muster.probes.kernel.dataclass import dataclass
 
 T = TypeVar("T")
 

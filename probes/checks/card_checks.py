@@ -6,13 +6,13 @@ the bus.
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import anyio
 
 from muster.probes.cards.accelerator import ASCEND, SLOT, Trouble
 from muster.probes.cards.driver import Driver, Sick, View, What
 from muster.probes.checks.result import Action, CheckResult, Code, Status, numbers
+from muster.probes.kernel.dataclass import dataclass
 
 ITEM = "gpu-check"
 #: Findings that say nothing against a card.

@@ -1,8 +1,7 @@
 """The settings of the checks before a start. The defaults are those of ModelArts (its training guide)."""
 
-from dataclasses import dataclass
-
 from muster.probes.checks.ulimits import When
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.settings import Settings, absolute_path, setting
 
 

@@ -7,10 +7,10 @@ way wherever it comes from. `muster check explain CODE` shows a row, and docs/re
 import difflib
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from muster.probes.checks.result import Action, Code, Status
+from muster.probes.kernel.dataclass import dataclass
 
 
 class Clears(enum.StrEnum):

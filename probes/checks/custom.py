@@ -6,12 +6,12 @@ The first line of stdout (else of stderr) is the message, 4 KiB at most.
 
 import os
 import stat
-from dataclasses import dataclass
 
 from muster.probes.calls import watched
 from muster.probes.calls.script import KEPT, Script, ScriptEnd
 from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
 from muster.probes.kernel import endings
+from muster.probes.kernel.dataclass import dataclass
 
 #: First word of the items, and the item of the folder itself where it cannot be read.
 ALL = "custom"

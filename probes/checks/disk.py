@@ -9,10 +9,10 @@ too few free inodes and a file system that is mounted read-only. 1 GB is 2**30 b
 """
 
 import os
-from dataclasses import dataclass
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import Action, CheckResult, Code, Status
+from muster.probes.kernel.dataclass import dataclass
 
 GB = 1 << 30
 

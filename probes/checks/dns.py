@@ -3,13 +3,13 @@
 import os
 import socket
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import Action, CheckResult, Code, Status
+from muster.probes.kernel.dataclass import dataclass
 
 ITEM = "dns"
 #: Names that are asked for at the same time; glibc's resolver keeps a socket for each.

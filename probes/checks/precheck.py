@@ -5,7 +5,7 @@ import functools
 import resource
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import anyio
@@ -16,6 +16,7 @@ from muster.probes.checks import card_checks, custom, disk, dns, ulimits
 from muster.probes.checks.card_checks import CardsWanted
 from muster.probes.checks.check_settings import CheckSettings
 from muster.probes.checks.result import Action, CheckResult, Code, Status, final_line, log_lines, worst
+from muster.probes.kernel.dataclass import dataclass
 
 __all__ = [
     "CardsWanted",

@@ -2,7 +2,8 @@
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from muster.probes.kernel.dataclass import dataclass
 
 
 class Status(enum.StrEnum):

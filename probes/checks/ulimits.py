@@ -8,13 +8,13 @@ import os
 import re
 import resource
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import Action, CheckResult, Code, Status
 from muster.probes.kernel import process
+from muster.probes.kernel.dataclass import dataclass
 
 When = Literal["infiniband", "always", "never"]
 

@@ -1,7 +1,7 @@
 """Walks the tables: table 1 gives the signs, table 2 the limit, and the first row of table 3 that holds decides."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from muster.probes.hang.facts.moment import Decision, JobMoment, Scene, SilenceLimit
 from muster.probes.hang.facts.signs import EvidenceRow, Strength
@@ -13,6 +13,7 @@ from muster.probes.hang.tables.patterns import PATTERNS
 from muster.probes.hang.tables.signs_of_life import EVIDENCE
 from muster.probes.hang.tracks.card_look import CardLook
 from muster.probes.hang.tracks.state import JobState
+from muster.probes.kernel.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@ number is a missing one, and only what names neither a time nor a job is no reco
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.waits import LibraryWait, RankStack
 
 RANK, WORKER, HELPER = "rank", "worker", "helper"

@@ -1,8 +1,8 @@
 """The settings of the hang rule. docs/concepts/hang.md has the reason of each number."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.settings import Settings, setting
 
 Rule = Literal["full", "plain"]

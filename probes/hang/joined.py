@@ -7,9 +7,10 @@ here from being suspected.
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from muster.probes.hang.hang_records import Record
+from muster.probes.kernel.dataclass import dataclass
 
 #: Jobs that are kept at a time; beyond that the least recently seen one is closed.
 MAX_JOBS = 1000

@@ -2,8 +2,9 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from muster.probes.kernel.dataclass import dataclass
 
 
 class HangVerdict(enum.StrEnum):

@@ -9,8 +9,7 @@ readings, and there was one. A container may show the /proc of another PID names
 restored checkpoint chooses its pids. Each listing confirms or refutes the counter again.
 """
 
-from dataclasses import dataclass
-
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.procfs import Procfs
 
 #: New pids since the last look, at most, that are tried one by one: more of them cost as much as a listing.

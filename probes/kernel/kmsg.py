@@ -9,10 +9,10 @@ import os
 import re
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.kernel import process
+from muster.probes.kernel.dataclass import dataclass
 
 PATH = Path("/dev/kmsg")
 #: No record is larger: the kernel's own buffer for one (CONSOLE_EXT_LOG_MAX) is 8 KiB.

@@ -6,8 +6,9 @@ Only what the kernel itself remembers is read where devices are looked for: a ca
 import os
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
+
+from muster.probes.kernel.dataclass import dataclass
 
 SYSFS = Path("/sys")
 #: Gigatransfers per second of each generation (PCI Express base specification 6.0; sysfs writes "16.0 GT/s PCIe").

@@ -18,8 +18,9 @@ import signal
 import socket
 import struct
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from muster.probes.kernel.dataclass import dataclass
 
 #: Of the pid namespace that the kernel began with (include/linux/proc_ns.h, PROC_PID_INIT_INO).
 _FIRST_NAMESPACE = "pid:[4026531836]"

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.kernel import kmsg, process
+from muster.probes.kernel.dataclass import dataclass
 
 #: Records that are looked at, at most: all that the log's usual buffer holds.
 _MAX_RECORDS = 50_000

@@ -11,9 +11,9 @@ raised: it says nothing of a process.
 import errno
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import FULL, Stat, parse_stat
 
 #: One line or a few; an environment can be larger, and of that this much is looked at.

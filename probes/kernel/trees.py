@@ -18,9 +18,9 @@ supervisor is not of the job.
 import enum
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from muster.probes.kernel.arrivals import Arrivals
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import Stat
 from muster.probes.kernel.procfs import Io, Procfs
 

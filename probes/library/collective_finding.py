@@ -3,9 +3,9 @@ come."""
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from muster.probes.checks.result import numbers
+from muster.probes.kernel.dataclass import dataclass
 
 
 class LibraryVerdict(enum.StrEnum):

@@ -11,13 +11,13 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import anyio
 
 from muster.probes.calls import watched
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import TICKS_PER_S, uptime
 from muster.probes.library.collective_finding import shown
 from muster.probes.library.flight_recorder import MAX_BYTES, DumpBeingWritten, DumpUnreadable, FlightDump, parse_dump

@@ -1,11 +1,11 @@
 """A new dump of the flight recorder of each rank, in a time that is bounded whatever hangs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.library.dump_files import DumpSource, DumpStamp, ask_for_dump, dump_stamps, fresh_dump
 from muster.probes.library.flight_recorder import DumpUnreadable, FlightDump
 from muster.probes.library.job_files import PROC

@@ -16,8 +16,9 @@ PyTorch 2.6) up to 2.10 (PyTorch 2.13). What differs, between versions and backe
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.library.collective_finding import shown
 from muster.probes.library.plain_pickle import BadPickle, PickleIncomplete, load_plain
 

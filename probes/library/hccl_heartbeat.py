@@ -17,13 +17,13 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import numbers
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.library.collective_finding import LibraryFinding, LibraryVerdict, StuckCollective
 from muster.probes.library.job_files import PROC, found_file, open_within, root_of
 

@@ -6,9 +6,9 @@ public analyzer (torch/distributed/flight_recorder) compares entries instead, wh
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from muster.probes.checks.result import numbers
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.library.collective_finding import LibraryFinding, LibraryVerdict, StuckCollective, finding_of
 from muster.probes.library.flight_recorder import DEFAULT_GROUP, FlightDump, FlightGroup
 

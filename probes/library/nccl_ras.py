@@ -14,7 +14,6 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -23,6 +22,7 @@ import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from muster.probes.calls import watched
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.library import sockets
 from muster.probes.library.collective_finding import shown
 from muster.probes.library.nccl_version import SAFE_FROM, Version

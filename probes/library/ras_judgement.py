@@ -6,9 +6,9 @@ differ between ranks, and of which none moves (python/ray/train/v2/_internal/cal
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from muster.probes.checks.result import numbers
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.library.collective_finding import (
     LibraryFinding,
     LibraryVerdict,

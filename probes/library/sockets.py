@@ -5,10 +5,11 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from muster.probes.kernel.dataclass import dataclass
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

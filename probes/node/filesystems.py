@@ -4,13 +4,13 @@ import errno
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import CheckResult, Code, Status
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule
 from muster.probes.node.node_settings import words
 

@@ -5,11 +5,11 @@ makes some adapters' firmware write an error into the kernel's log each time (gp
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.calls import watched
 from muster.probes.checks.result import CheckResult, Code
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.kernel_files import listed, text
 from muster.probes.node.memory import PortPast
 from muster.probes.node.node_check import About, Look, NodeCheck, NodeRule

@@ -7,8 +7,9 @@ a row.
 
 from collections import deque
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.odd_processes import OddProcesses
 from muster.probes.node.remembered import Inventory
 

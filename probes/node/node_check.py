@@ -1,7 +1,7 @@
 """What a node check is, and the words in which it gives its results."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,6 +9,7 @@ from muster.probes.cards.accelerator import Card, Health, Holder, Reading
 from muster.probes.cards.driver import Seen, Sick, View, What
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import Action, CheckResult, Code, Status
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.node.memory import Memory
 from muster.probes.node.node_settings import NodeSettings
 

@@ -1,8 +1,7 @@
 """The settings of the node checks. Where a default comes from another product, a comment names it;
 docs/concepts/node-health.md has the reasons."""
 
-from dataclasses import dataclass
-
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.settings import Settings, setting
 
 _LOOKS = 1000

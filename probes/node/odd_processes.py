@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import parse_stat
 
 #: Flag of a kernel thread in the field `flags` of /proc/PID/stat (PF_KTHREAD). Some of those are in state D by design.

@@ -6,10 +6,11 @@ all of them told who they are, and what `accept` took over since then.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from muster.probes.cards.accelerator import SLOT, Card
 from muster.probes.checks.result import Code
+from muster.probes.kernel.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

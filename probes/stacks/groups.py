@@ -3,8 +3,8 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.stacks import normal
 from muster.probes.stacks.record import STUCK, ProcessStacks, PythonThread
 

@@ -7,8 +7,9 @@ then Yama's; then a security module's. A seccomp filter refuses the calls themse
 """
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from muster.probes.kernel.dataclass import dataclass
 
 _SYS_PTRACE = 1 << 19
 _GIVE = (

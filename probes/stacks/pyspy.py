@@ -13,10 +13,10 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.calls.script import Script, ScriptEnd
+from muster.probes.kernel.dataclass import dataclass
 
 #: Bytes of its output that are looked at: about 8000 frames.
 KEPT = 512 << 10

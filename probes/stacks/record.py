@@ -1,6 +1,6 @@
 """What is known of the stacks of processes at one moment. Frames and functions stand innermost first."""
 
-from dataclasses import dataclass
+from muster.probes.kernel.dataclass import dataclass
 
 #: States of a process in which it does nothing until somebody else does something: they keep it apart from others with
 #: the same stack. D: waits in the kernel and cannot be killed; T: stopped; t: traced; Z, X: has ended.

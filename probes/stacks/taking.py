@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -11,6 +11,7 @@ import anyio
 from muster.probes.calls import watched
 from muster.probes.calls.script import ScriptEnd
 from muster.probes.checks.result import numbers
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.stacks import normal, permission, pyspy, tasks
 from muster.probes.stacks.groups import grouped, main_thread
 from muster.probes.stacks.pyspy import Dump, DumpedThread, DumpOutcome

@@ -9,9 +9,9 @@ import platform
 import re
 import struct
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import Stat, parse_stat
 from muster.probes.stacks.record import Task
 

@@ -1,9 +1,9 @@
 """Who is to blame for a hang: the ranks that are elsewhere than their peers."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.waits.places import WaitKind, WaitPlace
 
 #: Most ranks that are blamed, as a share of all: of two halves nobody knows which is right.

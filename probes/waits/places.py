@@ -6,7 +6,8 @@ outwards; at the first frame of the program itself only the kernel's function te
 """
 
 import enum
-from dataclasses import dataclass
+
+from muster.probes.kernel.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ import contextlib
 import os
 import sys
 import time
-from dataclasses import dataclass
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import FULL
 from muster.supervisors.launch import environment
 from muster.supervisors.launch.containment import Containment

@@ -10,9 +10,10 @@ import contextlib
 import errno
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import FULL
 from muster.supervisors.model.journal import Record
 from muster.supervisors.model.lifecycle import Job

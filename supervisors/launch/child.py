@@ -11,10 +11,10 @@ import json
 import os
 import pwd
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch.modes import boot
 from muster.supervisors.model.journal import set_aside
 from muster.supervisors.supervision_errors import NotStartable

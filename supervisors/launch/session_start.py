@@ -4,9 +4,9 @@ import contextlib
 import json
 import math
 import os
-from dataclasses import dataclass
 from typing import Any, Self
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import Stat
 from muster.supervisors.model.lifecycle import Job, Rank
 from muster.supervisors.model.spec import Boot

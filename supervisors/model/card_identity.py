@@ -7,9 +7,10 @@ Where a UUID is not known, the number has to do.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.lifecycle import Job
 
 

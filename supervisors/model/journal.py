@@ -13,10 +13,10 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.supervision_errors import JournalDamaged
 from muster.supervisors.system import trust
 

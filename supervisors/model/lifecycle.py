@@ -1,8 +1,9 @@
 """A job as the sum of its records. No code sets its state: replay.py defines what each record changes."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.states import STEP, Outcome, State, StopCause
 from muster.supervisors.supervision_errors import IllegalTransition
 

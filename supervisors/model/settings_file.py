@@ -11,10 +11,11 @@ import contextlib
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.system import trust
 
 #: Seconds between two looks at the file.

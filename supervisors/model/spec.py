@@ -6,10 +6,11 @@ the kinds of fields. Rules about several fields at once are in `launch/spec_rule
 
 import enum
 import json
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import spec_fields as kind
 from muster.supervisors.model.notify_rules import JOB_EVENTS, without_secrets
 from muster.supervisors.system import trust

@@ -7,9 +7,10 @@ it: `agent/messages/spec_message.py`. Both go by the kind of the field.
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import notify_rules
 from muster.supervisors.paths import is_reserved
 

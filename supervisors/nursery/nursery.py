@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from muster.probes.kernel import process
+from muster.probes.kernel import dataclass, process
 from muster.probes.kernel.process import FULL
 from muster.supervisors.job import supervisor
 from muster.supervisors.launch.creation.program_start import PROGRAM
@@ -187,8 +187,10 @@ def main() -> int:
     os.close(write)
     nursery = Nursery(root, listener, at, held, args.owned)
     process.boot_id()
+    # Every supervisor shares the present objects: they are complete, and the collector does not touch and so copy them.
+    dataclass.compile_all()
     gc.collect()
-    gc.freeze()  # every supervisor shares the present objects: the collector must not touch and so copy them
+    gc.freeze()
     nursery.run()
     return 0
 

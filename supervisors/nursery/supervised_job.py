@@ -5,10 +5,11 @@ import os
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from muster.probes.kernel import endings, process
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.wire import messages
 from muster.supervisors.wire.control import ControlClient
 

@@ -7,9 +7,9 @@ import shutil
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.paths import JobPaths
 from muster.supervisors.system import trust
 

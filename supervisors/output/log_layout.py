@@ -8,9 +8,9 @@ import stat as stat_bits
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output import log_segments
 from muster.supervisors.output.log_removals import Removed, removals
 from muster.supervisors.output.log_segments import NAME, Piece, segment_path

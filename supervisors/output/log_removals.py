@@ -6,9 +6,9 @@ import fcntl
 import json
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.output import gzip_members
 from muster.supervisors.output.log_segments import Piece, forget, removed_path
 from muster.supervisors.system import trust

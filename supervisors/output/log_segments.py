@@ -15,8 +15,9 @@ killed at any step leaves a whole log.
 import os
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from muster.probes.kernel.dataclass import dataclass
 
 #: Name of the log, start, end, ".gz", ".part" of a file that lies beside a live one; the numbers of segments only.
 NAME = re.compile(r"(.+)\.(?:(\d{16,})-(\d{16,})(\.gz)?(\.part)?|removed|new)", re.DOTALL)

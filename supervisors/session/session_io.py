@@ -9,8 +9,8 @@ import select
 import struct
 import termios
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.supervision_errors import ProtocolError
 from muster.supervisors.system.loop import Loop
 from muster.supervisors.wire.frames import MAX_DATA, WINDOW

@@ -15,8 +15,8 @@ that the other has not acknowledged.
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.supervision_errors import ProtocolError
 
 #: Most bytes of data in a frame; most bytes of a stream that are on their way and not acknowledged.

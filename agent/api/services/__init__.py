@@ -6,7 +6,6 @@ that several services send; `node_log_service` is the part of LogService that re
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -28,6 +27,7 @@ from muster.agent.node.health import NodeHealth
 from muster.agent.notify.sender import Notifier
 from muster.agent.telemetry.sampling import Telemetry
 from muster.probes.cards.driver import Driver
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.paths import Root
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """The cards of the node as messages."""
 
 import time
-from dataclasses import dataclass
 
 from muster.agent import threads
 from muster.agent.api.services import ServerContext
@@ -14,6 +13,7 @@ from muster.agent.text import plain
 from muster.probes.cards import visible
 from muster.probes.cards.accelerator import SLOT, Health, Holder, Reading
 from muster.probes.cards.driver import Seen, View
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch import cpus
 from muster.supervisors.model.card_identity import own_number
 from muster.v1 import node_pb2

@@ -5,7 +5,6 @@ import os.path
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -30,6 +29,7 @@ from muster.agent.link.connection import LinkLost, Refused
 from muster.agent.link.exec_link import ExecRefused, SessionLink
 from muster.agent.text import plain
 from muster.probes.kernel.backoff import Backoff
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.spec import Violation
 from muster.supervisors.wire import frames
 from muster.supervisors.wire.messages import Message

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -17,6 +17,7 @@ from muster.agent.jobs.entry import Entry
 from muster.agent.logs import log_reading
 from muster.agent.logs.log_events import EventLines
 from muster.agent.logs.log_stream import Span, events_before, files_of, message
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.states import JOB
 from muster.v1 import log_pb2
 

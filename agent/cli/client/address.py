@@ -4,7 +4,6 @@ import errno
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ import click
 
 from muster.agent.cli.exits import NoDaemon, Why
 from muster.probes.kernel import process
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.paths import Root
 
 F = TypeVar("F", bound=Callable[..., Any])

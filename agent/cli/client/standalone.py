@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.agent.cli.client import log_claim
@@ -21,6 +20,7 @@ from muster.agent.cli.exits import Exit, Failure, NoDaemon, not_started
 from muster.agent.cli.printing import note
 from muster.agent.host.pid_one import is_init
 from muster.probes.kernel import endings, process
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import journal
 from muster.supervisors.model.replay import replay
 from muster.supervisors.paths import JobPaths, Root

@@ -1,6 +1,5 @@
 """`muster check`: is this node fit? The checks before a start and those of the node, run here and now."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from muster.agent.cli.parameters import Parsed, pair
 from muster.agent.cli.printing import emit, emit_json, format_option, note
 from muster.agent.cli.spec import spec_values
 from muster.agent.text import table
+from muster.probes.kernel.dataclass import dataclass
 
 if TYPE_CHECKING:
     from muster.agent.config.schema import Config

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from muster.agent.cli.exits import BadSpec, Exit, Failure
 from muster.agent.cli.spec import spec_values
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.launch.spec_rules import violations
 from muster.supervisors.model.spec import FIELDS, JobSpec, Violation

@@ -1,12 +1,12 @@
 """How far a card can be trusted: its status, and which cards a job gets only if there are no better ones."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from muster.agent.node.condition_rules import doubtful
 from muster.agent.node.conditions import Condition
 from muster.probes.cards.driver import View
 from muster.probes.checks.result import Status
+from muster.probes.kernel.dataclass import dataclass
 
 #: From healthy to doubtful: a card that does not answer may not work at all; a card with a warning works. No job gets a
 #: CRITICAL card, unless [health] policy allows jobs all the same.

@@ -3,9 +3,9 @@
 import contextlib
 import os
 import pwd
-from dataclasses import dataclass
 
 from muster.probes.kernel import process
+from muster.probes.kernel.dataclass import dataclass
 
 #: At most so many bytes of an environment are searched.
 _MAX_ENVIRON = 256 << 10

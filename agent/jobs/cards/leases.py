@@ -5,7 +5,6 @@ driver knows which cards exist; this module knows only who may use them.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from muster.agent.errors import CardBusy, NodeUnhealthy, NoSuchCard
@@ -14,6 +13,7 @@ from muster.agent.jobs.cards.doubts import Doubt
 from muster.agent.node.conditions import Condition
 from muster.probes.cards.accelerator import SLOT, Card
 from muster.probes.checks.result import numbers
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.card_identity import number_now
 from muster.supervisors.model.spec import JobSpec
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Self
 
 import anyio
@@ -25,6 +25,7 @@ from muster.probes.cards import visible
 from muster.probes.cards.driver import Driver, What
 from muster.probes.checks.result import numbers
 from muster.probes.kernel import process
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.card_identity import CardsNow, is_same, missing_of, numbers_now
 from muster.supervisors.model.spec import Boot, JobSpec
 from muster.supervisors.system import lock

@@ -7,7 +7,6 @@ holder.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import anyio
 
@@ -17,6 +16,7 @@ from muster.probes.cards.accelerator import ASCEND, NVIDIA, Holder, Trouble
 from muster.probes.cards.driver import Driver, View, What
 from muster.probes.kernel import process
 from muster.probes.kernel.backoff import Backoff
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.card_identity import own_number
 from muster.supervisors.model.lifecycle import Job
 

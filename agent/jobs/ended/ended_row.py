@@ -2,10 +2,10 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from muster.agent.jobs.entry import Entry
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch.modes import modelarts
 from muster.supervisors.model.spec import JobSpec
 from muster.supervisors.model.states import State

@@ -9,12 +9,13 @@ import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from muster.agent.jobs import job_folder
 from muster.agent.jobs.cards import release
 from muster.agent.jobs.ended.ended_row import Ended, folders_of, numbers_of
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model import journal
 from muster.supervisors.model.journal import FORMAT, Record
 from muster.supervisors.model.spec import JobSpec

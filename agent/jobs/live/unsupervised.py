@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import anyio
@@ -25,6 +25,7 @@ from muster.probes.cards.accelerator import ASCEND
 from muster.probes.checks.result import CheckResult, Status, final_line, log_lines, numbers
 from muster.probes.kernel import process
 from muster.probes.kernel.backoff import Backoff
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.job import stop_order
 from muster.supervisors.launch import environment
 from muster.supervisors.launch.modes import ranktable

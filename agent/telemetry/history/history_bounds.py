@@ -1,10 +1,11 @@
 """What of the history is dropped, and when: what is too old, and what is too much."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from muster.agent.telemetry.history.history_db import Database
 from muster.agent.telemetry.history.history_rows import FRESH_S, THIN_S, Bounds
+from muster.probes.kernel.dataclass import dataclass
 
 #: Where the file is at its bound, things are dropped until this share of it is used.
 ROOM = 0.9

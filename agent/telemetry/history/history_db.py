@@ -9,7 +9,7 @@ whole has a bound of its own: history_bounds.py.
 import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from muster.agent.telemetry.history.history_rows import (
     Steps,
     joined,
 )
+from muster.probes.kernel.dataclass import dataclass
 
 #: `PRAGMA user_version` of this layout.
 FORMAT = 1

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from muster.probes.kernel.dataclass import dataclass
 
 #: What a row says, in this order: percent, percent, percent, percent, watts.
 METRICS = ("cpu", "mem", "util", "card_mem", "power")

@@ -1,10 +1,10 @@
 """What a cause is, and how certain it is."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from muster.agent.why.log_signs import Sign
 from muster.probes.checks.codes import UnknownCode, explain
+from muster.probes.kernel.dataclass import dataclass
 
 CERTAIN, HIGH, MEDIUM, LOW, NONE = "certain", "high", "medium", "low", "none"
 

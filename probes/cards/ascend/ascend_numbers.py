@@ -20,11 +20,11 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from ctypes import byref, c_uint
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.cards.accelerator import DriverError
 from muster.probes.cards.ascend.dcmi_library import load
+from muster.probes.kernel.dataclass import dataclass
 
 #: The library of the driver that CANN stands on, and where the driver's package puts it.
 HAL = ("libascend_hal.so", "/usr/local/Ascend/driver/lib64/driver/libascend_hal.so")

@@ -10,7 +10,6 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.calls.script import Script
@@ -28,6 +27,7 @@ from muster.probes.cards.accelerator import (
 from muster.probes.cards.ascend import ascend_numbers, npu_smi
 from muster.probes.cards.ascend.ascend_numbers import ChipIdentity, ChipPlace, Seat
 from muster.probes.kernel import pci
+from muster.probes.kernel.dataclass import dataclass
 
 #: Folders of npu-smi, over those of PATH; those of the libraries that it needs, over those of LD_LIBRARY_PATH.
 _FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"

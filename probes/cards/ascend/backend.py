@@ -5,7 +5,6 @@ A card is a chip, where a board has several. Its numbers: probes/cards/ascend/as
 
 import queue
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -30,6 +29,7 @@ from muster.probes.cards.ascend.ascend_program import NpuSmi
 from muster.probes.cards.ascend.dcmi import ChipFault, Dcmi, Listing
 from muster.probes.cards.ascend.dcmi_library import LIBRARIES, load
 from muster.probes.kernel import pci
+from muster.probes.kernel.dataclass import dataclass
 
 T = TypeVar("T")
 

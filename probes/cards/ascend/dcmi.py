@@ -9,7 +9,7 @@ import ctypes
 import queue
 import threading
 from ctypes import POINTER, byref, c_char, c_int, c_uint
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from muster.probes.calls.call_threads import Answer, AskEach, CallFailure, Late, in_turn
@@ -17,6 +17,7 @@ from muster.probes.cards.accelerator import DriverError, Trouble, no_answer
 from muster.probes.cards.ascend.ascend_numbers import ChipIdentity, Seat
 from muster.probes.cards.ascend.dcmi_codes import UNSUPPORTED, error
 from muster.probes.cards.ascend.dcmi_layouts import DcmiEvent, DcmiProcess, EventFilter, Label, words
+from muster.probes.kernel.dataclass import dataclass
 
 #: What dcmi_get_device_health tells of a chip that is not there.
 _ABSENT = 0xFFFFFFFF

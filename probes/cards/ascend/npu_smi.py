@@ -6,7 +6,8 @@ Whatever cannot be read is left out: a line of garbage hides no card.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from muster.probes.kernel.dataclass import dataclass
 
 #: Words of the column Health, as the numbers of DCMI.
 HEALTH = {"OK": 0, "Warning": 1, "Alarm": 2, "Critical": 3}

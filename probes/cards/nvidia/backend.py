@@ -8,7 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from muster.probes.cards.nvidia.nvidia_calls import (
     trouble,
 )
 from muster.probes.cards.nvidia.nvidia_events import Listener
+from muster.probes.kernel.dataclass import dataclass
 
 #: Version of nvmlMemory_v2_t, whose `used` leaves out what the driver keeps for itself.
 _MEMORY_V2 = 0x02000028

@@ -4,12 +4,12 @@ import ctypes
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from muster.probes.cards.accelerator import NVIDIA, CardEvent, DriverError
 from muster.probes.cards.nvidia.nvidia_calls import NOT_SUPPORTED, TIMEOUT, Nvml, trouble
 from muster.probes.cards.nvidia.nvidia_card import bus_id
+from muster.probes.kernel.dataclass import dataclass
 
 #: nvmlEventType*: a critical Xid; memory that could not be corrected, which is Xid 48 by another way.
 _XID, _DOUBLE_BIT = 0x8, 0x2

@@ -4,11 +4,12 @@ processes, and a UUID by which CUDA knows it. Its card has the health, the event
 An instance has the index 1000 + 100 * that of its card + the number under which NVML lists it there.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from muster.probes.cards.accelerator import Card, DriverError, Numbers, Trouble
 from muster.probes.cards.nvidia.nvidia_calls import Nvml
+from muster.probes.kernel.dataclass import dataclass
 
 _FIRST, _PER_CARD = 1000, 100
 

@@ -1,11 +1,11 @@
 """What the ranks of some cards do on the host."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from muster.probes.hang.facts.readings import HELD, Readings
 from muster.probes.hang.facts.signs import Strength
 from muster.probes.hang.tracks.rank_track import Held, RankTrack
+from muster.probes.kernel.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from muster.probes.hang.facts import odd_ranks
@@ -14,6 +14,7 @@ from muster.probes.hang.tracks.card_look import CardLook, CardState
 from muster.probes.hang.tracks.card_track import draws_apart
 from muster.probes.hang.tracks.rank_track import RankTrack
 from muster.probes.hang.verdicts import HangKind, HangVerdict
+from muster.probes.kernel.dataclass import dataclass
 
 
 class Scene(enum.StrEnum):

@@ -1,12 +1,13 @@
 """What the stacks of the ranks prove: who is elsewhere than the others, and does not go on."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from muster.probes.hang.facts.readings import Readings
 from muster.probes.hang.facts.signs import Strength
 from muster.probes.hang.tracks.card_look import CardState
 from muster.probes.hang.tracks.rank_wait import RankWait
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.waits import AT_REST, IN_COLLECTIVE, Culprit, WaitKind, WaitPlace, blame, waits_for_others
 
 #: Dumps that must show the same.

@@ -2,12 +2,12 @@
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from muster.probes.hang.tracks.card_look import CardLook, CardState
 from muster.probes.hang.tracks.card_track import NEVER
 from muster.probes.hang.tracks.state import JobState
+from muster.probes.kernel.dataclass import dataclass
 
 #: The rank of a sign that belongs to the node, or to no rank.
 NODE = -1

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -10,6 +9,7 @@ from muster.probes.hang.hang_records import Record
 from muster.probes.hang.slow.slow_settings import SlowSettings
 from muster.probes.hang.tracks.state import JobState
 from muster.probes.hang.verdicts import HangVerdict
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.waits import AT_REST, Culprit, RankStack, blame, place
 
 

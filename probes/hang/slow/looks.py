@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -11,6 +10,7 @@ from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.slow.slow_settings import SlowSettings
 from muster.probes.hang.tracks.card_track import CardTrack, draws_apart, median
 from muster.probes.hang.tracks.state import JobState, card_key
+from muster.probes.kernel.dataclass import dataclass
 
 #: Looks nearer to each other than this share of the window (7.5 s of 15 min) need not all be kept.
 _APART = 1 / 120

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from muster.probes.hang.slow.looks import CardEvidence, RankLook
 from muster.probes.hang.slow.slow_settings import SlowSettings
 from muster.probes.hang.tracks.card_track import NEVER
 from muster.probes.hang.tracks.state import JobState
+from muster.probes.kernel.dataclass import dataclass
 
 #: Version of the stored state; another one is not read.
 VERSION = 1

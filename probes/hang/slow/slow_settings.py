@@ -1,7 +1,6 @@
 """The settings of the rule that names slow ranks. docs/concepts/slow-rank.md has the reason of each number."""
 
-from dataclasses import dataclass
-
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.settings import Settings, setting
 
 _MOST_S = 86400.0

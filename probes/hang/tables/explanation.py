@@ -2,9 +2,9 @@
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from muster.probes.hang.facts.moment import JobMoment, Scene
+from muster.probes.kernel.dataclass import dataclass
 
 
 class RowStep(enum.StrEnum):

@@ -1,10 +1,10 @@
 """What a row of table 3 says."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from muster.probes.hang.facts.moment import JobMoment, Scene
 from muster.probes.hang.verdicts import HangKind, HangVerdict
+from muster.probes.kernel.dataclass import dataclass
 
 #: The ranks that a verdict is about, and what each of those does that stands out.
 Who = Callable[[JobMoment], tuple[tuple[int, ...], dict[int, str]]]

@@ -1,7 +1,6 @@
 """Table 3, continued: some cards idle or are not seen, and the others, if there are any, wait. Processes decide."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from muster.probes.hang.facts.moment import JobMoment, Scene
@@ -16,6 +15,7 @@ from muster.probes.hang.tables.pattern import (
     with_cards,
 )
 from muster.probes.hang.verdicts import HangKind, HangVerdict
+from muster.probes.kernel.dataclass import dataclass
 
 ASLEEP = with_cards("processes: no IO and no CPU time", ", cards idle")
 BLOCKED = with_cards("processes: one cannot leave the kernel, no IO", ", cards idle")

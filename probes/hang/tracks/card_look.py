@@ -2,10 +2,11 @@
 
 import enum
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER, CardTrack, Sample, mean, median, variance
+from muster.probes.kernel.dataclass import dataclass
 
 
 class CardState(enum.StrEnum):

@@ -1,7 +1,6 @@
 """One rank of a job: what its processes did in the last minutes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -10,6 +9,7 @@ from muster.probes.hang.hang_records import HELPER, RANK, Proc
 from muster.probes.hang.hang_settings import HangSettings
 from muster.probes.hang.tracks.card_track import NEVER
 from muster.probes.hang.tracks.level import Level
+from muster.probes.kernel.dataclass import dataclass
 
 #: States of a process that has ended.
 _ENDED = ("Z", "X", "x")

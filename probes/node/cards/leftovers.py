@@ -1,12 +1,12 @@
 """Processes that hold memory of a card which no job has."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from muster.probes.calls import watched
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Holder
 from muster.probes.cards.driver import What
 from muster.probes.checks.result import CheckResult, Code
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.process import parse_stat
 from muster.probes.node.node_check import About, CardFacts, Look, NodeCheck, NodeRule, about, for_kinds
 from muster.probes.node.node_settings import words

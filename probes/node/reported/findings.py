@@ -2,11 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from muster.probes.cards.accelerator import ASCEND, NVIDIA, Card, CardEvent
 from muster.probes.checks.codes import EXPLANATIONS
 from muster.probes.checks.result import Action, CheckResult, Code, Status, one_line
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.kmsg import KernelRecord, wall_time
 from muster.probes.node.node_settings import NodeSettings
 from muster.probes.node.reported import xids

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from muster.probes.checks.result import Code
+from muster.probes.kernel.dataclass import dataclass
 from muster.probes.kernel.kmsg import KernelRecord
 from muster.probes.node.reported import xids
 

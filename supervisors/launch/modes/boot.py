@@ -9,8 +9,8 @@ import re
 import shlex
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.model.spec import DEFAULT_READY_S, Boot, JobSpec, Violation
 from muster.supervisors.supervision_errors import NotStartable
 

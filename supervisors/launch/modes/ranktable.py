@@ -15,9 +15,10 @@ import os
 import re
 import stat
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch.modes.modelarts import TABLE_NAME
 from muster.supervisors.launch.modes.ranktable_json import RankTableError as RankTableError  # noqa: PLC0414  # callers take it from here
 from muster.supervisors.launch.modes.ranktable_json import Value, load, shown

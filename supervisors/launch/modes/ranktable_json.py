@@ -3,9 +3,9 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.supervision_errors import SupervisionError
 
 #: Counts, device numbers and ranks are far below it; HCCL reads them into 32 bits.

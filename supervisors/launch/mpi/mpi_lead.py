@@ -16,8 +16,9 @@ import socket
 import subprocess
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from muster.probes.kernel.dataclass import dataclass
 from muster.supervisors.launch.modes.boot import package_of
 from muster.supervisors.launch.mpi.mpi_files import env_lines, write_private
 from muster.supervisors.launch.mpi.mpi_link import (
