@@ -6,8 +6,6 @@ Metrics of the cards are in card_metrics.py, counters in tally.py.
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-import psutil
-
 from muster.agent import __version__
 from muster.agent.exposition import Catalogue, Distribution, Page
 from muster.agent.host import build
@@ -53,6 +51,8 @@ def daemon(page: Page, started_at: float, lag: Distribution, warnings: int) -> N
     """Adds the daemon itself; `started_at` in seconds since the epoch. Reads /proc/self, which never blocks."""
     page.add(BUILD, 1, __version__, build.BUILD)
     page.add(STARTED, started_at)
+    import psutil  # only now: the daemon starts sooner
+
     own = psutil.Process()
     with own.oneshot():
         page.add(CPU, time.process_time())

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = ["compile_all", "dataclass"]
 
+Fields = tuple[dataclasses.Field[Any], ...]
+
 #: Classes whose constructor is not compiled yet, by the function that does it.
 _waiting: dict[type, Callable[[], object]] = {}
 
@@ -44,12 +46,13 @@ else:
                 match_args=match_args, kw_only=kw_only, slots=slots, weakref_slot=weakref_slot,
             )(cls)  # fmt: skip
             _add_constructor(cls, frozen)
+            fields = dataclasses.fields(cls)
             if repr and "__repr__" not in own:
                 cls.__repr__ = _repr
             if eq:
-                _add_equality(cls, own, frozen)
+                _add_equality(cls, fields, own, frozen)
             if frozen:
-                _freeze(cls, slots, own)
+                _freeze(cls, fields, slots, own)
             return cls
 
         return decorate if cls is None else decorate(cls)
@@ -115,8 +118,8 @@ def _repr(self: Any) -> str:
     return f"{type(self).__qualname__}({said})"
 
 
-def _add_equality(cls: Any, own: frozenset[str], frozen: bool) -> None:
-    values = _values([field.name for field in dataclasses.fields(cls) if field.compare])
+def _add_equality(cls: Any, fields: Fields, own: frozenset[str], frozen: bool) -> None:
+    values = _values([field.name for field in fields if field.compare])
     if "__eq__" not in own:
 
         def __eq__(self: object, other: object) -> bool:
@@ -128,7 +131,7 @@ def _add_equality(cls: Any, own: frozenset[str], frozen: bool) -> None:
     if not frozen:
         cls.__hash__ = None
         return
-    hashed = _values([f.name for f in dataclasses.fields(cls) if (f.compare if f.hash is None else f.hash)])
+    hashed = _values([f.name for f in fields if (f.compare if f.hash is None else f.hash)])
     cls.__hash__ = lambda self: hash(hashed(self))
 
 
@@ -139,8 +142,8 @@ def _values(names: list[str]) -> Callable[[Any], Any]:
     return lambda one: tuple(getattr(one, name) for name in names)
 
 
-def _freeze(cls: Any, slots: bool, own: frozenset[str]) -> None:
-    names = frozenset(field.name for field in dataclasses.fields(cls))
+def _freeze(cls: Any, fields: Fields, slots: bool, own: frozenset[str]) -> None:
+    names = frozenset([field.name for field in fields])
 
     def __setattr__(self: object, name: str, value: object) -> None:
         if type(self) is cls or name in names:

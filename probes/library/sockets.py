@@ -7,8 +7,6 @@ import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import psutil
-
 from muster.probes.kernel.dataclass import dataclass
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -20,6 +18,8 @@ _ESTABLISHED, _LISTEN = "01", "0A"
 
 def own_addresses() -> frozenset[str]:
     """Of this network namespace, with its host name."""
+    import psutil  # only now: the daemon starts sooner
+
     addresses = {one.address.partition("%")[0] for found in psutil.net_if_addrs().values() for one in found}
     return frozenset(addresses | {socket.gethostname()})
 

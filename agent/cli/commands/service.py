@@ -212,7 +212,7 @@ def wanted_files(cli: click.Command, bin_folder: Path, options: tuple[str, ...] 
     """What is installed, by path. `cli`: the command `muster`; `options`: with which musterd of this folder is
     started."""
     from muster.agent.cli import manual
-    from muster.agent.musterd import command as musterd
+    from muster.agent.daemon_command import command as musterd
 
     source = _source()
     unit = (source / "musterd.service").read_text()

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from types import ModuleType
@@ -14,14 +13,26 @@ def of(*names: str) -> Iterator[None]:
     """Within the `with`, an import of these modules only notes them: the first use of an attribute runs them. That use
     must not be in two threads at once (python/cpython#86826). Modules that are there already stay as they are."""
     finder = _Finder(frozenset(names))
-    sys.meta_path.insert(0, finder)
+    sys.meta_path.insert(0, finder)  # its base class, importlib.abc, would import 20 modules
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
 
 
-class _Finder(MetaPathFinder):
+@contextmanager
+def without(*names: str) -> Iterator[None]:
+    """Within the `with`, these packages are not installed, for a module that would import them if they were."""
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: as Python documents it
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
+
+
+class _Finder:
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
 
